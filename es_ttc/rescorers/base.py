@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import product
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -223,3 +223,24 @@ class FieldRescorer(Rescorer[P], Protocol[P]):
     def fields(self, params: P) -> tuple[str, ...]:
         """Return the names of the fields that are read with these parameters; their values are `Window.numbers`."""
         ...
+
+
+def as_partial(rescorer: Rescorer[Any]) -> PartialRescorer[Any] | None:
+    """Return a rescorer if it is a :class:`PartialRescorer`."""
+    return cast("PartialRescorer[Any]", rescorer) if _is(rescorer, PartialRescorer) else None
+
+
+def as_field_rescorer(rescorer: Rescorer[Any]) -> FieldRescorer[Any] | None:
+    """Return a rescorer if it is a :class:`FieldRescorer`."""
+    return cast("FieldRescorer[Any]", rescorer) if _is(rescorer, FieldRescorer) else None
+
+
+_interfaces: dict[tuple[type, type], bool] = {}
+"""What was found out of classes: every search asks, and a check against a protocol takes 20 us."""
+
+
+def _is(rescorer: object, interface: type) -> bool:
+    key = type(rescorer), interface
+    if key not in _interfaces:
+        _interfaces[key] = isinstance(rescorer, interface)
+    return _interfaces[key]

@@ -174,7 +174,12 @@ class Metrics:
         size = "es_ttc_feature_cache_bytes", "Memory of cached features."
         self._gauge(*size, lambda: cache.nbytes, together="livemax")
         self._gauge("es_ttc_feature_cache_capacity_bytes", "Its bound.", lambda: cache.capacity, together="livemax")
-        self._gauge("es_ttc_feature_cache_entries", "Cached features.", lambda: len(cache), together="livemax")
+        self._gauge(
+            "es_ttc_feature_cache_entries",
+            "Documents whose features are cached.",
+            lambda: len(cache),
+            together="livemax",
+        )
         self._counter("es_ttc_feature_cache_hits", "Features found in memory.", lambda: cache.hits)
         self._counter("es_ttc_feature_cache_misses", "Features not found in memory.", lambda: cache.misses)
 

@@ -29,7 +29,9 @@ from es_ttc.rescorers.compiled.products import dot
 from es_ttc.rescorers.compiled.tiles import (
     BEFORE_ALL,
     LANES,
-    TOKENS,
+    SUMS,
+    TOKENS_WITH_8,
+    TOKENS_WITH_16,
     floats_with_8,
     floats_with_16,
     reaching_8,
@@ -45,7 +47,7 @@ FEW = 4
 
 _PANEL = 2 * LANES
 _BLOCK_CELLS = 2**14
-_MOST_ROWS = 16 * TOKENS
+_MOST_ROWS = 8 * SUMS
 """Components, and rows, of a block: tokens that meet all query vectors, from the nearest caches, before the next."""
 _GREATEST_STEP = 2.0**15 - 1
 _GREATEST_SUM = 2.0**31 - 2.0**20  # of products in steps, with room for the rounding of every step
@@ -150,8 +152,9 @@ def _compare_floats(start: int, rows: int, halves: bool, asked: Any, ahead: int,
         start = address(room.block)
     for lane in range(0, lanes, _PANEL):
         panel, best = address(asked.panels[lane * dims :]), address(room.best[lane:])
-        for token in range(0, rows, TOKENS):
-            if lanes - lane > LANES:
+        both = lanes - lane > LANES
+        for token in range(0, rows, TOKENS_WITH_16 if both else TOKENS_WITH_8):
+            if both:
                 floats_with_16(start, 4 * dims, token, rows - 1, panel, dims, best, ahead, step)
             else:
                 floats_with_8(start, 4 * dims, token, rows - 1, panel, dims, best, ahead, step)
@@ -173,7 +176,7 @@ def _compare_steps(start: int, factors: Any, asked: Any, ahead: int, room: Any) 
         found, best = address(room.found), address(room.limits)
         room.limits[:] = np.float32(BEFORE_ALL)
         both = lanes - lane > LANES
-        for token in range(0, rows, TOKENS):
+        for token in range(0, rows, TOKENS_WITH_16 if both else TOKENS_WITH_8):
             if both:
                 steps_with_16(wide, 2 * even, token, rows - 1, panel, even // 2, own, units, found, best, ahead, step)
             else:
@@ -265,10 +268,11 @@ def _even(dims: int) -> int:
 @compiled
 def _rows(dims: int) -> int:
     """Return the tokens of a block: whole tiles."""
-    return max(1, min(_MOST_ROWS, _BLOCK_CELLS // dims) // TOKENS) * TOKENS
+    return max(1, min(_MOST_ROWS, _BLOCK_CELLS // dims) // SUMS) * SUMS
 
 
 @compiled
 def _tiles(rows: int, lanes: int) -> int:
     """Return how many tiles of tokens and query vectors a block has."""
-    return -(-rows // TOKENS) * -(-lanes // _PANEL)
+    tiles = lanes // _PANEL * -(-rows // TOKENS_WITH_16)
+    return tiles + (-(-rows // TOKENS_WITH_8) if lanes % _PANEL else 0)

@@ -150,23 +150,30 @@ def _smoothed(table: Any, signals: Any, smoothing: int, floor: Any, buffers: Any
     now = transform(buffers, 0, size, documents, twiddles, np.float32(-1))
     _multiply(table, buffers[now], buffers[now + 1], buffers[2 - now], buffers[3 - now], size, pairs)
     now = transform(buffers, 2 - now, size, lanes, twiddles, np.float32(1))
+    rows = best.shape[1]
+    greatest = buffers[2 - now, : documents * rows * _TILE].reshape((documents, rows, _TILE))
+    greatest[:] = np.float32(-np.inf)
     for tile in range(0, size, _TILE):
         for k in range(documents):
             length = table[k, LENGTH]
             norms = floats(table[k, NORMS], smoothing * length)
-            greatest = best[k, 0]
-            for scale in range(smoothing):
-                if apart:
-                    greatest = best[k, scale]
-                part, lane, start = buffers[now + scale % 2], scale // 2 * documents + k, scale * length
-                for t in range(tile, min(tile + _TILE, length)):
-                    value, norm = part[t * lanes + lane], max(norms[start + t], floor)
-                    if value > greatest * norm:
-                        greatest = value / norm
-                if apart:
-                    best[k, scale] = greatest
-            if not apart:
-                best[k, 0] = greatest
+            end = min(tile + _TILE, length)
+            for scale in range(smoothing) if tile < end else range(0):
+                part, lane = buffers[now + scale % 2], scale // 2 * documents + k
+                of_tile = norms[scale * length + tile : scale * length + end]
+                _raise_ratios(part[tile * lanes + lane :], lanes, of_tile, floor, greatest[k, scale if apart else 0])
+    for k in range(documents):
+        for row in range(rows):
+            for t in range(_TILE):
+                best[k, row] = max(best[k, row], greatest[k, row, t])
+
+
+@compiled
+def _raise_ratios(values: Any, stride: int, norms: Any, floor: Any, greatest: Any) -> None:
+    """Raise each of some numbers by a value, ``stride`` elements after the one before it, divided by its norm."""
+    for t in range(len(norms)):
+        ratio = values[t * stride] / max(norms[t], floor)
+        greatest[t] = max(greatest[t], ratio)
 
 
 @compiled

@@ -1,8 +1,9 @@
-"""Inner products of six tokens with eight or sixteen query vectors at a time, kept in a core's registers.
+"""Inner products of twelve tokens with eight query vectors, or of six with sixteen, kept in a core's registers.
 
 A register holds the same component of eight query vectors, and meets that component of one token after the other: what
-is read once serves six tokens and sixteen query vectors, and the sums need no adding up across a register. The loops
-are given to the compiler as instructions on whole registers, because it does not find this form by itself.
+is read once serves all of them, and the sums need no adding up across a register. There are twelve sums in either case:
+an addition takes some four cycles, and with fewer sums a core would wait for the one before. The loops are given to the
+compiler as instructions on whole registers, because it does not find this form by itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +14,10 @@ from numba import types
 
 from es_ttc.rescorers.compiled.documents import generated
 
-TOKENS = 6
-"""Tokens of a tile: six tokens' sums with two registers of query vectors fill twelve registers of a core's sixteen."""
+SUMS = 12
+"""Registers of sums in a tile, of a core's sixteen."""
+TOKENS_WITH_16, TOKENS_WITH_8 = SUMS // 2, SUMS
+"""Tokens of a tile."""
 LANES = 8
 """Query vectors of a register."""
 BEFORE_ALL = -3.0e38
@@ -48,7 +51,8 @@ def _tile_of_floats(registers: int) -> Any:
     ) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             start, stride, first, last, panel, dims, best, ahead, step = arguments
-            rows = [_pointer(builder, row, _FLOAT) for row in _rows(builder, start, stride, first, last)]
+            tokens = SUMS // registers
+            rows = [_pointer(builder, row, _FLOAT) for row in _rows(builder, tokens, start, stride, first, last)]
             queries = _pointer(builder, panel, _FLOAT)
 
             def component(place: Any, sums: Values) -> Values:
@@ -68,7 +72,7 @@ def _tile_of_floats(registers: int) -> Any:
                     for total, product in zip(sums, products, strict=True)
                 ]
 
-            sums = carried_loop(builder, dims, [ir.Constant(_FLOATS, [0.0] * LANES)] * (TOKENS * registers), component)
+            sums = carried_loop(builder, dims, [ir.Constant(_FLOATS, [0.0] * LANES)] * SUMS, component)
             for register in range(registers):
                 _raise(builder, _pointer(builder, best, _FLOAT), register, sums[register::registers])
             return context.get_dummy_value()
@@ -98,7 +102,8 @@ def _tile_of_steps(registers: int) -> Any:
     ) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             start, stride, first, last, panel, pairs, factors, units, found, best, ahead, step = arguments
-            rows = [_pointer(builder, row, _WORD) for row in _rows(builder, start, stride, first, last)]
+            tokens = SUMS // registers
+            rows = [_pointer(builder, row, _WORD) for row in _rows(builder, tokens, start, stride, first, last)]
             queries = _pointer(builder, panel, _WORD)
 
             def pair(place: Any, sums: Values) -> Values:
@@ -116,8 +121,8 @@ def _tile_of_steps(registers: int) -> Any:
                 products = (sums_of_pairs(builder, token, query) for token in of_tokens for query in of_queries)
                 return [builder.add(total, product) for total, product in zip(sums, products, strict=True)]
 
-            sums = carried_loop(builder, pairs, [ir.Constant(_WORDS, [0] * LANES)] * (TOKENS * registers), pair)
-            own = _rows(builder, factors, _LONG(4), first, last)
+            sums = carried_loop(builder, pairs, [ir.Constant(_WORDS, [0] * LANES)] * SUMS, pair)
+            own = _rows(builder, tokens, factors, _LONG(4), first, last)
             lengths = [
                 _repeated(builder, builder.load(_pointer(builder, one, _FLOAT), align=1), _FLOATS) for one in own
             ]
@@ -158,9 +163,9 @@ def _reaching(registers: int) -> Any:
 
 floats_with_16, floats_with_8 = _tile_of_floats(2), _tile_of_floats(1)
 """``(start, stride, first, last, panel, dims, best, ahead, step)``: raise 16 or 8 float32 by the greatest product of
-the tokens from ``first`` on, six of them but none after ``last``. The rows of float32 begin at ``start``, ``stride``
-bytes apart; the panel holds the query vectors component by component. With each component the memory ``step`` bytes
-further on from ``ahead``, which need not be readable, is asked for, and not waited for."""
+a tile's tokens from ``first`` on, but none after ``last``. The rows of float32 begin at ``start``, ``stride`` bytes
+apart; the panel holds the query vectors component by component. With each component the memory ``step`` bytes further
+on from ``ahead``, which need not be readable, is asked for, and not waited for."""
 
 steps_with_16, steps_with_8 = _tile_of_steps(2), _tile_of_steps(1)
 """``(start, stride, first, last, panel, pairs, factors, units, found, best, ahead, step)``: the same for rows of int16,
@@ -171,10 +176,10 @@ reaching_16, reaching_8 = _reaching(2), _reaching(1)
 """``(found, limits)``: return which of 16 or 8 float32 are at least as great as their limits, a bit each."""
 
 
-def _rows(builder: Any, start: Any, stride: Any, first: Any, last: Any) -> Values:
+def _rows(builder: Any, tokens: int, start: Any, stride: Any, first: Any, last: Any) -> Values:
     """Return the addresses of a tile's rows; the last row stands for those after it."""
     rows = []
-    for token in range(TOKENS):
+    for token in range(tokens):
         row = builder.add(first, _LONG(token))
         row = builder.select(builder.icmp_signed("<", row, last), row, last)
         rows.append(builder.add(start, builder.mul(row, stride)))

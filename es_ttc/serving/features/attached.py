@@ -360,12 +360,13 @@ def _put_verified(
 
 def own_key(hit: Mapping[str, Any]) -> DocumentKey | None:
     """Return the key of a hit's own features; None if it has none, or several hashes or encoders."""
-    if not _has_own(hit):
+    fields = hit.get("fields")
+    if not fields:
         return None
-    fields = hit["fields"]
-    if len(fields[ENCODER]) > 1 or len(fields[HASH]) > 1:
+    encoders, hashes = fields.get(ENCODER), fields.get(HASH)
+    if not encoders or not hashes or len(encoders) > 1 or len(hashes) > 1:
         return None
-    return DocumentKey(hit["_index"], fields[ENCODER][0], fields[HASH][0])
+    return DocumentKey(hit["_index"], encoders[0], hashes[0])
 
 
 def _has_own(hit: Mapping[str, Any]) -> bool:

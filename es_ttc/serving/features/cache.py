@@ -1,24 +1,57 @@
 """The cache of documents' features: in memory of one process, or in memory that a gateway's processes share."""
 
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from es_ttc.common.caches import LruCache, WatchedCache
 from es_ttc.index.mappings.readers import ReadFeature, unpack_feature
 from es_ttc.rescorers.base import Feature
+from es_ttc.serving.features.columns import Stored
 from es_ttc.serving.features.decoding import ABSENT
+from es_ttc.serving.features.keys import DocumentKey
+from es_ttc.serving.features.skip_reasons import consistent
 from es_ttc.vectors.packed import pack_tokens
 
 if TYPE_CHECKING:
     from es_ttc.common.shared_log import Record, SharedLog  # its locks are those of POSIX
 
-CacheKey = tuple[str, str, str, Feature]
-"""Index, identity of the encoder, content hash, feature."""
+Read = Mapping[Feature, ReadFeature]
+"""Features of one document; :data:`ABSENT` for one that it lacks."""
 
 _VIEW_BYTES = 1024  # of the objects around a view of shared memory
 _PRIVATE_SHARE = 8  # of the cache, that part is for what each process decodes
 _KEPT_SHARE = 2  # of a segment, that part is for records that are kept when the oldest segment is emptied
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFeatures:
+    """What is known of a document's features.
+
+    Attributes:
+        stored: The features that it has; norms and offsets have the length of its token vectors.
+        absent: Features that it does not have.
+        nbytes: Approximate size in memory.
+    """
+
+    stored: Stored = field(default_factory=dict)
+    absent: frozenset[Feature] = frozenset()
+    nbytes: int = 0
+
+    def lacking(self, features: Set[Feature]) -> Set[Feature]:
+        """Return those of some features that are not known."""
+        return frozenset() if features <= self.stored.keys() else features - self.stored.keys() - self.absent
+
+    def with_read(self, read: Read) -> "KnownFeatures":
+        """Return this and features that were read."""
+        having = {feature: one.value for feature, one in read.items() if one.value is not ABSENT.value}
+        stored = consistent({**self.stored, **having})
+        absent = self.absent - having.keys() | (read.keys() | self.stored.keys()) - stored.keys()
+        return KnownFeatures(stored, frozenset(absent), self.nbytes + sum(one.nbytes for one in read.values()))
+
+
+_NOTHING_KNOWN = KnownFeatures()
 
 
 class FeatureCache(WatchedCache, Protocol):
@@ -28,64 +61,72 @@ class FeatureCache(WatchedCache, Protocol):
         """Learn what other processes have put into it."""
         ...
 
-    def get(self, key: CacheKey) -> Any:
-        """Return a feature, the value of :data:`ABSENT` for one that the document lacks, or None if it is unknown."""
+    def get(self, document: DocumentKey, features: Set[Feature]) -> KnownFeatures:
+        """Return what is known of a document, with as many of some features as possible; it must not be changed."""
         ...
 
-    def peek(self, key: CacheKey) -> Any:
+    def peek(self, document: DocumentKey, features: Set[Feature]) -> KnownFeatures:
         """Return the same without counting it as a use."""
         ...
 
-    def put(self, read: Mapping[CacheKey, ReadFeature]) -> None:
+    def put(self, read: Mapping[DocumentKey, Read]) -> None:
         """Keep features; one that is known is replaced by the same."""
         ...
 
 
 class PrivateFeatureCache:
-    """Keeps the most recently used features of one process.
+    """Keeps the features of the most recently used documents of one process.
 
     Args:
         capacity: Its size, in bytes.
     """
 
     def __init__(self, capacity: int) -> None:
-        self._values: LruCache[CacheKey, Any] = LruCache(capacity)
+        self._documents: LruCache[DocumentKey, KnownFeatures] = LruCache(capacity)
         self.capacity = capacity
-        self.get = self._values.get  # hundreds of calls for each search
-        self.peek = self._values.peek
+        self.hits = 0
+        self.misses = 0
 
     def __len__(self) -> int:
-        return len(self._values)
-
-    @property
-    def hits(self) -> int:
-        """Number of features that were found."""
-        return self._values.hits
-
-    @property
-    def misses(self) -> int:
-        """Number of features that were not."""
-        return self._values.misses
+        return len(self._documents)
 
     @property
     def nbytes(self) -> int:
         """Bytes that are used."""
-        return self._values.weight
+        return self._documents.weight
 
     def refresh(self) -> None:
         """Do nothing: no other process puts anything into it."""
 
-    def put(self, read: Mapping[CacheKey, ReadFeature]) -> None:
-        """Keep features, and drop those that were not used for longest beyond the capacity."""
-        for key, feature in read.items():
-            self._values.put(key, feature.value, feature.nbytes)
+    def get(self, document: DocumentKey, features: Set[Feature]) -> KnownFeatures:
+        """Return what is known of a document; see :meth:`FeatureCache.get`."""
+        known = self._documents.get(document) or _NOTHING_KNOWN
+        lacking = known.lacking(features)
+        self.hits += len(features) - len(lacking)
+        self.misses += len(lacking)
+        return known
+
+    def peek(self, document: DocumentKey, features: Set[Feature]) -> KnownFeatures:
+        """Return the same without counting it as a use."""
+        del features
+        return self._documents.peek(document) or _NOTHING_KNOWN
+
+    def put(self, read: Mapping[DocumentKey, Read]) -> None:
+        """Keep features, and drop those of documents that were not used for longest beyond the capacity."""
+        for document, features in read.items():
+            known = self._documents.peek(document) or _NOTHING_KNOWN
+            new = {feature: one for feature, one in features.items() if known.lacking({feature})}
+            if new:
+                with_new = known.with_read(new)
+                self._documents.put(document, with_new, with_new.nbytes)
 
 
 class SharedFeatureCache:
     """Keeps features in memory that several processes share: what one has read, all have.
 
     A feature is kept as its blob, and each process decodes it once, as views of the shared memory. The oldest features
-    make room for new ones; those that the process which makes room has used are kept, up to half a segment.
+    make room for new ones; those of documents that the process which makes room has used are kept, up to half a
+    segment.
 
     Args:
         log: The shared memory; this process takes part in it.
@@ -94,10 +135,10 @@ class SharedFeatureCache:
 
     def __init__(self, log: "SharedLog", private: int) -> None:
         self._log = log
-        self._records: dict[CacheKey, Record] = {}
-        self._by_segment: dict[int, list[CacheKey]] = defaultdict(list)
-        self._decoded: LruCache[CacheKey, Any] = LruCache(private)
-        self._used: set[CacheKey] = set()
+        self._records: dict[DocumentKey, dict[Feature, Record]] = {}
+        self._by_segment: dict[int, list[tuple[DocumentKey, Feature]]] = defaultdict(list)
+        self._decoded: LruCache[DocumentKey, KnownFeatures] = LruCache(private)
+        self._used: set[DocumentKey] = set()
         self._oldest = 0
         self.hits = 0
         self.misses = 0
@@ -121,24 +162,28 @@ class SharedFeatureCache:
             self._learn(self._log.news())
         self._forget_old()
 
-    def get(self, key: CacheKey) -> Any:
-        """Return a feature, the value of :data:`ABSENT` for one that the document lacks, or None if it is unknown."""
-        value = self._decoded.get(key)
-        if value is None and (value := self._decode(key)) is None:
-            self.misses += 1
-            return None
-        self.hits += 1
-        self._used.add(key)
-        return value
+    def get(self, document: DocumentKey, features: Set[Feature]) -> KnownFeatures:
+        """Return what is known of a document; see :meth:`FeatureCache.get`."""
+        known = self._with_decoded(document, self._decoded.get(document) or _NOTHING_KNOWN, features)
+        lacking = known.lacking(features)
+        self.hits += len(features) - len(lacking)
+        self.misses += len(lacking)
+        if known is not _NOTHING_KNOWN:
+            self._used.add(document)
+        return known
 
-    def peek(self, key: CacheKey) -> Any:
+    def peek(self, document: DocumentKey, features: Set[Feature]) -> KnownFeatures:
         """Return the same without counting it as a use."""
-        value = self._decoded.peek(key)
-        return self._decode(key) if value is None else value
+        return self._with_decoded(document, self._decoded.peek(document) or _NOTHING_KNOWN, features)
 
-    def put(self, read: Mapping[CacheKey, ReadFeature]) -> None:
+    def put(self, read: Mapping[DocumentKey, Read]) -> None:
         """Keep features that no process has put into it."""
-        new = [(_encoded(key), _blob(key[-1], feature)) for key, feature in read.items() if key not in self._records]
+        new = [
+            (_encoded(document, feature), _blob(feature, one))
+            for document, features in read.items()
+            for feature, one in features.items()
+            if feature not in self._records.get(document, ())
+        ]
         if new:
             self._learn(self._log.append(new))
             self._keep_used()
@@ -146,48 +191,51 @@ class SharedFeatureCache:
 
     def _learn(self, records: "list[Record]") -> None:
         for record in records:
-            key = _decoded_key(record.key)
-            self._records[key] = record
-            self._by_segment[record.segment].append(key)
+            document, feature = _decoded_key(record.key)
+            self._records.setdefault(document, {})[feature] = record
+            self._by_segment[record.segment].append((document, feature))
 
     def _keep_used(self) -> None:
-        """Append the used records of segments that are to be emptied again."""
+        """Append the records of used documents in segments that are to be emptied again."""
         room = self._log.segment_size // _KEPT_SHARE
         kept: list[tuple[bytes, bytes | memoryview]] = []
+        of_kept = set()
         for segment in range(self._oldest, self._log.oldest):
-            for key in self._by_segment[segment]:
-                record = self._records[key]
-                if key in self._used and record.segment == segment and len(record.value) <= room:
+            for document, feature in self._by_segment[segment]:
+                record = self._records[document][feature]
+                if document in self._used and record.segment == segment and len(record.value) <= room:
                     room -= len(record.value)
                     kept.append((record.key, record.value))
-                    self._used.discard(key)
+                    of_kept.add(document)
+        self._used -= of_kept
         if kept:
             self._learn(self._log.append(kept))
 
     def _forget_old(self) -> None:
         """Let go of segments that are to be emptied."""
         while self._oldest < self._log.oldest:
-            for key in self._by_segment.pop(self._oldest, ()):
-                record = self._records.get(key)
-                if record is not None and record.segment == self._oldest:
-                    del self._records[key]
-                    self._used.discard(key)
-                self._decoded.drop(key)  # its arrays are views of that segment
+            for document, feature in self._by_segment.pop(self._oldest, ()):
+                records = self._records.get(document, {})
+                if feature in records and records[feature].segment == self._oldest:
+                    del records[feature]
+                    if not records:
+                        del self._records[document]
+                        self._used.discard(document)
+                self._decoded.drop(document)  # its arrays are views of that segment
             self._log.forget(self._oldest)
             self._oldest += 1
 
-    def _decode(self, key: CacheKey) -> Any:
-        record = self._records.get(key)
-        if record is None:
-            return None
-        feature = key[-1]
-        if not record.value:
-            value, private = ABSENT.value, _VIEW_BYTES
-        else:
-            value = unpack_feature(feature, record.value)
-            private = _private_bytes(feature, len(record.value))
-        self._decoded.put(key, value, private)
-        return value
+    def _with_decoded(self, document: DocumentKey, known: KnownFeatures, features: Set[Feature]) -> KnownFeatures:
+        """Return what is known of a document with those of some features that the shared memory has."""
+        lacking = known.lacking(features)
+        records = self._records.get(document) if lacking else None
+        if not records:
+            return known
+        read = {feature: _read(feature, records[feature]) for feature in lacking if feature in records}
+        if read:
+            known = known.with_read(read)
+            self._decoded.put(document, known, known.nbytes)
+        return known
 
 
 def private_share(capacity: int, processes: int) -> int:
@@ -221,10 +269,17 @@ def _private_bytes(feature: Feature, blob: int) -> int:
             return _VIEW_BYTES
 
 
-def _encoded(key: CacheKey) -> bytes:
-    return "\0".join(key).encode()
+def _read(feature: Feature, record: "Record") -> ReadFeature:
+    """Return the feature in a record, with its size outside the shared memory."""
+    if not record.value:
+        return ReadFeature(ABSENT.value, _VIEW_BYTES)
+    return ReadFeature(unpack_feature(feature, record.value), _private_bytes(feature, len(record.value)))
 
 
-def _decoded_key(key: bytes) -> CacheKey:
-    index, encoder, content, feature = key.decode().split("\0")
-    return index, encoder, content, Feature(feature)
+def _encoded(document: DocumentKey, feature: Feature) -> bytes:
+    return "\0".join((document.index, document.encoder, document.hash, "side" * document.side, feature)).encode()
+
+
+def _decoded_key(key: bytes) -> tuple[DocumentKey, Feature]:
+    index, encoder, content, side, feature = key.decode().split("\0")
+    return DocumentKey(index, encoder, content, side=bool(side)), Feature(feature)

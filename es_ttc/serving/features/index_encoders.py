@@ -13,6 +13,7 @@ from typing import Any
 
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EncoderMismatch, EngineError, EngineUnavailable
+from es_ttc.index.mappings.readers import layout_of
 from es_ttc.index.mappings.spec import ENCODER
 from es_ttc.serving.engine_requests import EngineRequests, IncompleteAnswer
 from es_ttc.serving.features.keys import DocumentKey
@@ -88,15 +89,17 @@ class IndexEncoderLookup:
             NoFeatures: No document has features of the encoder.
         """
         usable, all_skipped = list(keys), dict(skipped)
-        reason: EngineError | None = None
+        refusals: dict[str, EngineError | None] = {}  # by layout
         for place, key in enumerate(keys):
-            try:
-                if key is not None:
-                    require(key)
-            except EngineError as error:
-                reason = reason or error
+            if key is None:
+                continue
+            layout = layout_of(key.hash)
+            if layout not in refusals:
+                refusals[layout] = _refusal(require, key)
+            if refusals[layout] is not None:
                 usable[place], all_skipped[place] = None, SkipReason.LAYOUT
         known = [key for key in usable if key is not None]
+        reason = next(filter(None, refusals.values()), None)
         if not known and reason is not None:
             raise reason
         encoder = encoder or await self.agreed(known, caller)
@@ -174,6 +177,14 @@ class IndexEncoderLookup:
             raise
         except (EngineError, ValueError, LookupError, TypeError):
             return {}  # the counts of the window decide
+
+
+def _refusal(require: Callable[[DocumentKey], None], key: DocumentKey) -> EngineError | None:
+    try:
+        require(key)
+    except EngineError as error:
+        return error
+    return None
 
 
 def most_frequent(in_index: Mapping[str, int], in_window: Mapping[str, int], preferred: Sequence[str]) -> str:

@@ -1,10 +1,8 @@
 """Identification of documents: the key of a document's features, and marks of hits without ids."""
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from es_ttc.index.mappings.spec import HASH
 
@@ -14,21 +12,23 @@ Mark = tuple[str, str, int]
 SentBlobs = Mapping[str, Mapping[str, bytes]]
 """Blobs of documents by content hash and field, as they are stored."""
 
+_NO_FIELDS: Mapping[str, Any] = {}
 _DIMS_IN_IDENTITY = re.compile(r"@[^/]*/([0-9]{1,5})x[0-9]")
 
 
 def marks_of(hits: Sequence[Mapping[str, Any]]) -> list[Mark | None]:
     """Return for each hit of one response a mark that no other one has; None for one without a content hash."""
-    seen: Counter[tuple[str, str]] = Counter()
+    seen: dict[tuple[str, str], int] = {}
     marks: list[Mark | None] = []
     for hit in hits:
-        content = (hit.get("fields") or {}).get(HASH)
-        if not content:
+        content = (hit.get("fields") or _NO_FIELDS).get(HASH)
+        if content:
+            index, first = place = hit["_index"], content[0]
+            before = seen.get(place, 0)
+            marks.append((index, first, before))
+            seen[place] = before + 1
+        else:
             marks.append(None)
-            continue
-        place = (str(hit["_index"]), str(content[0]))
-        marks.append((*place, seen[place]))
-        seen[place] += 1
     return marks
 
 
@@ -40,14 +40,15 @@ def identity_mark(hit: Mapping[str, Any], *, named: bool) -> tuple[str, str | No
         named: Whether the mark is its index and id, or its index and content hash (None without one).
     """
     if named:
-        return str(hit["_index"]), str(hit.get("_id"))
-    content = (hit.get("fields") or {}).get(HASH)
-    return str(hit["_index"]), str(content[0]) if content else None
+        return hit["_index"], str(hit.get("_id"))
+    content = (hit.get("fields") or _NO_FIELDS).get(HASH)
+    return hit["_index"], content[0] if content else None
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentKey:
+class DocumentKey(NamedTuple):
     """The content of a document that a search has just returned. Documents of equal content have equal features.
+
+    It is a tuple because a search makes hundreds of them.
 
     Attributes:
         index: The concrete index that contains the features.
@@ -56,7 +57,7 @@ class DocumentKey:
         side: Whether the index is a side index.
     """
 
-    index: str
+    index: str  # type: ignore[assignment]  # in place of tuple.index, which nothing uses
     encoder: str
     hash: str
     side: bool = False

@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.errors import EsTtcError
-from es_ttc.rescorers.base import Feature, FieldRescorer, Params, PartialRescorer, Query, Rescorer, Window
+from es_ttc.rescorers.base import (
+    Feature,
+    Params,
+    PartialRescorer,
+    Query,
+    Rescorer,
+    Window,
+    as_field_rescorer,
+    as_partial,
+)
 from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
@@ -89,12 +98,13 @@ class Method:
     @cached_property
     def partial(self) -> PartialRescorer[Any] | None:
         """The rescorer if it also scores documents that lack features, else None."""
-        return self.rescorer if isinstance(self.rescorer, PartialRescorer) else None
+        return as_partial(self.rescorer)
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
         """Numeric fields of documents that are read."""
-        return self.rescorer.fields(self.params) if isinstance(self.rescorer, FieldRescorer) else ()
+        reader = as_field_rescorer(self.rescorer)
+        return () if reader is None else reader.fields(self.params)
 
     @cached_property
     def query_tokens(self) -> bool:

@@ -15,7 +15,6 @@ from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import CHUNKS, ENCODER, HASH, REVERSED
 from es_ttc.rescorers.base import Feature, Query, SelectiveRescorer, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
-from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.attached import FeatureLocations, own_key
 from es_ttc.serving.features.calibrations import CalibrationStore
 from es_ttc.serving.features.columns import columns, partial_columns
@@ -111,9 +110,9 @@ class WindowScorer:
             EngineError: Features could not be read.
             ScoringError: The method failed.
         """
-        first_pass = np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
         if not hits:
             return WindowScores.none(0)
+        first_pass = np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
         ids = [str(hit.get("_id", "")) for hit in hits]
         numbers = await self._read_numbers(hits, request)
         if not request.method.encodes:
@@ -270,7 +269,7 @@ class WindowScorer:
         scored = WindowScores.none(len(keys))
         with_features = [place for place, key in enumerate(keys) if key is not None]
         complete = {
-            place: skip_reasons.consistent(stored)
+            place: stored
             for place, stored in zip(with_features, found.documents, strict=True)
             if method.needs <= stored.keys()
         }
@@ -297,7 +296,8 @@ class WindowScorer:
         scored.values[places] = await self.run(method, query, window, request.timings)
         scored.from_memory, scored.encoder = found.from_memory, encoded.key
         scored.window, scored.query = window, query
-        scored.fields = [stored[Feature.OFFSETS][1] if Feature.OFFSETS in stored else () for stored in documents]
+        if method.detail:
+            scored.fields = [stored[Feature.OFFSETS][1] if Feature.OFFSETS in stored else () for stored in documents]
         scored.skipped = read.skipped
         return scored
 
@@ -481,7 +481,7 @@ def _skipped(scorable: ScorableDocuments, found: WindowFeatures, method: Method)
 
 def _was_replaced(scorable: ScorableDocuments, found: WindowFeatures) -> bool:
     """Return whether documents are missing from a side index that contained them: then it was replaced."""
-    return any(
+    return not all(found.documents) and any(
         key.side and not stored and key not in found.faults
         for key, stored in zip(scorable.known, found.documents, strict=True)
     )

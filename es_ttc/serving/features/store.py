@@ -16,7 +16,7 @@ from es_ttc.index.mappings.spec import HASH
 from es_ttc.rescorers.base import Feature
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features.attached import AttachedFeatureLocator
-from es_ttc.serving.features.cache import CacheKey, FeatureCache
+from es_ttc.serving.features.cache import FeatureCache
 from es_ttc.serving.features.columns import Stored
 from es_ttc.serving.features.decoding import (
     ABSENT,
@@ -32,7 +32,7 @@ from es_ttc.serving.features.decoding import (
 from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.features.keys import DocumentKey, SentBlobs
 from es_ttc.serving.features.read_budget import Kind, ReadBudget, unknown_size
-from es_ttc.serving.features.skip_reasons import SkipReason
+from es_ttc.serving.features.skip_reasons import SkipReason, consistent
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
@@ -58,7 +58,7 @@ class WindowFeatures:
     """The features of a window's documents.
 
     Attributes:
-        documents: For each document the features that it has.
+        documents: For each document the features that it has, consistent with each other; not to be changed.
         from_memory: Number of documents whose features were all cached.
         faults: By document the features that are not used, with the reason.
     """
@@ -81,20 +81,20 @@ class MissingFeatures:
     fields: tuple[str, ...]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _CachedWindow:
     """The cached features of a window.
 
     Attributes:
         known: For each document its cached features.
-        missing: The documents that lack a feature, each once.
-        lacking: The features that a document lacks.
-        complete: Number of documents that lack none.
+        missing: The documents of which a feature is not known, each once.
+        lacking: The features that are not known of a document.
+        complete: Number of documents of which all are known.
     """
 
     known: list[Stored]
-    missing: dict[DocumentKey, None]
-    lacking: set[Feature]
+    missing: list[DocumentKey]
+    lacking: frozenset[Feature]
     complete: int
 
 
@@ -157,15 +157,14 @@ class FeatureStore:
             EngineError: The engine refused another read.
             EngineUnavailable: The engine does not answer.
         """
-        cached = self._cached(keys, tuple(features))
+        cached = self._cached(keys, frozenset(features))
         if not cached.missing:
             return _completed(cached, keys, {})
         await self._budget.known()
         search, lacking = self._budget.turns.search(), sorted(cached.lacking)
         fetched: Fetched = {}
         await gather_all(
-            self._read_in_parts(search, group, lacking, caller, fetched)
-            for group in group_by_layout(list(cached.missing))
+            self._read_in_parts(search, group, lacking, caller, fetched) for group in group_by_layout(cached.missing)
         )
         return _completed(cached, keys, fetched)
 
@@ -184,38 +183,24 @@ class FeatureStore:
             EngineError: The layout is not one of blobs, or a codebook could not be read.
             EngineUnavailable: The engine does not answer.
         """
-        cached = self._cached(keys, tuple(features))
+        cached = self._cached(keys, frozenset(features))
         lacking = sorted(cached.lacking)
         if any(key.hash not in sent for key in cached.missing):
             hashes = dict.fromkeys(key.hash for key in cached.missing)
             return MissingFeatures(tuple(hashes), tuple(FEATURES[feature].name for feature in lacking))
         fetched: Fetched = {}
-        for group in group_by_layout(list(cached.missing)):
+        for group in group_by_layout(cached.missing):
             fetched.update(await self._decoded(decode_sent, sent, group, lacking, caller))
         self._put(fetched)
         return _completed(cached, keys, fetched)
 
-    def _cached(self, keys: Sequence[DocumentKey], features: Sequence[Feature]) -> _CachedWindow:
+    def _cached(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> _CachedWindow:
         """Return the cached features of documents."""
-        cached = _CachedWindow([], {}, set(), 0)
         self._cache.refresh()
-        get, absent = self._cache.get, ABSENT.value
-        for key in keys:  # hundreds per search
-            known: Stored = {}
-            lacks = False
-            for feature in features:
-                value = get((key.index, key.encoder, key.hash, feature))
-                if value is None:
-                    lacks = True
-                    cached.lacking.add(feature)
-                elif value is not absent:
-                    known[feature] = value
-            if lacks:
-                cached.missing[key] = None
-            else:
-                cached.complete += 1
-            cached.known.append(known)
-        return cached
+        known = [self._cache.get(key, features) for key in keys]
+        lacking = {key: lacks for key, one in zip(keys, known, strict=True) if (lacks := one.lacking(features))}
+        complete = sum(key not in lacking for key in keys) if lacking else len(keys)
+        return _CachedWindow([one.stored for one in known], [*lacking], frozenset().union(*lacking.values()), complete)
 
     async def _read_in_parts(
         self, search: int, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller, fetched: Fetched
@@ -261,13 +246,14 @@ class FeatureStore:
     ) -> list[DocumentKey]:
         """Remove the documents of the next part from ``left``; those that are cached by now are not read."""
         keys: list[DocumentKey] = []
+        asked = frozenset(features)
         while left and len(keys) < most:
             key = left.popleft()
-            known = {feature: self._cache.peek(_cache_key(key, feature)) for feature in features}
-            if any(value is None for value in known.values()):
+            known = self._cache.peek(key, asked)
+            if known.lacking(asked):
                 keys.append(key)
             else:
-                fetched[key] = {feature: ReadFeature(value, 0) for feature, value in known.items()}
+                fetched[key] = {feature: ReadFeature(value, 0) for feature, value in known.stored.items()}
         return keys
 
     def _done(self, taken: int, read: asyncio.Task[Fetched]) -> None:
@@ -286,10 +272,8 @@ class FeatureStore:
     def _put(self, fetched: Fetched) -> None:
         self._cache.put(
             {
-                _cache_key(key, feature): read
+                key: {feature: read for feature, read in stored.items() if isinstance(read, ReadFeature)}
                 for key, stored in fetched.items()
-                for feature, read in stored.items()
-                if isinstance(read, ReadFeature)
             }
         )
 
@@ -411,15 +395,14 @@ async def gather_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 def _completed(cached: _CachedWindow, keys: Sequence[DocumentKey], fetched: Fetched) -> WindowFeatures:
     """Return cached and read features together."""
+    if not fetched:
+        return WindowFeatures(cached.known, cached.complete)
     faults: dict[DocumentKey, dict[Feature, SkipReason]] = {}
-    for key, stored in zip(keys, cached.known, strict=True) if fetched else ():
-        for feature, read in fetched.get(key, {}).items():
-            if isinstance(read, SkipReason):
-                faults.setdefault(key, {})[feature] = read
-            elif read.value is not ABSENT.value:
-                stored[feature] = read.value
-    return WindowFeatures(cached.known, cached.complete, faults)
-
-
-def _cache_key(key: DocumentKey, feature: Feature) -> CacheKey:
-    return key.index, key.encoder, key.hash, feature
+    documents = []
+    for key, known in zip(keys, cached.known, strict=True):
+        read = fetched.get(key, {})
+        values = {f: one.value for f, one in read.items() if isinstance(one, ReadFeature) and one is not ABSENT}
+        if reasons := {feature: one for feature, one in read.items() if isinstance(one, SkipReason)}:
+            faults[key] = reasons
+        documents.append(consistent({**known, **values}) if values else known)
+    return WindowFeatures(documents, cached.complete, faults)

@@ -1,7 +1,7 @@
 """Keys of caches that hold what was found out with a caller's credentials; no credential is stored."""
 
-import hmac
 import secrets
+from hashlib import blake2b
 
 from es_ttc.serving.http.caller import RawHeaders
 
@@ -17,7 +17,7 @@ class CallerKeys:
     def of(self, headers: RawHeaders, target: bytes) -> bytes:
         """Return the key of a caller's headers and a target."""
         parts = [target, *(part for name, value in headers if name in _CREDENTIALS for part in (name, value))]
-        return hmac.digest(self._key, b"".join(b"%d:%b" % (len(part), part) for part in parts), "sha256")
+        return blake2b(b"".join(b"%d:%b" % (len(part), part) for part in parts), key=self._key).digest()
 
     def known(self, headers: RawHeaders) -> bool:
         """Return whether headers contain credentials."""

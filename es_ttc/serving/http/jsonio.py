@@ -1,6 +1,7 @@
 """JSON decoding and encoding that is exact for all engine documents: long integers, lone surrogates."""
 
 import json
+import re
 from typing import Any, NoReturn
 
 import orjson
@@ -9,6 +10,8 @@ from es_ttc.errors import InvalidRequest
 
 _DIGITS_TO_ZERO = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
 _LONG_NUMBER = 19  # an integer of this many digits may not fit into 64 bits
+_LONG_INTEGER = re.compile(rb"[\s\[,:-][0-9]{%d}" % _LONG_NUMBER)
+"""Where an integer of so many digits may begin; long runs of digits in hashes and fractions are much more frequent."""
 
 
 def loads(raw: bytes) -> Any:
@@ -17,7 +20,7 @@ def loads(raw: bytes) -> Any:
     Raises:
         ValueError: It is not JSON (NaN and Infinity are not), or nested too deeply.
     """
-    if not has_digits(raw, _LONG_NUMBER):
+    if not (has_digits(raw, _LONG_NUMBER) and _may_have_long_integer(raw)):
         try:
             return orjson.loads(raw)
         except orjson.JSONDecodeError:
@@ -35,6 +38,10 @@ def dumps(data: Any, *, pretty: bool = False) -> bytes:
     except TypeError:  # integers beyond 64 bits, lone surrogates
         separators = None if pretty else (",", ":")
         return json.dumps(data, indent=2 if pretty else None, separators=separators).encode()
+
+
+def _may_have_long_integer(raw: bytes) -> bool:
+    return raw[:1].isdigit() or _LONG_INTEGER.search(raw) is not None
 
 
 def has_digits(raw: bytes, count: int) -> bool:

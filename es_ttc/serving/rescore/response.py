@@ -61,6 +61,8 @@ class JoinedCandidates:
 
     def places_left(self, hits: Sequence[Mapping[str, Any]], start: int) -> list[int]:
         """Return the places of those hits of the first pass from ``start`` on that are not candidates."""
+        if start >= len(hits):
+            return []
         joined = Counter(identity_mark(hit, named=self.named) for hit in self.hits)
         left = []
         for place in range(start, len(hits)):
