@@ -13,6 +13,7 @@ features stand in a side index.
 
 import argparse
 import asyncio
+import logging
 import statistics
 import sys
 import time
@@ -48,6 +49,7 @@ from es_ttc.serving.features.read_budget import ReadBudget
 from es_ttc.serving.features.store import FeatureStore
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.logs import configure_logs
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 from es_ttc.vectors.packed import Codebooks, codebook_id, pack_codebook, unpack_codebook, unpack_tokens
@@ -360,6 +362,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=VARIANTS, help="these, and the one to compare with")
     parser.add_argument("--no-ranking", action="store_true", help="leave out what codecs do to rankings")
     arguments = parser.parse_args()
+    configure_logs("auto", logging.WARNING)
     cache = Settings().cache_dir
     encoder = CachedEncoder(load_encoder(arguments.encoder, cache_dir=cache), cache / "encodings")
     collections = [first_documents(load_collection(folder), arguments.documents) for folder in arguments.data]
