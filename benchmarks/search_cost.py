@@ -1,7 +1,7 @@
 """The processor time of a search, of gateway and engine apart, and where the gateway spends it. Needs a running engine.
 
     python -m benchmarks.search_cost --engine http://127.0.0.1:9200
-    python -m benchmarks.search_cost --engine http://127.0.0.1:9200 --blobs stored --py-spy PATH
+    python -m benchmarks.search_cost --engine http://127.0.0.1:9200 --blobs doc_values stored --py-spy PATH
 
 Warm searches of window 100, documents of 256 tokens, in an index whose segments are merged. The kinds of searches are
 measured in turns. The engine must run on this machine: its process is the one that listens on the URL's port. With
@@ -72,7 +72,13 @@ def main() -> None:
     """Run and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="http://127.0.0.1:9200")
-    parser.add_argument("--blobs", choices=get_args(Blobs), default="doc_values", help="storage of the blobs")
+    parser.add_argument(
+        "--blobs",
+        nargs="+",
+        choices=get_args(Blobs),
+        default=["doc_values"],
+        help="storage of the blobs, an index each",
+    )
     parser.add_argument("--py-spy", metavar="PATH", help="the program py-spy")
     options = parser.parse_args()
     asyncio.run(_fill(options.engine, options.blobs))
@@ -83,30 +89,38 @@ def main() -> None:
         asyncio.run(_clear(options.engine))
 
 
-def _report(engine: str, served: Gateway, blobs: str, py_spy: str | None) -> None:
+def _report(engine: str, served: Gateway, blobs: Sequence[Blobs], py_spy: str | None) -> None:
     with Client(served.url) as client:
-        for method in METHODS:
-            for _ in range(5):
-                for group in range(GROUPS):
-                    assert client.search(body_of(method, group), INDEX)["ttc"]["applied"]
-    data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, int8, {blobs}, merged, loopback"
+        for storage in blobs:
+            for method in METHODS:
+                for _ in range(5):
+                    for group in range(GROUPS):
+                        assert client.search(body_of(method, group), index_of(storage))["ttc"]["applied"]
+    data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, int8, merged, loopback"
     print(heading("Processor time of a search", data=data, packages=("aiohttp", "uvicorn", "numpy", "numba")))
     print(f"Load average before: {os.getloadavg()[0]:.1f}\n")
-    columns = ("search", "clients", "p50 ms", "gateway, processor ms", "engine, processor ms", "searches/s")
-    print(table(columns, _costs(engine, served)))
+    columns = ("search", "blobs", "clients", "p50 ms", "gateway, processor ms", "engine, processor ms", "searches/s")
+    print(table(columns, _costs(engine, served, blobs)))
     if py_spy is not None:
-        print(table(("where the gateway spends a blended search", "share"), _profile(py_spy, served)))
+        rows = _profile(py_spy, served, index_of(blobs[0]))
+        print(table(("where the gateway spends a blended search", "share"), rows))
 
 
-async def _fill(url: str, blobs: Blobs) -> None:
+def index_of(blobs: Blobs) -> str:
+    """Return the name of the index with a storage of blobs."""
+    return f"{INDEX}-{blobs.replace('_', '-')}"
+
+
+async def _fill(url: str, blobs: Sequence[Blobs]) -> None:
     async with opened(url) as engine:
-        await fill(engine, INDEX, blobs=blobs)
-        await merge_segments(engine, INDEX)
+        for storage in blobs:
+            await fill(engine, index_of(storage), blobs=storage)
+            await merge_segments(engine, index_of(storage))
 
 
 async def _clear(url: str) -> None:
     async with opened(url) as engine:
-        await delete(engine, INDEX)
+        await delete(engine, *map(index_of, get_args(Blobs)))
 
 
 def body_of(method: str | None, group: int) -> bytes:
@@ -118,27 +132,29 @@ def body_of(method: str | None, group: int) -> bytes:
     return orjson.dumps(body)
 
 
-def _costs(engine: str, served: Gateway) -> Sequence[tuple[str, ...]]:
+def _costs(engine: str, served: Gateway, blobs: Sequence[Blobs]) -> Sequence[tuple[str, ...]]:
     """Return the medians of the turns: ms, processor time in ms of gateway and engine, searches a second."""
-    kinds = {
+    searches = {
         "BM25, the engine alone": (engine, body_of(None, 0)),
         "BM25, passed through": (served.url, body_of(None, 0)),
         **{method: (served.url, body_of(method, 0)) for method in METHODS},
     }
+    kinds = {(name, storage): search for name, search in searches.items() for storage in blobs}
     spent = {"gateway": _clock(served.pid), "engine": _clock(_listener(engine))}
     rows = []
     for clients in CLIENTS:
-        found: dict[str, list[tuple[float, ...]]] = {name: [] for name in kinds}
+        found: dict[tuple[str, Blobs], list[tuple[float, ...]]] = {kind: [] for kind in kinds}
         for turn in range(TURNS + 1):
-            for name, (url, body) in kinds.items():
+            for kind, (url, body) in kinds.items():
                 before = [clock() for clock in spent.values()]
-                times = asyncio.run(answered(url, INDEX, body, connections=clients, seconds=SECONDS))
+                index = index_of(kind[1])
+                times = asyncio.run(answered(url, index, body, connections=clients, seconds=SECONDS))
                 used = [1000 * (clock() - at) / len(times) for clock, at in zip(spent.values(), before, strict=True)]
                 if turn:
-                    found[name].append((statistics.median(times), *used, len(times) / SECONDS))
-        for name, turns in found.items():
+                    found[kind].append((statistics.median(times), *used, len(times) / SECONDS))
+        for (name, storage), turns in found.items():
             p50, ours, theirs, rate = (statistics.median(values) for values in zip(*turns, strict=True))
-            rows.append((name, str(clients), f"{p50:.1f}", f"{ours:.2f}", f"{theirs:.2f}", f"{rate:.0f}"))
+            rows.append((name, storage, str(clients), f"{p50:.1f}", f"{ours:.2f}", f"{theirs:.2f}", f"{rate:.0f}"))
     return rows
 
 
@@ -162,7 +178,7 @@ def _listener(url: str) -> int:
     raise SystemExit(f"no process of this machine listens on port {port}: run this where the engine runs, as root")
 
 
-def _profile(py_spy: str, served: Gateway) -> Sequence[tuple[str, ...]]:
+def _profile(py_spy: str, served: Gateway, index: str) -> Sequence[tuple[str, ...]]:
     """Return the share of each part of the gateway in the samples, and below it the functions with the most."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "samples"
@@ -172,7 +188,7 @@ def _profile(py_spy: str, served: Gateway) -> Sequence[tuple[str, ...]]:
             [py_spy, "record", *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as sampler:
             body = body_of("blend", 0)
-            asyncio.run(answered(served.url, INDEX, body, connections=8, seconds=_PROFILE_SECONDS + 1))
+            asyncio.run(answered(served.url, index, body, connections=8, seconds=_PROFILE_SECONDS + 1))
             assert sampler.wait() == 0, "py-spy failed: it needs the right to trace the gateway's process"
         lines = file.read_text().splitlines()
     parts: Counter[str] = Counter()
