@@ -12,19 +12,22 @@ engine alone. Warm searches find all features in the gateway's memory; a cold on
 
 import argparse
 import asyncio
+import math
 import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import orjson
+from matplotlib.axes import Axes
 
 from benchmarks.common import heading, table
+from benchmarks.figures import BAR, INK, MUTED, STRONG, figure, save
 from benchmarks.served import ENCODER, Client, bulk, delete, features, gateway, opened, percentiles
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.protocol import Engine
@@ -128,6 +131,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000])
     parser.add_argument("--codecs", nargs="+", default=["int8", "residual2"], choices=["int8", *RESIDUAL_BITS])
     parser.add_argument("--largest-graph", type=int, default=100_000, help="no graph is built of more documents")
+    parser.add_argument("--figure", metavar="NAME", help="draw the figure NAME in the documentation's folder of images")
     arguments = parser.parse_args()
     made = _made()
     measured = {
@@ -139,6 +143,8 @@ def main() -> None:
     for codec, sizes in measured.items():
         for title, columns, rows in _tables(codec, sizes):
             print(f"{title}\n\n{table(columns, rows)}")
+    if arguments.figure:
+        draw(measured, arguments.figure)
 
 
 def _made() -> Made:
@@ -318,6 +324,63 @@ def _tables(codec: Codec, sizes: Sequence[Size]) -> Iterator[tuple[str, tuple[st
             for one in [size.searched]
         ],
     )
+
+
+def draw(measured: Mapping[str, Sequence[Size]], name: str) -> None:
+    """Draw bytes, searches, retrieval and the graph by the number of documents, with the slope at the end."""
+    with figure(9.2, 6.2) as drawn:
+        (stored, searched), (retrieved, graphs) = drawn.subplots(2, 2)
+        for (codec, sizes), colour in zip(measured.items(), (STRONG, MUTED, INK), strict=False):
+            _curve(stored, sizes, lambda one: one.merged / MEBIBYTE, codec, colour)
+            _curve(searched, sizes, lambda one: one.searched.added["blend"][0], f"blend, warm, {codec}", colour)
+            _curve(searched, sizes, lambda one: one.searched.cold, f"cold, {codec}", colour, dashed=True)
+            _curve(retrieved, sizes, lambda one: one.searched.nnn, codec, colour)
+            _curve(graphs, [one for one in sizes if one.graph], lambda one: one.graph or 0, codec, colour)
+        _panel(stored, "MiB, merged")
+        _panel(searched, f"added to a search, ms (window {WINDOW})", room=0.8)
+        _panel(retrieved, "nnn over the whole index, ms")
+        _panel(graphs, "building the neighbour graph, s")
+        save(drawn, name)
+
+
+def slope(sizes: Sequence[Size], value: Callable[[Size], float]) -> float:
+    """Return the exponent with which a value grows with the number of documents, between the two greatest sizes."""
+    first, last = sizes[-2:]
+    return math.log(value(last) / value(first)) / math.log(last.documents / first.documents)
+
+
+def _curve(
+    axes: Axes,
+    sizes: Sequence[Size],
+    value: Callable[[Size], float],
+    label: str,
+    colour: str,
+    *,
+    dashed: bool = False,
+) -> None:
+    axes.plot(
+        [one.documents for one in sizes],
+        [value(one) for one in sizes],
+        color=colour,
+        marker="o",
+        markersize=4,
+        linewidth=1.6,
+        linestyle="--" if dashed else "-",
+        label=f"{label}: slope {slope(sizes, value):.2f}",
+    )
+
+
+def _panel(axes: Axes, title: str, room: float = 0.25) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.margins(x=0.08, y=room)
+    axes.minorticks_off()
+    axes.set_title(title, loc="left", fontsize=11, color=INK)
+    axes.set_xlabel("documents", color=MUTED)
+    axes.legend(frameon=False, labelcolor=INK, loc="upper left", fontsize=9)
+    axes.grid(axis="y", color=BAR, linewidth=0.4)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.engine.exchange import require_all_shards
-from es_ttc.engine.protocol import Engine
+from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.attach.in_index import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
 from es_ttc.index.attach.side_index import sides_of
@@ -87,7 +87,7 @@ async def detach(engine: Engine, traces: AttachedObjects, *, report: Callable[[i
         meta = {key: value for key, value in source.mapping.get("_meta", {}).items() if key != ROOT}
         await engine.put_meta(source.index, meta)
     for side in traces.sides:
-        await engine.delete_index(side)
+        await delete_if_there(engine, side)  # the answer to an earlier run's request may have been lost
 
 
 async def _traces(engine: Engine, source: Index) -> AttachedObjects:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from es_ttc.engine.exchange import require_all_shards
-from es_ttc.engine.protocol import Engine
+from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.errors import EngineError
 from es_ttc.index.attach.target import BulkLines, bulk_line
 from es_ttc.index.ingest.bulk import write
@@ -94,7 +94,7 @@ async def delete_graphs(engine: Engine, source: str) -> list[str]:
     """Delete all graphs of an index, with their alias, and return their names."""
     names = list(await graphs_of(engine, source))
     for name in names:
-        await engine.delete_index(name)
+        await delete_if_there(engine, name)
     return names
 
 
