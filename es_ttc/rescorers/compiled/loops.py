@@ -203,13 +203,22 @@ def _multiply(table: Any, real: Any, imag: Any, to_real: Any, to_imag: Any, size
                         _product(x, y, b, a, to_imag[lane + first : lane + end])
             else:
                 for k in range(first, end):
-                    for pair in range(pairs):
-                        of_real, of_imag, lane = spectra[pair, 0], spectra[pair, 1], pair * documents + k
-                        for t in range(tile, tile_end):
-                            u, v = real[t * documents + k], imag[t * documents + k]
-                            to_real[t * lanes + lane] = u * of_real[t] - v * of_imag[t]
-                            to_imag[t * lanes + lane] = u * of_imag[t] + v * of_real[t]
+                    _multiply_alone(real, imag, spectra, tile, tile_end, documents, k, to_real, to_imag)
             first = end
+
+
+@compiled
+def _multiply_alone(
+    real: Any, imag: Any, spectra: Any, first: int, end: int, documents: int, k: int, to_real: Any, to_imag: Any
+) -> None:
+    """Multiply a tile of one document's transform, whose elements stand apart, by its spectra."""
+    pairs, lanes = len(spectra), documents * len(spectra)
+    for t in range(first, end):
+        u, v = real[t * documents + k], imag[t * documents + k]
+        for pair in range(pairs):
+            a, b, at = spectra[pair, 0, t], spectra[pair, 1, t], t * lanes + pair * documents + k
+            to_real[at] = u * a - v * b
+            to_imag[at] = u * b + v * a
 
 
 @compiled
