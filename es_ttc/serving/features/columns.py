@@ -72,7 +72,7 @@ def partial_columns(documents: Sequence[Stored], features: Iterable[Feature]) ->
 
 def _matrix(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Return vectors as rows, like :func:`numpy.stack`, which takes several times as long for short ones."""
-    return np.concatenate(rows).reshape(len(rows), -1)
+    return np.concatenate(rows).reshape(len(rows), len(rows[0]))
 
 
 def _nothing_like(feature: Feature, example: Any) -> Any:
