@@ -32,6 +32,7 @@ from benchmarks.served import ENCODER, Client, bulk, delete, features, gateway, 
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.ingest.encode import action_lines
+from es_ttc.index.mappings.contents import stored_bytes
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.merging import merge_segments
 from es_ttc.index.mappings.spec import RESIDUAL_BITS, Codec, IndexSpec
@@ -224,15 +225,9 @@ def _packed(made: Made, spec: IndexSpec, numbers: Sequence[int]) -> list[bytes]:
 
 async def _bytes(engine: Engine) -> int:
     await engine.request("POST", f"/{INDEX}/_flush")
-    sizes = await engine.request("GET", f"/{INDEX}/_segments", params={"filter_path": "indices.*.shards.*.segments"})
-    segments: Iterator[dict[str, Any]] = (
-        segment
-        for index in sizes["indices"].values()
-        for shard in index["shards"].values()
-        for copy in shard
-        for segment in copy["segments"].values()
-    )
-    return sum(int(segment["size_in_bytes"]) for segment in segments)
+    found = await stored_bytes(engine, INDEX)
+    assert found is not None
+    return found
 
 
 def _searched(url: str, made: Made) -> Searched:

@@ -115,7 +115,7 @@ class PrivateFeatureCache:
         """Keep features, and drop those of documents that were not used for longest beyond the capacity."""
         for document, features in read.items():
             known = self._documents.peek(document) or _NOTHING_KNOWN
-            new = {feature: one for feature, one in features.items() if known.lacking({feature})}
+            new = {feature: features[feature] for feature in known.lacking(features.keys())}
             if new:
                 with_new = known.with_read(new)
                 self._documents.put(document, with_new, with_new.nbytes)
@@ -164,8 +164,11 @@ class SharedFeatureCache:
 
     def get(self, document: DocumentKey, features: Set[Feature]) -> KnownFeatures:
         """Return what is known of a document; see :meth:`FeatureCache.get`."""
-        known = self._with_decoded(document, self._decoded.get(document) or _NOTHING_KNOWN, features)
+        known = self._decoded.get(document) or _NOTHING_KNOWN
         lacking = known.lacking(features)
+        if lacking:
+            known = self._with_decoded(document, known, lacking)
+            lacking = known.lacking(features)
         self.hits += len(features) - len(lacking)
         self.misses += len(lacking)
         if known is not _NOTHING_KNOWN:
@@ -174,7 +177,8 @@ class SharedFeatureCache:
 
     def peek(self, document: DocumentKey, features: Set[Feature]) -> KnownFeatures:
         """Return the same without counting it as a use."""
-        return self._with_decoded(document, self._decoded.peek(document) or _NOTHING_KNOWN, features)
+        known = self._decoded.peek(document) or _NOTHING_KNOWN
+        return self._with_decoded(document, known, known.lacking(features))
 
     def put(self, read: Mapping[DocumentKey, Read]) -> None:
         """Keep features that no process has put into it."""
@@ -225,12 +229,9 @@ class SharedFeatureCache:
             self._log.forget(self._oldest)
             self._oldest += 1
 
-    def _with_decoded(self, document: DocumentKey, known: KnownFeatures, features: Set[Feature]) -> KnownFeatures:
-        """Return what is known of a document with those of some features that the shared memory has."""
-        lacking = known.lacking(features)
-        records = self._records.get(document) if lacking else None
-        if not records:
-            return known
+    def _with_decoded(self, document: DocumentKey, known: KnownFeatures, lacking: Set[Feature]) -> KnownFeatures:
+        """Return what is known of a document with those of the lacking features that the shared memory has."""
+        records = self._records.get(document, {})
         read = {feature: _read(feature, records[feature]) for feature in lacking if feature in records}
         if read:
             known = known.with_read(read)

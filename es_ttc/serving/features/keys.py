@@ -12,7 +12,6 @@ Mark = tuple[str, str, int]
 SentBlobs = Mapping[str, Mapping[str, bytes]]
 """Blobs of documents by content hash and field, as they are stored."""
 
-_NO_FIELDS: Mapping[str, Any] = {}
 _DIMS_IN_IDENTITY = re.compile(r"@[^/]*/([0-9]{1,5})x[0-9]")
 
 
@@ -21,14 +20,14 @@ def marks_of(hits: Sequence[Mapping[str, Any]]) -> list[Mark | None]:
     seen: dict[tuple[str, str], int] = {}
     marks: list[Mark | None] = []
     for hit in hits:
-        content = (hit.get("fields") or _NO_FIELDS).get(HASH)
-        if content:
-            index, first = place = hit["_index"], content[0]
-            before = seen.get(place, 0)
-            marks.append((index, first, before))
-            seen[place] = before + 1
-        else:
+        content = (hit.get("fields") or {}).get(HASH)
+        if not content:
             marks.append(None)
+            continue
+        index, first = place = hit["_index"], content[0]
+        before = seen.get(place, 0)
+        marks.append((index, first, before))
+        seen[place] = before + 1
     return marks
 
 
@@ -41,7 +40,7 @@ def identity_mark(hit: Mapping[str, Any], *, named: bool) -> tuple[str, str | No
     """
     if named:
         return hit["_index"], str(hit.get("_id"))
-    content = (hit.get("fields") or _NO_FIELDS).get(HASH)
+    content = (hit.get("fields") or {}).get(HASH)
     return hit["_index"], content[0] if content else None
 
 

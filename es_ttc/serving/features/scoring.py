@@ -481,7 +481,7 @@ def _skipped(scorable: ScorableDocuments, found: WindowFeatures, method: Method)
 
 def _was_replaced(scorable: ScorableDocuments, found: WindowFeatures) -> bool:
     """Return whether documents are missing from a side index that contained them: then it was replaced."""
-    return not all(found.documents) and any(
+    return any(
         key.side and not stored and key not in found.faults
         for key, stored in zip(scorable.known, found.documents, strict=True)
     )

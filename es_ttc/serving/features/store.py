@@ -198,9 +198,10 @@ class FeatureStore:
         """Return the cached features of documents."""
         self._cache.refresh()
         known = [self._cache.get(key, features) for key in keys]
-        lacking = {key: lacks for key, one in zip(keys, known, strict=True) if (lacks := one.lacking(features))}
-        complete = sum(key not in lacking for key in keys) if lacking else len(keys)
-        return _CachedWindow([one.stored for one in known], [*lacking], frozenset().union(*lacking.values()), complete)
+        lacking = [one.lacking(features) for one in known]
+        missing = dict.fromkeys(key for key, lacks in zip(keys, lacking, strict=True) if lacks)
+        complete = sum(not lacks for lacks in lacking)
+        return _CachedWindow([one.stored for one in known], [*missing], frozenset().union(*lacking), complete)
 
     async def _read_in_parts(
         self, search: int, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller, fetched: Fetched

@@ -232,8 +232,8 @@ class RescoreCompletion(Completion):
         if self._joined.named:
             return False
         union = [*window, *self._joined.hits]
-        marks, on_page = marks_of(union), {id(hit) for hit in page}
-        by_hit = {id(hit): mark for hit, mark in zip(union, marks, strict=True) if id(hit) in on_page}
+        marks = marks_of(union)
+        by_hit = {id(hit): mark for hit, mark in zip(union, marks, strict=True)}
         marks_of_page = [mark for hit in page if (mark := by_hit[id(hit)]) is not None]
         if len(marks_of_page) < len(page):
             return False

@@ -88,7 +88,7 @@ def page_hits(
     return rest | {
         "query": {"bool": matching},
         "from": 0,
-        "size": len([content for _, content, _ in window if content in hashes]),
+        "size": sum(content in hashes for _, content, _ in window),
         "track_total_hits": False,
     }
 
