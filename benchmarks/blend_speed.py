@@ -83,7 +83,7 @@ def in_client(product: Product) -> Search:
 
 def _report(url: str, gateways: Mapping[str, str], product: Product) -> None:
     data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, int8, on {product}, loopback"
-    print(heading("Blend's time", data=data, packages=("aiohttp", "uvicorn", "numpy", "numba")))
+    print(heading("Blend's time", data=data, packages=("aiohttp", "uvicorn", "numpy")))
     print(f"Load average before: {os.getloadavg()[0]:.1f}\n")
     client = in_client(product)
     rows = []

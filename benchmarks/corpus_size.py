@@ -140,7 +140,7 @@ def main() -> None:
         for codec in arguments.codecs
     }
     data = f"{SHORTEST} to {LONGEST} token vectors of {made.vectors.shape[1]} components a document, {TOPICS:,} topics"
-    print(heading("Size of the corpus", data=data, packages=("numpy", "numba", "aiohttp", "usearch")))
+    print(heading("Size of the corpus", data=data, packages=("numpy", "aiohttp", "usearch")))
     for codec, sizes in measured.items():
         for title, columns, rows in _tables(codec, sizes):
             print(f"{title}\n\n{table(columns, rows)}")

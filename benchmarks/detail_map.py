@@ -35,7 +35,7 @@ def main() -> None:
     try:
         with gateway(url) as served:
             data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, int8, on {product}, loopback"
-            print(heading("Maps", data=data, packages=("aiohttp", "uvicorn", "numpy", "numba")))
+            print(heading("Maps", data=data, packages=("aiohttp", "uvicorn", "numpy")))
             print(f"Load average before: {os.getloadavg()[0]:.1f}\n")
             print(_measured(served.url))
     finally:

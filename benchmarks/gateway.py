@@ -71,7 +71,7 @@ def _warm_up(engine: str, *gateways: str) -> None:
 
 def _report(url: str, gateway: str, forgetful: str, by_numpy: str, product: str) -> None:
     data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, int8, on {product}, loopback"
-    print(heading("Gateway", data=data, packages=("aiohttp", "uvicorn", "starlette", "numpy", "numba")))
+    print(heading("Gateway", data=data, packages=("aiohttp", "uvicorn", "starlette", "numpy")))
     print(f"Load average before: {os.getloadavg()[0]:.1f}\n")
     columns = ("pass-through", "direct p50 ms", "gateway p50 ms", "added ms", "p95 ms")
     print(table(columns, _pass_through(url, gateway)))

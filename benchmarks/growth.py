@@ -2,7 +2,7 @@
 
     python -m benchmarks.growth --engine http://127.0.0.1:9200
 
-The kernel is timed alone in this process, by compiled loops where numba is installed. What it adds to a search, and
+The kernel is timed alone in this process, by compiled loops where there are some. What it adds to a search, and
 how many searches a second clients get, is measured through a gateway whose memory holds the features. Documents carry
 random int8 token vectors of 384 components; a window wider than 500 documents repeats their matrices (49 MB of them,
 more than the cores' own caches).
@@ -72,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="http://127.0.0.1:9200")
     arguments = parser.parse_args()
-    loops = "compiled loops" if compiled.prepare() else "numpy"
+    loops = "compiled loops" if compiled.enabled() else "numpy"
     random = np.random.default_rng(0)
     window, tokens, scales = by_window(random), by_tokens(random), by_scales(random)
     asyncio.run(_prepare(arguments.engine))

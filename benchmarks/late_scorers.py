@@ -84,12 +84,11 @@ def _blas(name: str, form: str) -> tuple[Call, Scores]:
 
 
 def _es_ttc(name: str, form: str) -> tuple[Call, Scores]:
-    from es_ttc.rescorers import compiled
     from es_ttc.rescorers.base import Query
     from es_ttc.rescorers.blend.signals import all_signal_scores, signal_scores
+    from es_ttc.rescorers.compiled import loops
     from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
 
-    compiled.prepare()
     code, _, how = form.partition(", ")
     window, right = _window(name, code, norms=how.startswith("spectral"))
     query, _ = data(name)
@@ -105,18 +104,15 @@ def _es_ttc(name: str, form: str) -> tuple[Call, Scores]:
             lambda: [signal_scores(one, asked, window) for one in ("spectral", "late_interaction")][1].scores,
             right,
         )
-    return (partial(_four_at_a_time, alone) if how == "four at a time" else alone), right
+    return partial(_with_build, how.removesuffix(" build") or loops.builds()[-1], alone), right
 
 
-def _four_at_a_time(score: Call) -> Scores:
-    """Score as with few query vectors: token by token, four query vectors a read."""
-    from es_ttc.rescorers.compiled import late
+def _with_build(build: str, score: Call) -> Scores:
+    """Score with one of the compiled builds."""
+    from es_ttc.rescorers.compiled import loops
 
-    few, late.FEW = late.FEW, 10**6
-    try:
-        return score()
-    finally:
-        late.FEW = few
+    loops.use(build)
+    return score()
 
 
 @lru_cache(maxsize=16)

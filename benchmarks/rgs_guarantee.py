@@ -28,7 +28,6 @@ from es_ttc.lab.evaluation.datasets import load_collection
 from es_ttc.lab.evaluation.features import encode_queries
 from es_ttc.reranking.graph import ABSENT, GraphParams, NeighbourGraph, build
 from es_ttc.reranking.strategies import PointwiseBudgetedReranker, rgs
-from es_ttc.rescorers import compiled
 from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
 from es_ttc.rescorers.spectral import SpectralParams, SpectralRescorer
 from es_ttc.settings import Settings
@@ -142,7 +141,6 @@ def main() -> None:
     rows += [(*_cells(default_graph(factor)), "16 of 64") for factor in FACTORS]
     print(table(("C", "alpha", "neighbours", "bound", "worst ratio", "nearest found", "neighbours from"), rows))
     if arguments.real:
-        compiled.prepare()
         rows = [row for name in arguments.real for row in real(name)]
         columns = ("collection", "reranker", "C of a query: least, median, greatest", "C of all", "best found by RGS",
                    "worst ratio")  # fmt: skip

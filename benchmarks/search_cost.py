@@ -97,7 +97,7 @@ def _report(engine: str, served: Gateway, blobs: Sequence[Blobs], py_spy: str | 
                     for group in range(GROUPS):
                         assert client.search(body_of(method, group), index_of(storage))["ttc"]["applied"]
     data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, int8, merged, loopback"
-    print(heading("Processor time of a search", data=data, packages=("aiohttp", "uvicorn", "numpy", "numba")))
+    print(heading("Processor time of a search", data=data, packages=("aiohttp", "uvicorn", "numpy")))
     print(f"Load average before: {os.getloadavg()[0]:.1f}\n")
     columns = ("search", "blobs", "clients", "p50 ms", "gateway, processor ms", "engine, processor ms", "searches/s")
     print(table(columns, _costs(engine, served, blobs)))

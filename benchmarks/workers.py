@@ -59,7 +59,7 @@ def main() -> None:
 
 def _report(engine: str, gateways: dict[int, Gateway], clients: ProcessPoolExecutor) -> None:
     data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, int8, loopback"
-    print(heading("Worker processes", data=data, packages=("aiohttp", "uvicorn", "numpy", "numba")))
+    print(heading("Worker processes", data=data, packages=("aiohttp", "uvicorn", "numpy")))
     print(f"Load average before: {os.getloadavg()[0]:.1f}\n")
     plain, ours = query(None, rescore=False), query(0, rescore=True)
     reads = {count: _read_everything(each.url) for count, each in gateways.items()}

@@ -7,7 +7,7 @@ runs as compose has it: the image's user, no capabilities, no new privileges, a 
 promoted program behind its walls, and the gateway until its own health check passes and its encoder is loaded.
 
 Linux, root and util-linux are needed; everything is gone when it ends. `--quick` installs by uv and its cache in place
-of pip and compiles no loops, which takes seconds instead of minutes.
+of pip, which takes seconds instead of minutes.
 """
 
 import argparse
@@ -325,7 +325,7 @@ def _await(stage: Stage, running: "subprocess.Popen[Any]", command: Sequence[str
 def main() -> None:
     """Build, then run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="Install by uv and its cache; compile no loops.")
+    parser.add_argument("--quick", action="store_true", help="Install by uv and its cache.")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inside is None:
@@ -339,8 +339,6 @@ def main() -> None:
     mount("-t", "tmpfs", "none", str(arguments.inside))
     stage = Build(arguments.inside, by_uv=arguments.quick).whole(DOCKERFILE.read_text())
     _leave_network()
-    if arguments.quick:
-        stage.environment["ES_TTC_COMPILED"] = "false"
     serve(stage)
     print("rehearsed: every step, and the gateway as compose runs it", flush=True)  # noqa: T201
 

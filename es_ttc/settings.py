@@ -339,7 +339,7 @@ class GatewaySettings(Settings):
     )
     max_window: int = Field(1000, ge=1, le=10_000, description="Maximum window of a request.")
     compiled: bool = Field(
-        True, description="Use loops compiled by numba if it is installed (`es-ttc[fast]`); scores are the same."
+        True, description="Score in compiled loops if the installation has them; numpy gives the same scores."
     )
     scoring_threads: int = Field(2, ge=1, description="Number of windows that are scored at the same time.")
     max_concurrent_requests: int = Field(

@@ -23,6 +23,7 @@ from es_ttc.index.attach.feature_locations import contents_of, feature_location,
 from es_ttc.index.attach.side_index import attached_sources
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.spec import ROOT, STATE, IndexSpec
+from es_ttc.rescorers import compiled
 from es_ttc.settings import EngineSettings, LlmSettings, Settings
 
 if TYPE_CHECKING:
@@ -49,9 +50,7 @@ def packages() -> list[Check]:
         Check("python", Verdict.OK, f"{sys.version.split()[0]}, {sys.executable}"),
         Check("es-ttc", Verdict.OK, f"{__version__}, {found}"),
     ]
-    numba = _version("numba")
-    loops = f"compiled by numba {numba}" if numba else "numpy; compiled ones are quicker: pip install 'es-ttc[fast]'"
-    checks.append(Check("scoring loops", Verdict.OK, loops))
+    checks.append(_loops())
     if backends:
         found = ", ".join(f"{name} {version}" for name, version in backends.items())
         checks.append(Check("encoder backend", Verdict.OK, f"installed: {found}; an encoder's name chooses one"))
@@ -65,6 +64,16 @@ def packages() -> list[Check]:
             )
         )
     return checks
+
+
+def _loops() -> Check:
+    """Check the loops that score windows: without compiled ones numpy scores."""
+    if not compiled.available():
+        how = "numpy, several times slower than compiled loops: install a C compiler, then es-ttc again"
+        return Check("scoring loops", Verdict.OK, how)
+    from es_ttc.rescorers.compiled import loops
+
+    return Check("scoring loops", Verdict.OK, f"compiled, for this processor: {loops.builds()[-1]}")
 
 
 def java() -> Check:

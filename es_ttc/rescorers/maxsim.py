@@ -58,7 +58,7 @@ class MaxSimRescorer:
         pooled = params.query == "pooled" or (params.query is None and not query.late)
         vectors = query.vectors if pooled else query.tokens
         assert vectors is not None  # noqa: S101 - promised by needs, or given with a late-interaction model
-        if compiled.prepared() and len(vectors):
+        if compiled.enabled() and len(vectors):
             greatest = greatest_cosines(vectors[:0], window.tokens, None, (IDENTITY,), plain=vectors)
             scored: Float32 = greatest.max(axis=1) if pooled else greatest.mean(axis=1)
             return np.clip(scored, -1, 1)

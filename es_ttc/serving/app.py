@@ -17,6 +17,7 @@ from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.errors import TooManyRequests
 from es_ttc.reranking.rerankers import Rerankers
 from es_ttc.reranking.rerankers.llm import of_the_gateway as llm_rerankers
+from es_ttc.rescorers import compiled
 from es_ttc.rescorers.learned import model as learned_models
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.rewriters.prompts import Prompts
@@ -49,6 +50,7 @@ from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.knn.retrieval import RetrievalService
 from es_ttc.serving.knn.stage import KnnStage
+from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.pool import BoundedPool, Offload
 from es_ttc.serving.process import GatewayProcess, OnlyProcess
@@ -185,6 +187,7 @@ class Services:
 
     def __init__(self, settings: GatewaySettings, load: Loader | None, process: GatewayProcess) -> None:
         threads = settings.scoring_threads
+        log.info("scoring", loops="compiled" if compiled.enable(settings.compiled) else "numpy")
         self.metrics = Metrics()
         self.upstream = Upstream(settings)
         media_types = MediaTypes(self.upstream, translate=settings.translate_media_types)
@@ -196,7 +199,7 @@ class Services:
         names = (settings.encoder, *settings.encoders)
         self.encoders = Encoders(names, settings.cache_dir, load or _load_encoder, _load_variant, self.encoding)
         self.later = LaterEncoding(settings, self.encoders, self.encoding)
-        self.warm_up = WarmUp(self.encoders, self.upstream, compile_loops=settings.compiled)
+        self.warm_up = WarmUp(self.encoders, self.upstream)
         self.attached = AttachedFeatureLocator(self.upstream, settings.side_credentials)
         reads = ReadBudget(self.upstream, settings.feature_reads_mb, process.count)
         cache = process.feature_cache(settings)

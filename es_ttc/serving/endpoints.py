@@ -90,7 +90,7 @@ class StatusEndpoints:
             llm=self._settings.llm_url is not None,
             encoders=list(self._encoders.names),
             score_protocol=PROTOCOL_VERSION,
-            loops="compiled" if compiled.prepared() else "numpy",
+            loops="compiled" if compiled.enabled() else "numpy",
             max_window=self._settings.max_window,
             default_timeout_ms=self._settings.default_timeout_ms,
         )

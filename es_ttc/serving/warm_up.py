@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError
 from es_ttc.index.mappings.spec import ROOT
-from es_ttc.rescorers import compiled, registry
+from es_ttc.rescorers import registry
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.rewriters import registry as rewriters
 from es_ttc.serving.engine_requests import EngineRequests
@@ -32,13 +32,11 @@ class WarmUp:
     Args:
         encoders: The encoders that may be loaded.
         upstream: The engine.
-        compile_loops: Whether scoring loops are compiled.
     """
 
-    def __init__(self, encoders: Encoders, upstream: Upstream, *, compile_loops: bool) -> None:
+    def __init__(self, encoders: Encoders, upstream: Upstream) -> None:
         self._encoders = encoders
         self._upstream = upstream
-        self._compile_loops = compile_loops
         self._done = False
 
     @property
@@ -72,9 +70,7 @@ class WarmUp:
             await self.load_for_indices()
 
     async def load_first(self) -> None:
-        """Load the methods' code, compiled where it can be, and the first encoder."""
-        if self._compile_loops:
-            await asyncio.to_thread(_compile)
+        """Load the methods' code and the first encoder."""
         for kind, group in (("rescorer", registry), ("retriever", retrievers), ("rewriter", rewriters)):
             for name, problem in (await asyncio.to_thread(group.problems)).items():  # imports what the first use would
                 log.warning(f"{kind} cannot be used", name=name, problem=problem)
@@ -135,12 +131,3 @@ def _settle() -> None:
     """Keep what has been loaded out of every later collection of garbage: a full one would hold requests for 400 ms."""
     gc.collect()
     gc.freeze()
-
-
-def _compile() -> None:
-    try:
-        used = compiled.prepare()
-    except Exception as error:  # noqa: BLE001 - a compiler may fail in any way; numpy scores then
-        log.warning("loops cannot be compiled, numpy scores", problem=f"{type(error).__name__}: {error}")
-    else:
-        log.info("scoring", loops="compiled" if used else "numpy")

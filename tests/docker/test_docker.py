@@ -148,8 +148,9 @@ def test_the_gateway_is_built_from_files_that_exist() -> None:
 
 
 def test_the_image_runs_one_of_our_commands_as_nobody_in_particular_on_a_python_that_we_support() -> None:
-    versions = re.findall(r"^FROM python:(\d+)\.(\d+)-slim", DOCKERFILE, re.MULTILINE)
+    versions = re.findall(r"^FROM python:(\d+)\.(\d+)(?:-slim)?\b", DOCKERFILE, re.MULTILINE)
     assert len(versions) == 2
+    assert len(set(versions)) == 1
     assert all((int(major), int(minor)) >= (3, 11) for major, minor in versions)
     assert re.search(r"^USER [1-9]\d*$", DOCKERFILE, re.MULTILINE)
     [command] = re.findall(r'^CMD \["([a-z]+)"\]$', DOCKERFILE, re.MULTILINE)

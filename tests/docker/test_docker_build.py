@@ -57,7 +57,7 @@ def test_each_step_works_in_its_order_and_the_gateway_serves_as_compose_has_it()
 def test_what_docker_would_not_send_is_not_there_in_a_rehearsal() -> None:
     ignored = _module("rehearse").ignored
     patterns = (DOCKER / "Dockerfile.dockerignore").read_text().split()
-    sent = ["es_ttc/cli/app.py", "README.md", "LICENSE", "pyproject.toml", "requirements/build.txt"]
+    sent = ["es_ttc/cli/app.py", "hatch_build.py", "README.md", "LICENSE", "pyproject.toml", "requirements/build.txt"]
     assert [path for path in sent if ignored(path, patterns)] == []
     left_out = ["tests/conftest.py", "requirements/dev.txt", "es_ttc/__pycache__/x.pyc", "es_ttc/cli/__pycache__/x.pyc"]
     assert [path for path in left_out if not ignored(path, patterns)] == []
@@ -79,7 +79,7 @@ def test_the_builds_own_needs_are_pinned_to_what_the_images_build_installs() -> 
     pinned = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "requirements" / "build.txt").read_text(), re.MULTILINE))
     tools = (ROOT / "requirements" / "tools.txt").read_text()
     required = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
-    assert required == [f"hatchling=={pinned['hatchling']}"]
+    assert required == [f"{name}=={pinned[name]}" for name in ("hatchling", "setuptools")]
     assert all(f"{name}=={version}" in tools for name, version in pinned.items())
     makefile = (ROOT / "Makefile").read_text()
     assert all("--no-build-isolation" in line for line in makefile.splitlines() if line.endswith("-e ."))

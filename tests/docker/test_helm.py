@@ -120,7 +120,7 @@ def test_containers_are_started_with_commands_and_settings_that_there_are(
         known = {flag for option in cli.commands[name].params for flag in option.opts}
         assert {flag.partition("=")[0] for flag in flags} <= known
         for variable in container["env"]:
-            assert variable["name"] in VARIABLES | {"NUMBA_CACHE_DIR"}
+            assert variable["name"] in VARIABLES
             secret = variable["name"].removeprefix("ES_TTC_").lower() in SECRETS - {"redis"}
             assert secret == ("valueFrom" in variable) or variable["name"] == "ES_TTC_REDIS"
             if not str(variable.get("value", "/etc/es-ttc/")).startswith("/etc/es-ttc/"):

@@ -13,7 +13,7 @@ from es_ttc.settings import GatewaySettings
 
 FOLDER = Path(__file__).parents[2] / "docker" / "systemd"
 UNITS = sorted(path.name for path in FOLDER.glob("*.service"))
-VARIABLES = {f"ES_TTC_{name.upper()}" for name in GatewaySettings.model_fields} | {"NUMBA_CACHE_DIR"}
+VARIABLES = {f"ES_TTC_{name.upper()}" for name in GatewaySettings.model_fields}
 EXPOSURE = 20
 """Greatest exposure that systemd may compute, of 100 (a unit without any protection has 96)."""
 

@@ -1,22 +1,28 @@
 """What a release consists of: wheel and sdist hold the same files once, and the wheel is usable by itself."""
 
+import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import venv
 import zipfile
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+LOOPS = "es_ttc/rescorers/compiled/loops.abi3.so"
 FILES = {
     str(path.relative_to(ROOT))
     for path in (ROOT / "es_ttc").rglob("*")
     if path.is_file() and "__pycache__" not in path.parts and not path.is_symlink()
-}
+} - {LOOPS}
+"""What a checkout holds, without what was compiled there."""
+PACKAGED = {name for name in FILES if not name.endswith((".c", ".h"))}
 MAX_BYTES = 2_000_000
 
 CHECKED = """
@@ -29,9 +35,11 @@ refused: Rescorer[BriefParams] = BriefParams.model_validate({})
 """After the how-to page's rescorer: it fits the contract, and what is none does not."""
 
 
-def build(folder: Path, *what: str) -> None:
+def build(folder: Path, *what: str, variables: Mapping[str, str] = {}) -> str:
     command = [sys.executable, "-m", "build", "--no-isolation", *what, "--outdir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    environment = {**os.environ, **variables}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300, env=environment)
+    return done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +72,8 @@ def test_the_wheel_holds_each_file_of_the_package_and_nothing_else(distributions
     assert {name.partition("/")[2] for name in about} == {
         "METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE",
     }  # fmt: skip
-    assert names == Counter(FILES | about)
+    assert names == Counter(PACKAGED | {LOOPS} | about)
+    assert path.name.endswith(f"-cp311-abi3-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}.whl")
     assert {"es_ttc/py.typed", "es_ttc/lab/demo/data/names.tsv"} <= FILES
     assert path.stat().st_size < MAX_BYTES
 
@@ -83,6 +92,17 @@ def test_the_sdist_holds_each_file_once_and_builds_the_wheel_that_the_checkout_b
     of_sdist, of_checkout = (next(folder.glob("*.whl")) for folder in (distributions, tmp_path))
     assert of_sdist.name == of_checkout.name
     assert of_sdist.read_bytes() == of_checkout.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("without", [{"CC": "/nowhere/cc"}, {"ES_TTC_PURE": "1"}])
+def test_without_a_compiler_the_wheel_is_pure_python(without: dict[str, str], tmp_path: Path) -> None:
+    told = build(tmp_path, "--wheel", variables=without)
+    (path,) = tmp_path.glob("*.whl")
+    assert path.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(path) as wheel:
+        assert LOOPS not in wheel.namelist()
+    assert ("numpy will score" in told) == ("CC" in without)
 
 
 @pytest.mark.slow

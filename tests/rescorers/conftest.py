@@ -9,10 +9,7 @@ from es_ttc.rescorers import compiled
 
 @pytest.fixture(autouse=True)
 def _numpy() -> Iterator[None]:
-    before = compiled.prepared()
-    compiled.disuse()
+    before = compiled.enabled()
+    compiled.enable(False)
     yield
-    if before:
-        compiled.prepare()
-    else:
-        compiled.disuse()
+    compiled.enable(before)

@@ -94,7 +94,7 @@ def test_it_is_ready_when_the_encoders_of_the_indices_are_loaded(
     async def warm() -> tuple[bool, bool, bool]:
         pool = BoundedPool("encoding", threads=1, queue=8)
         encoders = Encoders((settings.encoder,), settings.cache_dir, lambda _name, _folder: encoder, variant, pool)
-        warm_up = WarmUp(encoders, upstream, compile_loops=False)
+        warm_up = WarmUp(encoders, upstream)
         async with upstream:
             await warm_up.load_first()
             before = warm_up.done
@@ -115,7 +115,7 @@ def test_it_waits_for_an_engine_that_does_not_answer_yet(encoder: Encoder) -> No
         pool = BoundedPool("encoding", threads=1, queue=8)
         encoders = Encoders((settings.encoder,), settings.cache_dir, lambda _name, _folder: encoder, no_variant, pool)
         async with Upstream(settings) as upstream:
-            warm_up = WarmUp(encoders, upstream, compile_loops=False)
+            warm_up = WarmUp(encoders, upstream)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(warm_up.run(), 2)
         pool.close()

@@ -25,7 +25,6 @@ from es_ttc.index.mappings.spec import ENCODER, HASH, IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.searcher import Progress, silent
 from es_ttc.lab.ranking.pools import Pool, Pools
-from es_ttc.rescorers import compiled
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.blend.rescorer import ALWAYS
 from es_ttc.rescorers.blend.signals import (
@@ -61,7 +60,6 @@ QUERIES_TOGETHER = 25
 DOCUMENTS_TOGETHER = 256
 """Documents of a block, whose features are in memory at the same time."""
 _LOCATED_TOGETHER = 1000
-_MANY = 50
 
 T = TypeVar("T")
 Hit = Mapping[str, Any]
@@ -122,8 +120,6 @@ def collect_from_index(
         EngineError: The engine failed.
     """
     signals = tuple(name for name in SIGNALS if name in signals or name in DEFAULT_SIGNALS)
-    if len(judged.queries) >= _MANY:
-        compiled.prepare()
     return asyncio.run(_collect(judged, source, signals, fields, progress))
 
 

@@ -20,7 +20,6 @@ from es_ttc.lab.evaluation.memory import JoinedWindow, MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one
 from es_ttc.lab.evaluation.plan import Plan, opened
 from es_ttc.lab.evaluation.searcher import Progress, silent
-from es_ttc.rescorers import compiled
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.blend.signals import (
     SIGNALS,
@@ -34,8 +33,6 @@ from es_ttc.vectors.tokens import Float32
 
 Grades = NDArray[np.int64]
 Float64 = NDArray[np.float64]
-_MANY = 50
-"""Queries from which on compiling the loops (some seconds, once a process) takes less than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +147,6 @@ def collect(
     for name in fields:
         field_values(collection, name)
     signals = [name for name in SIGNALS if name in signals or name in DEFAULT_SIGNALS]
-    if len(collection.queries) >= _MANY:
-        compiled.prepare()
     method = resolve_one("blend", {"signals": dict.fromkeys(signals, 1)})
     plan = Plan((method,), first_pass="bm25", window=window, max_tokens=max_tokens, codec=codec)
     with opened(plan, collection, encoder, progress) as (searcher, _, _):

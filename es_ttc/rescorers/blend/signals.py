@@ -110,7 +110,7 @@ def signal_matrix(scores: Iterable[SignalScores]) -> Float32:
 def all_signal_scores(names: Iterable[SignalName], query: Query, window: Window) -> dict[SignalName, SignalScores]:
     """Return the scores of several signals; those that read all token vectors share one pass over them."""
     names = list(names)
-    shared = {} if not set(names) >= _PASS or not compiled.prepared() else _in_one_pass(query, window)
+    shared = {} if not set(names) >= _PASS or not compiled.enabled() else _in_one_pass(query, window)
     return {name: shared[name] if name in shared else signal_scores(name, query, window) for name in names}
 
 

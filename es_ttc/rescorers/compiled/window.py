@@ -1,7 +1,6 @@
-"""From documents to what the compiled loops read: a table of addresses. Importing this imports numba."""
+"""From documents to what the compiled loops read: a table of addresses."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -9,21 +8,22 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.rescorers.compiled import documents, late, loops
+from es_ttc.rescorers.compiled import loops
+from es_ttc.rescorers.compiled.smoothing import twiddles
 from es_ttc.rescorers.scratch import Scratch
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
-_FLOAT16 = np.dtype(np.float16)
-_KINDS = {
-    np.dtype(np.float32): documents.FLOAT32,
-    np.dtype(np.int16): documents.FLOAT16,
-    np.dtype(np.int8): documents.INT8,
-}
+_VALUES, _FACTORS, _NORMS, _SPECTRA, _TWIDDLES, _LENGTH, _SIZE, _KIND = range(8)
+"""Columns of a row, int64, as ``source/kernels.h`` has them."""
+_COLUMNS = 8
+_KINDS = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.int8): 2}
 NormsOfScales = Callable[[TokenVectors, ScaleNorms | None, Sequence[float]], Float32]
 
-_PACKED = Struct(f"={documents.COLUMNS}q")
+_PACKED = Struct(f"={_COLUMNS}q")
 
 _scratch = Scratch()
+_ROOM_BYTES = 2**20
+"""What the loops compute in: more than most windows need."""
 
 
 class Table:
@@ -38,7 +38,7 @@ class Table:
 
     Attributes:
         places: ``(k,)`` which documents these are.
-        rows: ``(k, documents.COLUMNS)`` int64. The arrays behind the addresses live as long as the table.
+        rows: ``(k, _COLUMNS)`` int64. The arrays behind the addresses live as long as the table.
         lengths: ``(k,)`` int64, their numbers of tokens.
     """
 
@@ -52,14 +52,14 @@ class Table:
     ) -> None:
         self._kept: list[Any] = [tokens, norms]
         read = _rows_of(tokens, [None] * len(tokens) if norms is None else norms, scales, norms_of_scales, self._kept)
-        order = np.argsort(read[:, documents.LENGTH], kind="stable")
-        self.places: NDArray[np.intp] = order[np.count_nonzero(read[:, documents.LENGTH] == 0) :]
+        order = np.argsort(read[:, _LENGTH], kind="stable")
+        self.places: NDArray[np.intp] = order[np.count_nonzero(read[:, _LENGTH] == 0) :]
         self.rows = read[self.places]
-        self.lengths = self.rows[:, documents.LENGTH]
+        self.lengths = self.rows[:, _LENGTH]
         if spectra is not None:
             lengths = self.lengths.tolist()
             made = {length: _transforming(spectra(length), self._kept) for length in set(lengths)}
-            for number, column in enumerate((documents.SPECTRA, documents.TWIDDLES, documents.SIZE)):
+            for number, column in enumerate((_SPECTRA, _TWIDDLES, _SIZE)):
                 self.rows[:, column] = [made[length][number] for length in lengths]
 
 
@@ -96,7 +96,7 @@ def _rows_of(
             rows += known.row
         else:
             rows += _made(document, stored, scales, norms_of_scales, kept)
-    return np.frombuffer(rows, dtype=np.int64).reshape(-1, documents.COLUMNS)
+    return np.frombuffer(rows, dtype=np.int64).reshape(-1, _COLUMNS)
 
 
 def _made(
@@ -108,16 +108,15 @@ def _made(
 ) -> bytes:
     """Return a document's row, and remember it where all that it holds is the document's own."""
     own: list[Any] = []
-    values = document.values.view(np.int16) if document.values.dtype == _FLOAT16 else document.values
-    row = [0] * documents.COLUMNS
-    row[documents.VALUES] = _address(values, own)
-    row[documents.LENGTH] = len(values)
-    row[documents.KIND] = _KINDS[values.dtype]
+    row = [0] * _COLUMNS
+    row[_VALUES] = _address(document.values, own)
+    row[_LENGTH] = len(document)
+    row[_KIND] = _KINDS[document.values.dtype]
     if document.scales is not None:
-        row[documents.FACTORS] = _address(document.scales, own)
-    if scales and len(values):
+        row[_FACTORS] = _address(document.scales, own)
+    if scales and len(document):
         read = norms_of_scales(document, stored, scales)
-        row[documents.NORMS] = _address(read, own)
+        row[_NORMS] = _address(read, own)
         if stored is None or not np.shares_memory(read, stored.values):
             own.append(read)
     packed = _PACKED.pack(*row)
@@ -143,23 +142,17 @@ def _transforming(spectra: Float32, kept: list[Any]) -> tuple[int, int, int]:
     return spectra.ctypes.data, kept[-1].ctypes.data, size
 
 
-def tiled(vectors: Float32, plain: int) -> late.Asked:
-    """Return the last query vectors as tiles read them where there are enough for tiles, else none of them."""
-    return late.asked(vectors[len(vectors) - plain :] if plain > late.FEW else vectors[:0])
-
-
 def greatest_cosines(
     table: Table,
     part: slice,
     vectors: Float32,
-    asked: late.Asked,
     out: Float32,
     *,
     plain: int,
     identity: bool,
     smoothing: int,
     mean: bool,
-    floor: np.float32,
+    floor: float,
 ) -> None:
     """Write the greatest cosines of some of a table's documents with every query vector.
 
@@ -167,7 +160,6 @@ def greatest_cosines(
         table: k documents, in the order of their lengths, whose vectors have as many components as the query's.
         part: Which of them, with a start and a stop.
         vectors: ``(r, d)`` float32, C-contiguous.
-        asked: What :func:`tiled` returns for them.
         out: ``(k, c, r)`` float32, C-contiguous, of which this part is written: c = 1 for the greatest over all scales,
             or one row for each scale.
         plain: How many of the query vectors, the last ones, are compared with the tokens themselves alone.
@@ -176,31 +168,10 @@ def greatest_cosines(
         mean: Whether the mean of all tokens counts.
         floor: Least length to divide by.
     """
-    rows, lengths, pairs = table.rows[part], table.lengths[part], (smoothing + 1) // 2
-    size = int(rows[-1, documents.SIZE])  # of the longest document
-    buffers = _scratch.array("buffers", (4, max(loops.CELLS, size * pairs) if pairs else 0), np.float32)
-    room = max(length * loops.together(size, pairs) for size, length in _longest(rows[:, documents.SIZE], lengths))
-    found = _scratch.array("signals", ((len(vectors) - len(asked.vectors)) * room,), np.float32)
-    tiles = _tiles_room(asked.vectors)
-    loops.greatest_cosines(
-        rows, vectors, plain, identity, smoothing, mean, floor, asked, buffers, found, tiles, out[part]
-    )
-
-
-def _tiles_room(vectors: Float32) -> late.Room:
-    """Return the arrays that tiles are computed in, which a thread keeps."""
-    sizes = late.room_sizes(vectors).items()
-    return late.Room(**{name: _scratch.array(name, (size,), np.float32) for name, size in sizes})
-
-
-def _longest(sizes: NDArray[np.int64], lengths: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield each transform size and the greatest length that has it; both ascend."""
-    last = np.flatnonzero(np.diff(sizes, append=-1))
-    yield from zip(sizes[last].tolist(), lengths[last].tolist(), strict=True)
-
-
-@lru_cache(maxsize=64)
-def twiddles(size: int) -> Float32:
-    """Return the cosines and sines of a transform's angles, ``(2, size)`` float32."""
-    angles = 2 * np.pi * np.arange(size) / size
-    return np.stack((np.cos(angles), np.sin(angles))).astype(np.float32)
+    given = vectors.shape[1], plain, smoothing, identity, mean, floor, out.shape[1]
+    room = _scratch.array("room", (_ROOM_BYTES,), np.uint8)
+    needed = loops.greatest_cosines(table.rows[part], vectors, out[part], room, *given)
+    if needed > len(room):
+        loops.greatest_cosines(
+            table.rows[part], vectors, out[part], _scratch.array("room", (needed,), np.uint8), *given
+        )

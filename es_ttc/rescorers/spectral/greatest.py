@@ -17,7 +17,7 @@ from es_ttc.rescorers.threads import cores, share
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 _PARTS_A_CORE = 1  # so that cores end at about the same time
-_LEAST_PART = 3 * 2**19  # components, some 300 us: less is done sooner than another thread wakes up and is waited for
+_LEAST_PART = 3 * 2**19  # components, some 150 us: less is done sooner than another thread wakes up and is waited for
 _TILED = 8  # components that tiles multiply while one is read, and multiplied by a vector or two
 
 
@@ -47,7 +47,7 @@ def greatest_cosines(
     further = 0 if plain is None else len(plain)
     every = vectors if plain is None else np.concatenate([vectors, plain])
     best = np.full((len(tokens), len(every)), EMPTY_DOCUMENT, dtype=np.float32)
-    if compiled.prepared():
+    if compiled.enabled():
         _compiled(best[:, None], every, further, tokens, norms, scales)
     else:
         for block in blocks(vectors, tokens, norms, scales):  # one pass over scales and positions together
@@ -65,7 +65,7 @@ def greatest_by_scale(
 ) -> Float32:
     """Return the greatest cosine over positions at each scale, ``(k, r, s)``; see :func:`greatest_cosines`."""
     best = np.full((len(tokens), len(scales), len(vectors)), EMPTY_DOCUMENT, dtype=np.float32)
-    if compiled.prepared():
+    if compiled.enabled():
         _compiled(best, vectors, 0, tokens, norms, scales)
     else:
         for block in blocks(vectors, tokens, norms, scales):
@@ -99,7 +99,6 @@ def _compiled(
     if not len(table.places):
         return
     queries = np.ascontiguousarray(vectors, dtype=np.float32)
-    asked = window.tiled(queries, plain)
     found = np.empty((len(table.places), *best.shape[1:]), dtype=np.float32)
 
     def work(part: slice) -> None:
@@ -107,16 +106,16 @@ def _compiled(
             table,
             part,
             queries,
-            asked,
             found,
             plain=plain,
             identity=identity,
             smoothing=len(smoothing),
             mean=mean,
-            floor=NORM_FLOOR,
+            floor=float(NORM_FLOOR),
         )
 
-    components = vectors.size - asked.vectors.size + asked.vectors.size // _TILED
+    tiled = plain * vectors.shape[1]
+    components = vectors.size - tiled + tiled // _TILED
     share(work, _parts(np.cumsum(table.lengths), components))
     best[table.places] = found
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from es_ttc.rescorers import compiled
 from es_ttc.rescorers.scratch import Scratch
 from es_ttc.rescorers.spectral.kernel import IDENTITY, MEAN, is_smoothing
-from es_ttc.rescorers.spectral.smoothing import smooth, transform_size
+from es_ttc.rescorers.spectral.smoothing import paired_spectra, smooth, transform_size
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
@@ -60,12 +61,16 @@ def norms_of_scales(tokens: TokenVectors, stored: ScaleNorms | None, scales: Seq
 
 
 def _lengths(tokens: Float32, scales: tuple[float, ...]) -> Float32:
-    """Smooth a few components at a time and add up the squares.
+    """Return the lengths of smoothed rows, ``(s, n)``, by the compiled loops where they are used.
 
-    One product with the kernels' Toeplitz matrices is up to 1 ms faster for documents of less than about 200 tokens on
-    an idle machine, but it takes the cores that the encoder computes on, and then costs 10 ms more
-    (benchmarks/spectral_kernel.py): transforms it is, at every length.
+    numpy smooths a few components at a time and adds up the squares. One product with the kernels' Toeplitz matrices is
+    up to 1 ms faster than numpy for documents of less than about 200 tokens on an idle machine, but it takes the cores
+    that the encoder computes on, and then costs 10 ms more (benchmarks/spectral_kernel.py).
     """
+    if compiled.enabled():
+        from es_ttc.rescorers.compiled.smoothing import smoothed_lengths
+
+        return smoothed_lengths(tokens, paired_spectra(len(tokens), scales, transform_size(len(tokens))), len(scales))
     squares = np.zeros((len(scales), len(tokens)))
     for _, smoothed in smoothed_columns(tokens, scales):
         squares += np.einsum("csn,csn->sn", smoothed, smoothed)

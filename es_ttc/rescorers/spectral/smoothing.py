@@ -84,7 +84,8 @@ def paired_spectra(length: int, scales: tuple[float, ...], size: int) -> Float32
 
     Kernels are real: of the transform of ``k_1 + i k_2`` these are the real and the imaginary part, divided by the
     size, so that an inverse transform without this factor gives ``k_1 * f`` as its real part and ``k_2 * f`` as its
-    imaginary one. Where there is an odd number of scales, the last kernel is alone.
+    imaginary one. Where there is an odd number of scales, the last kernel is alone. The frequencies are in the order of
+    :func:`in_frequency`.
     """
     return _kept_pairs.get((length, scales, size), _paired)
 
@@ -97,8 +98,21 @@ def _paired(length: int, scales: tuple[float, ...], size: int) -> Float32:
     kernels = _shifted_kernels(length, scales, size)
     signals = kernels[::2].astype(np.complex128)
     signals[: len(scales) // 2] += 1j * kernels[1::2]
-    spectra = np.fft.fft(signals) / size
-    return np.stack((spectra.real, spectra.imag), axis=1).astype(np.float32)
+    spectra = np.fft.fft(signals)[:, in_frequency(size)] / size
+    return np.ascontiguousarray(np.stack((spectra.real, spectra.imag), axis=1), dtype=np.float32)
+
+
+@lru_cache(maxsize=64)
+def in_frequency(size: int) -> NDArray[np.intp]:
+    """Return the order in which decimation in frequency leaves a transform's frequencies, ``(size,)``.
+
+    The steps are those of the compiled transforms: of three where the size is three times a power of two, then of four,
+    then of two.
+    """
+    if size == 1:
+        return np.zeros(1, dtype=np.intp)
+    radix = next(radix for radix in (3, 4, 2) if size % radix == 0)
+    return (radix * in_frequency(size // radix) + np.arange(radix)[:, None]).reshape(-1)
 
 
 def _shifted_kernels(length: int, scales: tuple[float, ...], size: int) -> NDArray[np.float64]:

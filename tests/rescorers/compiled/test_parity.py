@@ -1,9 +1,6 @@
 """The compiled loops against numpy, on everything that a window may hold."""
 
 import math
-import subprocess
-import sys
-import textwrap
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,7 +13,7 @@ from hypothesis import strategies as st
 from es_ttc.rescorers import compiled
 from es_ttc.rescorers.base import Params, Query, Rescorer, Window
 from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
-from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams, SpectralRescorer, greatest
+from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams, SpectralRescorer, greatest, scale_norms
 from es_ttc.vectors.quantise import Codec
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 from tests.rescorers.windows import query_of, random_documents, unit_rows, window_of
@@ -34,9 +31,9 @@ GRIDS: Sequence[tuple[float, ...]] = (
 
 
 def both(rescorer: Rescorer[Any], query: Query, window: Window, params: Params) -> tuple[Float32, Float32]:
-    compiled.disuse()
+    compiled.enable(False)
     by_numpy = rescorer.score(query, window, params)
-    assert compiled.prepare()
+    assert compiled.enable()
     return by_numpy, rescorer.score(query, window, params)
 
 
@@ -125,8 +122,8 @@ def test_scores_by_scale_are_those_of_each_scale_alone() -> None:
     random = np.random.default_rng(12)
     documents = random_documents(random, [200, 3, 0, 90], 32, "int8")
     vectors, scales = unit_rows(random, 2, 32), (1.0, 3.0, 7.0, math.inf)
-    for use in (compiled.disuse, compiled.prepare):
-        use()
+    for loops in (False, True):
+        compiled.enable(loops)
         found = greatest.greatest_by_scale(vectors, documents, None, scales)
         assert found.shape == (4, 2, 4)
         for place, scale in enumerate(scales):
@@ -157,7 +154,7 @@ def test_a_document_scores_the_same_in_any_company() -> None:
     random = np.random.default_rng(4)
     documents = random_documents(random, [64] * 40 + [63, 65], 32, "int8")
     query = query_of(unit_rows(random, 1, 32))
-    assert compiled.prepare()
+    assert compiled.enable()
     together = SPECTRAL.score(query, window_of(documents, DEFAULT_SCALES), SpectralParams())
     alone = [SPECTRAL.score(query, window_of([one], DEFAULT_SCALES), SpectralParams())[0] for one in documents]
     np.testing.assert_array_equal(together, np.array(alone, dtype=np.float32))
@@ -188,7 +185,7 @@ def test_documents_that_come_again_are_read_anew(data: st.DataObject) -> None:
 def test_nothing_is_remembered_of_a_document_that_is_gone() -> None:
     random = np.random.default_rng(8)
     query = query_of(unit_rows(random, 1, 32))
-    assert compiled.prepare()
+    assert compiled.enable()
     from es_ttc.rescorers.compiled import window
 
     documents = random_documents(random, [20] * 50, 32, "int8")
@@ -211,7 +208,7 @@ def test_without_any_token_there_is_nothing_to_do(lengths: list[int]) -> None:
 def test_vectors_of_another_model_are_refused(rescorer: Rescorer[Any]) -> None:
     random = np.random.default_rng(6)
     window = window_of([*random_documents(random, [4], 8), *random_documents(random, [4], 12)])
-    assert compiled.prepare()
+    assert compiled.enable()
     with pytest.raises(ValueError, match="token vectors of 12 components, query vectors of 8"):
         rescorer.score(query_of(unit_rows(random, 1, 8)), window, rescorer.Params())
 
@@ -221,7 +218,7 @@ def test_norms_of_another_document_are_refused() -> None:
     window = window_of(random_documents(random, [4, 5], 8), DEFAULT_SCALES)
     assert window.norms is not None
     swapped = Window(window.ids, window.first_pass, tokens=window.tokens, norms=window.norms[::-1])
-    assert compiled.prepare()
+    assert compiled.enable()
     with pytest.raises(ValueError, match="norms of shape"):
         SPECTRAL.score(query_of(unit_rows(random, 1, 8)), swapped, SpectralParams())
 
@@ -230,7 +227,7 @@ def test_many_windows_at_once(small_parts: None) -> None:
     random = np.random.default_rng(8)
     windows = [window_of(random_documents(random, [200, 17, 90, 90], 64, "int8"), DEFAULT_SCALES) for _ in range(8)]
     query = query_of(unit_rows(random, 1, 64))
-    assert compiled.prepare()
+    assert compiled.enable()
     alone = [SPECTRAL.score(query, window, SpectralParams()) for window in windows]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda window: SPECTRAL.score(query, window, SpectralParams()), windows * 20))
@@ -238,26 +235,37 @@ def test_many_windows_at_once(small_parts: None) -> None:
         np.testing.assert_array_equal(scores, alone[place % 8])
 
 
-def test_without_numba_numpy_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "find_spec", lambda _: None)
-    assert not compiled.prepare()
-    assert not compiled.prepared()
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 6, 8, 11, 16, 22, 32, 43, 64, 86, 171, 342, 700, 1400])
+def test_every_size_of_transform_smooths(length: int) -> None:
+    """Sizes are 1 to 2,048, and three times a power of two: their steps of two, three and four all occur."""
+    random = np.random.default_rng(length)
+    documents = random_documents(random, [length], 24)
+    vectors = unit_rows(random, 2, 24)
+    compiled.enable(False)
+    by_numpy = greatest.greatest_by_scale(vectors, documents, None, DEFAULT_SCALES)
+    assert compiled.enable()
+    by_loops = greatest.greatest_by_scale(vectors, documents, None, DEFAULT_SCALES)
+    np.testing.assert_allclose(by_loops, by_numpy, rtol=0, atol=1e-6)
 
 
-def test_numba_is_imported_only_when_it_is_to_be_used() -> None:
-    code = """
-        import sys
-        import numpy as np
-        from es_ttc.rescorers import compiled
-        from es_ttc.rescorers.base import Query, Window
-        from es_ttc.rescorers.spectral import SpectralParams, SpectralRescorer
-        from es_ttc.vectors.tokens import TokenVectors
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    length=st.one_of(st.integers(1, 70), st.integers(71, 600)),
+    dims=st.one_of(st.integers(1, 40), st.just(96)),
+    scales=st.sampled_from([*GRIDS, (3.0, 5.0, 9.0)]),
+)
+def test_norms_are_the_same(seed: int, length: int, dims: int, scales: tuple[float, ...]) -> None:
+    tokens = unit_rows(np.random.default_rng(seed), length, dims)
+    compiled.enable(False)
+    by_numpy = scale_norms(tokens, scales).values
+    assert compiled.enable()
+    np.testing.assert_allclose(scale_norms(tokens, scales).values, by_numpy, rtol=0, atol=1e-6)
 
-        one = np.eye(4, dtype=np.float32)
-        window = Window(["a"], np.zeros(1, np.float32), tokens=[TokenVectors(one)])
-        print(SpectralRescorer().score(Query("", one[:1]), window, SpectralParams()), "numba" in sys.modules)
-    """
-    ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert ran.stdout.split() == ["[1.]", "False"]
+
+def test_norms_of_a_long_document_and_of_rows_with_gaps() -> None:
+    tokens = unit_rows(np.random.default_rng(9), 9000, 40)[:, ::2]
+    compiled.enable(False)
+    by_numpy = scale_norms(tokens, DEFAULT_SCALES).values
+    assert compiled.enable()
+    np.testing.assert_allclose(scale_norms(tokens, DEFAULT_SCALES).values, by_numpy, rtol=0, atol=1e-6)

@@ -110,8 +110,6 @@ env:
     value: {{ required "engine: the URL of the engine is missing, e.g. --set engine=https://search.example.org:9200" .Values.engine | quote }}
   - name: ES_TTC_CACHE_DIR
     value: /cache
-  - name: NUMBA_CACHE_DIR
-    value: /cache/numba
   {{- if .Values.caConfigMap.name }}
   - name: ES_TTC_CA_CERTS
     value: /etc/es-ttc/ca/ca.crt

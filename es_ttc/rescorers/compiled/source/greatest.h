@@ -1,0 +1,124 @@
+/* Greatest cosines of documents with query vectors. */
+/* What a call computes in. */
+typedef struct {
+  query_panels late;
+  batch smoothed;
+  float *signals; /* LANES + 1 documents' products, (roles, longest) each: those of waiting jobs, and one more */
+  ptrdiff_t roles, longest;
+} places;
+
+static ptrdiff_t tiled(const task *of) { return of->plain > FEW ? of->plain : 0; }
+
+static places places_in(const task *of, cutter *room) {
+  places p = {0};
+  ptrdiff_t size = 0;
+  for (ptrdiff_t k = 0; k < of->count; k++) {
+    if (of->documents[k].length > p.longest) p.longest = of->documents[k].length;
+    if (of->documents[k].size > size) size = of->documents[k].size;
+  }
+  p.roles = of->roles - tiled(of);
+  p.signals = cut(room, sizeof(float) * (size_t)((LANES + 1) * p.roles * p.longest));
+  p.smoothed.floor = of->floor;
+  p.smoothed.real = cut(room, sizeof(floats) * (size_t)size);
+  p.smoothed.imag = cut(room, sizeof(floats) * (size_t)size);
+  query_panels *late = &p.late;
+  late->count = tiled(of);
+  late->dims = of->dims;
+  late->lanes = (late->count + LANES - 1) / LANES * LANES;
+  late->quads = (of->dims + 3) / 4;
+  late->vectors = of->queries + p.roles * of->dims;
+  if (late->count) {
+    size_t lanes = (size_t)late->lanes, dims = (size_t)(4 * late->quads);
+    late->panels = cut(room, sizeof(float) * lanes * dims);
+    late->steps = cut(room, lanes * dims);
+    late->units = cut(room, sizeof(float) * lanes);
+    late->errors = cut(room, sizeof(float) * lanes);
+    late->offsets = cut(room, sizeof(int32_t) * lanes);
+    late->best = cut(room, sizeof(float) * lanes);
+    late->block = cut(room, sizeof(float) * BLOCK * dims);
+    late->found = cut(room, sizeof(float) * BLOCK * LANES);
+  }
+  return p;
+}
+
+static size_t room(const task *of) {
+  cutter nothing = {NULL, LINE};
+  places_in(of, &nothing);
+  return nothing.used;
+}
+
+/* The greatest cosine at the two scales that need no convolution; minus infinity where neither counts. */
+static float endpoints(const task *of, const document_row *document, const float *signal, int identity, int mean) {
+  float best = -__builtin_inff();
+  ptrdiff_t length = document->length;
+  for (ptrdiff_t t = 0; identity && t < length; t++)
+    if (signal[t] > best) best = signal[t];
+  if (mean) {
+    const loose_float *norms = (const loose_float *)(intptr_t)document->norms + of->smoothing * length;
+    float total = 0;
+    for (ptrdiff_t t = 0; t < length; t++) total += signal[t];
+    total /= (float)length;
+    for (ptrdiff_t t = 0; t < length; t++) {
+      float cosine = total / (norms[t] > of->floor ? norms[t] : of->floor);
+      if (cosine > best) best = cosine;
+    }
+  }
+  return best;
+}
+
+/* Have a signal smoothed by all scales, sooner or later. */
+static void smooth(const task *of, const document_row *document, const float *signal, float *best, batch *waiting) {
+  const loose_float *norms = (const loose_float *)(intptr_t)document->norms;
+  const float *spectra = (const float *)(intptr_t)document->spectra;
+  ptrdiff_t length = document->length, apart = of->scales > 1 ? of->roles : 0;
+  if (waiting->size != document->size) {
+    run(waiting);
+    waiting->size = document->size;
+    waiting->twiddles = (const float *)(intptr_t)document->twiddles;
+  }
+  for (ptrdiff_t scale = 0; scale < of->smoothing; scale += 2) {
+    int both = scale + 1 < of->smoothing;
+    waiting->jobs[waiting->count++] = (job){
+        .signal = signal,
+        .spectrum = spectra + scale * document->size,
+        .norms = {norms + scale * length, both ? norms + (scale + 1) * length : NULL},
+        .best = {best + scale * apart, best + (scale + 1) * apart},
+        .length = length,
+    };
+    if (waiting->count == LANES) run(waiting);
+  }
+}
+
+static void greatest_cosines(const task *of, void *memory) {
+  cutter room = {aligned(memory), 0};
+  places p = places_in(of, &room);
+  ptrdiff_t smoothed = of->roles - of->plain;
+  if (p.late.count) fill_panels(&p.late);
+  for (ptrdiff_t k = 0; k < of->count; k++) {
+    const document_row *document = of->documents + k;
+    float *out = of->out + k * of->scales * of->roles;
+    float *signals = p.signals + k % (LANES + 1) * p.roles * p.longest;
+    products(document, of->queries, p.roles, of->dims, signals);
+    if (p.late.count) {
+      const char *following = (const char *)(intptr_t)of->documents[k + 1 < of->count ? k + 1 : k].values;
+      greatest_products(document, following, &p.late, out + p.roles);
+    }
+    for (ptrdiff_t role = 0; role < p.roles; role++) {
+      const float *signal = signals + role * document->length;
+      if (role >= smoothed) {
+        out[role] = endpoints(of, document, signal, 1, 0);
+        continue;
+      }
+      if (of->scales == 1) {
+        out[role] = endpoints(of, document, signal, of->identity, of->mean);
+      } else {
+        for (ptrdiff_t scale = 0; scale < of->scales; scale++) out[scale * of->roles + role] = -__builtin_inff();
+        if (of->identity) out[role] = endpoints(of, document, signal, 1, 0);
+        if (of->mean) out[(of->scales - 1) * of->roles + role] = endpoints(of, document, signal, 0, 1);
+      }
+      float *first = out + role + (of->scales > 1 && of->identity ? of->roles : 0);
+      if (of->smoothing) smooth(of, document, signal, first, &p.smoothed);
+    }
+  }
+  run(&p.smoothed);
+}

@@ -1,0 +1,93 @@
+/* Inner products of a document's tokens with up to FEW query vectors at a time, token by token: (roles, length). */
+
+enum { FEW = 4, AHEAD = 4096 }; /* bytes: a page further on, where processors do not look by themselves */
+
+INLINE ptrdiff_t bytes_of(enum kind kind) { return kind == FLOAT32 ? 4 : kind == FLOAT16 ? 2 : 1; }
+
+INLINE floats load_as(enum kind kind, const char *row, ptrdiff_t c) {
+  switch (kind) {
+    case FLOAT32:
+      return load((const loose_float *)row + c);
+    case FLOAT16:
+      return load_halves(row + 2 * c);
+    default:
+      return load_bytes(row + c);
+  }
+}
+
+INLINE float value_as(enum kind kind, const char *row, ptrdiff_t c) {
+  switch (kind) {
+    case FLOAT32:
+      return ((const loose_float *)row)[c];
+    case FLOAT16: {
+      uint16_t bits;
+      memcpy(&bits, row + 2 * c, sizeof bits);
+      return half(bits);
+    }
+    default:
+      return (float)((const int8_t *)row)[c];
+  }
+}
+
+/* `roles` is a constant where this is called, so the sums stay in registers: four at least, because an addition waits
+ * some four cycles for the one before. */
+INLINE void dots(enum kind kind, int roles, const char *row, ptrdiff_t dims, const float *queries, float out[FEW]) {
+  const int ways = roles == 1 ? 4 : roles < 4 ? 2 : 1;
+  floats sums[FEW][4] = {0};
+  ptrdiff_t c = 0;
+  for (; c + ways * LANES <= dims; c += ways * LANES)
+    for (int way = 0; way < ways; way++) {
+      __builtin_prefetch(row + (c + way * LANES) * bytes_of(kind) + AHEAD);
+      floats token = load_as(kind, row, c + way * LANES);
+      for (int r = 0; r < roles; r++) sums[r][way] += token * load(queries + r * dims + c + way * LANES);
+    }
+  for (; c + LANES <= dims; c += LANES)
+    for (int r = 0; r < roles; r++) sums[r][0] += load_as(kind, row, c) * load(queries + r * dims + c);
+  for (int r = 0; r < roles; r++) {
+    floats total = ways == 4 ? (sums[r][0] + sums[r][1]) + (sums[r][2] + sums[r][3])
+                             : ways == 2 ? sums[r][0] + sums[r][1] : sums[r][0];
+    out[r] = sum(total);
+    for (ptrdiff_t rest = c; rest < dims; rest++) out[r] += value_as(kind, row, rest) * queries[r * dims + rest];
+  }
+}
+
+INLINE void products_as(enum kind kind, int roles, const document_row *document, const float *queries, ptrdiff_t dims,
+                        float *out) {
+  const char *row = (const char *)(intptr_t)document->values;
+  const loose_float *factors = (const loose_float *)(intptr_t)document->factors;
+  for (ptrdiff_t t = 0; t < document->length; t++, row += dims * bytes_of(kind)) {
+    float found[FEW];
+    dots(kind, roles, row, dims, queries, found);
+    for (int r = 0; r < roles; r++) out[r * document->length + t] = kind == INT8 ? found[r] * factors[t] : found[r];
+  }
+}
+
+#define FOR_ROLES(KIND)                                                    \
+  switch (left) {                                                          \
+    case 1:                                                                \
+      products_as(KIND, 1, document, queries, dims, out);                  \
+      break;                                                               \
+    case 2:                                                                \
+      products_as(KIND, 2, document, queries, dims, out);                  \
+      break;                                                               \
+    case 3:                                                                \
+      products_as(KIND, 3, document, queries, dims, out);                  \
+      break;                                                               \
+    default:                                                               \
+      products_as(KIND, 4, document, queries, dims, out);                  \
+  }
+
+static void products(const document_row *document, const float *queries, ptrdiff_t roles, ptrdiff_t dims, float *out) {
+  for (ptrdiff_t left = roles; left > 0; left -= FEW) {
+    if (document->kind == FLOAT32) {
+      FOR_ROLES(FLOAT32)
+    } else if (document->kind == FLOAT16) {
+      FOR_ROLES(FLOAT16)
+    } else {
+      FOR_ROLES(INT8)
+    }
+    queries += FEW * dims;
+    out += FEW * document->length;
+  }
+}
+#undef FOR_ROLES
