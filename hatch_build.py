@@ -4,6 +4,7 @@
 """
 
 import os
+import shutil
 import sysconfig
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,18 +25,19 @@ class CompiledLoops(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile before the wheel is put together."""
+        root, name = Path(self.root), f"{MODULE.replace('.', '/')}.abi3.so"
+        if version == "editable":
+            (root / name).unlink(missing_ok=True)  # of older sources
         if os.environ.get("ES_TTC_PURE"):
             return
-        root = Path(self.root)
         self._built = TemporaryDirectory(prefix="es-ttc-loops-")
         try:
             module = compiled(root, Path(self._built.name))
         except (BaseError, CompileError, LinkError) as error:
             self.app.display_warning(f"the scoring loops are not compiled, numpy will score: {error}")
             return
-        name = f"{MODULE.replace('.', '/')}.abi3.so"
         if version == "editable":
-            module.replace(root / name)
+            shutil.copy2(module, root / name)
             return
         build_data["force_include"][str(module)] = name
         build_data["pure_python"] = False
