@@ -75,8 +75,8 @@ image: ## Build the gateway's image as it is published: every base image by dige
 	docker build -f docker/Dockerfile -t es-ttc .
 
 # A wheel for every Linux, in place of one for this one.
-REPAIR = test ! -e dist/*-linux_*.whl || { $(VENV)/release/bin/auditwheel repair --wheel-dir dist dist/*-linux_*.whl && \
-	rm dist/*-linux_*.whl; }
+REPAIR = test ! -e dist/*-linux_*.whl || { PATH="$(abspath $(VENV))/release/bin:$$PATH" \
+	auditwheel repair --wheel-dir dist dist/*-linux_*.whl && rm dist/*-linux_*.whl; }
 
 wheel: $(VENV)/.release ## Build the wheel for this platform into dist/.
 	@rm -rf dist
