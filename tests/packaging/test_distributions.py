@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from es_ttc.rescorers import compiled
+
 ROOT = Path(__file__).parents[2]
 LOOPS = "es_ttc/rescorers/compiled/loops.abi3.so"
 FILES = {
@@ -64,6 +66,7 @@ def installed(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not compiled.available(), reason="es-ttc was installed without a C compiler")
 def test_the_wheel_holds_each_file_of_the_package_and_nothing_else(distributions: Path) -> None:
     path = next(distributions.glob("*.whl"))
     with zipfile.ZipFile(path) as wheel:
