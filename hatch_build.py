@@ -61,7 +61,6 @@ def compiled(root: Path, folder: Path) -> Path:
     extension = Extension(
         MODULE,
         sorted(str(path.relative_to(root)) for path in sources.glob("*.c")),
-        depends=[str(path) for path in sources.glob("*.h")],
         extra_compile_args=["-std=gnu11", "-O3", "-g0", "-fno-math-errno", "-fvisibility=hidden"],
         py_limited_api=True,
     )

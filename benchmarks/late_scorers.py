@@ -90,21 +90,20 @@ def _es_ttc(name: str, form: str) -> tuple[Call, Scores]:
     from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
 
     code, _, how = form.partition(", ")
+    build = how.removesuffix(" build") if how.endswith(" build") else loops.builds()[-1]
     window, right = _window(name, code, norms=how.startswith("spectral"))
     query, _ = data(name)
     asked = Query("", query.mean(axis=0, keepdims=True), tokens=query)
     alone = partial(MaxSimRescorer().score, asked, window, MaxSimParams(query="tokens"))
-    if how == "spectral too, one pass":
-        return (
-            lambda: all_signal_scores(("spectral", "late_interaction"), asked, window)["late_interaction"].scores,
-            right,
-        )
-    if how == "spectral too, two passes":
-        return (
-            lambda: [signal_scores(one, asked, window) for one in ("spectral", "late_interaction")][1].scores,
-            right,
-        )
-    return partial(_with_build, how.removesuffix(" build") or loops.builds()[-1], alone), right
+    scored = {
+        "spectral too, one pass": lambda: (
+            all_signal_scores(("spectral", "late_interaction"), asked, window)["late_interaction"].scores
+        ),
+        "spectral too, two passes": lambda: (
+            [signal_scores(one, asked, window) for one in ("spectral", "late_interaction")][1].scores
+        ),
+    }
+    return partial(_with_build, build, scored.get(how, alone)), right
 
 
 def _with_build(build: str, score: Call) -> Scores:

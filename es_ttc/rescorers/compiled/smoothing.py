@@ -5,12 +5,8 @@ from functools import lru_cache
 import numpy as np
 
 from es_ttc.rescorers.compiled import loops
-from es_ttc.rescorers.scratch import Scratch
+from es_ttc.rescorers.compiled.room import compute_in_room
 from es_ttc.vectors.tokens import Float32
-
-_ROOM_BYTES = 2**20
-
-_scratch = Scratch()
 
 
 def smoothed_lengths(tokens: Float32, spectra: Float32, scales: int) -> Float32:
@@ -23,13 +19,8 @@ def smoothed_lengths(tokens: Float32, spectra: Float32, scales: int) -> Float32:
         scales: The number s of kernels.
     """
     lengths = np.empty((scales, len(tokens)), dtype=np.float32)
-    rows = np.ascontiguousarray(tokens)
-    given = rows, spectra, twiddles(spectra.shape[-1]), lengths
-    dims = tokens.shape[1]
-    room = _scratch.array("room", (_ROOM_BYTES,), np.uint8)
-    needed = loops.smoothed_lengths(*given, room, dims, scales)
-    if needed > len(room):
-        loops.smoothed_lengths(*given, _scratch.array("room", (needed,), np.uint8), dims, scales)
+    given = np.ascontiguousarray(tokens), spectra, twiddles(spectra.shape[-1]), lengths
+    compute_in_room(lambda room: loops.smoothed_lengths(*given, room, tokens.shape[1], scales))
     return lengths
 
 

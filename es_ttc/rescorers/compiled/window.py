@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.rescorers.compiled import loops
+from es_ttc.rescorers.compiled.room import compute_in_room
 from es_ttc.rescorers.compiled.smoothing import twiddles
-from es_ttc.rescorers.scratch import Scratch
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 _VALUES, _FACTORS, _NORMS, _SPECTRA, _TWIDDLES, _LENGTH, _SIZE, _KIND = range(8)
@@ -20,10 +20,6 @@ _KINDS = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.int8): 2
 NormsOfScales = Callable[[TokenVectors, ScaleNorms | None, Sequence[float]], Float32]
 
 _PACKED = Struct(f"={_COLUMNS}q")
-
-_scratch = Scratch()
-_ROOM_BYTES = 2**20
-"""What the loops compute in: more than most windows need."""
 
 
 class Table:
@@ -169,9 +165,4 @@ def greatest_cosines(
         floor: Least length to divide by.
     """
     given = vectors.shape[1], plain, smoothing, identity, mean, floor, out.shape[1]
-    room = _scratch.array("room", (_ROOM_BYTES,), np.uint8)
-    needed = loops.greatest_cosines(table.rows[part], vectors, out[part], room, *given)
-    if needed > len(room):
-        loops.greatest_cosines(
-            table.rows[part], vectors, out[part], _scratch.array("room", (needed,), np.uint8), *given
-        )
+    compute_in_room(lambda room: loops.greatest_cosines(table.rows[part], vectors, out[part], room, *given))

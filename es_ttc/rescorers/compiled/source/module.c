@@ -66,9 +66,13 @@ static PyObject *use(PyObject *Py_UNUSED(module), PyObject *args) {
   return PyErr_Format(PyExc_ValueError, "[%s] is not a build that this processor runs", name);
 }
 
+static void release(Py_buffer *buffers, int number) {
+  while (number--) PyBuffer_Release(&buffers[number]);
+}
+
 /* Fill a task from buffers and check that they fit together; on failure nothing is held. */
-static int read_task(PyObject *args, task *of, Py_buffer *documents, Py_buffer *queries, Py_buffer *out,
-                     Py_buffer *room) {
+static int read_task(PyObject *args, task *of, Py_buffer buffers[4]) {
+  Py_buffer *documents = buffers, *queries = buffers + 1, *out = buffers + 2, *room = buffers + 3;
   if (!PyArg_ParseTuple(args, "y*y*w*w*nnnppfn", documents, queries, out, room, &of->dims, &of->plain, &of->smoothing,
                         &of->identity, &of->mean, &of->floor, &of->scales))
     return 0;
@@ -83,64 +87,54 @@ static int read_task(PyObject *args, task *of, Py_buffer *documents, Py_buffer *
       out->len == of->count * of->scales * of->roles * (Py_ssize_t)sizeof(float))
     return 1;
   PyErr_SetString(PyExc_ValueError, "the sizes of documents, queries and out do not fit together");
-  PyBuffer_Release(documents);
-  PyBuffer_Release(queries);
-  PyBuffer_Release(out);
-  PyBuffer_Release(room);
+  release(buffers, 4);
   return 0;
 }
 
 /* Return the bytes that are needed to compute in; with that many or more, compute. */
 static PyObject *greatest_cosines(PyObject *Py_UNUSED(module), PyObject *args) {
-  Py_buffer documents, queries, out, room;
+  Py_buffer buffers[4];
   task of;
-  if (!read_task(args, &of, &documents, &queries, &out, &room)) return NULL;
+  if (!read_task(args, &of, buffers)) return NULL;
   const kernels *with = builds[used];
   size_t needed = with->room(&of);
-  if (needed <= (size_t)room.len) {
+  if (needed <= (size_t)buffers[3].len) {
     Py_BEGIN_ALLOW_THREADS
-    with->greatest_cosines(&of, room.buf);
+    with->greatest_cosines(&of, buffers[3].buf);
     Py_END_ALLOW_THREADS
   }
-  PyBuffer_Release(&documents);
-  PyBuffer_Release(&queries);
-  PyBuffer_Release(&out);
-  PyBuffer_Release(&room);
+  release(buffers, 4);
   return PyLong_FromSize_t(needed);
 }
 
 /* The same for the lengths of a document's smoothed rows. */
 static PyObject *smoothed_lengths(PyObject *Py_UNUSED(module), PyObject *args) {
-  Py_buffer rows, spectra, twiddles, out, room;
+  Py_buffer buffers[5], *rows = buffers, *spectra = buffers + 1, *twiddles = buffers + 2, *out = buffers + 3;
+  Py_buffer *room = buffers + 4;
   lengths_task of;
-  if (!PyArg_ParseTuple(args, "y*y*y*w*w*nn", &rows, &spectra, &twiddles, &out, &room, &of.dims, &of.scales))
-    return NULL;
+  if (!PyArg_ParseTuple(args, "y*y*y*w*w*nn", rows, spectra, twiddles, out, room, &of.dims, &of.scales)) return NULL;
   const Py_ssize_t number = sizeof(float);
-  of.rows = rows.buf;
-  of.spectra = spectra.buf;
-  of.twiddles = twiddles.buf;
-  of.out = out.buf;
-  of.length = of.dims > 0 ? rows.len / number / of.dims : 0;
-  of.size = twiddles.len / number / 2;
+  of.rows = rows->buf;
+  of.spectra = spectra->buf;
+  of.twiddles = twiddles->buf;
+  of.out = out->buf;
+  of.length = of.dims > 0 ? rows->len / number / of.dims : 0;
+  of.size = twiddles->len / number / 2;
   const kernels *with = builds[used];
   size_t needed = 0;
-  if (of.dims > 0 && of.scales > 0 && of.length <= of.size && rows.len == of.length * of.dims * number &&
-      twiddles.len == 2 * of.size * number && out.len == of.scales * of.length * number &&
-      spectra.len == (of.scales + 1) / 2 * 2 * of.size * number) {
+  if (of.dims > 0 && of.scales > 0 && of.length <= of.size && rows->len == of.length * of.dims * number &&
+      twiddles->len == 2 * of.size * number && out->len == of.scales * of.length * number &&
+      spectra->len == (of.scales + 1) / 2 * 2 * of.size * number) {
     needed = with->lengths_room(&of);
-    if (needed <= (size_t)room.len) {
+    if (needed <= (size_t)room->len) {
       Py_BEGIN_ALLOW_THREADS
-      with->smoothed_lengths(&of, room.buf);
+      with->smoothed_lengths(&of, room->buf);
       Py_END_ALLOW_THREADS
     }
   } else {
     PyErr_SetString(PyExc_ValueError, "the sizes of rows, spectra, twiddles and out do not fit together");
   }
-  PyBuffer_Release(&rows);
-  PyBuffer_Release(&spectra);
-  PyBuffer_Release(&twiddles);
-  PyBuffer_Release(&out);
-  PyBuffer_Release(&room);
+  release(buffers, 5);
   return needed ? PyLong_FromSize_t(needed) : NULL;
 }
 

@@ -1,6 +1,6 @@
 /* Vectors of LANES floats, and what loads, compares and transposes them.
  *
- * The file that includes this has chosen the instructions: it has defined LANES, and TARGET for clang.
+ * The file that includes this has chosen the instructions: it has defined LANES.
  */
 #include <stdint.h>
 #include <string.h>

@@ -2,7 +2,8 @@
  *
  * A signal's element t is lane l of element t of two arrays of vectors, real and imaginary parts. The transform leaves
  * its frequencies in the order in which decimation in frequency finds them, and the inverse expects them so: nothing
- * is brought back into order, and frequencies() says where each one is. A size is a power of two, or three times one.
+ * is brought back into order, and in_frequency() of spectral/smoothing.py says where each one is. A size is a power of
+ * two, or three times one.
  * All lanes compute the same operations, so a signal's transform does not depend on the others'.
  */
 
