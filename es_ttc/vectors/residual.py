@@ -10,7 +10,7 @@ a table for 16 bits of residual, one addition. Its length is stored as a factor,
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,33 @@ _SAMPLE = 2**16  # vectors that are learned from, at most
 _ROUNDS = 10
 _WEIGHT_ROUNDS = 50
 _BLOCK = 4096
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Centroids:
+    """Centroids for a search of the nearest one.
+
+    Attributes:
+        columns: ``(d, k)`` float32.
+        half_squares: ``(k,)`` float32, half of their squared lengths.
+    """
+
+    columns: Float32
+    half_squares: Float32
+
+    @classmethod
+    def of(cls, centroids: Float32) -> Self:
+        """Return centroids ``(k, d)`` for a search."""
+        return cls(centroids.T, np.einsum("kd,kd->k", centroids, centroids) / 2)
+
+    def nearest(self, vectors: Float32) -> NDArray[np.intp]:
+        """Return each vector's nearest centroid by Euclidean distance, ``(n,)`` for ``(n, d)`` vectors."""
+        nearest = np.empty(len(vectors), dtype=np.intp)
+        for start in range(0, len(vectors), _BLOCK):
+            products = vectors[start : start + _BLOCK] @ self.columns
+            products -= self.half_squares
+            nearest[start : start + _BLOCK] = np.argmax(products, axis=1)
+        return nearest
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +88,11 @@ class Codebook:
     def words(self) -> int:
         """16-bit words of a vector's residual."""
         return -(-self.dims * self.bits // _WORD_BITS)
+
+    @cached_property
+    def means(self) -> Centroids:
+        """The centroids in the vectors' own unit."""
+        return Centroids.of(self.centroids * np.float32(self.step))
 
     @cached_property
     def table(self) -> NDArray[np.uint32] | NDArray[np.uint64]:
@@ -108,7 +140,7 @@ def learn(vectors: Float32, bits: Bits, *, centroids: int = DEFAULT_CENTROIDS, s
     if len(vectors) > _SAMPLE:
         vectors = vectors[np.sort(random.choice(len(vectors), _SAMPLE, replace=False))]
     means = _k_means(vectors, min(centroids, len(vectors), MOST_CENTROIDS), random)
-    residuals = vectors - means[_nearest(vectors, means)]
+    residuals = vectors - means[Centroids.of(means).nearest(vectors)]
     weights = _least_squares_weights(residuals, 2**bits)
     step = float(np.abs(means).max() + np.abs(weights).max()) / _REACH or 1.0
     return Codebook(np.rint(means / step).astype(np.int8), np.rint(weights / step).astype(np.int8), step)
@@ -129,16 +161,14 @@ def encode(matrix: Float32, codebook: Codebook) -> Residuals:
         raise ValueError(f"a codebook of {codebook.dims} dimensions cannot hold vectors of shape {matrix.shape}")
     if not np.isfinite(matrix).all():
         raise ValueError("token vectors must be finite, got a NaN or an infinity")
-    centroids = _nearest(matrix, codebook.centroids * np.float32(codebook.step)).astype(np.uint16)
+    centroids = codebook.means.nearest(matrix).astype(np.uint16)
     steps = matrix / np.float32(codebook.step) - codebook.centroids[centroids]
     borders = (codebook.weights[1:].astype(np.float32) + codebook.weights[:-1]) / 2
     per_word = _WORD_BITS // codebook.bits
-    codes = np.zeros((len(matrix), codebook.words * per_word), dtype=np.uint16)
+    codes = np.zeros((len(matrix), codebook.words * per_word), dtype=np.uint8)
     for border in borders:  # a few comparisons are many times faster than a search
         codes[:, : codebook.dims] += steps > border
-    shifts = np.arange(0, _WORD_BITS, codebook.bits, dtype=np.uint16)
-    shifted = codes.reshape(len(matrix), codebook.words, per_word) << shifts
-    words: UInt16 = np.bitwise_or.reduce(shifted, axis=2)
+    words = _packed(codes.reshape(len(matrix), codebook.words, per_word), codebook.bits)
     restored = _steps(centroids, words, codebook).astype(np.float32)
     lengths = np.linalg.norm(restored, axis=1)
     own = np.linalg.norm(matrix, axis=1)
@@ -160,6 +190,14 @@ def decode(residuals: Residuals, codebook: Codebook) -> TokenVectors:
     return TokenVectors(_steps(residuals.centroids, residuals.words, codebook), residuals.factors)
 
 
+def _packed(codes: NDArray[np.uint8], bits: int) -> UInt16:
+    """Return the words ``(n, words)`` of the codes ``(n, words, codes of a word)``; the first code is lowest."""
+    words = codes[:, :, 0].astype(np.uint16)
+    for position in range(1, codes.shape[2]):
+        words |= codes[:, :, position].astype(np.uint16) << np.uint16(bits * position)
+    return words
+
+
 def _steps(centroids: UInt16, words: UInt16, codebook: Codebook) -> Int8:
     weights = np.take(codebook.table, words).view(np.int8)
     values = weights if weights.shape[1] == codebook.dims else np.ascontiguousarray(weights[:, : codebook.dims])
@@ -167,21 +205,11 @@ def _steps(centroids: UInt16, words: UInt16, codebook: Codebook) -> Int8:
     return values
 
 
-def _nearest(vectors: Float32, centroids: Float32) -> NDArray[np.intp]:
-    """Return each vector's nearest centroid by Euclidean distance."""
-    half_squares = np.einsum("kd,kd->k", centroids, centroids) / 2
-    nearest = np.empty(len(vectors), dtype=np.intp)
-    for start in range(0, len(vectors), _BLOCK):
-        block = vectors[start : start + _BLOCK]
-        nearest[start : start + _BLOCK] = np.argmax(block @ centroids.T - half_squares, axis=1)
-    return nearest
-
-
 def _k_means(vectors: Float32, k: int, random: np.random.Generator) -> Float32:
     """Run Lloyd's algorithm; a centroid without vectors is moved to a random one."""
     centroids = vectors[random.choice(len(vectors), k, replace=False)].copy()
     for _ in range(_ROUNDS):
-        nearest = _nearest(vectors, centroids)
+        nearest = Centroids.of(centroids).nearest(vectors)
         order = np.argsort(nearest, kind="stable")
         found, starts = np.unique(nearest[order], return_index=True)
         sums = np.add.reduceat(vectors[order], starts, axis=0)
