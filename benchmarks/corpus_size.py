@@ -28,7 +28,7 @@ from matplotlib.axes import Axes
 
 from benchmarks.common import heading, table
 from benchmarks.figures import BAR, INK, MUTED, STRONG, figure, save
-from benchmarks.served import ENCODER, Client, bulk, delete, features, gateway, opened, percentiles
+from benchmarks.served import ENCODER, Client, bulk, delete, features_of_all, gateway, opened, percentiles
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.ingest.encode import action_lines
@@ -216,11 +216,13 @@ async def _write(engine: Engine, made: Made, spec: IndexSpec, numbers: range) ->
 
 
 def _packed(made: Made, spec: IndexSpec, numbers: Sequence[int]) -> list[bytes]:
-    lines: list[bytes] = []
-    for number in numbers:
-        text, matrix = made.document(number)
-        lines += action_lines(str(number), orjson.dumps({"text": text}), "", features(matrix, spec, text), spec)
-    return lines
+    texts, matrices = zip(*map(made.document, numbers), strict=True)
+    every = features_of_all(matrices, texts, spec)
+    return [
+        line
+        for number, text, own in zip(numbers, texts, every, strict=True)
+        for line in action_lines(str(number), orjson.dumps({"text": text}), "", own, spec)
+    ]
 
 
 async def _bytes(engine: Engine) -> int:

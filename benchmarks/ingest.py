@@ -134,7 +134,7 @@ def packing_ms(encoder: Encoder, documents: Sequence[Any], spec: IndexSpec) -> f
         prepared = prepare(0, Record("", 1, document), spec, None)
         encoded = encode_texts([(prepared.text, prepared.spans)], spec, encoder)
         begun = time.thread_time()
-        features = features_of(encoded, 0, prepared.spans, prepared.hash, spec)
+        [features] = features_of(encoded, [prepared.spans], [prepared.hash], spec)
         action_lines(prepared.id, prepared.source, prepared.digest, features, spec)
         seconds += time.thread_time() - begun
     return 1000 * seconds / len(documents)

@@ -26,7 +26,7 @@ from es_ttc.encoders import load_encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.ingest.compose import compose, content_hash
-from es_ttc.index.ingest.encode import DocumentFeatures, action_lines, token_features
+from es_ttc.index.ingest.encode import DocumentFeatures, action_lines, stored_tokens, token_features
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import Blobs, IndexSpec
 from es_ttc.settings import EngineSettings
@@ -107,9 +107,20 @@ def documents(group: int) -> Iterator[tuple[str, str, Float32]]:
 
 def features(matrix: Float32, spec: IndexSpec, text: str) -> DocumentFeatures:
     """Return what ingest would store of a document."""
-    tokens = token_features(matrix, _offsets(len(matrix)), spec)
-    content = content_hash(*compose({"text": text}, spec.text_fields), spec)
-    return DocumentFeatures(content, matrix[0], tokens, truncated=False)
+    return features_of_all([matrix], [text], spec)[0]
+
+
+def features_of_all(matrices: Sequence[Float32], texts: Sequence[str], spec: IndexSpec) -> list[DocumentFeatures]:
+    """Return what ingest would store of documents, encoded at once."""
+    return [
+        DocumentFeatures(
+            content_hash(*compose({"text": text}, spec.text_fields), spec),
+            matrix[0],
+            token_features(stored, _offsets(len(matrix)), spec),
+            truncated=False,
+        )
+        for matrix, text, stored in zip(matrices, texts, stored_tokens(matrices, spec), strict=True)
+    ]
 
 
 def _offsets(tokens: int) -> NDArray[np.int32]:

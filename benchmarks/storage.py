@@ -32,7 +32,7 @@ from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.errors import ConfigurationError
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
-from es_ttc.index.ingest.encode import token_blob, token_features
+from es_ttc.index.ingest.encode import stored_tokens, token_blob, token_features
 from es_ttc.index.ingest.sample import learn_codebook
 from es_ttc.index.mappings.index import IndexOptions, index_body
 from es_ttc.index.mappings.spec import ENCODER, HASH, RESIDUAL_BITS, ROOT, IndexSpec, SpanGrid
@@ -301,7 +301,7 @@ def unpacking() -> list[list[str]]:
         spec = IndexSpec(EncoderIdentity("any", "", 384, 256), codec=codec, codebook=codebook)
         offsets = np.zeros((256, 3), dtype=np.int32)
         parts = np.split(matrix, WINDOW)
-        blobs = [token_blob(token_features(part, offsets, spec), spec) for part in parts]
+        blobs = [token_blob(token_features(stored_tokens([part], spec)[0], offsets, spec), spec) for part in parts]
         known = {codebook_id(codebook): unpack_codebook(codebook)} if codebook else {}
 
         def read(blobs: list[bytes] = blobs, known: Codebooks = known) -> None:

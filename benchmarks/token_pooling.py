@@ -28,7 +28,7 @@ from benchmarks.further_signals import blended
 from benchmarks.programs import subset
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import compose
-from es_ttc.index.ingest.encode import token_blob, token_features
+from es_ttc.index.ingest.encode import stored_tokens, token_blob, token_features
 from es_ttc.index.ingest.fewer_tokens import kept_tokens
 from es_ttc.index.mappings.fields import stored_scales
 from es_ttc.index.mappings.spec import RESIDUAL_BITS, Codec, DroppedTokens, IndexSpec
@@ -177,7 +177,10 @@ def measured(corpus: Corpus, variant: Variant, encoder: Encoder) -> Measured:
     if variant.codec in RESIDUAL_BITS:
         sample = np.concatenate([rows for rows, _ in reduced[:SAMPLE]])
         spec = replace(spec, codec=variant.codec, codebook=pack_codebook(learn(sample, RESIDUAL_BITS[variant.codec])))
-    stored = [token_features(rows, np.zeros((len(rows), 3), np.int32), spec) for rows, _ in reduced]
+    stored = [
+        token_features(vectors, np.zeros((len(vectors.vectors), 3), np.int32), spec)
+        for vectors in stored_tokens([rows for rows, _ in reduced], spec)
+    ]
     size = 0
     for one, (_, ranges) in zip(stored, reduced, strict=True):
         located = np.concatenate([np.zeros((len(ranges), 1), np.int32), ranges], axis=1)

@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +53,7 @@ class IngestCommand:
     options: "IngestOptions"
     resume: bool
     dead_letters: Path
+    processes: int
     merge: bool
 
     @property
@@ -66,6 +67,7 @@ class IngestCommand:
         "es-ttc ingest articles articles.jsonl",
         "es-ttc ingest articles part-1.parquet part-2.parquet --id-field sku --text-fields title,body",
         "es-ttc ingest articles articles.jsonl --resume",
+        "es-ttc ingest articles articles.jsonl --processes 8",
         "zcat dump.jsonl.gz | es-ttc ingest articles -",
     ),
 )
@@ -104,6 +106,13 @@ class IngestCommand:
     "setting write_retry_seconds.",
 )
 @click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Number of processes that encode. Each has its own copy of the encoder, so its memory too.",
+)
+@click.option(
     "--merge",
     is_flag=True,
     help="Merge the index's segments at the end: features then take less than half of the space. The engine reads and "
@@ -123,6 +132,7 @@ def ingest(
     batch_seconds: float,
     dead_letters: Path | None,
     retry_seconds: float | None,
+    processes: int,
     merge: bool,
     as_json: bool,
 ) -> int:
@@ -139,7 +149,7 @@ def ingest(
     Documents that the engine cannot accept for now (it is busy, its disk is full, a shard or a node is missing) are
     sent again for --retry-seconds, and never count as rejected.
     """
-    from es_ttc.errors import EngineError
+    from es_ttc.errors import EncoderError, EngineError
     from es_ttc.index.ingest import IngestOptions
     from es_ttc.index.ingest.bulk import BatchLimits
 
@@ -147,13 +157,14 @@ def ingest(
     settings = adapted(Settings(**options), adapter)
     batch = BatchLimits(bytes=int(batch_mb * 2**20), seconds=batch_seconds)
     rejected = dead_letters or Path(f"{name}.rejected.jsonl")
-    request = IngestCommand(name, files, text_fields, IngestOptions(id_field, batch), resume, rejected, merge)
+    writing = IngestOptions(id_field, batch)
+    request = IngestCommand(name, files, text_fields, writing, resume, rejected, processes, merge)
     try:
         outcome, identity, size = asyncio.run(_run(settings, request))
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo(f"es-ttc: stopped; {_how_to_go_on(files)}", err=True)
         return 130
-    except EngineError:
+    except (EngineError, EncoderError):
         if request.checkpoint.exists():
             click.echo(f"es-ttc: not finished; {_how_to_go_on(files)}", err=True)
         raise
@@ -209,12 +220,25 @@ async def _run(settings: Settings, request: IngestCommand) -> "tuple[IngestResul
                 inputs,
                 encoder,
                 dead_letters=dead_letters,
-                options=request.options,
+                options=_options(request, settings, index),
                 checkpoint=checkpoint,
                 rejected_before=rejected,
                 report=_reporter(bar),
             )
         return outcome, encoder.identity, await _size(engine, index.index, merge=request.merge)
+
+
+def _options(request: IngestCommand, settings: Settings, index: "Index") -> "IngestOptions":
+    """Return the options of the ingest, with the processes that encode for the index."""
+    from es_ttc.index.ingest.encode_parts import EncodeProcesses
+    from es_ttc.index.mappings.encoder import load_encoder_for
+    from es_ttc.index.mappings.spec import spec_of_own
+
+    if request.processes == 1:
+        return request.options
+    identity = spec_of_own(index.index, index.mapping).encoder
+    load = partial(load_encoder_for, identity, settings.encoder, cache_dir=settings.cache_dir)
+    return replace(request.options, processes=EncodeProcesses(request.processes, load))
 
 
 async def _size(engine: "Engine", index: str, *, merge: bool) -> int | None:
@@ -355,7 +379,8 @@ def _sentence(outcome: "IngestResult", encoder: "EncoderIdentity") -> str:
     parts += [f"{outcome.rejected:,} rejected"] if outcome.rejected else []
     parts += [f"{outcome.truncated:,} cut at {limit}"] if outcome.truncated else []
     parts += [f"{outcome.resumed_at:,} settled before"] if outcome.resumed_at else []
-    speed = f"{outcome.documents_per_second:,.1f} a second, encoder busy {outcome.encoder_busy:.0%}"
+    encoders = "encoder" if outcome.processes == 1 else f"{outcome.processes} encoders"
+    speed = f"{outcome.documents_per_second:,.1f} a second, {encoders} busy {outcome.encoder_busy:.0%}"
     return f"{', '.join(parts)} in {outcome.seconds:,.1f} s ({speed})"
 
 

@@ -9,15 +9,14 @@ predecessor stops.
 import multiprocessing
 import os
 import shutil
-import signal
 import socket
 import tempfile
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 
+from es_ttc.common.parent_process import end_with_parent
 from es_ttc.common.shared_log import SharedLog, make_shared_log
 from es_ttc.serving.app import FurtherRoutes, create_app
 from es_ttc.serving.features.cache import (
@@ -179,23 +178,10 @@ def _work(
 ) -> None:
     """Answer requests; this is the main function of a worker."""
     configure_logs(settings.log_format)
-    _end_with_parent()
+    end_with_parent()
     own = share_of(settings)
     process = WorkerProcess(memory, settings.workers)
     app = create_app(own, wait_for_encoder=process.replaces_another, process=process, further=further)
     server = server_of(app, own, started=lambda: say.send_bytes(b"accepts"))
     with suppress(KeyboardInterrupt):  # uvicorn raises the signal again that it has ended for
         server.run(sockets=[listening])
-
-
-def _end_with_parent() -> None:
-    """End this process gracefully when its parent has ended, however that has ended."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, name="es-ttc-parent", daemon=True).start()

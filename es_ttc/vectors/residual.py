@@ -118,6 +118,10 @@ class Residuals:
     words: UInt16
     factors: Float32
 
+    def part(self, rows: slice) -> "Residuals":
+        """Return those of some vectors, without a copy."""
+        return Residuals(self.centroids[rows], self.words[rows], self.factors[rows])
+
 
 def learn(vectors: Float32, bits: Bits, *, centroids: int = DEFAULT_CENTROIDS, seed: int = 0) -> Codebook:
     """Learn a codebook from a sample.

@@ -37,6 +37,10 @@ class TokenVectors:
     def __len__(self) -> int:
         return len(self.values)
 
+    def part(self, rows: slice) -> "TokenVectors":
+        """Return some of the vectors, without a copy."""
+        return TokenVectors(self.values[rows], None if self.scales is None else self.scales[rows], self.read)
+
     @property
     def dims(self) -> int:
         """Number of components of each vector."""

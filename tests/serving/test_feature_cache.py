@@ -9,7 +9,7 @@ import pytest
 from es_ttc.common.shared_log import make_shared_log
 from es_ttc.index.mappings.readers import ReadFeature, unpack_feature
 from es_ttc.rescorers.base import Feature
-from es_ttc.serving.features.cache import FeatureCache, PrivateFeatureCache, SharedFeatureCache
+from es_ttc.serving.features.cache import FeatureCache, KnownFeatures, PrivateFeatureCache, SharedFeatureCache
 from es_ttc.serving.features.decoding import ABSENT
 from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.vectors.chunks import no_chunks, pack_chunks
@@ -30,8 +30,14 @@ def key(number: int) -> DocumentKey:
     return DocumentKey("an-index", "an-encoder@0/8x64", f"hash{number}-doc_values", side=number % 2 == 1)
 
 
+def known_of(cache: FeatureCache, document: DocumentKey, features: frozenset[Feature]) -> KnownFeatures:
+    [known], [lacking] = cache.get([document], features)
+    assert lacking == known.lacking(features)
+    return known
+
+
 def tokens_of(cache: FeatureCache, number: int) -> Any:
-    return cache.get(key(number), TOKENS).stored.get(Feature.TOKENS)
+    return known_of(cache, key(number), TOKENS).stored.get(Feature.TOKENS)
 
 
 def tokens(number: int, rows: int = 40) -> TokenVectors:
@@ -62,18 +68,18 @@ def test_every_feature_comes_back(make: Callable[[], FeatureCache]) -> None:
         }
     )
     cache.put({key(1): {Feature.CHUNKS: read(pack_chunks(no_chunks(8)), Feature.CHUNKS)}})
-    assert not cache.get(key(9), TOKENS).stored
-    assert cache.get(key(9), TOKENS).lacking(TOKENS) == TOKENS
+    assert not known_of(cache, key(9), TOKENS).stored
+    assert known_of(cache, key(9), TOKENS).lacking(TOKENS) == TOKENS
     for number, rows in ((1, 3), (3, 40)):
         found = tokens_of(cache, number)
         assert found.read == 0.5
         np.testing.assert_array_equal(found.values, tokens(number, rows).values)
         np.testing.assert_array_equal(found.scales, tokens(number, rows).scales)
-    without = cache.get(key(2), TOKENS)
+    without = known_of(cache, key(2), TOKENS)
     assert not without.stored
     assert not without.lacking(TOKENS)
     every = frozenset({*features, Feature.CHUNKS})
-    stored = cache.get(key(1), every).stored
+    stored = known_of(cache, key(1), every).stored
     assert stored.keys() == every
     assert stored[Feature.NORMS].scales == norms.scales
     assert stored[Feature.OFFSETS][1] == ("title", "text")
@@ -92,7 +98,7 @@ def test_norms_of_another_length_are_not_used_and_not_read_again(make: Callable[
     cache.put({key(1): {Feature.NORMS: read(pack_norms(norms), Feature.NORMS)}})
     cache.put({key(1): {Feature.TOKENS: read(pack_tokens(tokens(1)))}})
     both = frozenset({Feature.TOKENS, Feature.NORMS})
-    known = cache.get(key(1), both)
+    known = known_of(cache, key(1), both)
     assert known.stored.keys() == TOKENS
     assert not known.lacking(both)
 

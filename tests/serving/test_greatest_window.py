@@ -29,6 +29,8 @@ async def vectors(opensearch_url: str, index_name: str, encoder: Encoder) -> Flo
     pooled: Float32 = tokens[:, 0]
     offsets = [np.zeros((1, 2), dtype=np.int32)] * DOCUMENTS
     encodings = Encodings(pooled=pooled, tokens=list(tokens), offsets=offsets, truncated=np.zeros(DOCUMENTS, bool))
+    hashes = [content_hash(str(place), [Span(0, 0, len(str(place)))], spec) for place in range(DOCUMENTS)]
+    features = features_of(Encoded(encodings), [[]] * DOCUMENTS, hashes, spec)
     engine = await connect(EngineSettings(engine=opensearch_url))
     try:
         body = index_body(spec, await engine.capabilities(), IndexOptions(shards=2, replicas=0))
@@ -37,9 +39,7 @@ async def vectors(opensearch_url: str, index_name: str, encoder: Encoder) -> Flo
         for start in range(0, DOCUMENTS, 500):
             lines: list[bytes] = []
             for place in range(start, start + 500):
-                content = content_hash(str(place), [Span(0, 0, len(str(place)))], spec)
-                features = features_of(Encoded(encodings), place, [], content, spec)
-                lines += action_lines(str(place), b'{"text":"all"}', "digest", features, spec)
+                lines += action_lines(str(place), b'{"text":"all"}', "digest", features[place], spec)
             assert all(item.ok for item in await engine.bulk(index_name, lines))
         await engine.refresh(index_name)
     finally:

@@ -367,9 +367,12 @@ def encode_items(
             changed.append((version, mark, text, spans, digest))
     done, refused = encode_apart([(text, spans) for _, _, text, spans, _ in changed], spec, encoder)
     for part, encoded in done:
-        for place, (version, mark, _, spans, digest) in enumerate(changed[part.start : part.stop]):
-            features = features_of(encoded, place, spans, digest, spec)
-            items.append(FeatureWrite(version, mark, WriteKind.FEATURES, feature_fields(features, spec)))
+        some = changed[part.start : part.stop]
+        features = features_of(encoded, [spans for *_, spans, _ in some], [digest for *_, digest in some], spec)
+        items += [
+            FeatureWrite(version, mark, WriteKind.FEATURES, feature_fields(own, spec))
+            for (version, mark, *_), own in zip(some, features, strict=True)
+        ]
     items += [_failure(changed[position][0], changed[position][1], str(error)) for position, error in refused]
     return items
 

@@ -16,7 +16,7 @@ from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach.source import DocumentVersion, settled_writes, versions_between
 from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, StoredFeatures, Target, WriteKind, WriteResult
-from es_ttc.index.ingest.encode import DocumentFeatures, feature_fields, span_features, token_features
+from es_ttc.index.ingest.encode import DocumentFeatures, feature_fields, span_features, stored_tokens, token_features
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.readers import FeatureReader, reader_of
@@ -162,7 +162,9 @@ def _mapped(
     stored, offsets = reader.read(hit, Feature.TOKENS), reader.read(hit, Feature.OFFSETS)
     if stored is None or offsets is None:
         return None
-    tokens = token_features(head(dequantise(stored.value)), offsets.value[0], spec, stored.value.read)
+    tokens = token_features(
+        stored_tokens([head(dequantise(stored.value))], spec)[0], offsets.value[0], spec, stored.value.read
+    )
     spans = span_features(dequantise(tokens.vectors), offsets.value[0], spec.spans) if spec.spans else None
     return replace(features, tokens=tokens, spans=spans)
 

@@ -7,6 +7,8 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import orjson
@@ -33,7 +35,7 @@ from es_ttc.vectors.packed import (
     unpack_codebook,
 )
 from es_ttc.vectors.quantise import dequantise, quantise
-from es_ttc.vectors.residual import Residuals
+from es_ttc.vectors.residual import Codebook, Residuals
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 _codebook = lru_cache(maxsize=4)(unpack_codebook)
@@ -127,10 +129,8 @@ def encode_documents(documents: Sequence[Document], spec: IndexSpec, encoder: En
     """
     composed = [compose(document, spec.text_fields) for document in documents]
     encoded = encode_texts(composed, spec, encoder)
-    return [
-        features_of(encoded, position, spans, content_hash(text, spans, spec), spec)
-        for position, (text, spans) in enumerate(composed)
-    ]
+    hashes = [content_hash(text, spans, spec) for text, spans in composed]
+    return features_of(encoded, [spans for _, spans in composed], hashes, spec)
 
 
 def encode_texts(composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder) -> Encoded:
@@ -169,17 +169,32 @@ def encode_apart(
 
 
 def features_of(
-    encoded: Encoded, position: int, spans: Sequence[Span], text_hash: str, spec: IndexSpec
-) -> DocumentFeatures:
-    """Assemble the features of one text of a batch.
+    encoded: Encoded, spans: Sequence[Sequence[Span]], hashes: Sequence[str], spec: IndexSpec
+) -> list[DocumentFeatures]:
+    """Assemble the features of a batch of texts, in order.
 
     Args:
         encoded: The batch.
-        position: Position of the text in the batch.
-        spans: Positions of the document's fields in the text.
-        text_hash: The document's content hash.
+        spans: For each text the positions of the document's fields in it.
+        hashes: For each document its content hash.
         spec: The spec of the index.
     """
+    tokens = encoded.encodings.tokens
+    stored = [None] * len(hashes) if spec.tokens == "none" else stored_tokens(tokens, spec)
+    return [
+        _features(encoded, position, spans[position], hashes[position], vectors, spec)
+        for position, vectors in enumerate(stored)
+    ]
+
+
+def _features(
+    encoded: Encoded,
+    position: int,
+    spans: Sequence[Span],
+    text_hash: str,
+    stored: "StoredTokens | None",
+    spec: IndexSpec,
+) -> DocumentFeatures:
     encodings = encoded.encodings
     pooled = encodings.pooled[position]
     if not pooled.any():
@@ -190,14 +205,14 @@ def features_of(
     features = DocumentFeatures(text_hash, pooled, None, truncated, chunks=chunks, reversed=as_query)
     if not spec.encodes_tokens:
         return features
-    matrix, offsets = encodings.tokens[position], locate(encodings.offsets[position], spans)
+    offsets = locate(encodings.offsets[position], spans)
     read = share_read(encodings.offsets[position], spans) if truncated else 1.0
-    tokens = None if spec.tokens == "none" else token_features(matrix, offsets, spec, read)
+    tokens = None if stored is None else token_features(stored, offsets, spec, read)
     if not spec.spans:
         return replace(features, tokens=tokens)
     # Spans are made from the stored vectors, as the norms are: a rescorer computes the same cosines.
-    smoothed = span_features(matrix if tokens is None else dequantise(tokens.vectors), offsets, spec.spans)
-    return replace(features, tokens=tokens, spans=smoothed)
+    matrix = encodings.tokens[position] if tokens is None else dequantise(tokens.vectors)
+    return replace(features, tokens=tokens, spans=span_features(matrix, offsets, spec.spans))
 
 
 def share_read(offsets: NDArray[np.int32], spans: Sequence[Span]) -> float:
@@ -211,30 +226,56 @@ def share_read(offsets: NDArray[np.int32], spans: Sequence[Span]) -> float:
     return end / spans[-1].end if end else 1.0
 
 
-def token_features(matrix: Float32, offsets: NDArray[np.int32], spec: IndexSpec, read: float = 1.0) -> TokenFeatures:
-    """Return the stored features of a document's tokens, rounding included.
+class StoredTokens(NamedTuple):
+    """The token vectors of a document, rounding included.
+
+    Attributes:
+        vectors: The vectors as they are read back.
+        residuals: The residuals that are written in their place, if the index has a codebook.
+    """
+
+    vectors: TokenVectors
+    residuals: Residuals | None = None
+
+
+def stored_tokens(matrices: Sequence[Float32], spec: IndexSpec) -> list[StoredTokens]:
+    """Return the token vectors of documents as an index stores them.
 
     Args:
-        matrix: ``(n, d)`` float32 unit rows.
+        matrices: For each document ``(n, d)`` float32 unit rows.
+        spec: The spec of the index, which stores tokens.
+    """
+    if spec.tokens != "packed":
+        return [StoredTokens(quantise(matrix, "float32")) for matrix in matrices]
+    if spec.codec == "residual2" or spec.codec == "residual4":
+        return _residuals(matrices, _codebook(spec.codebook)) if matrices else []
+    return [StoredTokens(quantise(matrix, spec.codec)) for matrix in matrices]
+
+
+def _residuals(matrices: Sequence[Float32], codebook: Codebook) -> list[StoredTokens]:
+    """Encode the vectors of all documents at once: one product of matrices finds all centroids."""
+    every = residual.encode(np.concatenate(matrices), codebook)
+    vectors = residual.decode(every, codebook)
+    ends = np.cumsum([len(matrix) for matrix in matrices]).tolist()
+    parts = [slice(first, end) for first, end in pairwise([0, *ends])]
+    return [StoredTokens(vectors.part(rows), every.part(rows)) for rows in parts]
+
+
+def token_features(
+    stored: StoredTokens, offsets: NDArray[np.int32], spec: IndexSpec, read: float = 1.0
+) -> TokenFeatures:
+    """Return the stored features of a document's tokens.
+
+    Args:
+        stored: The token vectors, of :func:`stored_tokens`.
         offsets: ``(n, 3)`` int32 ordinal of the text field, first and end character of each.
         spec: The spec of the index, which stores tokens.
         read: The share of the text that they cover; see :class:`TokenVectors`.
     """
-    vectors, residuals = _as_stored(matrix, spec)
-    vectors = replace(vectors, read=read)
+    vectors = replace(stored.vectors, read=read)
     # Norms of the stored vectors, not of the encoded ones: a rescorer that computes them gets the same values.
-    return TokenFeatures(vectors, scale_norms(dequantise(vectors), stored_scales(spec)), offsets, residuals)
-
-
-def _as_stored(matrix: Float32, spec: IndexSpec) -> tuple[TokenVectors, Residuals | None]:
-    """Return token vectors as they are read back, and the residuals to write if the index has a codebook."""
-    if spec.tokens != "packed":
-        return quantise(matrix, "float32"), None
-    if spec.codec == "residual2" or spec.codec == "residual4":
-        codebook = _codebook(spec.codebook)
-        residuals = residual.encode(matrix, codebook)
-        return residual.decode(residuals, codebook), residuals
-    return quantise(matrix, spec.codec), None
+    norms = scale_norms(dequantise(vectors), stored_scales(spec))
+    return TokenFeatures(vectors, norms, offsets, stored.residuals)
 
 
 def span_features(matrix: Float32, offsets: NDArray[np.int32], grids: Sequence[SpanGrid]) -> SpanFeatures:

@@ -1,7 +1,7 @@
-"""The ingest: read, encode, pack and write as four stages that run at the same time.
+"""The ingest: read, encode and write as stages that run at the same time.
 
-Reading, encoding and packing have a thread each, so the encoder is busy while documents are read and the engine writes.
-Bounded queues between the stages limit memory: a slow stage blocks the ones before it.
+Reading has a thread, encoding has threads or processes, so the encoder is busy while documents are read and the engine
+writes. Bounded queues between the stages limit memory: a slow stage blocks the ones before it.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from es_ttc.errors import EncoderError, EncoderMismatch, EngineError, InvalidReq
 from es_ttc.index.ingest.bulk import BatchLimits, DocumentAction, RetryPolicy, batches, write
 from es_ttc.index.ingest.checkpoint import Checkpoint, CompletedPrefix
 from es_ttc.index.ingest.dead_letters import DeadLetter, DeadLetters
-from es_ttc.index.ingest.encode import Encoded, action_lines, encode_apart, features_of
+from es_ttc.index.ingest.encode_parts import EncodedPart, EncodeProcesses, Layout, PartEncoders
 from es_ttc.index.ingest.failures import cause_of
 from es_ttc.index.ingest.prepare import Prepared, id_of, prepare, raw_document
 from es_ttc.index.ingest.readers import Inputs, Record
@@ -51,12 +51,14 @@ class IngestOptions:
         batch: Limits of a bulk.
         patience: How writing is retried; None: as long as the engine's settings say.
         concurrency: Bulks in flight at once.
+        processes: Processes that encode; None: this one.
     """
 
     id_field: str | None = None
     batch: BatchLimits = field(default_factory=BatchLimits)
     patience: RetryPolicy | None = None
     concurrency: int = 2
+    processes: EncodeProcesses | None = None
 
 
 @dataclass(slots=True)
@@ -78,7 +80,8 @@ class IngestResult:
         truncated: Written documents whose text was cut at the index's ``max_tokens``, or at the length that a
             late-interaction model reads.
         seconds: Wall time.
-        encoder_seconds: Time that the encoder was busy.
+        encoder_seconds: Time that the encoder was busy; the sum where several processes have one each.
+        processes: Number of processes that encoded.
     """
 
     resumed_at: int = 0
@@ -95,6 +98,7 @@ class IngestResult:
     truncated: int = 0
     seconds: float = 0.0
     encoder_seconds: float = 0.0
+    processes: int = 1
 
     @property
     def settled(self) -> int:
@@ -113,8 +117,8 @@ class IngestResult:
 
     @property
     def encoder_busy(self) -> float:
-        """Share of the time that the encoder was busy, 0 to 1."""
-        return self.encoder_seconds / self.seconds if self.seconds else 0.0
+        """Share of the time that the encoders were busy, 0 to 1."""
+        return self.encoder_seconds / self.processes / self.seconds if self.seconds else 0.0
 
 
 Report = Callable[[IngestResult, float | None], None]
@@ -181,9 +185,11 @@ async def ingest(
 
 
 @dataclass(frozen=True, slots=True)
-class _Encoded:
+class _Encoding:
+    """A part that is being encoded."""
+
     documents: Sequence[Prepared]
-    encoded: Encoded
+    encoded: asyncio.Task[EncodedPart]
 
 
 class _IngestRun:
@@ -205,15 +211,18 @@ class _IngestRun:
         self.engine = engine
         self.index = index
         self.spec = spec
-        self.key = key
-        self.encoder = encoder
         self.inputs = inputs
         self.dead_letters = dead_letters
         self.options = options
         self.checkpoint = checkpoint
         self.report = report
         position = checkpoint.position if checkpoint else 0
-        self.outcome = IngestResult(resumed_at=position)
+        processes = self.options.processes
+        layout = Layout(spec, key)
+        self.encoders = (
+            PartEncoders.in_processes(layout, processes) if processes else PartEncoders.in_threads(layout, encoder)
+        )
+        self.outcome = IngestResult(resumed_at=position, processes=processes.number if processes else 1)
         self.settled = CompletedPrefix(position)
         self.records = enumerate(inputs.records())
         self.ids = WrittenIds()
@@ -221,7 +230,7 @@ class _IngestRun:
         self.max_bytes = 0
         self.saved = 0.0
         self.started = 0.0
-        self.threads = ThreadPoolExecutor(3, thread_name_prefix="ingest")
+        self.threads = ThreadPoolExecutor(1, thread_name_prefix="ingest-read")
 
     async def run(self, rejected_before: Collection[int]) -> IngestResult:
         self.started = self.saved = time.monotonic()
@@ -230,18 +239,19 @@ class _IngestRun:
         self.max_bytes = int(capabilities.max_content_length * 0.95)
         await self.unchanged.start()
         chunks: asyncio.Queue[Sequence[Prepared] | None] = asyncio.Queue(1)
-        encoded: asyncio.Queue[_Encoded | None] = asyncio.Queue(1)
+        encoding: asyncio.Queue[_Encoding | None] = asyncio.Queue(self.encoders.at_once)
         actions: asyncio.Queue[Sequence[DocumentAction] | None] = asyncio.Queue(1)
         try:
             async with asyncio.TaskGroup() as stages:
                 stages.create_task(self._read(chunks))
-                stages.create_task(self._encode(chunks, encoded))
-                stages.create_task(self._pack(encoded, actions))
+                stages.create_task(self._encode(stages, chunks, encoding))
+                stages.create_task(self._collect(encoding, actions))
                 stages.create_task(self._write(actions))
         except BaseExceptionGroup as group:
             raise cause_of(group) from None
         finally:
             self.threads.shutdown(wait=False, cancel_futures=True)
+            self.encoders.close()
             self._save()
         await self.engine.refresh(self.index)
         await self._check_index()
@@ -282,30 +292,39 @@ class _IngestRun:
         await chunks.put(None)
 
     async def _encode(
-        self, chunks: asyncio.Queue[Sequence[Prepared] | None], encoded: asyncio.Queue[_Encoded | None]
+        self,
+        stages: asyncio.TaskGroup,
+        chunks: asyncio.Queue[Sequence[Prepared] | None],
+        encoding: asyncio.Queue[_Encoding | None],
     ) -> None:
+        """Give parts to the encoders, some more than they work on at once."""
         while (documents := await chunks.get()) is not None:
             for part in _parts(documents):
-                begun = time.monotonic()
-                done, refused = await self._threaded(_encode, part, self.spec, self.encoder)
-                self.outcome.encoder_seconds += time.monotonic() - begun
-                for document, error in refused:
-                    self._reject(document.sequence, document.record, document.id, 400, str(error))
-                for each in done:
-                    await encoded.put(each)
-        await encoded.put(None)
+                await encoding.put(_Encoding(part, stages.create_task(self.encoders.encoded(part))))
+        await encoding.put(None)
 
-    async def _pack(
-        self, encoded: asyncio.Queue[_Encoded | None], actions: asyncio.Queue[Sequence[DocumentAction] | None]
+    async def _collect(
+        self, encoding: asyncio.Queue[_Encoding | None], actions: asyncio.Queue[Sequence[DocumentAction] | None]
     ) -> None:
-        while (part := await encoded.get()) is not None:
-            packed = await self._threaded(_pack, part, self.spec, self.key)
-            for action in packed:
-                if action.nbytes > self.max_bytes:
-                    reason = f"the document with its features has {action.nbytes:,} bytes, above the engine's limit"
-                    self._reject(action.prepared.sequence, action.prepared.record, action.prepared.id, 413, reason)
-            await actions.put([action for action in packed if action.nbytes <= self.max_bytes])
+        """Take encoded parts in the order of the input: of two documents with one id the later must win."""
+        while (part := await encoding.get()) is not None:
+            encoded = await part.encoded
+            self.outcome.encoder_seconds += encoded.seconds
+            await actions.put(list(self._actions(part.documents, encoded)))
         await actions.put(None)
+
+    def _actions(self, documents: Sequence[Prepared], encoded: EncodedPart) -> Iterator[DocumentAction]:
+        """Yield the actions of a part, and reject documents that cannot be encoded or are too large."""
+        for document, found in zip(documents, encoded.documents, strict=True):
+            if isinstance(found, EncoderError):
+                self._reject(document.sequence, document.record, document.id, 400, str(found))
+                continue
+            action = DocumentAction(document, *found)
+            if action.nbytes > self.max_bytes:
+                reason = f"the document with its features has {action.nbytes:,} bytes, above the engine's limit"
+                self._reject(document.sequence, document.record, document.id, 413, reason)
+                continue
+            yield action
 
     async def _write(self, actions: asyncio.Queue[Sequence[DocumentAction] | None]) -> None:
         """Keep a few bulks in flight, never two with a document in common: the later one must win."""
@@ -414,22 +433,3 @@ def _parts(documents: Sequence[Prepared]) -> Iterator[Sequence[Prepared]]:
         characters += len(document.text)
     if part:
         yield part
-
-
-def _encode(
-    documents: Sequence[Prepared], spec: IndexSpec, encoder: Encoder
-) -> tuple[list[_Encoded], list[tuple[Prepared, EncoderError]]]:
-    done, refused = encode_apart([(each.text, each.spans) for each in documents], spec, encoder)
-    return (
-        [_Encoded(documents[part.start : part.stop], encoded) for part, encoded in done],
-        [(documents[position], error) for position, error in refused],
-    )
-
-
-def _pack(part: _Encoded, spec: IndexSpec, key: str) -> list[DocumentAction]:
-    actions = []
-    for position, document in enumerate(part.documents):
-        features = features_of(part.encoded, position, document.spans, document.hash, spec)
-        lines = action_lines(document.id, document.source, document.digest, features, spec, key)
-        actions.append(DocumentAction(document, lines, empty=features.pooled is None, truncated=features.truncated))
-    return actions

@@ -7,7 +7,9 @@ from es_ttc.encoders import Encoder, EncoderIdentity, load_encoder
 from es_ttc.encoders.registry import shipped_adapters
 
 
-def load_encoder_for(identity: EncoderIdentity, name: str, *, cache_dir: Path | None = None) -> Encoder:
+def load_encoder_for(
+    identity: EncoderIdentity, name: str, *, cache_dir: Path | None = None, threads: int | None = None
+) -> Encoder:
     """Load an encoder by name, with the dimensions, the length and the adapter of an index.
 
     An adapter is added only if the name has none and the model ships the index's: the stored identity cannot cause any
@@ -17,6 +19,7 @@ def load_encoder_for(identity: EncoderIdentity, name: str, *, cache_dir: Path | 
         identity: The identity stored with the index.
         name: The encoder's name, for :func:`es_ttc.encoders.load_encoder`.
         cache_dir: Folder of downloads.
+        threads: Number of threads of the ONNX backend; None: one per processor.
 
     Returns:
         The encoder. Its identity is the index's, unless the name means another model, revision, prompts or adapter.
@@ -24,7 +27,7 @@ def load_encoder_for(identity: EncoderIdentity, name: str, *, cache_dir: Path | 
     Raises:
         ConfigurationError: The encoder cannot be loaded.
     """
-    encoder = load_encoder(name, cache_dir=cache_dir)
+    encoder = load_encoder(name, cache_dir=cache_dir, threads=threads)
     own = encoder.identity
     adapter = None if own.adapter else identity.adapter_name or None
     like = replace(own, dims=identity.dims, max_length=identity.max_length)
@@ -34,4 +37,11 @@ def load_encoder_for(identity: EncoderIdentity, name: str, *, cache_dir: Path | 
         like = replace(like, adapter=identity.adapter)
     if own == identity or like != identity:
         return encoder
-    return load_encoder(name, adapter=adapter, cache_dir=cache_dir, dims=identity.dims, max_length=identity.max_length)
+    return load_encoder(
+        name,
+        adapter=adapter,
+        cache_dir=cache_dir,
+        dims=identity.dims,
+        max_length=identity.max_length,
+        threads=threads,
+    )

@@ -360,10 +360,11 @@ def _put_verified(
 
 def own_key(hit: Mapping[str, Any]) -> DocumentKey | None:
     """Return the key of a hit's own features; None if it has none, or several hashes or encoders."""
-    if not _has_own(hit):
+    fields = hit.get("fields")
+    if not fields:
         return None
-    encoders, hashes = hit["fields"][ENCODER], hit["fields"][HASH]
-    if len(encoders) > 1 or len(hashes) > 1:
+    encoders, hashes = fields.get(ENCODER), fields.get(HASH)
+    if not encoders or not hashes or len(encoders) > 1 or len(hashes) > 1:
         return None
     return DocumentKey(hit["_index"], encoders[0], hashes[0])
 

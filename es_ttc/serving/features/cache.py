@@ -1,9 +1,9 @@
 """The cache of documents' features: in memory of one process, or in memory that a gateway's processes share."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from es_ttc.common.caches import LruCache, WatchedCache
 from es_ttc.index.mappings.readers import ReadFeature, unpack_feature
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Read = Mapping[Feature, ReadFeature]
 """Features of one document; :data:`ABSENT` for one that it lacks."""
 
+_NONE: frozenset[Feature] = frozenset()
 _VIEW_BYTES = 1024  # of the objects around a view of shared memory
 _PRIVATE_SHARE = 8  # of the cache, that part is for what each process decodes
 _KEPT_SHARE = 2  # of a segment, that part is for records that are kept when the oldest segment is emptied
@@ -31,27 +32,43 @@ class KnownFeatures:
 
     Attributes:
         stored: The features that it has; norms and offsets have the length of its token vectors.
-        absent: Features that it does not have.
+        known: Those features, and features that it is known not to have.
         nbytes: Approximate size in memory.
     """
 
     stored: Stored = field(default_factory=dict)
-    absent: frozenset[Feature] = frozenset()
+    known: frozenset[Feature] = frozenset()
     nbytes: int = 0
 
-    def lacking(self, features: Set[Feature]) -> Set[Feature]:
+    def lacking(self, features: frozenset[Feature]) -> frozenset[Feature]:
         """Return those of some features that are not known."""
-        return frozenset() if features <= self.stored.keys() else features - self.stored.keys() - self.absent
+        return _NONE if features <= self.known else features - self.known
 
     def with_read(self, read: Read) -> "KnownFeatures":
         """Return this and features that were read."""
         having = {feature: one.value for feature, one in read.items() if one.value is not ABSENT.value}
         stored = consistent({**self.stored, **having})
-        absent = self.absent - having.keys() | (read.keys() | self.stored.keys()) - stored.keys()
-        return KnownFeatures(stored, frozenset(absent), self.nbytes + sum(one.nbytes for one in read.values()))
+        return KnownFeatures(stored, self.known.union(read), self.nbytes + sum(one.nbytes for one in read.values()))
 
 
 _NOTHING_KNOWN = KnownFeatures()
+
+
+class FoundFeatures(NamedTuple):
+    """What is known of the documents of a window, in their order.
+
+    Attributes:
+        known: For each document what is known of it; not to be changed.
+        lacking: For each document the requested features that are not known of it.
+    """
+
+    known: list[KnownFeatures]
+    lacking: list[frozenset[Feature]]
+
+    def counted(self, features: frozenset[Feature]) -> tuple[int, int]:
+        """Return how many requested features are known, and how many are not."""
+        misses = sum(map(len, self.lacking))
+        return len(features) * len(self.known) - misses, misses
 
 
 class FeatureCache(WatchedCache, Protocol):
@@ -61,12 +78,12 @@ class FeatureCache(WatchedCache, Protocol):
         """Learn what other processes have put into it."""
         ...
 
-    def get(self, document: DocumentKey, features: Set[Feature]) -> KnownFeatures:
-        """Return what is known of a document, with as many of some features as possible; it must not be changed."""
+    def get(self, documents: Sequence[DocumentKey], features: frozenset[Feature]) -> FoundFeatures:
+        """Return what is known of documents, with as many of some features as possible."""
         ...
 
-    def peek(self, document: DocumentKey, features: Set[Feature]) -> KnownFeatures:
-        """Return the same without counting it as a use."""
+    def peek(self, document: DocumentKey, features: frozenset[Feature]) -> KnownFeatures:
+        """Return what is known of one document, without counting it as a use."""
         ...
 
     def put(self, read: Mapping[DocumentKey, Read]) -> None:
@@ -98,15 +115,16 @@ class PrivateFeatureCache:
     def refresh(self) -> None:
         """Do nothing: no other process puts anything into it."""
 
-    def get(self, document: DocumentKey, features: Set[Feature]) -> KnownFeatures:
-        """Return what is known of a document; see :meth:`FeatureCache.get`."""
-        known = self._documents.get(document) or _NOTHING_KNOWN
-        lacking = known.lacking(features)
-        self.hits += len(features) - len(lacking)
-        self.misses += len(lacking)
-        return known
+    def get(self, documents: Sequence[DocumentKey], features: frozenset[Feature]) -> FoundFeatures:
+        """Return what is known of documents; see :meth:`FeatureCache.get`."""
+        known = [one or _NOTHING_KNOWN for one in self._documents.get_all(documents)]
+        found = FoundFeatures(known, [one.lacking(features) for one in known])
+        hits, misses = found.counted(features)
+        self.hits += hits
+        self.misses += misses
+        return found
 
-    def peek(self, document: DocumentKey, features: Set[Feature]) -> KnownFeatures:
+    def peek(self, document: DocumentKey, features: frozenset[Feature]) -> KnownFeatures:
         """Return the same without counting it as a use."""
         del features
         return self._documents.peek(document) or _NOTHING_KNOWN
@@ -115,7 +133,7 @@ class PrivateFeatureCache:
         """Keep features, and drop those of documents that were not used for longest beyond the capacity."""
         for document, features in read.items():
             known = self._documents.peek(document) or _NOTHING_KNOWN
-            new = {feature: features[feature] for feature in known.lacking(features.keys())}
+            new = {feature: features[feature] for feature in known.lacking(frozenset(features))}
             if new:
                 with_new = known.with_read(new)
                 self._documents.put(document, with_new, with_new.nbytes)
@@ -162,20 +180,21 @@ class SharedFeatureCache:
             self._learn(self._log.news())
         self._forget_old()
 
-    def get(self, document: DocumentKey, features: Set[Feature]) -> KnownFeatures:
-        """Return what is known of a document; see :meth:`FeatureCache.get`."""
-        known = self._decoded.get(document) or _NOTHING_KNOWN
-        lacking = known.lacking(features)
-        if lacking:
-            known = self._with_decoded(document, known, lacking)
-            lacking = known.lacking(features)
-        self.hits += len(features) - len(lacking)
-        self.misses += len(lacking)
-        if known is not _NOTHING_KNOWN:
-            self._used.add(document)
-        return known
+    def get(self, documents: Sequence[DocumentKey], features: frozenset[Feature]) -> FoundFeatures:
+        """Return what is known of documents; see :meth:`FeatureCache.get`."""
+        known = [one or _NOTHING_KNOWN for one in self._decoded.get_all(documents)]
+        lacking = [one.lacking(features) for one in known]
+        for place in [place for place, lacks in enumerate(lacking) if lacks]:
+            known[place] = self._with_decoded(documents[place], known[place], lacking[place])
+            lacking[place] = known[place].lacking(features)
+        self._used.update(document for document, one in zip(documents, known, strict=True) if one is not _NOTHING_KNOWN)
+        found = FoundFeatures(known, lacking)
+        hits, misses = found.counted(features)
+        self.hits += hits
+        self.misses += misses
+        return found
 
-    def peek(self, document: DocumentKey, features: Set[Feature]) -> KnownFeatures:
+    def peek(self, document: DocumentKey, features: frozenset[Feature]) -> KnownFeatures:
         """Return the same without counting it as a use."""
         known = self._decoded.peek(document) or _NOTHING_KNOWN
         return self._with_decoded(document, known, known.lacking(features))
@@ -229,7 +248,7 @@ class SharedFeatureCache:
             self._log.forget(self._oldest)
             self._oldest += 1
 
-    def _with_decoded(self, document: DocumentKey, known: KnownFeatures, lacking: Set[Feature]) -> KnownFeatures:
+    def _with_decoded(self, document: DocumentKey, known: KnownFeatures, lacking: frozenset[Feature]) -> KnownFeatures:
         """Return what is known of a document with those of the lacking features that the shared memory has."""
         records = self._records.get(document, {})
         read = {feature: _read(feature, records[feature]) for feature in lacking if feature in records}

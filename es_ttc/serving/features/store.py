@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress
 from typing import Any, Protocol, TypeVar
 
 import cbor2
@@ -197,10 +198,9 @@ class FeatureStore:
     def _cached(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> _CachedWindow:
         """Return the cached features of documents."""
         self._cache.refresh()
-        known = [self._cache.get(key, features) for key in keys]
-        lacking = [one.lacking(features) for one in known]
-        missing = dict.fromkeys(key for key, lacks in zip(keys, lacking, strict=True) if lacks)
-        complete = sum(not lacks for lacks in lacking)
+        known, lacking = self._cache.get(keys, features)
+        missing = dict.fromkeys(compress(keys, lacking))
+        complete = len(keys) - sum(map(bool, lacking))
         return _CachedWindow([one.stored for one in known], [*missing], frozenset().union(*lacking), complete)
 
     async def _read_in_parts(

@@ -67,9 +67,10 @@ def with_features(lines: Sequence[bytes], spec: IndexSpec, key: str, encoder: En
     usable = [(place, one) for place, one in enumerate(prepared) if isinstance(one, _Prepared)]
     done, _ = encode_apart([(one.text, one.spans) for _, one in usable], spec, encoder)
     for part, encoded in done:
-        for position, (place, one) in enumerate(usable[part.start : part.stop]):
-            features = features_of(encoded, position, one.spans, one.hash, spec)
-            fields = {**feature_fields(features, spec), "document": one.digest, KEY.removeprefix(f"{ROOT}."): key}
+        some = usable[part.start : part.stop]
+        features = features_of(encoded, [one.spans for _, one in some], [one.hash for _, one in some], spec)
+        for (place, one), own in zip(some, features, strict=True):
+            fields = {**feature_fields(own, spec), "document": one.digest, KEY.removeprefix(f"{ROOT}."): key}
             added = orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
             results[place] = spliced(lines[place], added, empty=one.empty)
     return results
