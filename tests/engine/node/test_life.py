@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
 from es_ttc.cli.app import run
@@ -117,6 +118,9 @@ def test_a_node_from_the_command_line_is_reused_and_keeps_its_data(
             NodeSpec(CACHE, name=NAME, port=0, data_dir=data, heap="512m", owned=True, short_lived=True)
         ) as node:
             assert call(f"{node.url}/kept/_doc/1")["_source"] == {"text": "still here"}
+            assert node.state.node is not None
+            mapped = [file.path for file in psutil.Process(node.state.node.pid).memory_maps()]
+            assert any(path.endswith(".jsa") and "/java-classes/" in path for path in mapped), "classes are parsed once"
         assert data.exists()
     finally:
         process.stop(NAME, CACHE, drop_data=True)
