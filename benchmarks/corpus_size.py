@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import orjson
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 
 from benchmarks.common import heading, table
 from benchmarks.figures import BAR, INK, MUTED, STRONG, figure, save
@@ -57,6 +58,7 @@ MEBIBYTE = 2**20
 
 _SAMPLE = 500  # documents from which a codebook is learned
 _BATCH = 200
+_FEW_TICKS = 50  # below this ratio of the values, powers of ten alone are too few ticks
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,11 +334,15 @@ def draw(measured: Mapping[str, Sequence[Size]], name: str) -> None:
             _curve(searched, sizes, lambda one: one.searched.added["blend"][0], f"blend, warm, {codec}", colour)
             _curve(searched, sizes, lambda one: one.searched.cold, f"cold, {codec}", colour, dashed=True)
             _curve(retrieved, sizes, lambda one: one.searched.nnn, codec, colour)
-            _curve(graphs, [one for one in sizes if one.graph], lambda one: one.graph or 0, codec, colour)
+            if len(graph_sizes := [one for one in sizes if one.graph]) > 1:
+                _curve(graphs, graph_sizes, lambda one: one.graph or 0, codec, colour)
         _panel(stored, "MiB, merged")
         _panel(searched, f"added to a search, ms (window {WINDOW})", room=0.8)
         _panel(retrieved, "nnn over the whole index, ms")
-        _panel(graphs, "building the neighbour graph, s")
+        if graphs.lines:
+            _panel(graphs, "building the neighbour graph, s")
+        else:
+            graphs.set_axis_off()
         save(drawn, name)
 
 
@@ -370,6 +376,9 @@ def _curve(
 def _panel(axes: Axes, title: str, room: float = 0.25) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
+    least, greatest = axes.get_ylim()
+    if greatest < _FEW_TICKS * least:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.margins(x=0.08, y=room)
