@@ -1,7 +1,6 @@
 """The gateway as an ASGI application, built from its services, stages and endpoints."""
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -21,7 +20,7 @@ from es_ttc.rescorers import compiled
 from es_ttc.rescorers.learned import model as learned_models
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.rewriters.prompts import Prompts
-from es_ttc.serving import tracing
+from es_ttc.serving import garbage, tracing
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking
 from es_ttc.serving.admin.bearer import AdminToken
 from es_ttc.serving.admin.embeddings import EmbeddingsService
@@ -125,7 +124,7 @@ def create_app(
             background.cancel()
             with suppress(asyncio.CancelledError):
                 await background
-        gc.unfreeze()
+        garbage.restore()
         await services.close()
         if settings.traces:
             tracing.stop()

@@ -1,7 +1,6 @@
 """Load what searches need before the gateway says that it is ready, so that the first one is answered in time."""
 
 import asyncio
-import gc
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice
@@ -14,6 +13,7 @@ from es_ttc.index.mappings.spec import ROOT
 from es_ttc.rescorers import registry
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.rewriters import registry as rewriters
+from es_ttc.serving import garbage
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.http.upstream import Upstream
@@ -51,7 +51,7 @@ class WarmUp:
         with suppress(EngineUnavailable):
             await self._load_all(await self._written_with())
             self._done = True
-            _settle()
+            garbage.settle()
 
     async def load(self) -> None:
         """Load everything that can be loaded now."""
@@ -125,9 +125,3 @@ def _keys(mappings: Mapping[str, Any]) -> dict[str, str]:
             continue
         keys.setdefault(identity.key, index)
     return keys
-
-
-def _settle() -> None:
-    """Keep what has been loaded out of every later collection of garbage: a full one would hold requests for 400 ms."""
-    gc.collect()
-    gc.freeze()

@@ -31,6 +31,19 @@ def marks_of(hits: Sequence[Mapping[str, Any]]) -> list[Mark | None]:
     return marks
 
 
+def with_contents(hits: Sequence[dict[str, Any]], of: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the hits that have the content hash of one of some others, in order.
+
+    Args:
+        hits: The hits of a window, which are many.
+        of: The others.
+    """
+    hashes = {content[0] for hit in of if (content := (hit.get("fields") or {}).get(HASH))}
+    return [
+        hit for hit in hits if (fields := hit.get("fields")) and (content := fields.get(HASH)) and content[0] in hashes
+    ]
+
+
 def identity_mark(hit: Mapping[str, Any], *, named: bool) -> tuple[str, str | None]:
     """Return a mark that identifies a hit's document in several responses.
 

@@ -164,6 +164,7 @@ class WindowScores:
         values: ``(n,)`` float32, scores for the response; 0 for a hit without a score.
         mask: ``(n,)`` bool, which hits have a score.
         complete: ``(n,)`` bool, which hits have all features that the method needs.
+        first_pass: ``(n,)`` float32, the engine's scores; empty if they were not read.
         from_memory: Number of documents whose features were cached.
         encoder: Identity of the encoder, or None if the method needs none.
         window: The scored documents, for details.
@@ -176,6 +177,7 @@ class WindowScores:
     values: Float32
     mask: NDArray[np.bool_]
     complete: NDArray[np.bool_]
+    first_pass: Float32 = field(default_factory=lambda: np.zeros(0, np.float32))
     from_memory: int = 0
     encoder: str | None = None
     window: Window | None = None
@@ -211,6 +213,11 @@ class SuppliedDocuments:
     keys: Sequence[DocumentKey | None]
     first_pass: Float32
     blobs: SentBlobs
+
+
+def first_pass_scores(hits: Sequence[Mapping[str, Any]]) -> Float32:
+    """Return the engine's scores of hits, ``(n,)`` float32; 0 for a hit without one."""
+    return np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
 
 
 def checked_scores(scores: NDArray[Any], length: int, rescorer: Rescorer[Any]) -> Float32:

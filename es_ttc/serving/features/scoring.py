@@ -30,6 +30,7 @@ from es_ttc.serving.features.scores import (
     Timings,
     WindowScores,
     checked_scores,
+    first_pass_scores,
     no_features,
 )
 from es_ttc.serving.features.skip_reasons import SkipReason
@@ -112,7 +113,7 @@ class WindowScorer:
         """
         if not hits:
             return WindowScores.none(0)
-        first_pass = np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
+        first_pass = first_pass_scores(hits)
         ids = [str(hit.get("_id", "")) for hit in hits]
         numbers = await self._read_numbers(hits, request)
         if not request.method.encodes:
@@ -256,6 +257,7 @@ class WindowScorer:
     ) -> WindowScores:
         """Return the scores of a method that reads no features."""
         scored = WindowScores.none(len(ids))
+        scored.first_pass = first_pass
         scored.mask[:] = scored.complete[:] = True
         scored.window = Window(ids, first_pass, numbers=numbers or {})
         scored.query = Query(request.texts[0], np.zeros((0, 0), np.float32))
@@ -267,6 +269,7 @@ class WindowScorer:
         method, found, keys = request.method, read.found, read.scorable.keys
         request.timings.encode = encoded.seconds * 1000
         scored = WindowScores.none(len(keys))
+        scored.first_pass = read.first_pass
         with_features = [place for place, key in enumerate(keys) if key is not None]
         complete = {
             place: stored

@@ -1,7 +1,6 @@
 """JSON decoding and encoding that is exact for all engine documents: long integers, lone surrogates."""
 
 import json
-import re
 from typing import Any, NoReturn
 
 import orjson
@@ -10,8 +9,7 @@ from es_ttc.errors import InvalidRequest
 
 _DIGITS_TO_ZERO = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
 _LONG_NUMBER = 19  # an integer of this many digits may not fit into 64 bits
-_LONG_INTEGER = re.compile(rb"[\s\[,:-][0-9]{%d}" % _LONG_NUMBER)
-"""Where an integer of so many digits may begin; long runs of digits in hashes and fractions are much more frequent."""
+_BEFORE_INTEGERS = frozenset(b" \t\n\r\f\v[,:-")
 
 
 def loads(raw: bytes) -> Any:
@@ -20,7 +18,7 @@ def loads(raw: bytes) -> Any:
     Raises:
         ValueError: It is not JSON (NaN and Infinity are not), or nested too deeply.
     """
-    if not (has_digits(raw, _LONG_NUMBER) and _may_have_long_integer(raw)):
+    if not _may_have_long_integer(raw):
         try:
             return orjson.loads(raw)
         except orjson.JSONDecodeError:
@@ -41,7 +39,12 @@ def dumps(data: Any, *, pretty: bool = False) -> bytes:
 
 
 def _may_have_long_integer(raw: bytes) -> bool:
-    return raw[:1].isdigit() or _LONG_INTEGER.search(raw) is not None
+    """Return whether a long run of digits begins where an integer may; most are parts of hashes and fractions."""
+    digits, run = raw.translate(_DIGITS_TO_ZERO), b"0" * _LONG_NUMBER
+    start = digits.find(run)
+    while start > 0 and raw[start - 1] not in _BEFORE_INTEGERS:
+        start = digits.find(run, start + _LONG_NUMBER)
+    return start >= 0
 
 
 def has_digits(raw: bytes, count: int) -> bool:

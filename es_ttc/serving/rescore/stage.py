@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.features.attached import AttachedFeatureLocator
-from es_ttc.serving.features.keys import marks_of
+from es_ttc.serving.features.keys import marks_of, with_contents
 from es_ttc.serving.features.numbers import FieldsReader, NumericFields
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.caller_limits import CallerLimits
@@ -231,16 +231,16 @@ class RescoreCompletion(Completion):
             return True
         if self._joined.named:
             return False
-        union = [*window, *self._joined.hits]
-        marks = marks_of(union)
-        by_hit = {id(hit): mark for hit, mark in zip(union, marks, strict=True)}
-        marks_of_page = [mark for hit in page if (mark := by_hit[id(hit)]) is not None]
+        alike = with_contents([*window, *self._joined.hits], page)
+        marks = [mark for mark in marks_of(alike) if mark is not None]
+        by_hit = {id(hit): mark for hit, mark in zip(alike, marks, strict=True)}
+        marks_of_page = [by_hit[id(hit)] for hit in page if id(hit) in by_hit]
         if len(marks_of_page) < len(page):
             return False
         try:
             filters = self._joined.filters if self._joined.among(page) else None
             with span("page"):
-                full, ms = await answered.again(page_hits(self._plan.body, marks_of_page, filter(None, marks), filters))
+                full, ms = await answered.again(page_hits(self._plan.body, marks_of_page, len(marks), filters))
         except EngineRefusal:
             return False
         hits = None if full["_shards"]["failed"] else filled(page, marks_of_page, full["hits"]["hits"])

@@ -66,15 +66,15 @@ def bare_window(plan: SearchPlan) -> dict[str, Any]:
 
 
 def page_hits(
-    body: Mapping[str, Any], marks: Iterable[Mark], window: Iterable[Mark], filters: Sequence[Any] | None = None
+    body: Mapping[str, Any], marks: Iterable[Mark], alike: int, filters: Sequence[Any] | None = None
 ) -> dict[str, Any]:
     """Return the request for the hits of a page.
 
     Args:
         body: The caller's whole request.
         marks: The marks of the page's documents.
-        window: The marks of all documents of the window. The answer has the window's order, so the number of documents
-            with a hash of the page is the number of hits to request.
+        alike: Number of documents of the window with a hash of the page. The answer has the window's order, so as many
+            hits are requested.
         filters: The queries that every document must match, if the page contains candidates, which may not match the
             query's text; None if all documents match the query.
     """
@@ -88,7 +88,7 @@ def page_hits(
     return rest | {
         "query": {"bool": matching},
         "from": 0,
-        "size": sum(content in hashes for _, content, _ in window),
+        "size": alike,
         "track_total_hits": False,
     }
 

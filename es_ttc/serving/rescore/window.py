@@ -15,7 +15,7 @@ from es_ttc.rescorers.base import SelectiveRescorer
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
-from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, WindowScores
+from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, WindowScores, first_pass_scores
 from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import Metrics
@@ -197,7 +197,7 @@ class WindowRescoring:
     async def _reorder(self, response: dict[str, Any], outcome: "_ScoredWindow") -> WindowGroups | None:
         plan, section, scored = self.plan, self.plan.section, outcome.scores
         hits, window = outcome.hits, None
-        first_pass = np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
+        first_pass = np.concatenate((scored.first_pass, first_pass_scores(hits[len(scored.first_pass) :])))
         block = plan.page.block if outcome.is_first_pass else max(1, len(scored.mask))
         ranking = outcome.without_incomplete(ranking_of(section, first_pass, scored.values, scored.mask, block))
         if plan.collapse is not None:
@@ -287,6 +287,8 @@ class _ScoredWindow:
 
     def without_incomplete(self, ranking: Ranking) -> Ranking:
         """Return a ranking without candidates that lack a feature which the method needs."""
+        if not self.joined.hits:
+            return ranking
         kept = [
             self.places[number] is not None or bool(self.scores.complete[number]) for number in ranking.order.tolist()
         ]
