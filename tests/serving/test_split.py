@@ -7,7 +7,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import document_hash, document_json
 from es_ttc.index.ingest.encode import action_lines, encode_documents
-from es_ttc.serving.features.keys import marks_of, with_contents
+from es_ttc.serving.features.keys import content_numbers, marks_of, with_contents
 from es_ttc.serving.rescore.plan import plan_search
 from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, page_hits
 from es_ttc.serving.search.request import parse_params
@@ -70,7 +70,7 @@ def test_hits_of_equal_content_are_told_apart_by_their_order() -> None:
 
     window = [hit("a"), hit("b"), hit(None), hit("a")]
     assert marks_of(window) == [("i", "a", 0), ("i", "b", 0), None, ("i", "a", 1)]
-    assert with_contents(window, [window[3], window[2]]) == [window[0], window[3]]
+    assert with_contents(window, content_numbers(window), [window[3], window[2]]) == [window[0], window[3]]
     full = [hit("a", _id="1", _score=9), hit("a", _id="2", _score=8)]
     filled_in = filled([{"_score": 0.5, "_ttc": {}}, {"_score": 0.4}], [("i", "a", 1), ("i", "a", 0)], full)
     assert filled_in is not None

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, ref
+from typing import Any, NamedTuple, Self
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,28 +53,42 @@ class Table:
         self.rows = read[self.places]
         self.lengths = self.rows[:, _LENGTH]
         if spectra is not None:
-            lengths = self.lengths.tolist()
-            made = {length: _transforming(spectra(length), self._kept) for length in set(lengths)}
-            for number, column in enumerate((_SPECTRA, _TWIDDLES, _SIZE)):
-                self.rows[:, column] = [made[length][number] for length in lengths]
+            lengths, counts = np.unique(self.lengths, return_counts=True)
+            made = [_transforming(spectra(length), self._kept) for length in lengths.tolist()]
+            self.rows[:, [_SPECTRA, _TWIDDLES, _SIZE]] = np.repeat(np.reshape(made, (-1, 3)), counts, axis=0)
 
 
 class _Row(NamedTuple):
-    """A document's row, all but what belongs to its length; it holds as long as the document and its norms do."""
+    """A document's row, all but what belongs to its length; it holds as long as the document does.
 
-    norms: "ref[ScaleNorms] | None"
+    Attributes:
+        document: Removes the row when the document is no more.
+        norms: The norms that it has the address of; they live as long as the row.
+        scales: Their scales.
+        row: The row's bytes.
+    """
+
+    document: "_Key"
+    norms: ScaleNorms | None
     scales: tuple[float, ...]
     row: bytes
 
-    def serves(self, norms: ScaleNorms | None, scales: tuple[float, ...]) -> bool:
-        """Whether the row holds the addresses of these norms; where no scale is read, it need not."""
-        if not scales:
-            return True
-        return self.scales == scales and self.norms is not None and norms is not None and self.norms() is norms
+
+class _Key(ref[TokenVectors]):
+    """A weak reference that knows the key of the document's row."""
+
+    __slots__ = ("place",)
+    place: int
+
+    def __new__(cls, document: TokenVectors, callback: Callable[["_Key"], object]) -> Self:
+        made = super().__new__(cls, document, callback)
+        made.place = id(document)
+        return made
 
 
-_rows: WeakKeyDictionary[TokenVectors, _Row] = WeakKeyDictionary()
-"""The rows made last: asking for an address takes half a microsecond, and a window has hundreds of them."""
+_rows: dict[int, _Row] = {}
+"""The rows made last, by the document's identity: asking for an address takes half a microsecond, and a window has up
+to 10,000 of them."""
 
 
 def _rows_of(
@@ -85,14 +99,13 @@ def _rows_of(
     kept: list[Any],
 ) -> NDArray[np.int64]:
     """Return a row for every document; what they hold the addresses of besides the documents' own is kept."""
-    rows = bytearray()
-    for document, stored in zip(tokens, norms, strict=True):
-        known = _rows.get(document)
-        if known is not None and known.serves(stored, scales):
-            rows += known.row
+    rows = []
+    for document, stored, known in zip(tokens, norms, map(_rows.get, map(id, tokens)), strict=True):
+        if known is not None and (not scales or (known.norms is stored and known.scales == scales)):
+            rows.append(known.row)
         else:
-            rows += _made(document, stored, scales, norms_of_scales, kept)
-    return np.frombuffer(rows, dtype=np.int64).reshape(-1, _COLUMNS)
+            rows.append(_made(document, stored, scales, norms_of_scales, kept))
+    return np.frombuffer(b"".join(rows), dtype=np.int64).reshape(-1, _COLUMNS)
 
 
 def _made(
@@ -119,8 +132,13 @@ def _made(
     if own:
         kept += own
     else:
-        _rows[document] = _Row(ref(stored) if stored is not None and scales else None, scales, packed)
+        key = _Key(document, _forget)
+        _rows[key.place] = _Row(key, stored if scales else None, scales, packed)
     return packed
+
+
+def _forget(key: _Key, rows: dict[int, _Row] = _rows) -> None:  # bound: at exit a module's names are gone
+    rows.pop(key.place, None)
 
 
 def _address(array: NDArray[Any], kept: list[Any]) -> int:

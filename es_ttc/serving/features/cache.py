@@ -1,7 +1,7 @@
 """The cache of documents' features: in memory of one process, or in memory that a gateway's processes share."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -54,6 +54,11 @@ class KnownFeatures:
 _NOTHING_KNOWN = KnownFeatures()
 
 
+def _lacking(known: Iterable[KnownFeatures], features: frozenset[Feature]) -> list[frozenset[Feature]]:
+    """Return those of some features that are not known of each document; without a call for each that lacks none."""
+    return [_NONE if features <= one.known else one.lacking(features) for one in known]
+
+
 class FoundFeatures(NamedTuple):
     """What is known of the documents of a window, in their order.
 
@@ -67,7 +72,7 @@ class FoundFeatures(NamedTuple):
 
     def counted(self, features: frozenset[Feature]) -> tuple[int, int]:
         """Return how many requested features are known, and how many are not."""
-        misses = sum(map(len, self.lacking))
+        misses = sum(map(len, self.lacking)) if any(self.lacking) else 0
         return len(features) * len(self.known) - misses, misses
 
 
@@ -118,7 +123,7 @@ class PrivateFeatureCache:
     def get(self, documents: Sequence[DocumentKey], features: frozenset[Feature]) -> FoundFeatures:
         """Return what is known of documents; see :meth:`FeatureCache.get`."""
         known = [one or _NOTHING_KNOWN for one in self._documents.get_all(documents)]
-        found = FoundFeatures(known, [one.lacking(features) for one in known])
+        found = FoundFeatures(known, _lacking(known, features))
         hits, misses = found.counted(features)
         self.hits += hits
         self.misses += misses
@@ -183,7 +188,7 @@ class SharedFeatureCache:
     def get(self, documents: Sequence[DocumentKey], features: frozenset[Feature]) -> FoundFeatures:
         """Return what is known of documents; see :meth:`FeatureCache.get`."""
         known = [one or _NOTHING_KNOWN for one in self._decoded.get_all(documents)]
-        lacking = [one.lacking(features) for one in known]
+        lacking = _lacking(known, features)
         for place in [place for place, lacks in enumerate(lacking) if lacks]:
             known[place] = self._with_decoded(documents[place], known[place], lacking[place])
             lacking[place] = known[place].lacking(features)

@@ -1,6 +1,7 @@
 """Stored features of a window's documents as columns, the form that methods read."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,15 @@ def columns(documents: Sequence[Stored], features: Iterable[Feature]) -> dict[st
         features: The features to return.
     """
     features = set(features)
-    filled = {one for one in _FILLED & features if any(one in stored for stored in documents)}
-    if filled and Feature.TOKENS in features:
-        documents = [stored if filled <= stored.keys() else {**_empty(stored), **stored} for stored in documents]
     found: dict[str, Any] = {}
     for feature in features:
-        if all(feature in stored for stored in documents):
+        with suppress(KeyError):
             found[feature.value] = [stored[feature] for stored in documents]
+    for feature in _FILLED & features - found.keys() if Feature.TOKENS in features else ():
+        if any(feature in stored for stored in documents):
+            found[feature.value] = [
+                stored[feature] if feature in stored else _empty(stored)[feature] for stored in documents
+            ]
     for feature in _ROWS & found.keys():
         found[feature.value] = _matrix(found[feature.value])
     if Feature.OFFSETS in found:
@@ -47,27 +50,32 @@ def partial_columns(documents: Sequence[Stored], features: Iterable[Feature]) ->
 
     A feature that no document has is left out. A document that lacks a feature has zeros or an empty value.
     """
-    features = set(features)
-    filled = _FILLED & features
-    documents = [
-        {**_empty(stored), **stored} if Feature.TOKENS in stored and not filled <= stored.keys() else stored
-        for stored in documents
-    ]
     found: dict[str, Any] = {}
     present: dict[Feature, NDArray[np.bool_]] = {}
-    for feature in features:
-        values: list[Any] = [stored.get(feature) for stored in documents]
-        example = next((value for value in values if value is not None), None)
-        if example is None:
-            continue
-        if any(value is None for value in values):
-            nothing = _nothing_like(feature, example)
-            present[feature] = np.array([value is not None for value in values], np.bool_)
-            values = [nothing if value is None else value for value in values]
+    for feature in set(features):
+        try:
+            values: list[Any] = [stored[feature] for stored in documents]
+        except KeyError:
+            values = [_value_or_empty(feature, stored) for stored in documents]
+            example = next((value for value in values if value is not None), None)
+            if example is None:
+                continue
+            having = np.array([value is not None for value in values], np.bool_)
+            if not having.all():
+                nothing = _nothing_like(feature, example)
+                present[feature] = having
+                values = [nothing if value is None else value for value in values]
         if feature is Feature.OFFSETS:
             values = [offsets for offsets, _ in values]
         found[feature.value] = _matrix(values) if feature in _ROWS else values
     return {**found, "present": present}
+
+
+def _value_or_empty(feature: Feature, stored: Stored) -> Any:
+    """Return a document's feature, or empty norms or offsets where it has token vectors; None without either."""
+    if feature in stored:
+        return stored[feature]
+    return _empty(stored)[feature] if feature in _FILLED and Feature.TOKENS in stored else None
 
 
 def _matrix(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:

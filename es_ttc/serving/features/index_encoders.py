@@ -7,8 +7,9 @@ the encoders of an index only if the documents of a window have several, or one 
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from es_ttc.common.caches import ExpiringCache
@@ -28,7 +29,7 @@ _MAX_CACHED = 1024
 _MAX_ENCODERS = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ScorableDocuments:
     """The documents of a window whose features are read, all of one encoder.
 
@@ -42,7 +43,7 @@ class ScorableDocuments:
     keys: Sequence[DocumentKey | None]
     skipped: dict[int, SkipReason]
 
-    @property
+    @cached_property
     def known(self) -> list[DocumentKey]:
         """The keys of the documents with features."""
         return [key for key in self.keys if key is not None]
@@ -89,26 +90,25 @@ class IndexEncoderLookup:
             NoFeatures: No document has features of the encoder.
         """
         usable, all_skipped = list(keys), dict(skipped)
-        refusals: dict[str, EngineError | None] = {}  # by layout
-        for place, key in enumerate(keys):
-            if key is None:
-                continue
-            layout = layout_of(key.hash)
-            if layout not in refusals:
-                refusals[layout] = _refusal(require, key)
-            if refusals[layout] is not None:
-                usable[place], all_skipped[place] = None, SkipReason.LAYOUT
+
+        def skip(reason: SkipReason, applies: Callable[[DocumentKey], bool]) -> None:
+            for place, key in enumerate(usable):
+                if key is not None and applies(key):
+                    usable[place], all_skipped[place] = None, reason
+
+        of_layouts = {layout_of(key.hash): key for key in usable if key is not None}
+        refusals = {layout: error for layout, key in of_layouts.items() if (error := _refusal(require, key))}
+        if refusals:
+            skip(SkipReason.LAYOUT, lambda key: layout_of(key.hash) in refusals)
+            if not any(usable):
+                raise next(iter(refusals.values()))
         known = [key for key in usable if key is not None]
-        reason = next(filter(None, refusals.values()), None)
-        if not known and reason is not None:
-            raise reason
-        encoder = encoder or await self.agreed(known, caller)
-        for place, key in enumerate(usable):
-            if key is not None and key.encoder != encoder:
-                usable[place], all_skipped[place] = None, SkipReason.ENCODER
+        window_encoder = encoder or await self.agreed(known, caller)
+        if encoders_of(known) != {window_encoder}:
+            skip(SkipReason.ENCODER, lambda key: key.encoder != window_encoder)
         if not any(usable):
             raise no_features(all_skipped)
-        return ScorableDocuments(encoder, usable, all_skipped)
+        return ScorableDocuments(window_encoder, usable, all_skipped)
 
     async def agreed(self, keys: Sequence[DocumentKey], caller: Caller) -> str:
         """Return the encoder of a window.
@@ -120,7 +120,7 @@ class IndexEncoderLookup:
         Raises:
             EncoderMismatch: The documents are of indices with different encoders.
         """
-        if all(key.encoder == keys[0].encoder for key in keys):
+        if len(encoders_of(keys)) == 1:
             return keys[0].encoder
         (index, encoder), *others = (await self._by_index(keys, caller)).items()
         other = next((one for one in others if one[1] != encoder), None)
@@ -177,6 +177,11 @@ class IndexEncoderLookup:
             raise
         except (EngineError, ValueError, LookupError, TypeError):
             return {}  # the counts of the window decide
+
+
+def encoders_of(keys: Iterable[DocumentKey]) -> set[str]:
+    """Return the encoders of some documents' features."""
+    return {key.encoder for key in keys}
 
 
 def _refusal(require: Callable[[DocumentKey], None], key: DocumentKey) -> EngineError | None:

@@ -4,6 +4,8 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
+from operator import not_
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,7 +19,7 @@ from es_ttc.rescorers.base import Feature, Query, SelectiveRescorer, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.serving.features.attached import FeatureLocations, own_key
 from es_ttc.serving.features.calibrations import CalibrationStore
-from es_ttc.serving.features.columns import columns, partial_columns
+from es_ttc.serving.features.columns import Stored, columns, partial_columns
 from es_ttc.serving.features.decoding import require_readable, require_sendable
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
 from es_ttc.serving.features.index_encoders import IndexEncoderLookup, ScorableDocuments
@@ -42,26 +44,37 @@ from es_ttc.vectors.tokens import Float32
 
 
 @dataclass(frozen=True, slots=True)
-class _ReadWindow:
-    """A window whose features were read.
+class _HitColumns:
+    """What hits contain themselves.
 
     Attributes:
         ids: Ids of all hits.
         first_pass: ``(n,)`` the engine's scores.
         joined: Number of hits at the end that are not of the first pass.
-        scorable: The documents with features.
-        found: Their features.
-        skipped: Places of hits whose features are not used.
         numbers: By numeric field that the method reads ``(n,)`` values, NaN where a document has none.
     """
 
     ids: Sequence[str]
     first_pass: Float32
-    joined: int
+    joined: int = 0
+    numbers: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadWindow:
+    """A window whose features were read.
+
+    Attributes:
+        of_hits: What its hits contain.
+        scorable: The documents with features.
+        found: Their features.
+        skipped: Places of hits whose features are not used.
+    """
+
+    of_hits: _HitColumns
     scorable: ScorableDocuments
     found: WindowFeatures
     skipped: Mapping[int, SkipReason]
-    numbers: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 class WindowScorer:
@@ -118,6 +131,16 @@ class WindowScorer:
         numbers = await self._read_numbers(hits, request)
         if not request.method.encodes:
             return await self._without_features(ids, first_pass, request, numbers)
+        window = await self._prepared(hits, _HitColumns(ids, first_pass, joined, numbers), request, encoder)
+        return await self._scored(window, request)
+
+    async def _prepared(
+        self, hits: Sequence[Mapping[str, Any]], of_hits: _HitColumns, request: ScoringRequest, encoder: str | None
+    ) -> WindowScores:
+        """Return a window before it is scored. What only reading its features needs is freed here.
+
+        After scoring, which reads up to a gigabyte, every object would have to be fetched from main memory again.
+        """
         located, scorable = await self._located(hits, request, encoder)
         request = await self._with_roles(scorable, request)
         try:
@@ -129,14 +152,13 @@ class WindowScorer:
             located, scorable = await self._located(hits, request, encoder)
             found, encoded = await self._read(scorable, request)
         skipped = _skipped(scorable, found, request.method)
-        window = _ReadWindow(ids, first_pass, joined, scorable, found, skipped, numbers)
         if not _any_complete(found, request.method):
-            if window.skipped:
-                raise _none_usable(window.skipped, scorable.known[0].index)
+            if skipped:
+                raise _none_usable(skipped, scorable.known[0].index)
             await self._raise_missing(request.method.needs, hits, located, request)
-        scored = await self._scored(window, encoded, request)
-        scored.stale = frozenset(located.stale)
-        return scored
+        prepared = await self._with_window(_ReadWindow(of_hits, scorable, found, skipped), encoded, request)
+        prepared.stale = frozenset(located.stale)
+        return prepared
 
     async def encoder_of(self, hits: Sequence[Mapping[str, Any]], request: ScoringRequest) -> str | None:
         """Return the encoder of hits that contain their own features; None if no hit does.
@@ -187,8 +209,8 @@ class WindowScorer:
         encoded = await self._services.encoders.finish(
             encoder, request.texts, request.begun, tokens=method.query_tokens
         )
-        window = _ReadWindow(ids, documents.first_pass, 0, scorable, found, skipped)
-        return await self._scored(window, encoded, request)
+        read = _ReadWindow(_HitColumns(ids, documents.first_pass), scorable, found, skipped)
+        return await self._scored(await self._with_window(read, encoded, request), request)
 
     async def details(self, scored: WindowScores, method: Method, places: Sequence[int]) -> list[dict[str, Any]]:
         """Return the method's details of scored documents.
@@ -264,41 +286,43 @@ class WindowScorer:
         scored.values[:] = await self.run(request.method, scored.query, scored.window, request.timings)
         return scored
 
-    async def _scored(self, read: _ReadWindow, encoded: EncodedQuery, request: ScoringRequest) -> WindowScores:
-        """Return the scores of a window in which at least one document has what the method needs."""
-        method, found, keys = request.method, read.found, read.scorable.keys
+    async def _scored(self, scored: WindowScores, request: ScoringRequest) -> WindowScores:
+        """Score a prepared window, in place."""
+        assert scored.query is not None and scored.window is not None  # noqa: S101, PT018 - it is prepared
+        scored.values[scored.mask] = await self.run(request.method, scored.query, scored.window, request.timings)
+        return scored
+
+    async def _with_window(self, read: _ReadWindow, encoded: EncodedQuery, request: ScoringRequest) -> WindowScores:
+        """Return a window in which at least one document has what the method needs, before it is scored."""
+        method, found, keys, of_hits = request.method, read.found, read.scorable.keys, read.of_hits
         request.timings.encode = encoded.seconds * 1000
         scored = WindowScores.none(len(keys))
-        scored.first_pass = read.first_pass
-        with_features = [place for place, key in enumerate(keys) if key is not None]
-        complete = {
-            place: stored
-            for place, stored in zip(with_features, found.documents, strict=True)
-            if method.needs <= stored.keys()
-        }
-        scored.complete[[*complete]] = True
+        scored.first_pass = of_hits.first_pass
+        numbers, documents = _complete(read.scorable, found, method)
+        places = np.array(numbers, dtype=np.intp)
+        scored.complete[places] = True
         if method.partial is None:
-            places = np.array([*complete], dtype=np.intp)
-            documents = [*complete.values()]
             window = Window(
-                [read.ids[place] for place in places],
-                read.first_pass[places],
-                numbers={name: values[places] for name, values in read.numbers.items()},
+                of_hits.ids if len(numbers) == len(keys) else [of_hits.ids[place] for place in numbers],
+                of_hits.first_pass[places],
+                numbers={name: values[places] for name, values in of_hits.numbers.items()},
                 **columns(documents, method.needs | method.wants),
             )
         else:
+            if len(numbers) < len(keys):
+                complete = dict(zip(numbers, documents, strict=True))
+                documents = [complete.get(place, {}) for place in range(len(keys))]
             places = np.arange(len(keys))
-            documents = [complete.get(place, {}) for place in places.tolist()]
             features = partial_columns(documents, method.needs | method.wants)
-            window = Window(read.ids, read.first_pass, numbers=read.numbers, **features)
-            if read.joined:
-                in_first_pass = places < len(places) - read.joined
+            window = Window(of_hits.ids, of_hits.first_pass, numbers=of_hits.numbers, **features)
+            if of_hits.joined:
+                in_first_pass = places < len(places) - of_hits.joined
                 window = replace(window, present={**window.present, Feature.FIRST_PASS: in_first_pass})
         scored.mask[places] = True
-        query, window = await self._with_encoder_and_calibration(encoded.query, window, read.scorable, request)
-        scored.values[places] = await self.run(method, query, window, request.timings)
+        scored.query, scored.window = await self._with_encoder_and_calibration(
+            encoded.query, window, read.scorable, request
+        )
         scored.from_memory, scored.encoder = found.from_memory, encoded.key
-        scored.window, scored.query = window, query
         if method.detail:
             scored.fields = [stored[Feature.OFFSETS][1] if Feature.OFFSETS in stored else () for stored in documents]
         scored.skipped = read.skipped
@@ -484,10 +508,27 @@ def _skipped(scorable: ScorableDocuments, found: WindowFeatures, method: Method)
 
 def _was_replaced(scorable: ScorableDocuments, found: WindowFeatures) -> bool:
     """Return whether documents are missing from a side index that contained them: then it was replaced."""
-    return any(
-        key.side and not stored and key not in found.faults
-        for key, stored in zip(scorable.known, found.documents, strict=True)
-    )
+    lacking_all = compress(scorable.known, map(not_, found.documents))
+    return any(key.side and key not in found.faults for key in lacking_all)
+
+
+def _complete(
+    scorable: ScorableDocuments, found: WindowFeatures, method: Method
+) -> tuple[Sequence[int], Sequence[Stored]]:
+    """Return the places of the documents that have all features that the method needs, and their features."""
+    places: Sequence[int] = range(len(scorable.keys))
+    if len(scorable.known) < len(scorable.keys):
+        places = [place for place, key in enumerate(scorable.keys) if key is not None]
+    lacking = {
+        place
+        for feature in method.needs
+        for place, stored in zip(places, found.documents, strict=True)
+        if feature not in stored
+    }
+    if not lacking:
+        return places, found.documents
+    complete = [place not in lacking for place in places]
+    return [*compress(places, complete)], [*compress(found.documents, complete)]
 
 
 def _ms_since(started: float) -> float:

@@ -199,9 +199,12 @@ class FeatureStore:
         """Return the cached features of documents."""
         self._cache.refresh()
         known, lacking = self._cache.get(keys, features)
+        stored = [one.stored for one in known]
+        if not any(lacking):
+            return _CachedWindow(stored, [], frozenset(), len(keys))
         missing = dict.fromkeys(compress(keys, lacking))
         complete = len(keys) - sum(map(bool, lacking))
-        return _CachedWindow([one.stored for one in known], [*missing], frozenset().union(*lacking), complete)
+        return _CachedWindow(stored, [*missing], frozenset().union(*lacking), complete)
 
     async def _read_in_parts(
         self, search: int, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller, fetched: Fetched

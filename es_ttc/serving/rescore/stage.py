@@ -5,9 +5,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.features.attached import AttachedFeatureLocator
-from es_ttc.serving.features.keys import marks_of, with_contents
+from es_ttc.serving.features.keys import content_numbers, marks_of, with_contents
 from es_ttc.serving.features.numbers import FieldsReader, NumericFields
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.caller_limits import CallerLimits
@@ -179,6 +181,7 @@ class RescoreCompletion(Completion):
         self._groups: WindowGroups | None = None
         self._joined = NONE_JOINED
         self._rest: Callable[[], Awaitable[RescoredResponse]] | None = None
+        self._kept: Sequence[Any] = ()  # a wide window takes milliseconds to free: after the response is sent
 
     async def complete(self, answered: Answered) -> None:
         """Put the response in the method's order, with the parts that the caller requested."""
@@ -225,13 +228,16 @@ class RescoreCompletion(Completion):
         window = response["hits"]["hits"]
         if await self._attached.needs_ids(window, caller):
             return False
+        contents = content_numbers(window)  # before scoring empties the processor's caches
         await self._rank(answered)
+        self._kept = window
         page = response["hits"]["hits"]
         if not page:
             return True
         if self._joined.named:
             return False
-        alike = with_contents([*window, *self._joined.hits], page)
+        contents = np.concatenate((contents, content_numbers(self._joined.hits)))
+        alike = with_contents([*window, *self._joined.hits], contents, page)
         marks = [mark for mark in marks_of(alike) if mark is not None]
         by_hit = {id(hit): mark for hit, mark in zip(alike, marks, strict=True)}
         marks_of_page = [by_hit[id(hit)] for hit in page if id(hit) in by_hit]
