@@ -3,10 +3,11 @@
 Used by the registries of rescorers, retrievers and others, each with an entry-point group and a contract of its own.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, Generic, Protocol, TypeGuard, TypeVar
 
 from pydantic import BaseModel
@@ -19,6 +20,12 @@ M = TypeVar("M", bound=BaseModel)
 
 Checks = tuple[tuple[str, Callable[[Any], bool], str], ...]
 """Checks of a contract: attribute, predicate of valid values, requirement for messages."""
+
+
+@lru_cache(maxsize=64)
+def _entry_points(group: str, _path: tuple[str, ...]) -> EntryPoints:
+    """Return a group's entry points of all packages on a path: to read them takes 6 ms."""
+    return entry_points(group=group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,7 @@ class Group(Generic[T]):
 
     def names(self) -> list[str]:
         """Return the names of all members that are installed, in alphabetical order; nothing is imported."""
-        return sorted({point.name for point in entry_points(group=self.name)})
+        return sorted({point.name for point in self._points()})
 
     def load(self, name: str) -> T:
         """Import a member and create it.
@@ -49,7 +56,7 @@ class Group(Generic[T]):
             ConfigurationError: It cannot be imported or violates the contract; the message names the entry point. Other
                 members are not affected.
         """
-        found = [point for point in entry_points(group=self.name) if point.name == name]
+        found = [point for point in self._points() if point.name == name]
         if not found:
             raise InvalidRequest(f"unknown method [{name}]{did_you_mean(name, self.names())}")
         if len({point.value for point in found}) > 1:
@@ -58,6 +65,10 @@ class Group(Generic[T]):
                 f"{self.kind} [{name}] is registered by several packages ({values}): uninstall all but one"
             )
         return self._instance(found[0])
+
+    def _points(self) -> EntryPoints:
+        """Return the members' entry points, of all packages on the path."""
+        return _entry_points(self.name, tuple(sys.path))
 
     def _instance(self, point: EntryPoint) -> T:
         try:

@@ -43,7 +43,7 @@ from es_ttc.encoders.sentence_transformers import (
     padded_features,
 )
 from es_ttc.encoders.text_encoder import TextEncoder
-from es_ttc.encoders.windows import InputWindow, role_prompts
+from es_ttc.encoders.windows import InputWindow, copied, role_prompts
 from es_ttc.errors import ConfigurationError
 
 _TOKENS = "token_embeddings"
@@ -78,7 +78,7 @@ def load_multi_vector(
         late=late.digest,
     )
     model.max_length = max(late.query_length, identity.max_length)
-    reader = LateReader(loaded.tokenizer.backend_tokenizer, late, max_length=identity.max_length)
+    reader = LateReader(copied(loaded.tokenizer.backend_tokenizer), late, max_length=identity.max_length)
     backend = f"sentence-transformers, {ARITHMETIC[name]}, {place.type}"
     encoder = TextEncoder(identity, backend, reader, LateModel(model, dims=identity.dims), distinguishes_roles=True)
     _try(encoder, files)

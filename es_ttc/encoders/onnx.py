@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import onnxruntime
@@ -32,6 +34,7 @@ POOLING: Mapping[str, Pooling] = {
 }
 """Functions from a window's token rows ``(t, d)`` to its pooled vector ``(d,)``, by sentence-transformers' names."""
 
+_graphs: WeakValueDictionary[Any, "OnnxGraph"] = WeakValueDictionary()
 _INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 
 
@@ -76,7 +79,7 @@ class OnnxModel:
     """
 
     def __init__(self, path: Path, pooling: Pooling, include_prompt: bool, *, threads: int) -> None:
-        self._graph = OnnxGraph(path, threads=threads)
+        self._graph = shared_graph(path, threads=threads)
         self._pooling = pooling
         self._include_prompt = include_prompt
 
@@ -95,8 +98,22 @@ class OnnxModel:
         return self._pooling(rows if self._include_prompt else rows[window.lead :])
 
 
+def shared_graph(path: Path, *, threads: int) -> "OnnxGraph":
+    """Return the graph of a file, the same one as long as something uses it: variants of a model have one graph.
+
+    Raises:
+        ConfigurationError: See :class:`OnnxGraph`.
+    """
+    state = path.stat() if path.exists() else None
+    key = path, threads, state and (state.st_ino, state.st_size, state.st_mtime_ns)
+    graph = _graphs.get(key)
+    if graph is None:
+        graph = _graphs[key] = OnnxGraph(path, threads=threads)
+    return graph
+
+
 class OnnxGraph:
-    """A graph that gives token embeddings.
+    """A graph that gives token embeddings; several threads may run it.
 
     Args:
         path: The ``.onnx`` file.

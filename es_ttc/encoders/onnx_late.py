@@ -8,7 +8,7 @@ from es_ttc.encoders.base import Float32, Role
 from es_ttc.encoders.kind import read_object
 from es_ttc.encoders.late import LateModel, LateReader, require_vocabulary
 from es_ttc.encoders.late_files import Projection, read_late
-from es_ttc.encoders.onnx import OnnxGraph
+from es_ttc.encoders.onnx import OnnxGraph, shared_graph
 from es_ttc.encoders.options import identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder
@@ -61,7 +61,7 @@ class OnnxTokens:
     """
 
     def __init__(self, path: Path, projections: Sequence[Projection], *, threads: int) -> None:
-        self._graph = OnnxGraph(path, threads=threads)
+        self._graph = shared_graph(path, threads=threads)
         self._projections = _left(path, self._graph, projections)
         self.dims: int = projections[-1].matrix.shape[0] if projections else self._graph.dims
 

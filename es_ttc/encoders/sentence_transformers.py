@@ -20,7 +20,7 @@ from es_ttc.encoders.devices import device_of
 from es_ttc.encoders.options import Dtype, identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowModel, WindowVectors
-from es_ttc.encoders.windows import InputWindow, Reader, prompts_differ, role_prompts
+from es_ttc.encoders.windows import InputWindow, Reader, copied, prompts_differ, role_prompts
 from es_ttc.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ def load_torch(
     )
     for run in runs.values():
         run.max_length = identity.max_length
-    reader = Reader(model.tokenizer.backend_tokenizer, max_length=identity.max_length, prompts=prompts)
+    reader = Reader(copied(model.tokenizer.backend_tokenizer), max_length=identity.max_length, prompts=prompts)
     by_role: WindowModel = model if len(runs) == 1 else ModelByRole(runs[folders["query"]], model)
     backend = f"sentence-transformers, {ARITHMETIC[name]}, {place.type}"
     roles = len(runs) > 1 or prompts_differ(prompts)

@@ -72,11 +72,16 @@ def prompts_differ(prompts: Mapping[Role, str]) -> bool:
     return prompts["query"] != prompts["document"]
 
 
+def copied(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer of its own for a reader, where a model's library changes the one that it has."""
+    return Tokenizer.from_str(tokenizer.to_str())
+
+
 class Reader:
     """Tokenizes texts and cuts them into windows; thread-safe, because the tokenizer is not changed later.
 
     Args:
-        tokenizer: Copied, without truncation and padding.
+        tokenizer: Nothing else may change it, see :func:`copied`; its truncation and padding are switched off.
         max_length: Maximum number of tokens of one input, special ones included.
         prompts: The text that goes before every text of a role.
 
@@ -85,9 +90,10 @@ class Reader:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, max_length: int, prompts: Mapping[Role, str]) -> None:
-        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        if tokenizer.truncation is not None or tokenizer.padding is not None:
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
         self._max_length = max_length
         self._prompts = dict(prompts)
         self._probe_special_tokens()
