@@ -52,7 +52,8 @@ class Dictionary:
 
     def products(self, vector: Float64) -> Rows:
         """Return each row's inner product with a vector, ``(n,)``, in the rows' own precision."""
-        products: Rows = self.rows @ vector.astype(self.rows.dtype)
+        with np.errstate(invalid="ignore"):  # BLAS may set the flag in lanes beyond the rows; what they hold is finite
+            products: Rows = self.rows @ vector.astype(self.rows.dtype)
         return products
 
     def rounding(self, vector: Float64) -> float:
