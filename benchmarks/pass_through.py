@@ -12,26 +12,20 @@ time of engine and client is to that of all three.
 import argparse
 import asyncio
 import os
-import socket
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import aiohttp
 import orjson
 import psutil
-import uvicorn
-from starlette.types import Receive, Scope, Send
 
+from benchmarks.bare_servers import running
 from benchmarks.common import heading, table
 from benchmarks.served import Client, bulk, delete, gateway, opened
-from es_ttc.engine.http import open_session
 from es_ttc.engine.protocol import Engine
-from es_ttc.settings import EngineSettings
 
 INDEX = "benchmark-pass-through"
 CONNECTIONS = 16
@@ -42,52 +36,6 @@ _STATS_SECONDS = 1.1
 BODY = orjson.dumps({"query": {"match": {"text": "word"}}, "size": 10})
 PATH = f"/{INDEX}/_search"
 JSON = {"content-type": "application/json"}
-
-
-class Constant:
-    """Answers every request with the same bytes: what the server itself costs."""
-
-    def __init__(self, answer: bytes) -> None:
-        self._answer = answer
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http":
-            return
-        while (await receive()).get("more_body"):
-            pass
-        length = (b"content-length", str(len(self._answer)).encode())
-        headers = [(b"content-type", b"application/json"), length]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": self._answer})
-
-
-class Bare:
-    """Passes requests on and answers back, and does nothing else."""
-
-    def __init__(self, engine: str) -> None:
-        self._engine = engine
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http":
-            return
-        if self._session is None:
-            self._session = open_session(EngineSettings(engine=self._engine))
-        body = b""
-        more = True
-        while more:
-            message = await receive()
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-        headers = {name.decode(): value.decode() for name, value in scope["headers"] if name != b"host"}
-        async with self._session.request(
-            scope["method"], self._engine + scope["path"], headers=headers, data=body
-        ) as response:
-            answer = await response.read()
-            await send({"type": "http.response.start", "status": 200, "headers": response.raw_headers})
-            await send({"type": "http.response.body", "body": answer})
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,33 +51,12 @@ class Measured:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="http://127.0.0.1:9200")
-    parser.add_argument("--serve", choices=("constant", "bare"), help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.serve:
-        _serve(arguments.serve, arguments.port, arguments.engine)
-        return
     asyncio.run(_fill(arguments.engine))
     try:
         _report(arguments.engine)
     finally:
         asyncio.run(_clear(arguments.engine))
-
-
-def _serve(what: str, port: int, engine: str) -> None:
-    with Client(engine) as client:
-        answer = orjson.dumps(client.search(BODY, INDEX))
-    app = Constant(answer) if what == "constant" else Bare(engine)
-    uvicorn.run(
-        app,
-        port=port,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        ws="none",
-        server_header=False,
-        date_header=False,
-    )
 
 
 async def _fill(url: str) -> None:
@@ -149,13 +76,15 @@ async def _clear(url: str) -> None:
 def _report(engine: str) -> None:
     with ExitStack() as stack:
         through = stack.enter_context(gateway(engine, compiled=False))
-        ports = {what: stack.enter_context(_server(what, engine)) for what in ("bare", "constant")}
-        servers = {
-            "engine alone": (engine, None),
-            "the gateway": (through.url, psutil.Process(through.pid)),
-            "a proxy of a few lines": ports["bare"],
-            "the server alone": ports["constant"],
+        with Client(engine) as client:
+            answer = orjson.dumps(client.search(BODY, INDEX))
+        started = {
+            "the gateway": through,
+            "a proxy of a few lines": stack.enter_context(running("proxy", engine)),
+            "the server alone": stack.enter_context(running("constant", engine, answer=answer)),
         }
+        servers: dict[str, tuple[str, psutil.Process | None]] = {"engine alone": (engine, None)}
+        servers |= {name: (one.url, psutil.Process(one.pid)) for name, one in started.items()}
         runs: dict[str, list[Measured]] = {name: [] for name in servers}
         for turn in range(TURNS + 1):
             for name, (url, process) in servers.items():
@@ -229,32 +158,6 @@ def _seconds(process: psutil.Process | None) -> float:
         return 0.0
     times = process.cpu_times()
     return times.user + times.system
-
-
-@contextmanager
-def _server(what: str, engine: str) -> Iterator[tuple[str, psutil.Process]]:
-    port = _free_port()
-    command = [sys.executable, "-m", "benchmarks.pass_through", "--serve", what, "--port", str(port)]
-    with subprocess.Popen([*command, "--engine", engine], stderr=subprocess.DEVNULL) as process:
-        try:
-            url = f"http://127.0.0.1:{port}"
-            while True:
-                try:
-                    with Client(url) as client:
-                        client.search(BODY, INDEX)
-                    break
-                except OSError:
-                    time.sleep(0.1)
-            yield url, psutil.Process(process.pid)
-        finally:
-            process.terminate()
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

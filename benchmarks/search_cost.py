@@ -13,15 +13,11 @@ import argparse
 import asyncio
 import os
 import re
-import socket
 import statistics
 import subprocess
-import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import get_args
 from urllib.parse import urlsplit
@@ -29,6 +25,7 @@ from urllib.parse import urlsplit
 import orjson
 import psutil
 
+from benchmarks.bare_servers import running
 from benchmarks.common import heading, table
 from benchmarks.served import (
     GROUPS,
@@ -87,32 +84,10 @@ def main() -> None:
     options = parser.parse_args()
     asyncio.run(_fill(options.engine, options.blobs))
     try:
-        with gateway(options.engine) as served, _least_gateway(options.engine) as least:
+        with gateway(options.engine) as served, running("two-requests", options.engine) as least:
             _report(options.engine, served, least, options.blobs, options.py_spy)
     finally:
         asyncio.run(_clear(options.engine))
-
-
-@contextmanager
-def _least_gateway(engine: str) -> Iterator[Gateway]:
-    """Run :mod:`benchmarks.least_gateway` on a free port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "benchmarks.least_gateway", "--engine", engine, "--port", str(port)]
-    with subprocess.Popen(command) as process:
-        try:
-            while not _listens(port):
-                time.sleep(0.1)
-                assert process.poll() is None, "the least gateway ended before it listened"
-            yield Gateway(f"http://127.0.0.1:{port}", process.pid)
-        finally:
-            process.terminate()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as connection:
-        return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _report(engine: str, served: Gateway, least: Gateway, blobs: Sequence[Blobs], py_spy: str | None) -> None:

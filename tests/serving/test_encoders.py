@@ -16,7 +16,6 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.packages import minilm, minilm_for_torch
 from es_ttc.errors import EncoderMismatch
-from es_ttc.serving import warm_up as warm_up_module
 from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.pool import BoundedPool
@@ -82,7 +81,7 @@ def test_an_encoder_with_the_class_tokens_vector_is_served_as_it_is_evaluated(
 def test_it_is_ready_when_the_encoders_of_the_indices_are_loaded(
     behind: Behind, index_name: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm_up_module, "_MOST", 1000)  # other tests may have indices on this node
+    monkeypatch.setattr("es_ttc.serving.warm_up._MOST", 1000)  # other tests may have indices on this node
     cut = load_encoder("minilm@onnx", dims=96)
     make_index(behind.engine, index_name, cut)
     settings = GatewaySettings(engine=behind.engine, port=0, encoder="minilm@onnx")

@@ -24,13 +24,13 @@ def marks_of(hits: Sequence[Mapping[str, Any]]) -> list[Mark | None]:
     seen: dict[tuple[str, str], int] = {}
     marks: list[Mark | None] = []
     for hit in hits:
-        content = (hit.get("fields") or {}).get(HASH)
-        if not content:
+        content = content_of(hit)
+        if content is None:
             marks.append(None)
             continue
-        index, first = place = hit["_index"], content[0]
+        place = hit["_index"], content
         before = seen.get(place, 0)
-        marks.append((index, first, before))
+        marks.append((*place, before))
         seen[place] = before + 1
     return marks
 
@@ -70,8 +70,7 @@ def identity_mark(hit: Mapping[str, Any], *, named: bool) -> tuple[str, str | No
     """
     if named:
         return hit["_index"], str(hit.get("_id"))
-    content = (hit.get("fields") or {}).get(HASH)
-    return hit["_index"], content[0] if content else None
+    return hit["_index"], content_of(hit)
 
 
 class DocumentKey(NamedTuple):

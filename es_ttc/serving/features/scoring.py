@@ -17,7 +17,7 @@ from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import CHUNKS, ENCODER, HASH, REVERSED
 from es_ttc.rescorers.base import Feature, Query, SelectiveRescorer, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
-from es_ttc.serving.features.attached import FeatureLocations, own_key
+from es_ttc.serving.features.attached import FeatureLocations, own_keys
 from es_ttc.serving.features.calibrations import CalibrationStore
 from es_ttc.serving.features.columns import Stored, columns, partial_columns
 from es_ttc.serving.features.decoding import require_readable, require_sendable
@@ -126,12 +126,12 @@ class WindowScorer:
         """
         if not hits:
             return WindowScores.none(0)
-        first_pass = first_pass_scores(hits)
         ids = [str(hit.get("_id", "")) for hit in hits]
-        numbers = await self._read_numbers(hits, request)
+        of_hits = _HitColumns(ids, first_pass_scores(hits), joined, await self._read_numbers(hits, request))
         if not request.method.encodes:
-            return await self._without_features(ids, first_pass, request, numbers)
-        window = await self._prepared(hits, _HitColumns(ids, first_pass, joined, numbers), request, encoder)
+            window = _without_features(of_hits, request)
+        else:
+            window = await self._prepared(hits, of_hits, request, encoder)
         return await self._scored(window, request)
 
     async def _prepared(
@@ -166,7 +166,7 @@ class WindowScorer:
         Raises:
             EncoderMismatch: They are of indices with different encoders.
         """
-        keys = [key for hit in hits if (key := own_key(hit)) is not None]
+        keys = [key for key in own_keys(hits).keys if key is not None]
         return await self._index_encoders.agreed(keys, request.caller) if keys else None
 
     async def score_sent(self, documents: SuppliedDocuments, request: ScoringRequest) -> WindowScores | MissingFeatures:
@@ -184,9 +184,9 @@ class WindowScorer:
             ScoringError: The method failed.
         """
         method, caller = request.method, request.caller
-        ids = [str(place) for place in range(len(documents.keys))]
+        of_hits = _HitColumns([str(place) for place in range(len(documents.keys))], documents.first_pass)
         if not method.encodes:
-            return await self._without_features(ids, documents.first_pass, request)
+            return await self._scored(_without_features(of_hits, request), request)
         if not any(documents.keys):
             raise no_features({})
         scorable = await self._index_encoders.scorable(documents.keys, {}, caller, None, require=require_sendable)
@@ -209,7 +209,7 @@ class WindowScorer:
         encoded = await self._services.encoders.finish(
             encoder, request.texts, request.begun, tokens=method.query_tokens
         )
-        read = _ReadWindow(_HitColumns(ids, documents.first_pass), scorable, found, skipped)
+        read = _ReadWindow(of_hits, scorable, found, skipped)
         return await self._scored(await self._with_window(read, encoded, request), request)
 
     async def details(self, scored: WindowScores, method: Method, places: Sequence[int]) -> list[dict[str, Any]]:
@@ -270,22 +270,6 @@ class WindowScorer:
             await self._numbers.require(empty, reader, Caller(caller.headers), indices)
         return numbers
 
-    async def _without_features(
-        self,
-        ids: list[str],
-        first_pass: Float32,
-        request: ScoringRequest,
-        numbers: Mapping[str, NDArray[np.float64]] | None = None,
-    ) -> WindowScores:
-        """Return the scores of a method that reads no features."""
-        scored = WindowScores.none(len(ids))
-        scored.first_pass = first_pass
-        scored.mask[:] = scored.complete[:] = True
-        scored.window = Window(ids, first_pass, numbers=numbers or {})
-        scored.query = Query(request.texts[0], np.zeros((0, 0), np.float32))
-        scored.values[:] = await self.run(request.method, scored.query, scored.window, request.timings)
-        return scored
-
     async def _scored(self, scored: WindowScores, request: ScoringRequest) -> WindowScores:
         """Score a prepared window, in place."""
         assert scored.query is not None and scored.window is not None  # noqa: S101, PT018 - it is prepared
@@ -298,20 +282,20 @@ class WindowScorer:
         request.timings.encode = encoded.seconds * 1000
         scored = WindowScores.none(len(keys))
         scored.first_pass = of_hits.first_pass
-        numbers, documents = _complete(read.scorable, found, method)
-        places = np.array(numbers, dtype=np.intp)
+        complete, documents = _complete(read.scorable, found, method)
+        places = np.array(complete, dtype=np.intp)
         scored.complete[places] = True
         if method.partial is None:
             window = Window(
-                of_hits.ids if len(numbers) == len(keys) else [of_hits.ids[place] for place in numbers],
+                of_hits.ids if len(complete) == len(keys) else [of_hits.ids[place] for place in complete],
                 of_hits.first_pass[places],
                 numbers={name: values[places] for name, values in of_hits.numbers.items()},
                 **columns(documents, method.needs | method.wants),
             )
         else:
-            if len(numbers) < len(keys):
-                complete = dict(zip(numbers, documents, strict=True))
-                documents = [complete.get(place, {}) for place in range(len(keys))]
+            if len(complete) < len(keys):
+                by_place = dict(zip(complete, documents, strict=True))
+                documents = [by_place.get(place, {}) for place in range(len(keys))]
             places = np.arange(len(keys))
             features = partial_columns(documents, method.needs | method.wants)
             window = Window(of_hits.ids, of_hits.first_pass, numbers=of_hits.numbers, **features)
@@ -510,6 +494,16 @@ def _was_replaced(scorable: ScorableDocuments, found: WindowFeatures) -> bool:
     """Return whether documents are missing from a side index that contained them: then it was replaced."""
     lacking_all = compress(scorable.known, map(not_, found.documents))
     return any(key.side and key not in found.faults for key in lacking_all)
+
+
+def _without_features(of_hits: _HitColumns, request: ScoringRequest) -> WindowScores:
+    """Return a window for a method that reads no features, before it is scored."""
+    scored = WindowScores.none(len(of_hits.ids))
+    scored.first_pass = of_hits.first_pass
+    scored.mask[:] = scored.complete[:] = True
+    scored.window = Window(of_hits.ids, of_hits.first_pass, numbers=of_hits.numbers)
+    scored.query = Query(request.texts[0], np.zeros((0, 0), np.float32))
+    return scored
 
 
 def _complete(

@@ -24,7 +24,7 @@ from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
 from es_ttc.serving.adaptive.filters import required_filters
-from es_ttc.serving.features.attached import changed_inside, own_key
+from es_ttc.serving.features.attached import changed_inside, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import SEQ_NO, identity_mark
 from es_ttc.serving.features.store import FeatureServices
@@ -180,7 +180,9 @@ class NearestDocuments:
         clause = any_clause(product, search.filters)
         body = search_body(clause, product, vector, search.request.count, search.filters)
         answer = await search.send({**body, **search.marks, **({} if named else {"stored_fields": "_none_"})})
-        return [hit for hit in answer["hits"]["hits"] if (key := own_key(hit)) is not None and key.encoder == encoder]
+        hits: list[dict[str, Any]] = answer["hits"]["hits"]
+        keys = own_keys(hits).keys
+        return [hit for hit, key in zip(hits, keys, strict=True) if key is not None and key.encoder == encoder]
 
     async def _vector(self, search: "CandidateSearch", encoder: str) -> Float32:
         serving = await self._services.encoders.serving(encoder, search.caller.indices or "searched")
