@@ -5,19 +5,17 @@ processes has an encoder of its own.
 """
 
 import asyncio
-import multiprocessing
 import os
-import signal
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
+from queue import SimpleQueue
 from threading import Lock
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, TypeAlias
 
-from es_ttc.common.parent_process import end_with_parent
+from es_ttc.common.child_process import ChildProcess, ChildProcessEnded
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EncoderError, EncoderMismatch
 from es_ttc.index.ingest.encode import action_lines, encode_apart, features_of
@@ -85,6 +83,9 @@ class EncodeProcesses:
     load: LoadEncoder
 
 
+EncodeProcess: TypeAlias = ChildProcess[Sequence[Prepared], EncodedPart]
+
+
 @dataclass(frozen=True, slots=True)
 class PartEncoders:
     """Encoders at work on parts; call :meth:`close` at the end.
@@ -93,11 +94,13 @@ class PartEncoders:
         executor: Runs them.
         at_once: Number of parts that it works on at once.
         encode: Encodes a part in the executor.
+        children: The processes that encode, if it is not this one.
     """
 
     executor: Executor
     at_once: int
     encode: Callable[[Sequence[Prepared]], EncodedPart]
+    children: Sequence[EncodeProcess] = ()
 
     @classmethod
     def in_threads(cls, layout: Layout, encoder: Encoder) -> Self:
@@ -108,9 +111,13 @@ class PartEncoders:
     @classmethod
     def in_processes(cls, layout: Layout, processes: EncodeProcesses) -> Self:
         """Return encoders in processes, which share this machine's processors."""
-        spawn = multiprocessing.get_context("spawn")
-        executor = ProcessPoolExecutor(processes.number, spawn, _start, (layout, processes))
-        return cls(executor, processes.number, _encode_part_here)
+        make = partial(_encode_function, layout, processes)
+        children = [EncodeProcess(make) for _ in range(processes.number)]
+        idle: SimpleQueue[EncodeProcess] = SimpleQueue()
+        for child in children:
+            idle.put(child)
+        executor = ThreadPoolExecutor(processes.number, thread_name_prefix="ingest-process")
+        return cls(executor, processes.number, partial(_encode_in_child, idle), children)
 
     async def encoded(self, part: Sequence[Prepared]) -> EncodedPart:
         """Encode a part.
@@ -118,17 +125,13 @@ class PartEncoders:
         Raises:
             EncoderError: A process has ended.
         """
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self.executor, self.encode, part)
-        except BrokenProcessPool as error:
-            raise EncoderError(
-                "a process that encodes has ended unexpectedly (was it killed, or is there too little memory for "
-                "--processes?)"
-            ) from error
+        return await asyncio.get_running_loop().run_in_executor(self.executor, self.encode, part)
 
     def close(self) -> None:
-        """Drop parts that wait."""
+        """Drop parts that wait, and end the processes."""
         self.executor.shutdown(wait=False, cancel_futures=True)
+        for child in self.children:
+            child.kill()
 
 
 def encode_part(layout: Layout, encoder: Encoder, turn: Lock, part: Sequence[Prepared]) -> EncodedPart:
@@ -155,29 +158,21 @@ def encode_part(layout: Layout, encoder: Encoder, turn: Lock, part: Sequence[Pre
     return EncodedPart([documents[position] for position in range(len(part))], seconds)
 
 
-class _Here(NamedTuple):
-    layout: Layout
-    processes: EncodeProcesses
+def _encode_in_child(idle: SimpleQueue[EncodeProcess], part: Sequence[Prepared]) -> EncodedPart:
+    child = idle.get()
+    try:
+        return child.call(part)
+    except ChildProcessEnded as error:
+        raise EncoderError(
+            "a process that encodes has ended unexpectedly (was it killed, or is there too little memory for "
+            "--processes?)"
+        ) from error
+    finally:
+        idle.put(child)
 
 
-_here: list[_Here] = []
-"""What a process that encodes was started with."""
-
-
-def _start(layout: Layout, processes: EncodeProcesses) -> None:
-    """Prepare a process; its encoder is loaded with the first part, whose failure then tells why."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the parent too, which ends this process
-    end_with_parent()
-    _here.append(_Here(layout, processes))
-
-
-def _encode_part_here(part: Sequence[Prepared]) -> EncodedPart:
-    return _encode_function()(part)
-
-
-@cache
-def _encode_function() -> Callable[[Sequence[Prepared]], EncodedPart]:
-    layout, processes = _here[0]
+def _encode_function(layout: Layout, processes: EncodeProcesses) -> Callable[[Sequence[Prepared]], EncodedPart]:
+    """Return what a child process encodes with."""
     threads = max(1, (os.cpu_count() or 1) // processes.number)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it when it is imported
     encoder = processes.load(threads=threads)
