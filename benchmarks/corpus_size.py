@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--largest-graph", type=int, default=100_000, help="no graph is built of more documents")
     parser.add_argument("--figure", metavar="NAME", help="draw the figure NAME in the documentation's folder of images")
     arguments = parser.parse_args()
-    made = _made()
+    made = made_topics()
     measured = {
         codec: asyncio.run(_grown(arguments.engine, made, codec, sorted(arguments.sizes), arguments.largest_graph))
         for codec in arguments.codecs
@@ -150,8 +150,8 @@ def main() -> None:
         draw(measured, arguments.figure)
 
 
-def _made() -> Made:
-    """Return the topics with their vectors."""
+def made_topics() -> Made:
+    """Return the topics with their vectors; the same at every call."""
     phrases = [*read_lines("fillers.txt"), *(phrase for phrase, _ in read_rows("concepts.tsv"))]
     choices = random.Random(0)
     topics = [" ".join(choices.sample(phrases, 2)) for _ in range(TOPICS)]

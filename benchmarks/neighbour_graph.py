@@ -11,7 +11,7 @@ made up: points around 2,000 centres, 384 components, in memory; their time is t
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +121,8 @@ async def mending(engine: Engine, name: str) -> None:
     generator = np.random.default_rng(0)
     rows = []
     for share in SHARES:
-        before = await stored(engine, name)
-        count = max(3, round(share * len(before)))
-        await changed(engine, name, [*before], count, generator)
+        before = await vectors_of(engine, name)
+        await changed(engine, name, before, round(share * len(before)), generator)
         mended = await update_graph(engine, name)
         nodes, vectors = await stored(engine, name), await vectors_of(engine, name)
         own = recall(nodes, vectors)
@@ -148,11 +147,13 @@ async def mending(engine: Engine, name: str) -> None:
     print(table(columns, rows))
 
 
-async def changed(engine: Engine, name: str, ids: Sequence[str], count: int, generator: np.random.Generator) -> None:
-    """Write new documents, give others another's vector a little turned, and delete some."""
+async def changed(
+    engine: Engine, name: str, vectors: Mapping[str, Float32], count: int, generator: np.random.Generator
+) -> None:
+    """Write new documents, turn the vectors of others a little, and delete some; a third each."""
     part = max(1, count // 3)
+    ids = [*vectors]
     drawn = [ids[at] for at in generator.choice(len(ids), 3 * part, replace=False)]
-    vectors = await vectors_of(engine, name)
     lines: list[bytes] = []
     for place, one in enumerate(drawn[: 2 * part]):
         turned = vectors[one] + 0.015 * generator.standard_normal(vectors[one].shape)
@@ -251,6 +252,11 @@ def memory(kind: str) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{kind}:"))
 
 
+def forget_peak() -> None:
+    """Count the peak of this process's memory from here on."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
 def made_up() -> None:
     """Build the graph of many made-up vectors in this process."""
     generator = np.random.default_rng(0)
@@ -259,7 +265,7 @@ def made_up() -> None:
     vectors += generator.standard_normal(vectors.shape).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     before = memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is counted from here on
+    forget_peak()
     began = time.perf_counter()
     graph = build(vectors)
     seconds = time.perf_counter() - began

@@ -89,10 +89,10 @@ async def fill(engine: Engine, index: str, *, groups: int = GROUPS, blobs: Blobs
     await engine.refresh(index)
 
 
-async def bulk(engine: Engine, index: str, lines: Sequence[bytes]) -> None:
-    """Write lines of a bulk, few at a time; every one must be taken."""
-    for start in range(0, len(lines), 40):
-        items = await engine.bulk(index, lines[start : start + 40])
+async def bulk(engine: Engine, index: str, lines: Sequence[bytes], *, at_once: int = 40) -> None:
+    """Write lines of a bulk, an even number at once; every document must be taken."""
+    for start in range(0, len(lines), at_once):
+        items = await engine.bulk(index, lines[start : start + at_once])
         assert all(item.ok for item in items), next(item.error for item in items if not item.ok)
 
 

@@ -7,9 +7,9 @@ Changes of the index during a build are found by `_seq_no` in the first update.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from es_ttc.reranking.graph.build import method_for, steps
 from es_ttc.reranking.graph.neighbours import Numbers
 from es_ttc.reranking.index_graph.build_lock import acquire_build_lock, deletable, heartbeat, require_ours
 from es_ttc.reranking.index_graph.store import GraphNode, pages, save, serving_graph, switch, write_nodes
-from es_ttc.reranking.index_graph.vectors import VectorDocument, VectorSource
+from es_ttc.reranking.index_graph.vectors import VectorSource
+from es_ttc.vectors.tokens import Float32
 
 Builder = Literal["vectors", "engine"]
 
@@ -53,6 +54,14 @@ class BuildProgress:
 
 
 Report = Callable[[BuildProgress], None]
+
+
+class _Vectors(NamedTuple):
+    """Ids and content hashes of n documents, and their vectors, ``(n, d)``."""
+
+    ids: list[str]
+    hashes: list[str]
+    matrix: Float32
 
 
 async def build_graph(
@@ -110,65 +119,64 @@ async def _fill(
 ) -> None:
     """Write the neighbours of all documents that are not in the graph yet."""
     began = time.monotonic()
-    documents = await _read(corpus, settled, built, report)
+    read = await _read(corpus, settled, built, report)
     built.seconds["reading"] = time.monotonic() - began
     await engine.refresh(built.graph)
     known = {node.id: node.hash async for page in pages(engine, built.graph) for node in page}
-    todo = np.array([at for at, one in enumerate(documents) if known.get(one.id) != one.hash], np.int32)
-    built.resumed = len(documents) - len(todo)
-    built.doing, built.done, built.total = "finding neighbours", built.resumed, len(documents)
+    todo = [at for at, one in enumerate(zip(read.ids, read.hashes, strict=True)) if known.get(one[0]) != one[1]]
+    built.resumed = len(read.ids) - len(todo)
+    built.doing, built.done, built.total = "finding neighbours", built.resumed, len(read.ids)
     report(built)
-    async for nodes in _neighbours(corpus, documents, todo, meta):
+    async for nodes in _neighbours(corpus, read, np.array(todo, np.int32), meta):
         await write_nodes(engine, built.graph, nodes)
         built.done += len(nodes)
         report(built)
-    await write_nodes(engine, built.graph, [], known.keys() - {one.id for one in documents})
+    await write_nodes(engine, built.graph, [], known.keys() - set(read.ids))
     await engine.refresh(built.graph)
 
 
-async def _read(
-    corpus: VectorSource, settled: dict[int, int], built: BuildProgress, report: Report
-) -> list[VectorDocument]:
+async def _read(corpus: VectorSource, settled: dict[int, int], built: BuildProgress, report: Report) -> _Vectors:
     """Read every document that has a vector."""
     built.total = await corpus.count()
     report(built)
-    documents: dict[str, VectorDocument] = {}
+    hashes: dict[str, str] = {}
+    parts: list[Float32] = []
     async for page in corpus.read({}, settled):
+        vectors: list[Float32] = []
         for one in page:
             if one.vector is None:
                 continue
-            if one.id in documents:
+            if one.id in hashes:
                 raise InvalidRequest(
                     f"index [{corpus.source}] has several documents of id [{one.id}], apart by their routing: a graph "
                     "names its documents by id alone"
                 )
-            documents[one.id] = one
-        built.done = len(documents)
+            hashes[one.id] = str(one.hash)
+            vectors.append(one.vector)
+        if vectors:
+            parts.append(np.stack(vectors))
+        built.done = len(hashes)
         report(built)
-    return list(documents.values())
+    return _Vectors([*hashes], [*hashes.values()], np.concatenate(parts) if parts else np.empty((0, 0), np.float32))
 
 
 async def _neighbours(
-    corpus: VectorSource, documents: Sequence[VectorDocument], todo: Numbers, meta: GraphMeta
+    corpus: VectorSource, read: _Vectors, todo: Numbers, meta: GraphMeta
 ) -> AsyncIterator[list[GraphNode]]:
     """Yield documents with their neighbours, in batches."""
     if not len(todo):
         return
+    ids, hashes, vectors = read
     if meta.builder == "engine":
         for start in range(0, len(todo), 256):
-            some = [documents[at] for at in todo[start : start + 256].tolist()]
-            with_vectors = [(one.id, one.vector) for one in some if one.vector is not None]
-            found = await corpus.nearest(with_vectors, meta.params.degree)
-            yield [GraphNode(one.id, str(one.hash), tuple(ids)) for one, ids in zip(some, found, strict=True)]
+            some = todo[start : start + 256].tolist()
+            found = await corpus.nearest([(ids[at], vectors[at]) for at in some], meta.params.degree)
+            yield [GraphNode(ids[at], hashes[at], tuple(others)) for at, others in zip(some, found, strict=True)]
         return
-    vectors = np.stack([one.vector for one in documents if one.vector is not None])
-    ids = [one.id for one in documents]
     computing = steps(vectors, todo, meta.params, "exact" if meta.builder == "exact" else "hnsw")
     while (step := await asyncio.to_thread(next, computing, None)) is not None:
         rows, table = step
         yield [
-            GraphNode(
-                ids[at], str(documents[at].hash), tuple(ids[other] for other in row if other != ABSENT), vectors[at]
-            )
+            GraphNode(ids[at], hashes[at], tuple(ids[other] for other in row if other != ABSENT), vectors[at])
             for at, row in zip(rows.tolist(), table.tolist(), strict=True)
         ]
