@@ -17,7 +17,7 @@ import orjson
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from benchmarks.served import WINDOW, Gateway
+from benchmarks.served import WINDOW, Gateway, free_port
 from es_ttc.engine.http import open_session
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
@@ -101,7 +101,7 @@ def running(what: What, engine: str, *, answer: bytes = b"") -> Iterator[Gateway
         engine: The engine's URL.
         answer: What :class:`Constant` answers.
     """
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "benchmarks.bare_servers", what, "--engine", engine, "--port", str(port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
@@ -159,13 +159,6 @@ async def _send_json(send: Send, body: bytes) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
 
 
 def _listens(port: int) -> bool:

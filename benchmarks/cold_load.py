@@ -21,11 +21,10 @@ import numpy as np
 import orjson
 
 from benchmarks.common import heading, table
-from benchmarks.served import DIMS, ENCODER, QUERY, bulk, delete, features, gateway, opened
+from benchmarks.served import DIMS, ENCODER, QUERY, bulk, features, gateway, make_index, opened
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.node import process
 from es_ttc.engine.node.spec import NodeSpec
-from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import Settings
 
@@ -69,8 +68,7 @@ async def _fill(url: str, documents: int, tokens: int) -> None:
     matrices = [matrix / np.linalg.norm(matrix, axis=1, keepdims=True) for matrix in matrices]
     spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",))
     async with opened(url) as engine:
-        await delete(engine, INDEX)
-        await create_index(engine, INDEX, spec, IndexOptions(shards=1, replicas=0))
+        await make_index(engine, INDEX, spec)
         for start in range(0, documents, _TOGETHER):
             lines: list[bytes] = []
             for number in range(start, min(start + _TOGETHER, documents)):

@@ -29,12 +29,11 @@ from matplotlib.ticker import LogLocator
 
 from benchmarks.common import heading, table
 from benchmarks.figures import BAR, INK, MUTED, STRONG, figure, save
-from benchmarks.served import ENCODER, Client, bulk, delete, features_of_all, gateway, opened, percentiles
+from benchmarks.served import ENCODER, Client, bulk, features_of_all, gateway, percentiles, temporary_index
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.ingest.encode import action_lines
 from es_ttc.index.mappings.contents import stored_bytes
-from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.merging import merge_segments
 from es_ttc.index.mappings.spec import RESIDUAL_BITS, Codec, IndexSpec
 from es_ttc.lab.demo.files import read_lines, read_rows
@@ -165,16 +164,10 @@ async def _grown(url: str, made: Made, codec: Codec, sizes: Sequence[int], large
         load_encoder(ENCODER).identity, text_fields=("text",), codec=codec, codebook=_codebook(made, codec)
     )
     found = []
-    async with opened(url) as engine:
-        await delete(engine, INDEX)
-        await create_index(engine, INDEX, spec, IndexOptions(shards=1, replicas=0))
-        try:
-            for before, size in pairwise([0, *sizes]):
-                found.append(await _size(engine, url, made, spec, range(before, size), largest_graph))
-                print(f"{codec}: {found[-1]}", file=sys.stderr, flush=True)
-        finally:
-            await delete_graphs(engine, INDEX)
-            await delete(engine, INDEX)
+    async with temporary_index(url, INDEX, spec) as engine:
+        for before, size in pairwise([0, *sizes]):
+            found.append(await _size(engine, url, made, spec, range(before, size), largest_graph))
+            print(f"{codec}: {found[-1]}", file=sys.stderr, flush=True)
     return found
 
 

@@ -21,14 +21,13 @@ import orjson
 
 from benchmarks.common import heading, table
 from benchmarks.corpus_size import MEBIBYTE, Made, made_topics
-from benchmarks.neighbour_graph import NEAREST, changed, forget_peak, memory, recall, stored, vectors_of
-from benchmarks.served import ENCODER, Client, bulk, delete, gateway, opened, percentiles
+from benchmarks.neighbour_graph import NEAREST, changed, forget_peak, memory, recall, stored, vectors_of, walk_searches
+from benchmarks.served import ENCODER, Client, bulk, gateway, percentiles, temporary_index
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.ingest.encode import DocumentFeatures, action_lines
 from es_ttc.index.mappings.contents import stored_bytes
-from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.merging import merge_segments
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.reranking.index_graph import build_graph, delete_graphs, update_graph
@@ -89,9 +88,8 @@ def main() -> None:
     arguments = parser.parse_args()
     made = made_topics()
     sizes = asyncio.run(_grown(arguments.engine, made, sorted(arguments.sizes)))
-    print(
-        heading("The neighbour graph by size", data="made vectors around 2,000 topics", packages=("numpy", "usearch"))
-    )
+    data = f"made vectors around {len(made.topics):,} topics"
+    print(heading("The neighbour graph by size", data=data, packages=("numpy", "usearch")))
     columns = ("documents", "built by", "s", "of it reading", "MiB at most", "MiB stored", f"recall@{NEAREST}")
     print(table((*columns, "in two steps"), [_build_row(one) for one in sizes]))
     print(table(("documents", "update s", "documents read", "rewired", *_walk_columns()), map(_use_row, sizes)))
@@ -100,17 +98,11 @@ def main() -> None:
 async def _grown(url: str, made: Made, sizes: Sequence[int]) -> list[Size]:
     spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",), tokens="none")
     found = []
-    async with opened(url) as engine:
-        await delete(engine, INDEX)
-        await create_index(engine, INDEX, spec, IndexOptions(shards=1, replicas=0))
-        try:
-            for before, size in pairwise([0, *sizes]):
-                await _write(engine, made, spec, range(before, size))
-                found.append(await _size(engine, url, made, size))
-                print(found[-1], file=sys.stderr, flush=True)
-        finally:
-            await delete_graphs(engine, INDEX)
-            await delete(engine, INDEX)
+    async with temporary_index(url, INDEX, spec) as engine:
+        for before, size in pairwise([0, *sizes]):
+            await _write(engine, made, spec, range(before, size))
+            found.append(await _size(engine, url, made, size))
+            print(found[-1], file=sys.stderr, flush=True)
     return found
 
 
@@ -167,19 +159,9 @@ def _walked(url: str, made: Made) -> dict[str, Walk]:
 
 
 def _searches(client: Client, made: Made, method: str) -> Walk:
-    times, waits = [], []
-    for turn in range(2):  # the second time, features are in memory
-        for topic in made.topics[:QUERIES]:
-            section = {"method": method, "query_text": topic, "params": {"reranker": "dense", "budget": WINDOW}}
-            rescore = {"window_size": WINDOW, "ttc": section}
-            body = orjson.dumps({"query": {"match": {"text": topic}}, "_source": False, "rescore": rescore})
-            started = time.perf_counter()
-            answer = client.search(body, INDEX)
-            assert answer["ttc"]["applied"], answer["ttc"]
-            if turn:
-                times.append((time.perf_counter() - started) * 1000)
-                waits.append(answer["ttc"]["took"].get("graph", 0.0))
-    return Walk(percentiles(times), percentiles(waits))
+    queries = {topic: {"match": {"text": topic}} for topic in made.topics[:QUERIES]}
+    walks = walk_searches(client, INDEX, queries, method, params={"reranker": "dense", "budget": WINDOW})
+    return Walk(percentiles([one.ms for one in walks]), percentiles([one.graph_ms for one in walks]))
 
 
 def _build_row(one: Size) -> tuple[str, ...]:

@@ -13,13 +13,14 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
 import orjson
 
 from benchmarks.common import heading, table
+from benchmarks.served import WINDOW, Client
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
@@ -213,29 +214,59 @@ def recall(nodes: dict[str, GraphNode], vectors: dict[str, Float32]) -> tuple[fl
     return float(np.mean(one_step)), float(np.mean(two_steps))
 
 
+class WalkSearch(NamedTuple):
+    """One search by a method that may walk.
+
+    Attributes:
+        ms: Its time.
+        graph_ms: Time in which it waited for the graph.
+        outside: Documents from outside the window that were reranked.
+    """
+
+    ms: float
+    graph_ms: float
+    outside: int
+
+
+def walk_searches(
+    client: Client, index: str, queries: Mapping[str, Mapping[str, Any]], method: str, **section: Any
+) -> list[WalkSearch]:
+    """Search with a window of :data:`WINDOW` and all features in memory.
+
+    Args:
+        client: A client of the gateway.
+        index: The index.
+        queries: The engine's query for each text.
+        method: The method.
+        section: What else the request's section says.
+    """
+    found: list[WalkSearch] = []
+    for _ in range(2):  # the first time reads the features
+        found = []
+        for text, clause in queries.items():
+            ttc = {"method": method, "query_text": text, **section}
+            body = orjson.dumps({"query": clause, "_source": False, "rescore": {"window_size": WINDOW, "ttc": ttc}})
+            began = time.perf_counter()
+            answer = client.search(body, index)["ttc"]
+            ms = (time.perf_counter() - began) * 1000
+            assert answer["applied"], answer
+            found.append(WalkSearch(ms, answer["took"].get("graph", 0.0), answer["walk"].get("outside", 0)))
+    return found
+
+
 def walking(url: str, name: str, collection: Collection, encoder: Encoder, queries: int) -> None:
     """Measure what reading the graph adds to a search: 100 documents, judged by spectral, warm."""
-    from tests.serving.client import call
-
     settings = GatewaySettings(engine=url, port=0, default_timeout_ms=60_000)
+    texts = list(collection.queries.values())[:queries]
+    clauses = {text: matching(text, ("text",)) for text in texts}
     rows = []
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+    with (
+        running_gateway(settings, load=lambda _name, _folder: encoder) as gateway,
+        Client(gateway) as client,
+    ):
         for method in ("rr", "rgs", "gar", "slidegar"):
-            took: list[tuple[float, float, int]] = []
-            for _ in range(2):  # the second time features are in memory
-                took = []
-                for text in list(collection.queries.values())[:queries]:
-                    section = {"method": method, "query_text": text, "timeout": "60s"}
-                    body = {
-                        "query": matching(text, ("text",)),
-                        "_source": False,
-                        "rescore": {"window_size": 100, "ttc": section},
-                    }
-                    began = time.perf_counter()
-                    answer = call(gateway, "POST", f"/{name}/_search", body).json()
-                    ms = (time.perf_counter() - began) * 1000
-                    took.append((ms, answer["ttc"]["took"].get("graph", 0.0), answer["ttc"]["walk"].get("outside", 0)))
-            whole, graph, outside = (np.array(column) for column in zip(*took, strict=True))
+            walks = walk_searches(client, name, clauses, method, timeout="60s")
+            whole, graph, outside = (np.array(column) for column in zip(*walks, strict=True))
             rows.append(
                 (
                     method, *(f"{np.percentile(whole, p):.0f}" for p in (50, 95)),

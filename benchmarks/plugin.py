@@ -10,7 +10,6 @@ whose features are in its memory. The long run is :mod:`benchmarks.plugin_long`.
 import argparse
 import asyncio
 import secrets
-import socket
 from typing import Any
 
 from pydantic import SecretStr
@@ -25,6 +24,7 @@ from benchmarks.served import (
     Client,
     answered,
     fill,
+    free_port,
     gateway,
     opened,
     percentiles,
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     parser.add_argument("--long", type=float, default=0.0, help="seconds of the long run; 0 leaves it out")
     arguments = parser.parse_args()
-    token, port = secrets.token_hex(16), _free_port()
+    token, port = secrets.token_hex(16), free_port()
     plugin = Plugin.of(
         None, "opensearch", f"http://127.0.0.1:{port}", SecretStr(token), timeout="30s", max_timeout="30s"
     )
@@ -71,13 +71,6 @@ async def _fill(url: str) -> None:
         await fill(engine, INDEX)
         spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",))
         await create_index(engine, plugin_long.WRITTEN, spec, IndexOptions(shards=1, replicas=0))
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def _report(engine: str, through: str, seconds: float) -> None:

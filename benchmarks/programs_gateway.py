@@ -18,11 +18,10 @@ import psutil
 
 from benchmarks.common import heading, table
 from benchmarks.programs_window import COUNTS, chunks_of, unit
-from benchmarks.served import DIMS, ENCODER, Client, Gateway, bulk, delete, gateway, opened
+from benchmarks.served import DIMS, ENCODER, Client, Gateway, bulk, delete, gateway, make_index, opened
 from es_ttc.encoders import load_encoder
 from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.ingest.encode import DocumentFeatures, action_lines
-from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
 
@@ -65,8 +64,7 @@ async def _fill(url: str, index: str) -> str:
     spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",), tokens="none", chunks=True)
     random = np.random.default_rng(1)
     async with opened(url) as engine:
-        await delete(engine, index)
-        await create_index(engine, index, spec, IndexOptions(shards=1, replicas=0))
+        await make_index(engine, index, spec)
         for group in range(GROUPS):
             lines: list[bytes] = []
             for number in range(WINDOW):

@@ -7,6 +7,7 @@ import asyncio
 import http.client
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.ingest.encode import DocumentFeatures, action_lines, stored_tokens, token_features
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import Blobs, IndexSpec
+from es_ttc.reranking.index_graph import delete_graphs
 from es_ttc.settings import EngineSettings
 from es_ttc.vectors.tokens import Float32
 
@@ -76,11 +78,28 @@ async def delete(engine: Engine, *indices: str) -> None:
             await engine.delete_index(index)
 
 
+async def make_index(engine: Engine, index: str, spec: IndexSpec) -> None:
+    """Make an index anew: one shard, no replica."""
+    await delete(engine, index)
+    await create_index(engine, index, spec, IndexOptions(shards=1, replicas=0))
+
+
+@asynccontextmanager
+async def temporary_index(url: str, index: str, spec: IndexSpec) -> AsyncIterator[Engine]:
+    """Connect to the engine and make an index anew; delete it and its graphs at the end."""
+    async with opened(url) as engine:
+        await make_index(engine, index, spec)
+        try:
+            yield engine
+        finally:
+            await delete_graphs(engine, index)
+            await delete(engine, index)
+
+
 async def fill(engine: Engine, index: str, *, groups: int = GROUPS, blobs: Blobs = "doc_values") -> None:
     """Make the index anew: groups of :data:`WINDOW` documents, each found by a word of its own."""
-    await delete(engine, index)
     spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",), blobs=blobs)
-    await create_index(engine, index, spec, IndexOptions(shards=1, replicas=0))
+    await make_index(engine, index, spec)
     for group in range(groups):
         lines: list[bytes] = []
         for name, text, matrix in documents(group):
@@ -127,6 +146,14 @@ def _offsets(tokens: int) -> NDArray[np.int32]:
     """Return the places of tokens of four characters each in the first field."""
     starts = 4 * np.arange(tokens)
     return np.stack([np.zeros_like(starts), starts, starts + 4], axis=1).astype(np.int32)
+
+
+def free_port() -> int:
+    """Return a port on which nothing listens."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
 
 
 @contextmanager

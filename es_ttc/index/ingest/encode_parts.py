@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import NamedTuple, Protocol, Self, TypeAlias
 
-from es_ttc.common.child_process import ChildProcess, ChildProcessEnded
+from es_ttc.common.child_calls import ChildProcess, ChildProcessEnded
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EncoderError, EncoderMismatch
 from es_ttc.index.ingest.encode import action_lines, encode_apart, features_of

@@ -123,7 +123,8 @@ async def _fill(
     built.seconds["reading"] = time.monotonic() - began
     await engine.refresh(built.graph)
     known = {node.id: node.hash async for page in pages(engine, built.graph) for node in page}
-    todo = [at for at, one in enumerate(zip(read.ids, read.hashes, strict=True)) if known.get(one[0]) != one[1]]
+    contents = zip(read.ids, read.hashes, strict=True)
+    todo = [at for at, (identifier, content) in enumerate(contents) if known.get(identifier) != content]
     built.resumed = len(read.ids) - len(todo)
     built.doing, built.done, built.total = "finding neighbours", built.resumed, len(read.ids)
     report(built)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import psutil
 import pytest
 
-from es_ttc.common.child_process import ChildProcess, ChildProcessEnded
+from es_ttc.common.child_calls import ChildProcess, ChildProcessEnded
 from es_ttc.errors import EncoderError
 
 Child: TypeAlias = ChildProcess[float, tuple[int, float]]
