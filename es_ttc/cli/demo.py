@@ -1,8 +1,6 @@
 """`es-ttc demo`: a real engine, real text, a ranking table, queries before and after, and a prompt to search."""
 
-import asyncio
 import os
-import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -24,6 +22,7 @@ from es_ttc.cli.serve import page_address
 from es_ttc.cli.steps import Steps
 from es_ttc.cli.views import Comparison, Row, listing, method_table
 from es_ttc.cli.views import answer as shown
+from es_ttc.common.interruption import InterruptibleRunner, interruptible
 from es_ttc.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class DemoSession:
         exhibits: The collections, each in its index.
     """
 
-    runner: asyncio.Runner
+    runner: InterruptibleRunner
     client: "Engine"
     gateway: str
     engine: str
@@ -121,8 +120,7 @@ def demo(serving: bool, no_prompt: bool, keep: bool, engine: str | None, as_json
     settings = GatewaySettings(**given(engine=engine, encoder=ENCODER, host="127.0.0.1", port=0))
     began = time.perf_counter()
     with ExitStack() as stack:
-        # A polite kill takes everything down, as Ctrl-C does.
-        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
+        stack.enter_context(interruptible())  # SIGTERM takes everything down, as Ctrl-C does
         steps = Steps(console)
         console.print(Text(INTRODUCTION, FAINT))
         beside = stack.enter_context(ThreadPoolExecutor(max_workers=1))
@@ -182,7 +180,7 @@ def _set_up(
     from es_ttc.encoders import CachedEncoder
     from es_ttc.engine.connect import connect
 
-    runner = stack.enter_context(asyncio.Runner())
+    runner = stack.enter_context(InterruptibleRunner())
     engine = runner.run(connect(settings))
     stack.callback(lambda: runner.run(engine.close()))
     found = runner.run(engine.capabilities())
@@ -215,7 +213,7 @@ def _gateway(settings: GatewaySettings, encoder: "Encoder") -> AbstractContextMa
 def _exhibit(
     stack: ExitStack,
     steps: Steps,
-    runner: asyncio.Runner,
+    runner: InterruptibleRunner,
     engine: "Engine",
     encoder: "Encoder",
     collection: "Collection",

@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
-from es_ttc.cli.evaluating import cached_encoder, interruptible, stages
+from es_ttc.cli.evaluating import cached_encoder, stages
+from es_ttc.common.interruption import interruptible
 from es_ttc.common.private_files import private_umask
 from es_ttc.errors import InvalidRequest
 from es_ttc.settings import LlmSettings, Settings

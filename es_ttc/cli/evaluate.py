@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
-from es_ttc.cli.evaluating import cached_encoder, interruptible, stages, window_option
+from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judge_options import judgements_option, load_judged, require_one_source, with_llm_flag
 from es_ttc.cli.options import (
     JsonObjectType,
@@ -25,6 +25,7 @@ from es_ttc.cli.options import (
     max_tokens_option,
     ranking_models_option,
 )
+from es_ttc.common.interruption import interruptible
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.settings import Settings
 

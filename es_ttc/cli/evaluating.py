@@ -1,6 +1,5 @@
-"""Shared parts of the commands that measure methods on collections: the window, the encoder, progress, interruption."""
+"""Shared parts of the commands that measure methods on collections: the window, the encoder, progress."""
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -66,19 +65,3 @@ def stages(collection: str) -> "Iterator[Progress]":
             bars.update(tasks[what], completed=done, total=total)
 
         yield progress
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C, so that a temporary index is deleted."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(*_: object) -> None:
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a background job of a shell ignores Ctrl-C
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.raise_signal(signal.SIGINT)

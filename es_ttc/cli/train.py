@@ -21,10 +21,11 @@ from es_ttc.cli.common import (
     stderr,
     stdout,
 )
-from es_ttc.cli.evaluating import cached_encoder, interruptible, stages
+from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.train_late import late
 from es_ttc.cli.train_options import PIPED_WIDTH, data_argument, loop_of, reporter, require_torch, training_options
 from es_ttc.cli.train_rank import rank
+from es_ttc.common.interruption import interruptible
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from es_ttc.cli.common import print_json, progress_bar, stderr, stdout
-from es_ttc.cli.evaluating import interruptible, stages
+from es_ttc.cli.evaluating import stages
 from es_ttc.cli.options import examples
 from es_ttc.cli.train_options import PIPED_WIDTH, data_argument, loop_of, reporter, require_torch, training_options
-from es_ttc.encoders.packages import missing_package
+from es_ttc.common.interruption import interruptible
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -144,6 +144,8 @@ def late(
 def _require_libraries() -> None:
     require_torch()
     if importlib.util.find_spec("sentence_transformers") is None:
+        from es_ttc.encoders.packages import missing_package
+
         raise missing_package("sentence-transformers", "es-ttc[train]")
 
 

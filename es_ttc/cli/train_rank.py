@@ -12,11 +12,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from es_ttc.cli.common import adapter_flag, encoder_flag, json_flag, print_json, stderr, stdout
-from es_ttc.cli.evaluating import interruptible, stages, window_option
+from es_ttc.cli.evaluating import stages, window_option
 from es_ttc.cli.judged import JudgedQueries, index_options
 from es_ttc.cli.options import examples
 from es_ttc.cli.tune import require_other_queries
 from es_ttc.cli.tune_blend import folds_of, interval_text, told_of_file
+from es_ttc.common.interruption import interruptible
 from es_ttc.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
-from es_ttc.cli.evaluating import cached_encoder, interruptible, stages, window_option
+from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judge_options import judgements_option, require_one_source, with_llm_flag
 from es_ttc.cli.judged import JudgedQueries, index_options
 from es_ttc.cli.options import JsonObjectType, first_pass_option
+from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
 from es_ttc.settings import Settings
 

@@ -11,8 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from es_ttc.cli.common import print_json, stderr
-from es_ttc.cli.evaluating import interruptible, stages
+from es_ttc.cli.evaluating import stages
 from es_ttc.cli.judged import JudgedQueries
+from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -1,10 +1,12 @@
 """Documents through the whole pipeline into real engines, with the real encoder."""
 
 import asyncio
+import threading
 import tracemalloc
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,6 +19,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderMismatch, EngineError, InvalidRequest
 from es_ttc.index.ingest import DeadLetterList, Documents, IngestOptions, IngestResult, Inputs, encode_documents, ingest
 from es_ttc.index.ingest.bulk import BatchLimits
+from es_ttc.index.ingest.checkpoint import Checkpoint, IngestRunKey
 from es_ttc.index.mappings.calibration import calibrate
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.index import create_index, resolve_index
@@ -224,6 +227,31 @@ async def test_an_index_that_is_deleted_under_way_is_noticed(engine: Engine, ind
 
     with pytest.raises(EngineError, match="deleted or replaced"):
         await ingest(engine, index, Inputs([Documents(documents())]), encoder, dead_letters=DeadLetterList())
+
+
+async def test_one_that_is_cancelled_while_it_skips_what_is_done_ends_its_threads(
+    engine: Engine, index: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    endless = 10**12
+    loop, skipping, before = asyncio.get_running_loop(), asyncio.Event(), set(threading.enumerate())
+
+    def documents() -> Iterator[dict[str, Any]]:
+        for number in range(endless):
+            if number == 1000:
+                loop.call_soon_threadsafe(skipping.set)
+            yield {"_id": "1", "text": "one"}
+
+    checkpoint = Checkpoint(tmp_path / "checkpoint", "run-1", IngestRunKey("x", "uuid", "m", None, ()), endless)
+    inputs, letters = Inputs([Documents(documents())]), DeadLetterList()
+    task = asyncio.create_task(ingest(engine, index, inputs, encoder, dead_letters=letters, checkpoint=checkpoint))
+    await skipping.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("ingest-"):
+            thread.join(60)
+            assert not thread.is_alive(), thread.name
 
 
 async def test_a_calibrated_index_takes_further_documents(engine: Engine, index: str, encoder: Encoder) -> None:

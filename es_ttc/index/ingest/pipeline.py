@@ -231,10 +231,29 @@ class _IngestRun:
         self.saved = 0.0
         self.started = 0.0
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="ingest-read")
+        self.ended = False
 
     async def run(self, rejected_before: Collection[int]) -> IngestResult:
         self.started = self.saved = time.monotonic()
-        await self._threaded(self._skip_settled, frozenset(rejected_before))
+        try:
+            await self._skip_and_write(frozenset(rejected_before))
+        finally:
+            self.ended = True
+            self.threads.shutdown(wait=False, cancel_futures=True)
+            self.encoders.close()
+            self._save()
+        await self.engine.refresh(self.index)
+        await self._check_index()
+        self.outcome.repeated = self.ids.repeated
+        self.outcome.missing, self.outcome.missing_ids = await missing_from(self.engine, self.index, self.ids)
+        if self.checkpoint:
+            self.checkpoint.remove()
+        self._report_progress()
+        return self.outcome
+
+    async def _skip_and_write(self, rejected_before: frozenset[int]) -> None:
+        """Skip the records that are done, and write the others."""
+        await self._threaded(self._skip_settled, rejected_before)
         capabilities = await self.engine.capabilities()
         self.max_bytes = int(capabilities.max_content_length * 0.95)
         await self.unchanged.start()
@@ -249,18 +268,6 @@ class _IngestRun:
                 stages.create_task(self._write(actions))
         except BaseExceptionGroup as group:
             raise cause_of(group) from None
-        finally:
-            self.threads.shutdown(wait=False, cancel_futures=True)
-            self.encoders.close()
-            self._save()
-        await self.engine.refresh(self.index)
-        await self._check_index()
-        self.outcome.repeated = self.ids.repeated
-        self.outcome.missing, self.outcome.missing_ids = await missing_from(self.engine, self.index, self.ids)
-        if self.checkpoint:
-            self.checkpoint.remove()
-        self._report_progress()
-        return self.outcome
 
     async def _check_index(self) -> None:
         """Detect an index that was deleted meanwhile: engines create one of that name again, with guessed mappings."""
@@ -362,6 +369,8 @@ class _IngestRun:
     def _skip_settled(self, rejected: frozenset[int]) -> None:
         """Read the ids of records that an earlier run has done, for the check at the end."""
         for sequence, record in islice(self.records, self.settled.position):
+            if self.ended:  # the process would end only after millions of records
+                return
             try:
                 identifier = id_of(record, self.options.id_field)
             except InvalidRequest:  # rejected in that run too, whether or not its dead letter still exists

@@ -1,12 +1,12 @@
 """A collection of the demonstration in a real engine: filled, measured, taken away again."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 
+from es_ttc.common.interruption import InterruptibleRunner
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
@@ -99,7 +99,7 @@ async def _make_room(engine: Engine, name: str) -> None:
 
 
 def measure(
-    runner: asyncio.Runner, client: Engine, exhibit: Exhibit, encoder: Encoder, progress: Progress = silent
+    runner: InterruptibleRunner, client: Engine, exhibit: Exhibit, encoder: Encoder, progress: Progress = silent
 ) -> CollectionResult:
     """Run every method on every query through the gateway, and compare them.
 

@@ -1,6 +1,5 @@
 """The methods in memory, on exact arrays: the same rescorer objects that serve queries, without engine or HTTP."""
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_ttc.common.interruption import InterruptibleRunner
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.evaluation.adaptive_reranking import MemoryGraph, rerank
 from es_ttc.lab.evaluation.bm25 import Bm25
@@ -178,7 +178,7 @@ class MemorySearcher:
         def windows(documents: Positions, wanted: frozenset[Feature]) -> Window:
             return features.window(documents, np.zeros(len(documents), np.float32), wanted)
 
-        with asyncio.Runner() as runner:
+        with InterruptibleRunner() as runner:
 
             def retrieve(query: Query) -> Ranking:
                 search = MemorySearch(matrices, windows, details=False)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from es_ttc.common.interruption import InterruptibleRunner
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
@@ -70,7 +71,7 @@ class EngineSearcher:
 
     def __init__(
         self,
-        runner: asyncio.Runner,
+        runner: InterruptibleRunner,
         client: Engine,
         product: Product,
         index: str,
@@ -238,7 +239,7 @@ class SearchedIndex:
         beside: Whether its vectors are in a side index.
     """
 
-    runner: asyncio.Runner
+    runner: InterruptibleRunner
     engine: Engine
     name: str
     spec: IndexSpec
@@ -278,7 +279,7 @@ def temporary_index(
         EngineError: A document was rejected, so that the figures would not be those of the collection.
     """
     name = f"es-ttc-evaluate-{uuid.uuid4().hex[:12]}"
-    with asyncio.Runner() as runner:
+    with InterruptibleRunner() as runner:
         engine = runner.run(connect(settings))
         try:
             report = partial(progress, "indexing documents")
@@ -299,7 +300,7 @@ def existing_index(settings: EngineSettings, name: str) -> Iterator[SearchedInde
     Raises:
         InvalidRequest: It does not exist, or has no features.
     """
-    with asyncio.Runner() as runner:
+    with InterruptibleRunner() as runner:
         engine = runner.run(connect(settings))
         try:
             located = runner.run(alike_locations(engine, name))
