@@ -31,7 +31,6 @@ from es_ttc.cli.tune import tune
 from es_ttc.cli.ui import ui
 from es_ttc.cli.worker import worker
 from es_ttc.common.process_arguments import hide_credentials
-from es_ttc.engine.exchange import Unreachable
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.logs import configure_logs
 from es_ttc.settings import wrong_setting
@@ -116,7 +115,7 @@ def run(arguments: list[str]) -> int:
     except EsTtcError as error:
         if debug:
             raise
-        return _fail(f"{error}{_NO_ENGINE if isinstance(error.__cause__, Unreachable) else ''}", 1)
+        return _fail(f"{error}{_NO_ENGINE if _is_unreachable(error) else ''}", 1)
     except Exception as error:
         if debug:
             raise
@@ -124,6 +123,13 @@ def run(arguments: list[str]) -> int:
             return _fail(problem, 1)
         return _fail(f"unexpected {type(error).__name__}: {error} (run `es-ttc --debug ...` for the traceback)", 1)
     return outcome if isinstance(outcome, int) else 0
+
+
+def _is_unreachable(error: EsTtcError) -> bool:
+    """Return whether the engine returned no response."""
+    from es_ttc.engine.exchange import Unreachable  # imports the HTTP client
+
+    return isinstance(error.__cause__, Unreachable)
 
 
 def _fail(sentence: str, status: int) -> int:

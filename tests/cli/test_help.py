@@ -1,5 +1,8 @@
 """Help without arguments, and its sections."""
 
+import subprocess
+import sys
+
 import pytest
 
 from es_ttc.cli.app import SECTIONS, cli, run
@@ -21,3 +24,10 @@ def test_a_bare_group_shows_its_help(group: str, capsys: pytest.CaptureFixture[s
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == f"Usage: es-ttc {group} [OPTIONS] COMMAND [ARGS]..."
     assert "Commands:" in lines
+
+
+def test_help_imports_only_what_the_command_line_needs() -> None:
+    heavy = {"aiohttp", "elasticsearch", "numpy", "onnxruntime", "opensearchpy", "torch", "transformers"}
+    program = f"import sys, es_ttc.cli.app; print(sorted({heavy} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
