@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from elastic_transport.client_utils import parse_cloud_id
 from yarl import URL
 
 from es_ttc.errors import ConfigurationError, InvalidRequest
@@ -146,6 +145,8 @@ def _url(part: str) -> URL:
 
 
 def _cloud_url(cloud_id: str) -> URL:
+    from elastic_transport.client_utils import parse_cloud_id  # imports HTTP clients that are not used otherwise
+
     problem = ConfigurationError("[engine] is neither an http or https URL nor a cloud id: copy it whole")
     try:
         found = parse_cloud_id(cloud_id).es_address

@@ -1,18 +1,12 @@
 """Connect to an engine of either product."""
 
-from collections.abc import Mapping
-
 from es_ttc.engine.addresses import engine_addresses
 from es_ttc.engine.client import ClientEngine
-from es_ttc.engine.elasticsearch import ElasticsearchEngine
-from es_ttc.engine.opensearch import OpenSearchEngine
 from es_ttc.engine.plain import engine_info
 from es_ttc.engine.protocol import Engine
 from es_ttc.engine.versions import Product, identify, neither
 from es_ttc.errors import ConfigurationError, EngineError, EngineUnavailable
 from es_ttc.settings import EngineSettings
-
-_ADAPTERS: Mapping[Product, type[ClientEngine]] = {"opensearch": OpenSearchEngine, "elasticsearch": ElasticsearchEngine}
 
 
 async def connect(settings: EngineSettings) -> Engine:
@@ -39,7 +33,18 @@ async def connect(settings: EngineSettings) -> Engine:
             f"[aws_region] is for Amazon OpenSearch Service, and [{url}] runs {version}: leave it out, and set "
             "[api_key] or [username]"
         )
-    return _ADAPTERS[version.product](settings, info)
+    return _adapter(version.product)(settings, info)
+
+
+def _adapter(product: Product) -> type[ClientEngine]:
+    """Import a product's adapter alone: its client takes most of the time of a short command."""
+    if product == "opensearch":
+        from es_ttc.engine.opensearch import OpenSearchEngine
+
+        return OpenSearchEngine
+    from es_ttc.engine.elasticsearch import ElasticsearchEngine
+
+    return ElasticsearchEngine
 
 
 def _explained(error: EngineError, url: str) -> EngineError:
