@@ -78,8 +78,9 @@ def test_tokens_that_the_rounding_cannot_tell_apart_are_told_apart(seed: int, sp
     np.testing.assert_allclose(found(query, tokens), greatest(query, tokens), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("vectors", [1, 9])
 @pytest.mark.parametrize("dims", [64, 520, 4096])
-def test_integers_do_not_overflow(dims: int, build: str) -> None:
+def test_integers_do_not_overflow(dims: int, vectors: int, build: str) -> None:
     signs = np.where(np.arange(dims) % 3 == 0, -1, 1)
     factor = np.float32(1 / (127 * np.sqrt(dims)))
     tokens = [
@@ -87,12 +88,47 @@ def test_integers_do_not_overflow(dims: int, build: str) -> None:
         TokenVectors(np.array([signs * -127], np.int8), np.full(1, factor)),
     ]
     atol = 1e-5 if build == "portable" else 1e-6  # it adds up floats, one component after the other
-    query = np.repeat((signs / np.sqrt(dims)).astype(np.float32)[None], 9, axis=0)
-    np.testing.assert_allclose(found(query, tokens), [[1.0] * 9, [-1.0] * 9], rtol=0, atol=atol)
+    query = np.repeat((signs / np.sqrt(dims)).astype(np.float32)[None], vectors, axis=0)
+    np.testing.assert_allclose(found(query, tokens), [[1.0] * vectors, [-1.0] * vectors], rtol=0, atol=atol)
 
 
-def test_zero_vectors_have_the_product_0() -> None:
-    query = np.zeros((7, 24), np.float32)
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    dims=st.one_of(st.integers(1, 200), st.sampled_from([256, 384, 1024])),
+    vectors=st.integers(1, 4),
+    peak=st.sampled_from([1.0, 30.0, 1000.0]),
+)
+def test_products_with_a_few_vectors_are_as_exact_as_float32(seed: int, dims: int, vectors: int, peak: float) -> None:
+    """These are multiplied in digits; one great component makes all of them coarser."""
+    random = np.random.default_rng(seed)
+    tokens = [quantise(unit_rows(random, 60, dims), "int8")]
+    query = unit_rows(random, vectors, dims)
+    query[:, dims // 2] *= peak
+    query /= np.linalg.norm(query, axis=1, keepdims=True)
+    np.testing.assert_allclose(found(query, tokens), greatest(query, tokens), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_products_with_what_is_not_finite_are_not_numbers(wrong: float) -> None:
+    """So that a window whose query could not be encoded is not ranked."""
+    query = unit_rows(np.random.default_rng(0), 2, 24)
+    query[1, 3] = wrong
+    products = found(query, [quantise(unit_rows(np.random.default_rng(1), 5, 24), "int8")])
+    assert np.isfinite(products[:, 0]).all()
+    assert not np.isfinite(products[:, 1]).any()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-36, 1e-42])
+def test_tiny_vectors_have_tiny_products(size: float) -> None:
+    query = unit_rows(np.random.default_rng(0), 1, 24) * np.float32(size)
+    products = found(query, [quantise(unit_rows(np.random.default_rng(1), 5, 24), "int8")])
+    assert (np.abs(products) <= size).all()
+
+
+@pytest.mark.parametrize("vectors", [2, 7])
+def test_zero_vectors_have_the_product_0(vectors: int) -> None:
+    query = np.zeros((vectors, 24), np.float32)
     tokens = [
         quantise(np.zeros((40, 24), np.float32), "int8"),
         quantise(unit_rows(np.random.default_rng(0), 9, 24), "int8"),

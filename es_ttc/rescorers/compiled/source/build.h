@@ -3,6 +3,7 @@
 #include "room.h"
 #include "transform.h"
 #include "smoothing.h"
+#include "digits.h"
 #include "products.h"
 #include "tiles.h"
 #include "greatest.h"

@@ -1,10 +1,11 @@
 /* Greatest cosines of documents with query vectors. */
 /* What a call computes in. */
 typedef struct {
+  query_vectors queries; /* those that are multiplied token by token */
   query_panels late;
   batch smoothed;
-  float *signals; /* LANES + 1 documents' products, (roles, longest) each: those of waiting jobs, and one more */
-  ptrdiff_t roles, longest;
+  float *signals; /* LANES + 1 documents' products, (roles, longest) each: those of waiting signals, and one more */
+  ptrdiff_t longest;
 } places;
 
 static ptrdiff_t tiled(const task *of) { return of->plain > FEW ? of->plain : 0; }
@@ -16,17 +17,21 @@ static places places_in(const task *of, cutter *room) {
     if (of->documents[k].length > p.longest) p.longest = of->documents[k].length;
     if (of->documents[k].size > size) size = of->documents[k].size;
   }
-  p.roles = of->roles - tiled(of);
-  p.signals = cut(room, sizeof(float) * (size_t)((LANES + 1) * p.roles * p.longest));
+  p.queries = vectors_in(of->queries, of->roles - tiled(of), of->dims, room);
+  p.signals = cut(room, sizeof(float) * (size_t)((LANES + 1) * p.queries.roles * p.longest));
   p.smoothed.floor = of->floor;
+  p.smoothed.scales = of->smoothing;
+  p.smoothed.apart = of->scales > 1 ? of->roles : 0;
   p.smoothed.real = cut(room, sizeof(floats) * (size_t)size);
   p.smoothed.imag = cut(room, sizeof(floats) * (size_t)size);
+  p.smoothed.one = cut(room, sizeof(floats) * (size_t)size);
+  p.smoothed.other = cut(room, sizeof(floats) * (size_t)size);
   query_panels *late = &p.late;
   late->count = tiled(of);
   late->dims = of->dims;
   late->lanes = (late->count + LANES - 1) / LANES * LANES;
   late->quads = (of->dims + 3) / 4;
-  late->vectors = of->queries + p.roles * of->dims;
+  late->vectors = of->queries + p.queries.roles * of->dims;
   if (late->count) {
     size_t lanes = (size_t)late->lanes, dims = (size_t)(4 * late->quads);
     late->panels = cut(room, sizeof(float) * lanes * dims);
@@ -67,43 +72,35 @@ static float endpoints(const task *of, const document_row *document, const float
 }
 
 /* Have a signal smoothed by all scales, sooner or later. */
-static void smooth(const task *of, const document_row *document, const float *signal, float *best, batch *waiting) {
-  const loose_float *norms = (const loose_float *)(intptr_t)document->norms;
-  const float *spectra = (const float *)(intptr_t)document->spectra;
-  ptrdiff_t length = document->length, apart = of->scales > 1 ? of->roles : 0;
-  if (waiting->size != document->size) {
-    run(waiting);
-    waiting->size = document->size;
-    waiting->twiddles = (const float *)(intptr_t)document->twiddles;
-  }
-  for (ptrdiff_t scale = 0; scale < of->smoothing; scale += 2) {
-    int both = scale + 1 < of->smoothing;
-    waiting->jobs[waiting->count++] = (job){
-        .signal = signal,
-        .spectrum = spectra + scale * document->size,
-        .norms = {norms + scale * length, both ? norms + (scale + 1) * length : NULL},
-        .best = {best + scale * apart, best + (scale + 1) * apart},
-        .length = length,
-    };
-    if (waiting->count == LANES) run(waiting);
-  }
+static void smooth(const document_row *document, const float *signal, float *best, batch *waiting) {
+  if (waiting->size != document->size || waiting->count == LANES) run(waiting);
+  waiting->size = document->size;
+  waiting->twiddles = (const float *)(intptr_t)document->twiddles;
+  waiting->signals[waiting->count++] = (smoothed_signal){
+      .signal = signal,
+      .spectra = (const float *)(intptr_t)document->spectra,
+      .norms = (const loose_float *)(intptr_t)document->norms,
+      .best = best,
+      .length = document->length,
+  };
 }
 
 static void greatest_cosines(const task *of, void *memory) {
   cutter room = {aligned(memory), 0};
   places p = places_in(of, &room);
   ptrdiff_t smoothed = of->roles - of->plain;
+  fill_vectors(&p.queries);
   if (p.late.count) fill_panels(&p.late);
   for (ptrdiff_t k = 0; k < of->count; k++) {
     const document_row *document = of->documents + k;
     float *out = of->out + k * of->scales * of->roles;
-    float *signals = p.signals + k % (LANES + 1) * p.roles * p.longest;
-    products(document, of->queries, p.roles, of->dims, signals);
+    float *signals = p.signals + k % (LANES + 1) * p.queries.roles * p.longest;
+    products(document, &p.queries, signals);
     if (p.late.count) {
       const char *following = (const char *)(intptr_t)of->documents[k + 1 < of->count ? k + 1 : k].values;
-      greatest_products(document, following, &p.late, out + p.roles);
+      greatest_products(document, following, &p.late, out + p.queries.roles);
     }
-    for (ptrdiff_t role = 0; role < p.roles; role++) {
+    for (ptrdiff_t role = 0; role < p.queries.roles; role++) {
       const float *signal = signals + role * document->length;
       if (role >= smoothed) {
         out[role] = endpoints(of, document, signal, 1, 0);
@@ -117,7 +114,7 @@ static void greatest_cosines(const task *of, void *memory) {
         if (of->mean) out[(of->scales - 1) * of->roles + role] = endpoints(of, document, signal, 0, 1);
       }
       float *first = out + role + (of->scales > 1 && of->identity ? of->roles : 0);
-      if (of->smoothing) smooth(of, document, signal, first, &p.smoothed);
+      if (of->smoothing) smooth(document, signal, first, &p.smoothed);
     }
   }
   run(&p.smoothed);

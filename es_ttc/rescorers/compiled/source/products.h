@@ -1,7 +1,5 @@
 /* Inner products of a document's tokens with up to FEW query vectors at a time, token by token: (roles, length). */
 
-enum { FEW = 4, AHEAD = 4096 }; /* bytes: a page further on, where processors do not look by themselves */
-
 INLINE ptrdiff_t bytes_of(enum kind kind) { return kind == FLOAT32 ? 4 : kind == FLOAT16 ? 2 : 1; }
 
 INLINE floats load_as(enum kind kind, const char *row, ptrdiff_t c) {
@@ -51,34 +49,67 @@ INLINE void dots(enum kind kind, int roles, const char *row, ptrdiff_t dims, con
   }
 }
 
-INLINE void products_as(enum kind kind, int roles, const document_row *document, const float *queries, ptrdiff_t dims,
-                        float *out) {
+/* Query vectors, as they are and in digits. */
+typedef struct {
+  const float *vectors; /* (roles, dims) */
+  ptrdiff_t roles, dims;
+#if defined(DOT_OF_BYTES)
+  query_digits digits;
+#endif
+} query_vectors;
+
+static query_vectors vectors_in(const float *vectors, ptrdiff_t roles, ptrdiff_t dims, cutter *room) {
+  query_vectors q = {.vectors = vectors, .roles = roles, .dims = dims};
+#if defined(DOT_OF_BYTES)
+  q.digits = digits_in(roles, dims, room);
+#else
+  (void)room;
+#endif
+  return q;
+}
+
+static void fill_vectors(const query_vectors *q) {
+#if defined(DOT_OF_BYTES)
+  fill_digits(q->vectors, q->roles, q->dims, &q->digits);
+#else
+  (void)q;
+#endif
+}
+
+INLINE void products_as(enum kind kind, int roles, const document_row *document, const query_vectors *q,
+                        ptrdiff_t first, float *out) {
   const char *row = (const char *)(intptr_t)document->values;
   const loose_float *factors = (const loose_float *)(intptr_t)document->factors;
-  for (ptrdiff_t t = 0; t < document->length; t++, row += dims * bytes_of(kind)) {
+  for (ptrdiff_t t = 0; t < document->length; t++, row += q->dims * bytes_of(kind)) {
     float found[FEW];
-    dots(kind, roles, row, dims, queries, found);
+#if defined(DOT_OF_BYTES)
+    if (kind == INT8)
+      integer_dots(roles, row, q->dims, &q->digits, first, found);
+    else
+#endif
+      dots(kind, roles, row, q->dims, q->vectors + first * q->dims, found);
     for (int r = 0; r < roles; r++) out[r * document->length + t] = kind == INT8 ? found[r] * factors[t] : found[r];
   }
 }
 
-#define FOR_ROLES(KIND)                                                    \
-  switch (left) {                                                          \
-    case 1:                                                                \
-      products_as(KIND, 1, document, queries, dims, out);                  \
-      break;                                                               \
-    case 2:                                                                \
-      products_as(KIND, 2, document, queries, dims, out);                  \
-      break;                                                               \
-    case 3:                                                                \
-      products_as(KIND, 3, document, queries, dims, out);                  \
-      break;                                                               \
-    default:                                                               \
-      products_as(KIND, 4, document, queries, dims, out);                  \
+#define FOR_ROLES(KIND)                                    \
+  switch (left) {                                          \
+    case 1:                                                \
+      products_as(KIND, 1, document, q, first, out);       \
+      break;                                               \
+    case 2:                                                \
+      products_as(KIND, 2, document, q, first, out);       \
+      break;                                               \
+    case 3:                                                \
+      products_as(KIND, 3, document, q, first, out);       \
+      break;                                               \
+    default:                                               \
+      products_as(KIND, 4, document, q, first, out);       \
   }
 
-static void products(const document_row *document, const float *queries, ptrdiff_t roles, ptrdiff_t dims, float *out) {
-  for (ptrdiff_t left = roles; left > 0; left -= FEW) {
+static void products(const document_row *document, const query_vectors *q, float *out) {
+  for (ptrdiff_t first = 0; first < q->roles; first += FEW) {
+    ptrdiff_t left = q->roles - first;
     if (document->kind == FLOAT32) {
       FOR_ROLES(FLOAT32)
     } else if (document->kind == FLOAT16) {
@@ -86,7 +117,6 @@ static void products(const document_row *document, const float *queries, ptrdiff
     } else {
       FOR_ROLES(INT8)
     }
-    queries += FEW * dims;
     out += FEW * document->length;
   }
 }

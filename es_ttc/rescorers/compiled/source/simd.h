@@ -116,6 +116,17 @@ INLINE floats load_bytes(const void *from) {
 #define WEAVE(a, b, ...) __builtin_shuffle(a, b, (ints){__VA_ARGS__})
 #endif
 
+/* Lane l becomes the lane that `from` has at l. */
+INLINE floats chosen(floats v, ints from) {
+#if defined(__x86_64__) && LANES == 16
+  return (floats)_mm512_permutexvar_ps((__m512i)from, (__m512)v);
+#elif defined(__x86_64__) && LANES == 8
+  return (floats)_mm256_permutevar8x32_ps((__m256)v, (__m256i)from);
+#else
+  return (floats){v[from[0]], v[from[1]], v[from[2]], v[from[3]]};
+#endif
+}
+
 /* Transpose LANES vectors: each round weaves the first half of them into the second. */
 INLINE void transpose(floats v[LANES]) {
 #pragma GCC unroll 4

@@ -1,24 +1,26 @@
-/* Greatest cosines of smoothed rows, LANES jobs at a time.
+/* Greatest cosines of smoothed rows, LANES signals at a time.
  *
- * A job is one signal (the inner products of a document's tokens with a query vector) and the kernels of two scales.
- * The kernels are real, so the spectrum of one plus i times the other smooths the signal by both: one by the outcome's
- * real part and one by its imaginary part.
+ * A signal is the inner products of a document's tokens with a query vector. It is transformed once. The kernels are
+ * real, so the spectrum of one plus i times that of another smooths the signal by both: one by the outcome's real part
+ * and one by its imaginary part. Signals and pairs of scales together fill the lanes of the inverse transforms.
  */
 
 typedef struct {
-  const loose_float *signal;   /* (length,) */
-  const loose_float *spectrum; /* (2, size) */
-  const loose_float *norms[2]; /* (length,) for either scale; the second may be NULL */
-  float *best[2];        /* what the greatest cosine of either scale raises */
+  const loose_float *signal;  /* (length,) */
+  const loose_float *spectra; /* (pairs, 2, size) */
+  const loose_float *norms;   /* (scales, length) */
+  float *best;                /* what the greatest cosine of the first scale raises */
   ptrdiff_t length;
-} job;
+} smoothed_signal;
 
 typedef struct {
-  job jobs[LANES];
-  int count;
+  smoothed_signal signals[LANES];
+  ptrdiff_t count, scales;
+  ptrdiff_t apart;        /* from one scale's best to the next one's; 0 where all raise one */
   ptrdiff_t size;         /* of the transforms */
   const float *twiddles;  /* (2, size) */
-  floats *real, *imag;    /* (size,) to compute in */
+  floats *real, *imag;    /* (size,) the signals' transforms */
+  floats *one, *other;    /* (size,) signals smoothed by a pair of scales */
   float floor;
 } batch;
 
@@ -36,23 +38,14 @@ INLINE floats raise_ratios(const floats *values, const loose_float *const norms[
   return best;
 }
 
-static void run(batch *b) {
-  if (!b->count) return;
-  const loose_float *signals[LANES], *reals[LANES], *imags[LANES], *norms[2][LANES];
-  ptrdiff_t lengths[LANES], sizes[LANES], of_second[LANES], longest = 0;
-  for (int lane = 0; lane < LANES; lane++) {
-    const job *one = &b->jobs[lane < b->count ? lane : 0]; /* lanes that are left compute the first job again */
+static void transform_signals(batch *b) {
+  const loose_float *signals[LANES];
+  ptrdiff_t lengths[LANES];
+  for (ptrdiff_t lane = 0; lane < LANES; lane++) {
+    const smoothed_signal *one = &b->signals[lane < b->count ? lane : 0];
     signals[lane] = one->signal;
-    reals[lane] = one->spectrum;
-    imags[lane] = one->spectrum + b->size;
-    norms[0][lane] = one->norms[0];
-    norms[1][lane] = one->norms[1];
-    lengths[lane] = one->length;
-    of_second[lane] = one->norms[1] ? one->length : 0;
-    sizes[lane] = b->size;
-    if (one->length > longest) longest = one->length;
+    lengths[lane] = lane < b->count ? one->length : 0;
   }
-  const float *cosines = b->twiddles, *sines = b->twiddles + b->size;
   for (ptrdiff_t first = 0; first < b->size; first += LANES) {
     floats columns[LANES];
     load_columns(signals, lengths, first, 0, columns);
@@ -61,24 +54,70 @@ static void run(batch *b) {
       b->imag[first + t] = all(0);
     }
   }
-  transform(b->real, b->imag, b->size, cosines, sines);
+  transform(b->real, b->imag, b->size, b->twiddles, b->twiddles + b->size);
+}
+
+/* Multiply transforms of signals, of which each lane has the one that `from` says, with a spectrum for each lane. */
+static void multiply(batch *b, ints from, const loose_float *const spectra[LANES]) {
+  const loose_float *imags[LANES];
+  ptrdiff_t sizes[LANES];
+  int alike = 1;
+  for (int lane = 0; lane < LANES; lane++) {
+    imags[lane] = spectra[lane] + b->size;
+    sizes[lane] = b->size;
+    alike &= spectra[lane] == spectra[0];
+  }
   for (ptrdiff_t first = 0; first < b->size; first += LANES) {
     floats columns[2][LANES];
-    load_columns(reals, sizes, first, 0, columns[0]);
-    load_columns(imags, sizes, first, 0, columns[1]);
+    if (!alike) {
+      load_columns(spectra, sizes, first, 0, columns[0]);
+      load_columns(imags, sizes, first, 0, columns[1]);
+    }
     for (ptrdiff_t t = 0; t < LANES && first + t < b->size; t++) {
-      floats re = b->real[first + t], im = b->imag[first + t];
-      b->real[first + t] = re * columns[0][t] - im * columns[1][t];
-      b->imag[first + t] = re * columns[1][t] + im * columns[0][t];
+      floats real = chosen(b->real[first + t], from), imag = chosen(b->imag[first + t], from);
+      floats re = alike ? all(spectra[0][first + t]) : columns[0][t];
+      floats im = alike ? all(imags[0][first + t]) : columns[1][t];
+      b->one[first + t] = real * re - imag * im;
+      b->other[first + t] = real * im + imag * re;
     }
   }
-  invert(b->real, b->imag, b->size, cosines, sines);
+}
+
+/* Smooth LANES pairs of a signal and two scales, from `first` on, and raise what their greatest cosines raise. */
+static void smooth_pairs(batch *b, ptrdiff_t first, ptrdiff_t pairs) {
+  const loose_float *spectra[LANES], *norms[2][LANES];
+  ptrdiff_t lengths[LANES], of_second[LANES], longest = 0;
+  float *raised[2][LANES];
+  ints from;
+  for (ptrdiff_t lane = 0; lane < LANES; lane++) {
+    ptrdiff_t place = first + lane < b->count * pairs ? first + lane : first; /* lanes that are left repeat the first */
+    ptrdiff_t scale = 2 * (place / b->count);
+    const smoothed_signal *one = &b->signals[place % b->count];
+    int both = scale + 1 < b->scales;
+    from[lane] = (int32_t)(place % b->count);
+    spectra[lane] = one->spectra + scale * b->size;
+    norms[0][lane] = one->norms + scale * one->length;
+    norms[1][lane] = both ? norms[0][lane] + one->length : NULL;
+    raised[0][lane] = one->best + scale * b->apart;
+    raised[1][lane] = raised[0][lane] + b->apart;
+    lengths[lane] = one->length;
+    of_second[lane] = both ? one->length : 0;
+    if (one->length > longest) longest = one->length;
+  }
+  multiply(b, from, spectra);
+  invert(b->one, b->other, b->size, b->twiddles, b->twiddles + b->size);
   floats lowest = all(-__builtin_inff());
-  floats best[2] = {raise_ratios(b->real, norms[0], lengths, longest, b->floor, lowest),
-                    raise_ratios(b->imag, norms[1], of_second, longest, b->floor, lowest)};
-  for (int lane = 0; lane < b->count; lane++)
+  floats best[2] = {raise_ratios(b->one, norms[0], lengths, longest, b->floor, lowest),
+                    raise_ratios(b->other, norms[1], of_second, longest, b->floor, lowest)};
+  for (int lane = 0; lane < LANES; lane++)
     for (int part = 0; part < 2; part++)
-      if (b->jobs[lane].norms[part] && best[part][lane] > *b->jobs[lane].best[part])
-        *b->jobs[lane].best[part] = best[part][lane];
+      if (norms[part][lane] && best[part][lane] > *raised[part][lane]) *raised[part][lane] = best[part][lane];
+}
+
+static void run(batch *b) {
+  if (!b->count) return;
+  transform_signals(b);
+  ptrdiff_t pairs = (b->scales + 1) / 2;
+  for (ptrdiff_t first = 0; first < b->count * pairs; first += LANES) smooth_pairs(b, first, pairs);
   b->count = 0;
 }
