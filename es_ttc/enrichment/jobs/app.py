@@ -15,6 +15,7 @@ import time
 import warnings
 from typing import Any
 
+import stamina
 from celery import Celery, signals
 from celery.beat import EmbeddedService
 from celery.exceptions import SecurityWarning
@@ -41,6 +42,8 @@ _QUEUED_SECONDS = 60
 """Time after which a lost message is sent again."""
 _IDLE_SECONDS = 3600
 _SPARE_SECONDS = 60.0
+_ENGINE_SECONDS = 60.0
+"""Time in which an engine that starts together with its workers must answer."""
 _LOADING_SECONDS = 1800.0
 """Maximum time in which a worker with its own model may load or download it."""
 _SWEEP_SECONDS = 15
@@ -186,7 +189,25 @@ def run_until_stopped(app: Celery, settings: Settings, **options: Any) -> int:
 
 
 async def prepare(settings: Settings) -> None:
-    """Create the indices of the job records, if there are none."""
+    """Create the indices of the job records, if there are none; wait for an engine that starts or is started again.
+
+    Raises:
+        EngineUnavailable: It could not be reached for a minute.
+    """
+    attempts = stamina.retry_context(
+        on=EngineUnavailable, attempts=None, timeout=_ENGINE_SECONDS, wait_initial=1.0, wait_max=5.0
+    )
+    async for attempt in attempts:
+        with attempt:
+            try:
+                await _create_indices(settings)
+            except EngineUnavailable as error:
+                if attempt.num == 1:
+                    logger.warning("%s; trying again for %.0f s", error, _ENGINE_SECONDS)
+                raise
+
+
+async def _create_indices(settings: Settings) -> None:
     engine = await connect(settings)
     try:
         await JobStore(engine, settings.jobs_index).prepare()
