@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -86,3 +87,15 @@ def test_without_the_context_it_is_asyncios_runner() -> None:
 
     with InterruptibleRunner() as runner:
         assert runner.run(handler()) == before
+
+
+def test_in_another_thread_it_is_asyncios_runner_too() -> None:
+    async def handler() -> Any:
+        return signal.getsignal(signal.SIGTERM)
+
+    def work() -> Any:
+        with InterruptibleRunner() as runner:
+            return runner.run(handler())
+
+    with interruptible(), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result() is signal.getsignal(signal.SIGTERM)

@@ -7,6 +7,7 @@ a background job of a shell.
 
 import asyncio
 import signal
+import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -48,7 +49,8 @@ class InterruptibleRunner:
         Raises:
             KeyboardInterrupt: It was cancelled by Ctrl-C or SIGTERM.
         """
-        if signal.getsignal(signal.SIGTERM) is not _interrupt:
+        in_main_thread = threading.current_thread() is threading.main_thread()  # others can set no handler
+        if not in_main_thread or signal.getsignal(signal.SIGTERM) is not _interrupt:
             return self._runner.run(coroutine)
         main = _MainTask()
         try:

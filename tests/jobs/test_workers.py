@@ -159,7 +159,7 @@ async def test_a_hundred_thousand_documents_are_counted_not_loaded(
 async def test_what_is_written_is_encoded_once_whatever_is_killed(
     own_node: OwnNode, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
-    """The worker killed under way, then the engine, then both: see benchmarks/write_latency.py for more kills."""
+    """The worker killed under way, then the engine while another starts; benchmarks/write_latency.py has more kills."""
     engine = await connected(own_node.url)
     spec = IndexSpec(encoder.identity, max_tokens=64)
     await create_index(engine, index_name, spec, IndexOptions(shards=2, replicas=0))
@@ -191,15 +191,18 @@ async def test_what_is_written_is_encoded_once_whatever_is_killed(
         await until(lambda found: found[2, "ready"] > killed_at, worker)
         await engine.close()
         await asyncio.to_thread(own_node.kill)
-        await asyncio.to_thread(worker.kill)
-        worker = Worker(place, only="encode")
-        while "trying again for 60 s" not in worker.log.read_text():
-            assert worker.process.poll() is None, worker.log.read_text()
-            await asyncio.sleep(0.1)
-        await asyncio.to_thread(own_node.restart)
-        engine = await connected(own_node.url)
-        await until(lambda found: found[2, "ready"] == 60, worker)
-        assert await states() == {(2, "ready"): 60}
+        second = Worker(place, only="encode")
+        try:
+            while "trying again for 60 s" not in second.log.read_text():
+                assert second.process.poll() is None, second.log.read_text()
+                await asyncio.sleep(0.1)
+            await asyncio.to_thread(own_node.restart)
+            engine = await connected(own_node.url)
+            await until(lambda found: found[2, "ready"] == 60, worker)
+            assert await states() == {(2, "ready"): 60}
+            assert (worker.process.poll(), second.process.poll()) == (None, None)
+        finally:
+            await asyncio.to_thread(second.stop)
     finally:
         await asyncio.to_thread(worker.stop)
         await engine.close()

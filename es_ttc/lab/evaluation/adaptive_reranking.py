@@ -1,10 +1,10 @@
 """Strategies on a collection in memory: its neighbour graph, and a rescorer as the reranker."""
 
-import asyncio
 from collections.abc import Sequence
 
 import numpy as np
 
+from es_ttc.common.interruption import InterruptibleRunner
 from es_ttc.lab.evaluation.features import CorpusFeatures
 from es_ttc.lab.evaluation.methods import Method, strategy_reranker
 from es_ttc.lab.evaluation.rankings import Positions, Ranking
@@ -108,7 +108,8 @@ def rerank(
     async def run() -> RerankedList:
         return await strategy.run(params, window.tolist(), limited, reranker, nearness)
 
-    found = asyncio.run(run())
+    with InterruptibleRunner() as runner:
+        found = runner.run(run())
     if found.failure is not None:
         raise found.failure
     judged = np.asarray(found.documents[: found.judged], np.intp)

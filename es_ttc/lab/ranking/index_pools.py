@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
+from es_ttc.common.interruption import InterruptibleRunner
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.errors import InvalidRequest, MissingFeature
@@ -120,7 +121,8 @@ def collect_from_index(
         EngineError: The engine failed.
     """
     signals = tuple(name for name in SIGNALS if name in signals or name in DEFAULT_SIGNALS)
-    return asyncio.run(_collect(judged, source, signals, fields, progress))
+    with InterruptibleRunner() as runner:
+        return runner.run(_collect(judged, source, signals, fields, progress))
 
 
 async def _collect(

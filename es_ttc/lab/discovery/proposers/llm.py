@@ -5,12 +5,12 @@ best of the frontier. The model's output is treated as text until it has passed 
 """
 
 import ast
-import asyncio
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from es_ttc.common.interruption import InterruptibleRunner
 from es_ttc.lab.discovery.frontier import frontier, measured
 from es_ttc.lab.discovery.grammar.operations import MODULES
 from es_ttc.lab.discovery.records import LlmUsage, Proposal, Record
@@ -67,7 +67,8 @@ class LlmProposer:
         """
         shown = [record for record in records if record.proposal.origin == ORIGIN] if self._blind else records
         text = prompt(shown, self._characters, blind=self._blind)
-        reply = asyncio.run(self._complete(text, self._seed * 100_000 + generation))
+        with InterruptibleRunner() as runner:
+            reply = runner.run(self._complete(text, self._seed * 100_000 + generation))
         source = program_of(reply.text)
         novelty, hypothesis = claims(source)
         return Proposal(
