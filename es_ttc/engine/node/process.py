@@ -244,6 +244,7 @@ def _launch(
             cwd=folder.path,
             start_new_session=True,
         )
+    _forget_ended()
     _supervisors[supervisor.pid] = supervisor
     if supervisor.stdin:
         with supervisor.stdin as stdin:
@@ -264,6 +265,13 @@ def _launch(
 
 # Supervisors started by this process, so that they are reaped when they end.
 _supervisors: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def _forget_ended() -> None:
+    """Reap the supervisors of nodes that ended by themselves or were killed, and are started again now."""
+    for pid, supervisor in list(_supervisors.items()):
+        if supervisor.poll() is not None:
+            _supervisors.pop(pid, None)  # a cluster's nodes start in several threads
 
 
 def _await(

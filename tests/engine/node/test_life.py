@@ -154,6 +154,23 @@ def test_a_killed_owner_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -
     assert not [node for node in reports(CACHE) if node.name == name]
 
 
+def test_supervisors_that_ended_are_reaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, running = (
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL)
+        for code in ("", "import time; time.sleep(60)")
+    )
+    monkeypatch.setattr(process, "_supervisors", {one.pid: one for one in (ended, running)})
+    try:
+        while psutil.Process(ended.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        process._forget_ended()
+        assert [*process._supervisors] == [running.pid]
+        assert ended.returncode == 0
+    finally:
+        running.kill()
+        running.wait()
+
+
 def test_a_node_that_cannot_start_says_why_and_shows_its_log() -> None:
     spec = NodeSpec(CACHE, name=f"{NAME}-small", port=0, heap="1m", owned=True, keep_data=False)
     with pytest.raises(NodeError, match=r"did not start: .*[Tt]oo small.* heap") as failed:
