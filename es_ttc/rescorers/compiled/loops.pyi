@@ -17,18 +17,19 @@ def use(build: str, /) -> None:
     """
 
 def smoothed_lengths(
-    rows: _Buffer, spectra: _Buffer, twiddles: _Buffer, out: _Buffer, room: _Buffer, dims: int, scales: int, /
+    rows: _Buffer, spectra: _Buffer, plan: _Buffer, out: _Buffer, room: _Buffer, dims: int, scales: int, size: int, /
 ) -> int:
     """Write the lengths of a document's smoothed rows, where the room is large enough to compute in.
 
     Args:
         rows: ``(n, dims)`` float32, the token vectors.
-        spectra: ``(ceil(scales / 2), 2, size)`` float32, those of the kernels.
-        twiddles: ``(2, size)`` float32, cosines and sines of ``2 pi t / size``.
+        spectra: ``(scales, size // 2 + 1)`` float32, those of the kernels.
+        plan: That of :func:`es_ttc.rescorers.compiled.frequencies.transform_plan`; its contents are not checked.
         out: ``(scales, n)`` float32, written.
         room: Memory to compute in.
         dims: The number of components.
         scales: The number of kernels.
+        size: The size of the transforms.
 
     Returns:
         The bytes of room that are needed; nothing is written where there are fewer.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from struct import Struct
+from threading import Lock
 from typing import Any, NamedTuple, Self
 from weakref import ref
 
@@ -9,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.rescorers.compiled import loops
+from es_ttc.rescorers.compiled.frequencies import transform_plan
 from es_ttc.rescorers.compiled.room import compute_in_room
-from es_ttc.rescorers.compiled.smoothing import twiddles
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
-_VALUES, _FACTORS, _NORMS, _SPECTRA, _TWIDDLES, _LENGTH, _SIZE, _KIND = range(8)
+_VALUES, _FACTORS, _NORMS, _SPECTRA, _PLAN, _LENGTH, _SIZE, _KIND = range(8)
 """Columns of a row, int64, as ``source/kernels.h`` has them."""
 _COLUMNS = 8
 _KINDS = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.int8): 2}
@@ -30,7 +31,7 @@ class Table:
         norms: Their stored norms; None where there are none.
         scales: s scales but 1, whose norms are to be read.
         norms_of_scales: Gives a document's norms of these scales, ``(s, n)`` float32, stored or from its tokens.
-        spectra: Gives the paired spectra of the kernels of a document's length; None where there are no kernels.
+        kernels: The kernels of their lengths; None where nothing is smoothed.
 
     Attributes:
         places: ``(k,)`` which documents these are.
@@ -44,7 +45,7 @@ class Table:
         norms: Sequence[ScaleNorms] | None,
         scales: tuple[float, ...],
         norms_of_scales: NormsOfScales,
-        spectra: Callable[[int], Float32] | None,
+        kernels: "KernelTable | None",
     ) -> None:
         self._kept: list[Any] = [tokens, norms]
         read = _rows_of(tokens, [None] * len(tokens) if norms is None else norms, scales, norms_of_scales, self._kept)
@@ -52,10 +53,60 @@ class Table:
         self.places: NDArray[np.intp] = order[np.count_nonzero(read[:, _LENGTH] == 0) :]
         self.rows = read[self.places]
         self.lengths = self.rows[:, _LENGTH]
-        if spectra is not None:
-            lengths, counts = np.unique(self.lengths, return_counts=True)
-            made = [_transforming(spectra(length), self._kept) for length in lengths.tolist()]
-            self.rows[:, [_SPECTRA, _TWIDDLES, _SIZE]] = np.repeat(np.reshape(made, (-1, 3)), counts, axis=0)
+        if kernels is not None and len(self.rows):
+            self.rows[:, [_SPECTRA, _PLAN, _SIZE]], kept = kernels.of(self.lengths)
+            self._kept.append(kept)
+
+
+class KernelTable:
+    """The addresses of the kernels of documents' lengths at some scales, and of the plans of their transforms.
+
+    A window of a thousand documents has hundreds of lengths, so they are read in one step, by length. Beyond
+    ``MAX_BYTES`` of spectra it begins anew.
+
+    Args:
+        spectra: Gives the spectra of a length's kernels, as the loops read them, and the transforms' size.
+    """
+
+    MAX_BYTES = 32 * 2**20
+
+    def __init__(self, spectra: Callable[[int], tuple[Float32, int]]) -> None:
+        self._spectra = spectra
+        self._lock = Lock()
+        self._clear()
+
+    def of(self, lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], Sequence[Any]]:
+        """Return addresses and sizes, and what they are valid with.
+
+        Args:
+            lengths: ``(k,)`` ascending, 1 or more.
+
+        Returns:
+            ``(k, 3)`` int64: the addresses of spectra and plan, and the transforms' size; and the arrays at them.
+        """
+        with self._lock:
+            if self._bytes > self.MAX_BYTES:
+                self._clear()
+            if lengths[-1] >= len(self._rows):
+                self._rows.resize((int(lengths[-1]) + 1, 3), refcheck=False)  # new elements are zeros
+            rows = self._rows[lengths]
+            if not rows[:, 2].all():
+                for length in np.unique(lengths[rows[:, 2] == 0]).tolist():
+                    self._rows[length] = self._made(length)
+                rows = self._rows[lengths]
+            return rows, self._kept
+
+    def _made(self, length: int) -> tuple[int, int, int]:
+        spectra, size = self._spectra(length)
+        plan = transform_plan(size)
+        self._kept += (spectra, plan)
+        self._bytes += spectra.nbytes
+        return spectra.ctypes.data, plan.ctypes.data, size
+
+    def _clear(self) -> None:
+        self._rows = np.zeros((0, 3), dtype=np.int64)  # by length
+        self._kept: list[Any] = []
+        self._bytes = 0
 
 
 class _Row(NamedTuple):
@@ -147,13 +198,6 @@ def _address(array: NDArray[Any], kept: list[Any]) -> int:
         array = np.ascontiguousarray(array)
         kept.append(array)
     return array.ctypes.data
-
-
-def _transforming(spectra: Float32, kept: list[Any]) -> tuple[int, int, int]:
-    """Return the addresses of spectra and twiddles, and the transform's size."""
-    size = spectra.shape[-1]
-    kept += (spectra, twiddles(size))
-    return spectra.ctypes.data, kept[-1].ctypes.data, size
 
 
 def greatest_cosines(

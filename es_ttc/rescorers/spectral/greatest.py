@@ -1,7 +1,9 @@
 """Each document's greatest cosine over positions, of all scales or of each; compiled loops where at hand."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +14,12 @@ from es_ttc.rescorers.spectral.aggregation import maximum
 from es_ttc.rescorers.spectral.cosines import NORM_FLOOR, blocks
 from es_ttc.rescorers.spectral.kernel import IDENTITY, MEAN
 from es_ttc.rescorers.spectral.norms import norms_of_scales
-from es_ttc.rescorers.spectral.smoothing import paired_spectra, transform_size
+from es_ttc.rescorers.spectral.smoothing import half_spectra, transform_size
 from es_ttc.rescorers.threads import cores, share
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
+
+if TYPE_CHECKING:
+    from es_ttc.rescorers.compiled.window import KernelTable
 
 _PARTS_A_CORE = 1  # so that cores end at about the same time
 _LEAST_PART = 3 * 2**19  # components, some 150 us: less is done sooner than another thread wakes up and is waited for
@@ -94,7 +99,7 @@ def _compiled(
         norms,
         beyond,
         norms_of_scales,
-        (lambda length: paired_spectra(length, smoothing, transform_size(length))) if smoothing else None,
+        _kernel_table(smoothing) if smoothing else None,
     )
     if not len(table.places):
         return
@@ -118,6 +123,18 @@ def _compiled(
     components = vectors.size - tiled + tiled // _TILED
     share(work, _parts(np.cumsum(table.lengths), components))
     best[table.places] = found
+
+
+@lru_cache(maxsize=4)
+def _kernel_table(scales: tuple[float, ...]) -> "KernelTable":
+    """Return the table of the kernels of all lengths at finite scales above 1."""
+    from es_ttc.rescorers.compiled.window import KernelTable
+
+    def spectra(length: int) -> tuple[Float32, int]:
+        size = transform_size(length)
+        return half_spectra(length, scales, size), size
+
+    return KernelTable(spectra)
 
 
 def _parts(ends: NDArray[np.int64], components: int) -> list[slice]:

@@ -11,7 +11,7 @@ import numpy as np
 from es_ttc.rescorers import compiled
 from es_ttc.rescorers.scratch import Scratch
 from es_ttc.rescorers.spectral.kernel import IDENTITY, MEAN, is_smoothing
-from es_ttc.rescorers.spectral.smoothing import paired_spectra, smooth, transform_size
+from es_ttc.rescorers.spectral.smoothing import half_spectra, smooth, transform_size
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
@@ -70,7 +70,8 @@ def _lengths(tokens: Float32, scales: tuple[float, ...]) -> Float32:
     if compiled.enabled():
         from es_ttc.rescorers.compiled.smoothing import smoothed_lengths
 
-        return smoothed_lengths(tokens, paired_spectra(len(tokens), scales, transform_size(len(tokens))), len(scales))
+        size = transform_size(len(tokens))
+        return smoothed_lengths(tokens, half_spectra(len(tokens), scales, size), size)
     squares = np.zeros((len(scales), len(tokens)))
     for _, smoothed in smoothed_columns(tokens, scales):
         squares += np.einsum("csn,csn->sn", smoothed, smoothed)

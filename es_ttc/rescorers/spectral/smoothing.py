@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_ttc.rescorers.compiled.frequencies import half_frequencies
 from es_ttc.rescorers.scratch import Scratch
 from es_ttc.rescorers.spectral.kernel import kernel_bank, same_start
 from es_ttc.vectors.tokens import Float32
@@ -79,40 +80,25 @@ def kernel_spectra(length: int, scales: tuple[float, ...], size: int) -> Complex
     return _kept.get((length, scales, size), _spectra)
 
 
-def paired_spectra(length: int, scales: tuple[float, ...], size: int) -> Float32:
-    """Return the spectra of two kernels at a time, ``(ceil(s / 2), 2, size)`` float32; kept for reuse.
+def half_spectra(length: int, scales: tuple[float, ...], size: int) -> Float32:
+    """Return the spectra of a document length's kernels about their centres, ``(s, size // 2 + 1)``; kept for reuse.
 
-    Kernels are real: of the transform of ``k_1 + i k_2`` these are the real and the imaginary part, divided by the
-    size, so that an inverse transform without this factor gives ``k_1 * f`` as its real part and ``k_2 * f`` as its
-    imaginary one. Where there is an odd number of scales, the last kernel is alone. The frequencies are in the order of
-    :func:`in_frequency`.
+    A kernel is symmetric about its centre, so they are real. They are divided by the size, so that an inverse transform
+    without this factor gives the convolution, and in the order of
+    :func:`es_ttc.rescorers.compiled.frequencies.half_frequencies`.
     """
-    return _kept_pairs.get((length, scales, size), _paired)
+    return _kept_halves.get((length, scales, size), _halves)
 
 
 def _spectra(length: int, scales: tuple[float, ...], size: int) -> Complex64:
     return np.fft.rfft(_shifted_kernels(length, scales, size)).astype(np.complex64)
 
 
-def _paired(length: int, scales: tuple[float, ...], size: int) -> Float32:
-    kernels = _shifted_kernels(length, scales, size)
-    signals = kernels[::2].astype(np.complex128)
-    signals[: len(scales) // 2] += 1j * kernels[1::2]
-    spectra = np.fft.fft(signals)[:, in_frequency(size)] / size
-    return np.ascontiguousarray(np.stack((spectra.real, spectra.imag), axis=1), dtype=np.float32)
-
-
-@lru_cache(maxsize=64)
-def in_frequency(size: int) -> NDArray[np.intp]:
-    """Return the order in which decimation in frequency leaves a transform's frequencies, ``(size,)``.
-
-    The steps are those of the compiled transforms: of three where the size is three times a power of two, then of four,
-    then of two.
-    """
-    if size == 1:
-        return np.zeros(1, dtype=np.intp)
-    radix = next(radix for radix in (3, 4, 2) if size % radix == 0)
-    return (radix * in_frequency(size // radix) + np.arange(radix)[:, None]).reshape(-1)
+def _halves(length: int, scales: tuple[float, ...], size: int) -> Float32:
+    spectra = np.fft.rfft(_shifted_kernels(length, scales, size))
+    if length % 2 == 0:  # the centre is half a position after the first element
+        spectra *= np.exp(1j * np.pi * np.arange(spectra.shape[1]) / size)
+    return np.ascontiguousarray(spectra.real[:, half_frequencies(size).frequencies] / size, dtype=np.float32)
 
 
 def _shifted_kernels(length: int, scales: tuple[float, ...], size: int) -> NDArray[np.float64]:
@@ -158,4 +144,4 @@ class _SpectraCache(Generic[A]):
 
 
 _kept: _SpectraCache[Complex64] = _SpectraCache(max_bytes=64 * 2**20)
-_kept_pairs: _SpectraCache[Float32] = _SpectraCache(max_bytes=64 * 2**20)
+_kept_halves: _SpectraCache[Float32] = _SpectraCache(max_bytes=64 * 2**20)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from es_ttc.rescorers import compiled
+from es_ttc.rescorers.compiled.frequencies import half_frequencies, in_frequency, transform_plan
 
 loops = pytest.importorskip("es_ttc.rescorers.compiled.loops", reason="es-ttc was installed without a C compiler")
 
@@ -70,40 +71,49 @@ def test_without_room_nothing_is_written() -> None:
     assert scores.tolist() == [[[DIMS, DIMS]]]
 
 
+PLAN = 2 * 8 + 4 * 5
+"""Numbers of a plan for transforms of eight elements, which have five frequencies from 0 to half their size."""
+
+
 @pytest.mark.parametrize(
-    ("rows", "spectra", "twiddles", "out", "scales"),
+    ("rows", "spectra", "plan", "out", "scales", "size"),
     [
-        (3 * DIMS - 1, 16, 16, 6, 2),
-        (3 * DIMS, 15, 16, 6, 2),
-        (3 * DIMS, 16, 15, 6, 2),
-        (3 * DIMS, 16, 16, 5, 2),
-        (3 * DIMS, 16, 16, 6, 3),  # three scales are two pairs
-        (9 * DIMS, 16, 16, 18, 2),  # more tokens than the transform has elements
-        (3 * DIMS, 16, 16, 0, 0),
+        (3 * DIMS - 1, 10, PLAN, 6, 2, 8),
+        (3 * DIMS, 9, PLAN, 6, 2, 8),
+        (3 * DIMS, 10, PLAN - 1, 6, 2, 8),
+        (3 * DIMS, 10, PLAN, 5, 2, 8),
+        (3 * DIMS, 10, PLAN, 6, 3, 8),
+        (3 * DIMS, 10, PLAN, 6, 2, 6),
+        (9 * DIMS, 10, PLAN, 18, 2, 8),  # more tokens than the transform has elements
+        (3 * DIMS, 0, PLAN, 0, 0, 8),
     ],
 )
 def test_lengths_of_what_does_not_fit_together_are_refused(
-    rows: int, spectra: int, twiddles: int, out: int, scales: int
+    rows: int, spectra: int, plan: int, out: int, scales: int, size: int
 ) -> None:
+    given = bytes(4 * rows), bytes(4 * spectra), bytes(4 * plan), bytearray(4 * out), bytearray(10_000)
     with pytest.raises(ValueError, match="do not fit together"):
-        loops.smoothed_lengths(
-            bytes(4 * rows),
-            bytes(4 * spectra),
-            bytes(4 * twiddles),
-            bytearray(4 * out),
-            bytearray(10_000),
-            DIMS,
-            scales,
-        )
+        loops.smoothed_lengths(*given, DIMS, scales, size)
 
 
 def test_lengths_are_written_where_there_is_room() -> None:
     out = np.full(6, 7, np.float32)
-    arrays = np.ones(3 * DIMS, np.float32), np.zeros(16, np.float32), np.ones(16, np.float32), out
-    needed = loops.smoothed_lengths(*arrays, bytearray(1), DIMS, 2)
+    arrays = np.ones(3 * DIMS, np.float32), np.zeros(10, np.float32), transform_plan(8), out
+    needed = loops.smoothed_lengths(*arrays, bytearray(1), DIMS, 2, 8)
     assert out.tolist() == [7] * 6
-    assert loops.smoothed_lengths(*arrays, bytearray(needed), DIMS, 2) == needed
+    assert loops.smoothed_lengths(*arrays, bytearray(needed), DIMS, 2, 8) == needed
     assert out.tolist() == [0] * 6  # kernels of zeros
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 6, 8, 12, 16, 24, 32, 96, 128, 768])
+def test_half_of_the_frequencies_and_their_mirrors_are_all(size: int) -> None:
+    frequencies, places, mirrors = half_frequencies(size)
+    order = in_frequency(size)
+    assert sorted(order.tolist()) == [*range(size)]
+    assert sorted(frequencies.tolist()) == [*range(size // 2 + 1)]
+    assert order[places].tolist() == frequencies.tolist()
+    assert ((order[places] + order[mirrors]) % size == 0).all()
+    assert (np.diff(places) > 0).all()  # they are moved to the front in place
 
 
 def test_numpy_scores_where_the_loops_are_not_compiled() -> None:

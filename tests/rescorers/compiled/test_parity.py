@@ -223,7 +223,12 @@ def test_norms_of_another_document_are_refused() -> None:
         SPECTRAL.score(query_of(unit_rows(random, 1, 8)), swapped, SpectralParams())
 
 
-def test_many_windows_at_once(small_parts: None) -> None:
+@pytest.mark.parametrize("kept", [0, 10_000, 2**20])
+def test_many_windows_at_once(kept: int, small_parts: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of kernels begins anew beyond a number of bytes, while other windows are scored with it."""
+    from es_ttc.rescorers.compiled.window import KernelTable
+
+    monkeypatch.setattr(KernelTable, "MAX_BYTES", kept)
     random = np.random.default_rng(8)
     windows = [window_of(random_documents(random, [200, 17, 90, 90], 64, "int8"), DEFAULT_SCALES) for _ in range(8)]
     query = query_of(unit_rows(random, 1, 64))

@@ -62,9 +62,10 @@ INLINE void add_register(int roles, ints token, const int8_t *digits, ptrdiff_t 
       sums[r][d] = DOT_OF_BYTES(sums[r][d], token, load_ints(digits + (r * DIGITS + d) * padded));
 }
 
-/* The products of an int8 row, in its steps, with some query vectors, of which `first` is the first. */
-INLINE void integer_dots(int roles, const char *row, ptrdiff_t dims, const query_digits *q, ptrdiff_t first,
-                         float *out) {
+/* The products of an int8 row, in its steps, with some query vectors, of which `first` is the first; what is `ahead` is
+ * read soon. */
+INLINE void integer_dots(int roles, const char *row, const char *ahead, ptrdiff_t dims, const query_digits *q,
+                         ptrdiff_t first, float *out) {
   const ints least = (ints){0} + (int32_t)(LEAST_STEP * 0x01010101u);
   const int8_t *digits = q->digits + first * DIGITS * q->padded;
   ints sums[FEW][DIGITS];
@@ -72,7 +73,7 @@ INLINE void integer_dots(int roles, const char *row, ptrdiff_t dims, const query
     for (int d = 0; d < DIGITS; d++) sums[r][d] = -load_ints(q->offsets + ((first + r) * DIGITS + d) * LANES);
   ptrdiff_t c = 0;
   for (; c + BYTES <= dims; c += BYTES) {
-    __builtin_prefetch(row + c + AHEAD, 0, 2); /* not into the nearest cache: that slows large windows by a third */
+    __builtin_prefetch(ahead + c, 0, 2); /* not into the nearest cache: that slows large windows by a third */
     add_register(roles, load_ints(row + c) ^ least, digits + c, q->padded, sums);
   }
   if (c < dims) {

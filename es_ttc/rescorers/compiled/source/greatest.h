@@ -54,28 +54,22 @@ static size_t room(const task *of) {
 
 /* The greatest cosine at the two scales that need no convolution; minus infinity where neither counts. */
 static float endpoints(const task *of, const document_row *document, const float *signal, int identity, int mean) {
-  float best = -__builtin_inff();
   ptrdiff_t length = document->length;
-  for (ptrdiff_t t = 0; identity && t < length; t++)
-    if (signal[t] > best) best = signal[t];
-  if (mean) {
+  float best = identity ? greatest(signal, length, 1) : -__builtin_inff();
+  if (mean) { /* one number divided by all norms: by the least of them, or the greatest where it is negative */
     const loose_float *norms = (const loose_float *)(intptr_t)document->norms + of->smoothing * length;
-    float total = 0;
-    for (ptrdiff_t t = 0; t < length; t++) total += signal[t];
-    total /= (float)length;
-    for (ptrdiff_t t = 0; t < length; t++) {
-      float cosine = total / (norms[t] > of->floor ? norms[t] : of->floor);
-      if (cosine > best) best = cosine;
-    }
+    float whole = total(signal, length) / (float)length, sign = whole < 0 ? 1 : -1;
+    float norm = sign * greatest(norms, length, sign);
+    float cosine = whole / (norm > of->floor ? norm : of->floor);
+    if (cosine > best) best = cosine;
   }
   return best;
 }
 
 /* Have a signal smoothed by all scales, sooner or later. */
 static void smooth(const document_row *document, const float *signal, float *best, batch *waiting) {
-  if (waiting->size != document->size || waiting->count == LANES) run(waiting);
-  waiting->size = document->size;
-  waiting->twiddles = (const float *)(intptr_t)document->twiddles;
+  if (waiting->plan.size != document->size || waiting->count == LANES) run(waiting);
+  waiting->plan = plan_at((const void *)(intptr_t)document->plan, document->size);
   waiting->signals[waiting->count++] = (smoothed_signal){
       .signal = signal,
       .spectra = (const float *)(intptr_t)document->spectra,
@@ -95,11 +89,9 @@ static void greatest_cosines(const task *of, void *memory) {
     const document_row *document = of->documents + k;
     float *out = of->out + k * of->scales * of->roles;
     float *signals = p.signals + k % (LANES + 1) * p.queries.roles * p.longest;
-    products(document, &p.queries, signals);
-    if (p.late.count) {
-      const char *following = (const char *)(intptr_t)of->documents[k + 1 < of->count ? k + 1 : k].values;
-      greatest_products(document, following, &p.late, out + p.queries.roles);
-    }
+    const char *following = (const char *)(intptr_t)of->documents[k + 1 < of->count ? k + 1 : k].values;
+    products(document, following, &p.queries, signals);
+    if (p.late.count) greatest_products(document, following, &p.late, out + p.queries.roles);
     for (ptrdiff_t role = 0; role < p.queries.roles; role++) {
       const float *signal = signals + role * document->length;
       if (role >= smoothed) {

@@ -15,8 +15,8 @@ typedef struct {
   int64_t values;  /* (length, dims) of its kind */
   int64_t factors; /* (length,) float32, of INT8 */
   int64_t norms;   /* (scales, length) float32: those of the smoothing scales, then that of the mean */
-  int64_t spectra; /* (pairs, 2, size) float32: the kernels of two scales each, in the order of transform.h */
-  int64_t twiddles; /* (2, size) float32: cosines and sines of 2 pi t / size */
+  int64_t spectra; /* (scales, size / 2 + 1) float32: the kernels', as smoothing.h has them */
+  int64_t plan;    /* of the transforms, as transform.h has it */
   int64_t length;  /* tokens, 1 or more */
   int64_t size;    /* of the transform; 0 where nothing is smoothed */
   int64_t kind;
@@ -39,8 +39,8 @@ typedef struct {
 typedef struct {
   const loose_float *rows; /* (length, dims) */
   ptrdiff_t length, dims;
-  const float *spectra;  /* (pairs, 2, size), as above */
-  const float *twiddles; /* (2, size) */
+  const float *spectra; /* (scales, size / 2 + 1), as above */
+  const void *plan;
   ptrdiff_t size, scales;
   float *out; /* (scales, length), written */
 } lengths_task;

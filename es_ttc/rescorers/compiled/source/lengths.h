@@ -41,16 +41,19 @@ INLINE void load_components(const lengths_task *of, ptrdiff_t first, floats *to)
 static void smoothed_lengths(const lengths_task *of, void *memory) {
   cutter room = {aligned(memory), 0};
   lengths_places p = lengths_places_in(of, &room);
-  const float *cosines = of->twiddles, *sines = of->twiddles + of->size;
+  const transform_plan plan = plan_at(of->plan, of->size);
+  const ints even = (ints){0} - (of->length % 2 ? 0 : 1);
   for (ptrdiff_t i = 0; i < of->scales * of->length; i++) p.squares[i] = all(0);
   for (ptrdiff_t first = 0; first < of->dims; first += LANES) {
     load_components(of, first, p.real);
     for (ptrdiff_t t = 0; t < of->size; t++) p.imag[t] = all(0);
-    transform(p.real, p.imag, of->size, cosines, sines);
+    transform(p.real, p.imag, &plan);
+    fold(p.real, p.imag, &plan, even);
     for (ptrdiff_t scale = 0; scale < of->scales; scale += 2) {
-      const float *a = of->spectra + scale * of->size, *b = a + of->size;
-      for (ptrdiff_t t = 0; t < of->size; t++) turn(p.real[t], p.imag[t], a[t], b[t], &p.one_scale[t], &p.the_other[t]);
-      invert(p.one_scale, p.the_other, of->size, cosines, sines);
+      const float *one = of->spectra + scale * plan.half, *other = scale + 1 < of->scales ? one + plan.half : NULL;
+      for (ptrdiff_t k = 0; k < plan.half; k++)
+        multiply_both(p.real[k], p.imag[k], all(one[k]), all(other ? other[k] : 0), &plan, k, p.one_scale, p.the_other);
+      invert(p.one_scale, p.the_other, &plan);
       floats *squares = p.squares + scale * of->length;
       for (ptrdiff_t t = 0; t < of->length; t++) squares[t] += p.one_scale[t] * p.one_scale[t];
       for (ptrdiff_t t = 0; t < of->length && scale + 1 < of->scales; t++)

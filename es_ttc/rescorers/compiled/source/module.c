@@ -109,22 +109,22 @@ static PyObject *greatest_cosines(PyObject *Py_UNUSED(module), PyObject *args) {
 
 /* The same for the lengths of a document's smoothed rows. */
 static PyObject *smoothed_lengths(PyObject *Py_UNUSED(module), PyObject *args) {
-  Py_buffer buffers[5], *rows = buffers, *spectra = buffers + 1, *twiddles = buffers + 2, *out = buffers + 3;
+  Py_buffer buffers[5], *rows = buffers, *spectra = buffers + 1, *plan = buffers + 2, *out = buffers + 3;
   Py_buffer *room = buffers + 4;
   lengths_task of;
-  if (!PyArg_ParseTuple(args, "y*y*y*w*w*nn", rows, spectra, twiddles, out, room, &of.dims, &of.scales)) return NULL;
+  if (!PyArg_ParseTuple(args, "y*y*y*w*w*nnn", rows, spectra, plan, out, room, &of.dims, &of.scales, &of.size))
+    return NULL;
   const Py_ssize_t number = sizeof(float);
   of.rows = rows->buf;
   of.spectra = spectra->buf;
-  of.twiddles = twiddles->buf;
+  of.plan = plan->buf;
   of.out = out->buf;
   of.length = of.dims > 0 ? rows->len / number / of.dims : 0;
-  of.size = twiddles->len / number / 2;
   const kernels *with = builds[used];
   size_t needed = 0;
   if (of.dims > 0 && of.scales > 0 && of.length <= of.size && rows->len == of.length * of.dims * number &&
-      twiddles->len == 2 * of.size * number && out->len == of.scales * of.length * number &&
-      spectra->len == (of.scales + 1) / 2 * 2 * of.size * number) {
+      plan->len == (2 * of.size + 4 * (of.size / 2 + 1)) * number && out->len == of.scales * of.length * number &&
+      spectra->len == of.scales * (of.size / 2 + 1) * number) {
     needed = with->lengths_room(&of);
     if (needed <= (size_t)room->len) {
       Py_BEGIN_ALLOW_THREADS
@@ -132,7 +132,7 @@ static PyObject *smoothed_lengths(PyObject *Py_UNUSED(module), PyObject *args) {
       Py_END_ALLOW_THREADS
     }
   } else {
-    PyErr_SetString(PyExc_ValueError, "the sizes of rows, spectra, twiddles and out do not fit together");
+    PyErr_SetString(PyExc_ValueError, "the sizes of rows, spectra, plan and out do not fit together");
   }
   release(buffers, 5);
   return needed ? PyLong_FromSize_t(needed) : NULL;

@@ -1,4 +1,5 @@
-/* Inner products of a document's tokens with up to FEW query vectors at a time, token by token: (roles, length). */
+/* Inner products of a document's tokens with up to FEW query vectors at a time, token by token: (roles, length). Where
+ * the next document's tokens are is known, so that they are on their way before this one's end. */
 
 INLINE ptrdiff_t bytes_of(enum kind kind) { return kind == FLOAT32 ? 4 : kind == FLOAT16 ? 2 : 1; }
 
@@ -29,13 +30,14 @@ INLINE float value_as(enum kind kind, const char *row, ptrdiff_t c) {
 
 /* `roles` is a constant where this is called, so the sums stay in registers: four at least, because an addition waits
  * some four cycles for the one before. */
-INLINE void dots(enum kind kind, int roles, const char *row, ptrdiff_t dims, const float *queries, float out[FEW]) {
+INLINE void dots(enum kind kind, int roles, const char *row, const char *ahead, ptrdiff_t dims, const float *queries,
+                 float out[FEW]) {
   const int ways = roles == 1 ? 4 : roles < 4 ? 2 : 1;
   floats sums[FEW][4] = {0};
   ptrdiff_t c = 0;
   for (; c + ways * LANES <= dims; c += ways * LANES)
     for (int way = 0; way < ways; way++) {
-      __builtin_prefetch(row + (c + way * LANES) * bytes_of(kind) + AHEAD);
+      __builtin_prefetch(ahead + (c + way * LANES) * bytes_of(kind));
       floats token = load_as(kind, row, c + way * LANES);
       for (int r = 0; r < roles; r++) sums[r][way] += token * load(queries + r * dims + c + way * LANES);
     }
@@ -76,38 +78,39 @@ static void fill_vectors(const query_vectors *q) {
 #endif
 }
 
-INLINE void products_as(enum kind kind, int roles, const document_row *document, const query_vectors *q,
-                        ptrdiff_t first, float *out) {
-  const char *row = (const char *)(intptr_t)document->values;
+INLINE void products_as(enum kind kind, int roles, const document_row *document, const char *following,
+                        const query_vectors *q, ptrdiff_t first, float *out) {
+  const char *row = (const char *)(intptr_t)document->values, *end = row + document->length * q->dims * bytes_of(kind);
   const loose_float *factors = (const loose_float *)(intptr_t)document->factors;
   for (ptrdiff_t t = 0; t < document->length; t++, row += q->dims * bytes_of(kind)) {
     float found[FEW];
+    const char *ahead = end - row > AHEAD ? row + AHEAD : following + (AHEAD - (end - row));
 #if defined(DOT_OF_BYTES)
     if (kind == INT8)
-      integer_dots(roles, row, q->dims, &q->digits, first, found);
+      integer_dots(roles, row, ahead, q->dims, &q->digits, first, found);
     else
 #endif
-      dots(kind, roles, row, q->dims, q->vectors + first * q->dims, found);
+      dots(kind, roles, row, ahead, q->dims, q->vectors + first * q->dims, found);
     for (int r = 0; r < roles; r++) out[r * document->length + t] = kind == INT8 ? found[r] * factors[t] : found[r];
   }
 }
 
-#define FOR_ROLES(KIND)                                    \
-  switch (left) {                                          \
-    case 1:                                                \
-      products_as(KIND, 1, document, q, first, out);       \
-      break;                                               \
-    case 2:                                                \
-      products_as(KIND, 2, document, q, first, out);       \
-      break;                                               \
-    case 3:                                                \
-      products_as(KIND, 3, document, q, first, out);       \
-      break;                                               \
-    default:                                               \
-      products_as(KIND, 4, document, q, first, out);       \
+#define FOR_ROLES(KIND)                                          \
+  switch (left) {                                                \
+    case 1:                                                      \
+      products_as(KIND, 1, document, following, q, first, out); \
+      break;                                                     \
+    case 2:                                                      \
+      products_as(KIND, 2, document, following, q, first, out); \
+      break;                                                     \
+    case 3:                                                      \
+      products_as(KIND, 3, document, following, q, first, out); \
+      break;                                                     \
+    default:                                                     \
+      products_as(KIND, 4, document, following, q, first, out); \
   }
 
-static void products(const document_row *document, const query_vectors *q, float *out) {
+static void products(const document_row *document, const char *following, const query_vectors *q, float *out) {
   for (ptrdiff_t first = 0; first < q->roles; first += FEW) {
     ptrdiff_t left = q->roles - first;
     if (document->kind == FLOAT32) {

@@ -49,6 +49,7 @@ INLINE float half(uint16_t bits) {
  *   sum          the sum of all lanes
  *   greater      the greater of two numbers; the second where one is NaN
  *   at_least     a bit for each lane whose first number is no less than the second
+ *   ratio        one number divided by another, which is greater than 0
  *   load_halves  float16 as float32
  *   load_bytes   int8 as float32
  */
@@ -56,6 +57,11 @@ INLINE float half(uint16_t bits) {
 INLINE float sum(floats v) { return _mm512_reduce_add_ps((__m512)v); }
 INLINE floats greater(floats a, floats b) { return (floats)_mm512_max_ps((__m512)a, (__m512)b); }
 INLINE unsigned at_least(floats a, floats b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GE_OQ); }
+/* A division of sixteen takes as long as sixteen multiplications: an approximate one, and what is left of it. */
+INLINE floats ratio(floats a, floats b) {
+  floats inverse = (floats)_mm512_rcp14_ps((__m512)b), about = a * inverse;
+  return about + (a - about * b) * inverse;
+}
 INLINE floats load_halves(const void *from) { return (floats)_mm512_cvtph_ps(_mm256_loadu_si256(from)); }
 INLINE floats load_bytes(const void *from) {
   return (floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from)));
@@ -72,6 +78,7 @@ INLINE floats greater(floats a, floats b) { return (floats)_mm256_max_ps((__m256
 INLINE unsigned at_least(floats a, floats b) {
   return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_GE_OQ));
 }
+INLINE floats ratio(floats a, floats b) { return a / b; }
 INLINE floats load_halves(const void *from) { return (floats)_mm256_cvtph_ps(_mm_loadu_si128(from)); }
 INLINE floats load_bytes(const void *from) {
   return (floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from)));
@@ -88,6 +95,7 @@ INLINE unsigned at_least(floats a, floats b) {
   ints reached = (ints)(a >= b) & (ints){1, 2, 4, 8};
   return (unsigned)(reached[0] | reached[1] | reached[2] | reached[3]);
 }
+INLINE floats ratio(floats a, floats b) { return a / b; }
 #define WOVEN_LOW 0, 4, 1, 5
 #define WOVEN_HIGH 2, 6, 3, 7
 #if defined(__aarch64__)
@@ -127,6 +135,27 @@ INLINE floats chosen(floats v, ints from) {
 #endif
 }
 
+/* The sum of numbers. */
+INLINE float total(const loose_float *numbers, ptrdiff_t count) {
+  floats sums = all(0);
+  ptrdiff_t t = 0;
+  for (; t + LANES <= count; t += LANES) sums += load(numbers + t);
+  float whole = sum(sums);
+  for (; t < count; t++) whole += numbers[t];
+  return whole;
+}
+
+/* The greatest of numbers times `factor`, minus infinity of none; NaN is passed over. */
+INLINE float greatest(const loose_float *numbers, ptrdiff_t count, float factor) {
+  floats lanes = all(-__builtin_inff());
+  ptrdiff_t t = 0;
+  for (; t + LANES <= count; t += LANES) lanes = greater(load(numbers + t) * factor, lanes);
+  float best = lanes[0];
+  for (int lane = 1; lane < LANES; lane++) best = lanes[lane] > best ? lanes[lane] : best;
+  for (; t < count; t++) best = numbers[t] * factor > best ? numbers[t] * factor : best;
+  return best;
+}
+
 /* Transpose LANES vectors: each round weaves the first half of them into the second. */
 INLINE void transpose(floats v[LANES]) {
 #pragma GCC unroll 4
@@ -147,6 +176,7 @@ INLINE void load_columns(const loose_float *const rows[LANES], const ptrdiff_t l
   for (int r = 0; r < LANES; r++) {
     ptrdiff_t left = lengths[r] - first;
     if (left >= LANES) {
+      __builtin_prefetch(rows[r] + first + 4 * LANES);
       columns[r] = load(rows[r] + first);
     } else {
       columns[r] = all(fill);

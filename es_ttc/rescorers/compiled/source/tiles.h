@@ -108,7 +108,8 @@ INLINE void decide(const char *rows, const loose_float *factors, ptrdiff_t count
     for (; reached; reached &= reached - 1) {
       int l = __builtin_ctz(reached);
       float exact[FEW], *best = q->best + lane + l;
-      dots(INT8, 1, rows + t * q->dims, q->dims, q->vectors + (lane + l) * q->dims, exact);
+      const char *row = rows + t * q->dims;
+      dots(INT8, 1, row, row, q->dims, q->vectors + (lane + l) * q->dims, exact);
       float product = exact[0] * factors[t];
       if (product > *best) *best = product;
       if (*best - q->errors[lane + l] > limits[l]) limits[l] = *best - q->errors[lane + l];

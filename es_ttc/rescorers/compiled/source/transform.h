@@ -2,10 +2,28 @@
  *
  * A signal's element t is lane l of element t of two arrays of vectors, real and imaginary parts. The transform leaves
  * its frequencies in the order in which decimation in frequency finds them, and the inverse expects them so: nothing
- * is brought back into order, and in_frequency() of spectral/smoothing.py says where each one is. A size is a power of
- * two, or three times one.
+ * is brought back into order, and in_frequency() of compiled/frequencies.py says where each one is. A size is a power
+ * of two, or three times one.
  * All lanes compute the same operations, so a signal's transform does not depend on the others'.
  */
+
+/* What transforms of one size read, as transform_plan() of compiled/frequencies.py packs it. */
+typedef struct {
+  ptrdiff_t size, half;                    /* half: size / 2 + 1 frequencies, 0 to size / 2 */
+  const float *cosines, *sines;            /* (size,) of 2 pi t / size */
+  const float *half_cosines, *half_sines;  /* (half,) of pi k / size, for the frequencies in the order of places */
+  const int32_t *places, *mirrors;         /* (half,) where the frequencies k are, ascending, and where -k are */
+} transform_plan;
+
+INLINE transform_plan plan_at(const void *packed, ptrdiff_t size) {
+  transform_plan p = {.size = size, .half = size / 2 + 1, .cosines = packed};
+  p.sines = p.cosines + size;
+  p.half_cosines = p.sines + size;
+  p.half_sines = p.half_cosines + p.half;
+  p.places = (const int32_t *)(p.half_sines + p.half);
+  p.mirrors = p.places + p.half;
+  return p;
+}
 
 INLINE void turn(floats real, floats imag, float cosine, float sine, floats *to_real, floats *to_imag) {
   *to_real = real * cosine - imag * sine;
@@ -79,13 +97,13 @@ INLINE void pass_2(floats *v, ptrdiff_t size) {
   }
 }
 
-static void transform(floats *re, floats *im, ptrdiff_t size, const float *cosines, const float *sines) {
-  ptrdiff_t block = size;
+static void transform(floats *re, floats *im, const transform_plan *p) {
+  ptrdiff_t size = p->size, block = size;
   if (block % 3 == 0) {
-    pass_3(re, im, size, cosines, sines, 1);
+    pass_3(re, im, size, p->cosines, p->sines, 1);
     block /= 3;
   }
-  for (; block % 4 == 0; block /= 4) pass_4(re, im, size, block, cosines, sines, 1);
+  for (; block % 4 == 0; block /= 4) pass_4(re, im, size, block, p->cosines, p->sines, 1);
   if (block == 2) {
     pass_2(re, size);
     pass_2(im, size);
@@ -93,8 +111,8 @@ static void transform(floats *re, floats *im, ptrdiff_t size, const float *cosin
 }
 
 /* The inverse, times the size. */
-static void invert(floats *re, floats *im, ptrdiff_t size, const float *cosines, const float *sines) {
-  ptrdiff_t whole = size % 3 ? size : size / 3, block = whole;
+static void invert(floats *re, floats *im, const transform_plan *p) {
+  ptrdiff_t size = p->size, whole = size % 3 ? size : size / 3, block = whole;
   while (block % 4 == 0) block /= 4;
   if (block == 2) {
     pass_2(re, size);
@@ -102,7 +120,7 @@ static void invert(floats *re, floats *im, ptrdiff_t size, const float *cosines,
   }
   while (block < whole) {
     block *= 4;
-    pass_4(re, im, size, block, cosines, sines, -1);
+    pass_4(re, im, size, block, p->cosines, p->sines, -1);
   }
-  if (size % 3 == 0) pass_3(re, im, size, cosines, sines, -1);
+  if (size % 3 == 0) pass_3(re, im, size, p->cosines, p->sines, -1);
 }
