@@ -23,7 +23,7 @@ from es_ttc.index.mappings.queries import MOST_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, HASH, STATE, IndexSpec
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
 from es_ttc.serving.features.keys import SEQ_NO as SEQ_NO_OF_HITS
-from es_ttc.serving.features.keys import DocumentKey, document_key
+from es_ttc.serving.features.keys import DocumentKey, document_keys, single_values
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
@@ -112,13 +112,12 @@ class AttachedFeatureLocator:
 
         If there is a side index, :meth:`expects_ids` returns True for the next searches of the same target.
         """
-        indices: set[str] = set()
-        for hit in hits:  # thousands of them: no calls
-            fields = hit.get("fields") or _NO_FIELDS
-            if not fields.get(ENCODER) or not fields.get(HASH):
-                indices.add(str(hit["_index"]))
-            elif VERSION in fields and changed_inside(hit):
-                return True
+        if _with_single_values(hits) is not None:
+            return False
+        own = own_keys(hits)
+        if own.changed:
+            return True
+        indices = {str(hits[place]["_index"]) for place in own.without}
         found = await asyncio.gather(*(self._marks(index, [], caller) for index in sorted(indices)))
         needed = any(marks is not None for marks in found)
         if needed:
@@ -377,7 +376,10 @@ class OwnKeys(NamedTuple):
 
 
 def own_keys(hits: Sequence[Mapping[str, Any]]) -> OwnKeys:
-    """Return the keys of hits' own features, in one pass, because a window has up to 10,000 hits."""
+    """Return the keys of hits' own features."""
+    single = _with_single_values(hits)
+    if single is not None:
+        return OwnKeys(document_keys([hit["_index"] for hit in hits], *single), [], [], [])
     own = OwnKeys([], [], [], [])
     add = own.keys.append
     for place, hit in enumerate(hits):
@@ -390,10 +392,18 @@ def own_keys(hits: Sequence[Mapping[str, Any]]) -> OwnKeys:
             own.ambiguous.append(place)
             add(None)
         else:
-            add(document_key((hit["_index"], encoders[0], hashes[0], False)))
+            add(DocumentKey(hit["_index"], encoders[0], hashes[0]))
             if VERSION in fields and changed_inside(hit):
                 own.changed.append(place)
     return own
+
+
+def _with_single_values(hits: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]] | None:
+    """Return the encoders and hashes of hits that all have one of each, and no version; None if any differs."""
+    encoders, hashes = single_values(hits, ENCODER), single_values(hits, HASH)
+    if encoders is None or hashes is None or any([VERSION in hit["fields"] for hit in hits]):  # noqa: C419 - faster
+        return None
+    return encoders, hashes
 
 
 def own_key(hit: Mapping[str, Any]) -> DocumentKey | None:

@@ -1,8 +1,9 @@
 """Identification of documents: the key of a document's features, and marks of hits without ids."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ Mark = tuple[str, str, int]
 SentBlobs = Mapping[str, Mapping[str, bytes]]
 """Blobs of documents by content hash and field, as they are stored."""
 
+_FIELDS = itemgetter("fields")
 _DIMS_IN_IDENTITY = re.compile(r"@[^/]*/([0-9]{1,5})x[0-9]")
 
 
@@ -41,9 +43,21 @@ def content_of(hit: Mapping[str, Any]) -> str | None:
     return content[0]
 
 
-def content_numbers(hits: Iterable[Mapping[str, Any]]) -> NDArray[np.int64]:
+def single_values(hits: Sequence[Mapping[str, Any]], name: str) -> list[Any] | None:
+    """Return a doc value field's value of every hit; None unless every hit has exactly one.
+
+    It makes no call for each hit: a window has up to 10,000.
+    """
+    try:
+        return [value for (value,) in map(itemgetter(name), map(_FIELDS, hits))]
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def content_numbers(hits: Sequence[Mapping[str, Any]]) -> NDArray[np.int64]:
     """Return a number for each hit, ``(n,)``: the same one for hits with the same content hash, in this process."""
-    return np.fromiter((hash(content_of(hit)) for hit in hits), np.int64)
+    contents = single_values(hits, HASH)
+    return np.fromiter(map(hash, map(content_of, hits) if contents is None else contents), np.int64)
 
 
 def with_contents(
@@ -96,8 +110,10 @@ class DocumentKey(NamedTuple):
         return dims_of(self.encoder)
 
 
-document_key: Callable[[tuple[str, str, str, bool]], DocumentKey] = partial(tuple.__new__, DocumentKey)
-"""Makes a key of its parts in a third of the constructor's time, for whole windows."""
+def document_keys(indices: Iterable[str], encoders: Iterable[str], hashes: Iterable[str]) -> list[DocumentKey | None]:
+    """Return the keys of documents whose features are their own; faster than the constructor, for whole windows."""
+    parts = zip(indices, encoders, hashes, repeat(False), strict=False)
+    return [*map(tuple.__new__, repeat(DocumentKey), parts)]
 
 
 def dims_of(encoder: str) -> int | None:

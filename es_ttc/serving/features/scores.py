@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -217,7 +218,10 @@ class SuppliedDocuments:
 
 def first_pass_scores(hits: Sequence[Mapping[str, Any]]) -> Float32:
     """Return the engine's scores of hits, ``(n,)`` float32; 0 for a hit without one."""
-    return np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
+    try:
+        return np.fromiter(map(itemgetter("_score"), hits), np.float32, len(hits))
+    except (KeyError, TypeError):
+        return np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
 
 
 def checked_scores(scores: NDArray[Any], length: int, rescorer: Rescorer[Any]) -> Float32:

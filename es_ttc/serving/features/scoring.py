@@ -126,7 +126,7 @@ class WindowScorer:
         """
         if not hits:
             return WindowScores.none(0)
-        ids = [str(hit.get("_id", "")) for hit in hits]
+        ids = [hit.get("_id", "") for hit in hits]
         of_hits = _HitColumns(ids, first_pass_scores(hits), joined, await self._read_numbers(hits, request))
         if not request.method.encodes:
             window = _without_features(of_hits, request)
