@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from es_ttc.common import exact_numbers
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.mappings.readers import DIGEST_DIGITS, marked
+from es_ttc.index.mappings.readers import marked
 from es_ttc.index.mappings.spec import IndexSpec
 
 Document = Mapping[str, Any]
+
+_HASH_DIGITS = 32
 
 
 class Span(NamedTuple):
@@ -70,12 +72,12 @@ def content_hash(text: str, spans: Sequence[Span], spec: IndexSpec) -> str:
             # Lengths before contents: different lists of pairs give different bytes.
             state.update(len(encoded).to_bytes(8, "little"))
             state.update(encoded)
-    return marked(state.hexdigest()[:DIGEST_DIGITS], spec.layout)
+    return marked(state.hexdigest()[:_HASH_DIGITS], spec.layout)
 
 
 def document_hash(source: bytes) -> str:
     """Return the hash of a whole document's JSON: the first 16 bytes of its SHA-256 as 32 hex digits."""
-    return sha256(source).hexdigest()[:DIGEST_DIGITS]
+    return sha256(source).hexdigest()[:_HASH_DIGITS]
 
 
 def document_json(document: Document) -> bytes:

@@ -30,8 +30,6 @@ SENDABLE_LAYOUTS: tuple[Layout, ...] = ("stored", "doc_values", "nested_vectors"
 """Layouts whose features the plugin can send: blobs as they are stored, nested vectors as a blob of its own making."""
 
 _MARK = "-"
-DIGEST_DIGITS = 32
-"""Of a content hash, before the mark of its layout."""
 _VECTOR_BYTES = "v"
 _BLOB_SCRIPT = (
     "def values = doc.containsKey(params.field) ? doc[params.field] : []; return values.empty ? null : values[0]"

@@ -14,7 +14,7 @@ from typing import Any
 
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EncoderMismatch, EngineError, EngineUnavailable
-from es_ttc.index.mappings.readers import DIGEST_DIGITS, layout_of
+from es_ttc.index.mappings.readers import layout_of
 from es_ttc.index.mappings.spec import ENCODER
 from es_ttc.serving.engine_requests import EngineRequests, IncompleteAnswer
 from es_ttc.serving.features.keys import DocumentKey
@@ -96,8 +96,7 @@ class IndexEncoderLookup:
                 if key is not None and applies(key):
                     usable[place], all_skipped[place] = None, reason
 
-        of_marks = {key.hash[DIGEST_DIGITS:]: key for key in usable if key is not None}  # a few of thousands
-        of_layouts = {layout_of(key.hash): key for key in of_marks.values()}
+        of_layouts = {layout_of(key.hash): key for key in usable if key is not None}
         refusals = {layout: error for layout, key in of_layouts.items() if (error := _refusal(require, key))}
         if refusals:
             skip(SkipReason.LAYOUT, lambda key: layout_of(key.hash) in refusals)
