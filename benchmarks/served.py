@@ -96,13 +96,18 @@ async def temporary_index(url: str, index: str, spec: IndexSpec) -> AsyncIterato
             await delete(engine, index)
 
 
-async def fill(engine: Engine, index: str, *, groups: int = GROUPS, blobs: Blobs = "doc_values") -> None:
-    """Make the index anew: groups of :data:`WINDOW` documents, each found by a word of its own."""
+async def fill(
+    engine: Engine, index: str, *, groups: int = GROUPS, blobs: Blobs = "doc_values", least: int = TOKENS
+) -> None:
+    """Make the index anew: groups of :data:`WINDOW` documents, each found by a word of its own.
+
+    Documents have :data:`TOKENS` tokens, or as many as that on average and ``least`` at least.
+    """
     spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",), blobs=blobs)
     await make_index(engine, index, spec)
     for group in range(groups):
         lines: list[bytes] = []
-        for name, text, matrix in documents(group):
+        for name, text, matrix in documents(group, least):
             lines += action_lines(name, orjson.dumps({"text": text}), "", features(matrix, spec, text), spec)
         await bulk(engine, index, lines)
     await engine.refresh(index)
@@ -115,12 +120,13 @@ async def bulk(engine: Engine, index: str, lines: Sequence[bytes], *, at_once: i
         assert all(item.ok for item in items), next(item.error for item in items if not item.ok)
 
 
-def documents(group: int) -> Iterator[tuple[str, str, Float32]]:
-    """Yield a group's documents, the same at every call: id, text, unit token vectors."""
+def documents(group: int, least: int = TOKENS) -> Iterator[tuple[str, str, Float32]]:
+    """Yield a group's documents, the same at every call: id, text, unit token vectors; see :func:`fill`."""
     rng = np.random.default_rng(group)
     for number in range(WINDOW):
         text = f"group{group} " + " ".join(f"word{word}" for word in rng.integers(0, 500, 200))
-        matrix = rng.standard_normal((TOKENS, DIMS), dtype=np.float32)
+        tokens = TOKENS if least == TOKENS else int(rng.integers(least, 2 * TOKENS - least + 1))
+        matrix = rng.standard_normal((tokens, DIMS), dtype=np.float32)
         yield f"{group}-{number}", text, matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
 
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.wide_windows --engine http://127.0.0.1:9200
 
-10,000 documents of 256 tokens x 384, int8; searches of ten hits, all features in the gateway's memory. Windows take
-turns with the same search to the engine alone. Where the gateway's processor time goes: its event loop's thread, and
-the threads that score.
+10,000 documents of 256 tokens x 384, int8, or of many lengths with `--least 16`; searches of ten hits, all features in
+the gateway's memory. Windows take turns with the same search to the engine alone. Where the gateway's processor time
+goes: its event loop's thread, and the threads that score.
 """
 
 import argparse
@@ -29,15 +29,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="http://127.0.0.1:9200")
     parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS)
+    parser.add_argument("--least", type=int, default=TOKENS, help="tokens of the shortest document")
     arguments = parser.parse_args()
-    asyncio.run(_prepare(arguments.engine, max(arguments.windows)))
+    asyncio.run(_prepare(arguments.engine, max(arguments.windows), arguments.least))
     try:
         settings = {"max_window": max(arguments.windows), "feature_cache_mb": 8192, "default_timeout_ms": 30_000}
         with gateway(arguments.engine, **settings) as served:
             rows = measured(arguments.engine, served.url, arguments.windows)
     finally:
         asyncio.run(_clear(arguments.engine))
-    data = f"{max(arguments.windows):,} documents of {TOKENS} tokens x {DIMS}, int8"
+    lengths = f"{arguments.least} to {2 * TOKENS - arguments.least}" if arguments.least < TOKENS else f"{TOKENS}"
+    data = f"{max(arguments.windows):,} documents of {lengths} tokens x {DIMS}, int8"
     print(heading("Wide windows", data=data, packages=("numpy", "aiohttp", "uvicorn")))
     columns = ("window", "added p50 ms", "p95", "event loop, processor ms", "scoring threads, processor ms")
     print(table(columns, rows))
@@ -96,9 +98,9 @@ def _spent(before: Mapping[int, float], after: Mapping[int, float], main: int) -
     return spent[main], sum(spent.values()) - spent[main]
 
 
-async def _prepare(url: str, documents: int) -> None:
+async def _prepare(url: str, documents: int, least: int) -> None:
     async with opened(url) as engine:
-        await fill(engine, INDEX, groups=-(-documents // WINDOW))
+        await fill(engine, INDEX, groups=-(-documents // WINDOW), least=least)
 
 
 async def _clear(url: str) -> None:
