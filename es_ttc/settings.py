@@ -1,7 +1,11 @@
 """Settings: from flags, then ``ES_TTC_*`` variables, then ``es-ttc.toml`` in the working folder, then defaults."""
 
 import os
+import re
 import sys
+import tomllib
+from difflib import get_close_matches
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +17,8 @@ from pydantic_settings import (
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+
+from es_ttc.errors import ConfigurationError
 
 SideCredentials = Literal["caller", "gateway"]
 
@@ -42,7 +48,33 @@ class _Sources(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources: flags (arguments of the constructor), the environment, the TOML file."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+        return init_settings, env_settings, _TomlFile(settings_cls)
+
+
+class _TomlFile(TomlConfigSettingsSource):
+    """The file ``es-ttc.toml``; one that is no TOML, or has a key that is no setting, is refused."""
+
+    def _read_file(self, file_path: Path | Traversable) -> dict[str, Any]:
+        try:
+            text = file_path.read_text(encoding="utf-8")
+            data = tomllib.loads(text)
+        except OSError as error:
+            raise ConfigurationError(f"{file_path} cannot be read: {error.strerror}; make it readable") from error
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigurationError(f"{file_path} is no valid TOML: {error}; correct the file") from error
+        settings = {name for kind in _all_kinds(_Sources) for name in kind.model_fields}
+        for key in data:
+            if key not in settings:
+                near = get_close_matches(key, settings, n=1)
+                fix = f"did you mean [{near[0]}]?" if near else "docs/reference/settings.md lists the settings"
+                raise ConfigurationError(f"{file_path}, line {_line_of(key, text)}: there is no setting [{key}]; {fix}")
+        return data
+
+
+def _line_of(key: str, text: str) -> int:
+    """Return the number of the line of a TOML file on which a top-level key or its table begins."""
+    start = re.compile(rf"""\s*\[*\s*["']?{re.escape(key)}["']?\s*[.=\]]""")
+    return next((number for number, line in enumerate(text.splitlines(), 1) if start.match(line)), 1)
 
 
 def wrong_setting(error: ValidationError) -> str | None:

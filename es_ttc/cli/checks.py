@@ -1,12 +1,12 @@
 """The checks of `es-ttc doctor`: each checks one part and returns its finding and the command that fixes it."""
 
-import os
 import shutil
 import sys
 import time
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Literal
 
 import aiohttp
@@ -90,7 +90,7 @@ def java() -> Check:
 def cache_folder(folder: Path) -> Check:
     """Check the folder of downloads and embeddings."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+    if not _can_write(existing):
         return Check(
             "cache", Verdict.MISSING, f"{folder} cannot be written", "set ES_TTC_CACHE_DIR to a folder of yours"
         )
@@ -100,6 +100,15 @@ def cache_folder(folder: Path) -> Check:
     if free < LEAST_FREE_MIB * MIB:
         return Check("cache", Verdict.WARNING, detail, "set ES_TTC_CACHE_DIR to a disk with more room")
     return Check("cache", Verdict.OK, detail)
+
+
+def _can_write(folder: Path) -> bool:
+    """Return whether a file can be made in a folder, by making one: root passes every check of permissions."""
+    try:
+        with TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def encoder(name: str, cache_dir: Path) -> tuple[Check, Encoder | None]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +24,7 @@ from es_ttc.cli.steps import Steps
 from es_ttc.cli.views import Comparison, Row, listing, method_table
 from es_ttc.cli.views import answer as shown
 from es_ttc.common.interruption import InterruptibleRunner, interruptible
+from es_ttc.errors import ConfigurationError
 from es_ttc.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -116,6 +118,7 @@ def demo(serving: bool, no_prompt: bool, keep: bool, engine: str | None, as_json
     are generated on this machine: LIMIT-style profiles from the project's own generator, and the documentation of the
     running Python's standard library. At the end the indices are deleted and the node is stopped.
     """
+    _require_packages(("onnxruntime", "ir_measures", *(("jgo",) if engine is None else ())))
     console = stderr if as_json else stdout
     settings = GatewaySettings(**given(engine=engine, encoder=ENCODER, host="127.0.0.1", port=0))
     began = time.perf_counter()
@@ -140,6 +143,13 @@ def demo(serving: bool, no_prompt: bool, keep: bool, engine: str | None, as_json
             _prompt(console, stage)
     if keep:
         console.print(_kept(stage, ours=engine is None), markup=False, highlight=False, soft_wrap=True)
+
+
+def _require_packages(names: Sequence[str]) -> None:
+    """Raise an error before anything is started if a package of the extra is not installed."""
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise ConfigurationError(f"the demonstration needs {', '.join(missing)}: pip install 'es-ttc[demo]'")
 
 
 def _start_node(stack: ExitStack, steps: Steps, settings: GatewaySettings, *, keep: bool) -> str:

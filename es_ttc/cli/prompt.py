@@ -42,7 +42,7 @@ class Prompt:
         choices: The initial options.
         indices: Names for `:index`.
         methods: Names for `:method`.
-        others: Names of methods that this index cannot serve; they are accepted too, and their error says why not.
+        others: Names of methods that this index or gateway cannot serve.
         answer: Answers a query.
         curl: Returns the command line of the same request to the gateway.
         console: Displays the results.
@@ -115,7 +115,7 @@ class Prompt:
                 self._console.print(self._help())
             case "method":
                 if argument in self._others:
-                    self.choices.method = argument
+                    self._say(f"[{argument}] needs more than the demonstration has: a graph, a model, further features")
                 else:
                     self.choices.method = self._chosen(argument, self._methods, self.choices.method)
             case "index":

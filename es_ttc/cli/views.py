@@ -295,6 +295,6 @@ def method_table(rows: Sequence[Row]) -> Table:
             Text(f"{row.ndcg:.3f}", "bold" if row.ndcg == best_ndcg else ""),
             Bar(size=1, begin=0, end=row.ndcg, width=BAR_CELLS, color="cyan"),
             Text(f"{row.recall:.3f}", "bold" if row.recall == best_recall else ""),
-            Text("" if row.added_ms is None else f"{round(row.added_ms):+d}"),
+            Text("" if row.added_ms is None else f"{row.added_ms:.0f}" if row.added_ms >= 1 else "<1"),
         )
     return table

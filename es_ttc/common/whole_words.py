@@ -1,16 +1,19 @@
 """Stretches of a text in whole words."""
 
-import re
+from collections.abc import Sequence
+from itertools import takewhile
+from unicodedata import category
 
-_WORD = re.compile(r"[\w-]+")
-"""Words joined by hyphens are one: HOMA-IR."""
-_LONGEST_WORD = 40
+_MAX_WORD = 40
+"""Length up to which a stretch is widened; longer ones belong to scripts without spaces."""
+_JOINERS = "\u200c\u200d"
 
 
 def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
     """Return a stretch of a text widened to whole words, for an encoder's tokens are often parts of words.
 
-    An end without a word's boundary within `_LONGEST_WORD` characters (a script without spaces) stays.
+    Words joined by hyphens are one: HOMA-IR. An end without a word's boundary within 40 characters (a script without
+    spaces) stays, but no character is separated from its combining marks.
 
     Args:
         text: The text.
@@ -19,8 +22,26 @@ def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
     """
     if not 0 <= start < end <= len(text):
         return start, end
-    before = _WORD.match(text[max(0, start - _LONGEST_WORD) : start][::-1])
-    after = _WORD.match(text[end : end + _LONGEST_WORD])
-    left = before.end() if before and _WORD.match(text[start]) else 0
-    right = after.end() if after and _WORD.match(text[end - 1]) else 0
-    return start - left * (left < _LONGEST_WORD), end + right * (right < _LONGEST_WORD)
+    left = _length(text[max(0, start - _MAX_WORD) : start][::-1]) if _in_word(text[start]) else 0
+    right = _length(text[end : end + _MAX_WORD]) if _in_word(text[end - 1]) else 0
+    start -= left * (left < _MAX_WORD)
+    end += right * (right < _MAX_WORD)
+    while start and _is_mark(text[start]):
+        start -= 1
+    while end < len(text) and _is_mark(text[end]):
+        end += 1
+    return start, end
+
+
+def _length(text: Sequence[str]) -> int:
+    """Return the number of characters at the beginning of a text that belong to a word."""
+    return sum(1 for _ in takewhile(_in_word, text))
+
+
+def _in_word(character: str) -> bool:
+    return character.isalnum() or character in "_-" or _is_mark(character)
+
+
+def _is_mark(character: str) -> bool:
+    """Return whether a character is shown together with the one before it."""
+    return category(character)[0] == "M" or character in _JOINERS

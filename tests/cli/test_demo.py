@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from es_ttc.cli.app import run
 from es_ttc.cli.demo import examples
 from es_ttc.cli.views import Row, method_table
 from es_ttc.encoders.base import EncoderIdentity
@@ -74,8 +75,18 @@ def test_the_table_of_methods_shows_quality_as_figures_and_bars() -> None:
     assert isinstance(console.file, io.StringIO)
     bm25, dense, spectral = console.file.getvalue().splitlines()[-3:]
     assert bm25.split() == ["bm25", "0.000", "0.100"]
-    assert dense.split()[-1] == "+0"
-    assert spectral.split() == ["spectral", "1.000", "█" * 24, "0.050", "+12"]
+    assert dense.split()[-1] == "<1"
+    assert spectral.split() == ["spectral", "1.000", "█" * 24, "0.050", "12"]
+
+
+def test_a_missing_package_is_named_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("es_ttc.cli.demo.find_spec", lambda name: None if name == "ir_measures" else object())
+    assert run(["demo"]) == 1
+    said = capsys.readouterr()
+    assert said.err == "es-ttc: the demonstration needs ir_measures: pip install 'es-ttc[demo]'\n"
+    assert said.out == ""
 
 
 def tables(output: str) -> dict[str, dict[str, tuple[float, float]]]:

@@ -150,6 +150,7 @@ def test_a_cache_folder_that_cannot_be_made_is_missing(tmp_path: Path) -> None:
     check = checks.cache_folder(tmp_path / "file" / "cache")
     assert check.verdict is Verdict.MISSING
     assert "ES_TTC_CACHE_DIR" in check.mend
+    assert checks.cache_folder(Path("/proc/nope/es-ttc")).verdict is Verdict.MISSING, "root may write, the kernel won't"
 
 
 FOUND = [

@@ -35,6 +35,7 @@ def talk(*lines: str | type[BaseException]) -> tuple[str, list[tuple[str, Choice
         Choices("books", "spectral"),
         indices=["books", "films"],
         methods=["bm25", "spectral"],
+        others=["llm_pick"],
         answer=answer,
         curl=lambda text, choices: f"curl {choices.index} '{text}'",
         console=console,
@@ -51,6 +52,12 @@ def test_it_answers_until_it_is_told_to_end(end: list[str | type[BaseException]]
     output, asked, _ = talk("  round up ", "", KeyboardInterrupt, "second", *end)
     assert [text for text, _ in asked] == ["round up", "second"]
     assert "answer to round up" in output
+
+
+def test_a_method_that_cannot_be_served_is_not_chosen() -> None:
+    output, asked, choices = talk(":method llm_pick", "one")
+    assert "[llm_pick] needs more than the demonstration has" in output
+    assert asked[0][1].method == choices.method == "spectral"
 
 
 def test_commands_change_what_the_next_query_is_asked_with() -> None:

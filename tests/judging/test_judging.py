@@ -12,6 +12,7 @@ from es_ttc.lab.evaluation.metrics import score
 from es_ttc.lab.judging import formats
 from es_ttc.lab.judging.agreement import agreement, median_grades, ordinal_alpha, weighted_kappa
 from es_ttc.lab.judging.formats import Format, Judged
+from es_ttc.lab.judging.overview import Overview
 from es_ttc.lab.judging.records import Judgement, PooledMethod, PooledQuery, Source, judgement_id, query_id
 from es_ttc.lab.judging.signals import LoggedSignals
 from es_ttc.lab.judging.standing import standing, tuned_weights
@@ -193,3 +194,12 @@ def test_limits_and_ids() -> None:
             wrong()
     assert judgement_id("i", "q", "d", "Ada") == judgement_id("i", "q", "d", "Ada")
     assert len({judgement_id(*key) for key in (("i", "q", "d", "a"), ("i", "q", "da", ""), ("iq", "", "d", "a"))}) == 3
+
+
+@pytest.mark.parametrize(
+    ("queries", "fix"),
+    [([], "es-ttc judge pool articles QUERIES"), ([PooledQuery("q", "a text")], "es-ttc ui articles")],
+)
+def test_pools_without_grades_are_to_be_judged_and_not_made_again(queries: list[PooledQuery], fix: str) -> None:
+    with pytest.raises(InvalidRequest, match=fix):
+        Overview("articles", queries, []).collection()

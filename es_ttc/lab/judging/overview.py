@@ -81,9 +81,12 @@ class Overview:
             InvalidRequest: Nothing is judged.
         """
         if not self.qrels:
-            raise InvalidRequest(
-                f"index [{self.index}] has no judgements: `es-ttc judge pool {self.index} QUERIES` makes pools to judge"
+            fix = (
+                f"its {len(self.queries)} pools can be judged with `es-ttc ui {self.index}` or `es-ttc judge import`"
+                if self.queries
+                else f"`es-ttc judge pool {self.index} QUERIES` makes pools to judge"
             )
+            raise InvalidRequest(f"index [{self.index}] has no judgements that count: {fix}")
         texts = {query.id: query.text for query in self.queries if query.id in self.qrels}
         return Collection(self.index, SPLIT, (), texts, {query: self.qrels[query] for query in texts})
 

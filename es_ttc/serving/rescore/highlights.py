@@ -52,21 +52,22 @@ class Highlight:
     tags: tuple[str, str]
     escaped: bool
 
-    def fragments(self, text: str, passages: Sequence[Passage]) -> list[str]:
-        """Return the fragments of a field's text with their matches marked.
+    def fragments(self, values: Sequence[str], passages: Sequence[Passage]) -> list[str]:
+        """Return the fragments of a field with their matches marked; none crosses the values of a list.
 
         Args:
-            text: The text.
+            values: The field's values; passages have offsets in all of them, joined by one space.
             passages: Its passages, best first.
         """
         chosen = list(passages[: self.count])
         if not self.by_score:
             chosen.sort(key=lambda passage: passage.start)
-        return [self._marked(text, passage) for passage in chosen]
+        return [self._marked(values, passage) for passage in chosen]
 
-    def _marked(self, text: str, passage: Passage) -> str:
-        start, end = whole_words(text, passage.start, passage.end)
-        first, last = whole_words(text, *passage.match)
+    def _marked(self, values: Sequence[str], passage: Passage) -> str:
+        text, position = _value_at(values, passage.match[0])
+        start, end = whole_words(text, max(0, passage.start - position), min(len(text), passage.end - position))
+        first, last = whole_words(text, passage.match[0] - position, min(len(text), passage.match[1] - position))
         while start < first and text[start] in _AFTER_A_WORD:
             start += 1
         before, match, after = (self._shown(part) for part in (text[start:first], text[first:last], text[last:end]))
@@ -74,6 +75,16 @@ class Highlight:
 
     def _shown(self, text: str) -> str:
         return html.escape(text) if self.escaped else text
+
+
+def _value_at(values: Sequence[str], offset: int) -> tuple[str, int]:
+    """Return the value that contains an offset in the joined values, and the offset at which it begins."""
+    position = 0
+    for value in values[:-1]:
+        if offset < position + len(value):
+            return value, position
+        position += len(value) + 1
+    return values[-1], position
 
 
 def take_highlights(body: dict[str, Any]) -> tuple[Highlight, ...]:

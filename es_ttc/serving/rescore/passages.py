@@ -110,12 +110,8 @@ def _show(hit: dict[str, Any], passages: Sequence[Named], plan: SearchPlan) -> N
         ]
         hit["_ttc"] = {**hit.get("_ttc", {}), "passages": shown}
     for highlight in plan.highlights:
-        text = _text_of(hit, highlight.field)
-        inside = [one for name, one in passages if name == highlight.field and one.end <= len(text)]
+        values = [text for value in hit.get("fields", {}).get(highlight.field, ()) if (text := str(value))]
+        length = len(" ".join(values))  # as the text was encoded
+        inside = [passage for name, passage in passages if name == highlight.field and passage.end <= length]
         if inside:
-            hit.setdefault("highlight", {})[highlight.field] = highlight.fragments(text, inside)
-
-
-def _text_of(hit: dict[str, Any], field: str) -> str:
-    """Return a field's text as it was encoded: several values are joined by one space."""
-    return " ".join(map(str, hit.get("fields", {}).get(field, ())))
+            hit.setdefault("highlight", {})[highlight.field] = highlight.fragments(values, inside)

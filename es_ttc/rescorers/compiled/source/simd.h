@@ -38,7 +38,7 @@ INLINE floats as_floats(ints v) { return __builtin_convertvector(v, floats); }
 
 /* A float16 by its bits, exactly: sign, exponent and mantissa move to their places in a float32. */
 INLINE float half(uint16_t bits) {
-  uint32_t word = (uint32_t)((int32_t)(int16_t)bits << 13) & 0x8fffffffu;
+  uint32_t word = ((uint32_t)(int32_t)(int16_t)bits << 13) & 0x8fffffffu;
   float moved;
   memcpy(&moved, &word, sizeof moved);
   return moved * 0x1p112f;

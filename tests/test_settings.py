@@ -1,0 +1,39 @@
+"""The file es-ttc.toml: what is wrong in it is refused with its name and line."""
+
+from pathlib import Path
+
+import pytest
+
+from es_ttc.cli.app import run
+from es_ttc.errors import ConfigurationError
+from es_ttc.settings import EngineSettings, GatewaySettings
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("port = 1\nengin = 'http://x:1'\n", "line 2: there is no setting [engin]; did you mean [engine]?"),
+        ("[reranker.first]\nkind = 'http'\n", "line 1: there is no setting [reranker]; did you mean [rerankers]?"),
+        ("port = 1\n[zzz]\n", "line 2: there is no setting [zzz]; docs/reference/settings.md lists the settings"),
+        ("port = 1\npassword = secret\n", "is no valid TOML: Invalid value (at line 2, column 12)"),
+        ('port = "\\q"', "is no valid TOML: "),
+    ],
+)
+def test_a_wrong_file_is_refused(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "es-ttc.toml").write_text(text)
+    with pytest.raises(ConfigurationError) as refused:
+        EngineSettings()
+    assert said in str(refused.value)
+    assert "secret" not in str(refused.value)
+    assert run(["doctor"]) == 1
+    assert capsys.readouterr().err.startswith("es-ttc: es-ttc.toml")
+
+
+def test_a_file_is_read_by_every_kind_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "es-ttc.toml").write_text("engine = 'http://x:1'\nport = 5\n[rerankers.first]\nkind = 'http'\n")
+    assert EngineSettings().engine == "http://x:1"
+    assert GatewaySettings().rerankers == {"first": {"kind": "http"}}
