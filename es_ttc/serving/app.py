@@ -48,7 +48,6 @@ from es_ttc.serving.http.proxy import PassThrough
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.knn.retrieval import RetrievalService
-from es_ttc.serving.knn.stage import KnnStage
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.pool import BoundedPool, Offload
@@ -56,17 +55,12 @@ from es_ttc.serving.process import GatewayProcess, OnlyProcess
 from es_ttc.serving.programs import serve_programs
 from es_ttc.serving.query.rewriting import RewriteService
 from es_ttc.serving.query.shared_model import SharedModel
-from es_ttc.serving.query.stage import RewriteStage
 from es_ttc.serving.rescore.candidates import NearestDocuments
-from es_ttc.serving.rescore.page_evidence import PageEvidence
-from es_ttc.serving.rescore.stage import RescoreStage
+from es_ttc.serving.rescore.evidence import PageEvidence
 from es_ttc.serving.rescore.window import WindowRescorers
 from es_ttc.serving.schemas.openapi import MODEL_TOKEN, SIDECAR_TOKEN, token_of_path
-from es_ttc.serving.search.accepted_callers import AcceptedCallers
 from es_ttc.serving.search.engine import EngineSearches
-from es_ttc.serving.search.pipeline import SearchPipeline
-from es_ttc.serving.search.request import RequestReader
-from es_ttc.serving.search.templates import Templates
+from es_ttc.serving.search.search import Searches
 from es_ttc.serving.warm_up import WarmUp
 from es_ttc.serving.writes.afterwards import LaterEncoding
 from es_ttc.serving.writes.batches import EncodingBatches
@@ -106,7 +100,7 @@ def create_app(
         tracing.start()
     services = Services(settings, load, process)
     callers = _caller_limits(settings, process.count)
-    searches = search_pipeline(settings, services, callers)
+    searches = searches_of(settings, services, callers)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -238,50 +232,33 @@ def _caller_limits(settings: GatewaySettings, processes: int) -> CallerLimits:
     return CallerLimits(-(-requests // processes), windows / processes)
 
 
-def search_pipeline(settings: GatewaySettings, services: Services, callers: CallerLimits) -> SearchPipeline:
-    """Return the pipeline for searches: queries are rewritten, then kNN clauses retrieved, then windows rescored."""
-    upstream, metrics, tuned = services.upstream, services.metrics, services.tuned
-    limits, offload, accepted = request_limits(settings), services.offload, AcceptedCallers()
-    timeout_ms, max_window = settings.default_timeout_ms, settings.max_window
-    rewriting = RewriteService(
-        upstream,
-        services.model,
-        Prompts(settings.sketch_prompts),
-        metrics,
-        default_timeout_ms=settings.rewrite_timeout_ms,
-    )
-    retrieval = RetrievalService(
-        services.with_features,
-        metrics,
-        tuned,
-        default_timeout_ms=timeout_ms,
-        max_window=max_window,
-    )
+def searches_of(settings: GatewaySettings, services: Services, callers: CallerLimits) -> Searches:
+    """Return what answers searches: queries are rewritten, kNN clauses retrieved, windows rescored."""
+    metrics, tuned, timeout_ms = services.metrics, services.tuned, settings.default_timeout_ms
+    prompts = Prompts(settings.sketch_prompts)
     nearest = NearestDocuments(services.with_features, services.searches)
-    rescorers = WindowRescorers(services.scorer, nearest, timeout_ms, tuned, metrics)
-    strategies = AdaptiveReranking(
-        upstream, services.scorer, services.attached, services.rerankers, metrics, timeout_ms
-    )
-    stages = (
-        RewriteStage(rewriting, limits, offload),
-        KnnStage(retrieval, accepted, limits, offload, max_window=max_window),
-        RescoreStage(
-            rescorers,
-            strategies,
-            services.attached,
-            PageEvidence(services.scorer, timeout_ms),
-            services.numbers,
-            accepted,
-            callers,
-            limits,
-            offload,
-            max_window=max_window,
+    return Searches(
+        services.upstream,
+        services.searches,
+        services.pass_through,
+        RewriteService(
+            services.upstream, services.model, prompts, metrics, default_timeout_ms=settings.rewrite_timeout_ms
         ),
-    )
-    reader = RequestReader(limits, offload, max_body=settings.max_body_mb * 2**20)
-    templates = Templates(services.searches, limits, offload)
-    return SearchPipeline(
-        upstream, services.searches, services.pass_through, reader, templates, stages, accepted, offload
+        RetrievalService(
+            services.with_features, metrics, tuned, default_timeout_ms=timeout_ms, max_window=settings.max_window
+        ),
+        WindowRescorers(services.scorer, nearest, timeout_ms, tuned, metrics),
+        AdaptiveReranking(
+            services.upstream, services.scorer, services.attached, services.rerankers, metrics, timeout_ms
+        ),
+        services.attached,
+        PageEvidence(services.scorer, timeout_ms),
+        services.numbers,
+        callers,
+        request_limits(settings),
+        services.offload,
+        max_window=settings.max_window,
+        max_body=settings.max_body_mb * 2**20,
     )
 
 

@@ -17,9 +17,9 @@ from es_ttc.serving.http.proxy import end_answer, json_headers, start_answer
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.logs import log, request_id
 from es_ttc.serving.metrics import GONE, Metrics
-from es_ttc.serving.search.pipeline import SearchPipeline
 from es_ttc.serving.search.request import Api
 from es_ttc.serving.search.response import Outcome
+from es_ttc.serving.search.search import Searches
 from es_ttc.serving.tracing import RequestSpan
 from es_ttc.serving.writes.stage import WriteEncoding
 
@@ -43,7 +43,7 @@ class EngineApp:
 
     def __init__(
         self,
-        searches: SearchPipeline,
+        searches: Searches,
         writes: WriteEncoding,
         metrics: Metrics,
         memory: BodyMemory,

@@ -49,7 +49,6 @@ from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.response import RescoredResponse
 from es_ttc.serving.search.fallback import ScoringError, budget_ms, fell_back
 from es_ttc.serving.search.response import add_took
-from es_ttc.serving.search.stage import Answered
 
 _SHARED = ("derived", "runtime_mappings", "timeout")
 _AHEAD = 20
@@ -166,26 +165,23 @@ class AdaptiveRescoring:
     started: float
 
     @property
-    def items(self) -> "tuple[AdaptiveRescoring]":
-        """This one item."""
-        return (self,)
-
-    @property
     def reads_bare_hits(self) -> bool:
         """Whether hits with only content hashes can be ranked; documents are identified by their ids here."""
         return False
 
-    async def rank(self, answered: Answered, spent: float | None = None) -> RescoredResponse:
-        """Put the engine's response into the order of the strategy, in place; see :meth:`Rescoring.rank`.
+    async def rank(
+        self, response: dict[str, Any], first_pass_ms: float | None, caller: Caller, *, spent: float = 0.0
+    ) -> RescoredResponse:
+        """Put the engine's response into the order of the strategy, in place; see :meth:`WindowRescoring.rank`.
 
         Raises:
             InvalidRequest: The index lacks what the reranker needs.
             EsTtcError: The reranker failed, and the request says ``on_error: fail``.
         """
-        plan, metrics, response = self.plan, self.services.metrics, answered.response
-        timings, began = Timings(first_pass=answered.ms if spent is None else None), time.perf_counter()
+        plan, metrics = self.plan, self.services.metrics
+        timings, began = Timings(first_pass=first_pass_ms), time.perf_counter()
         hits = response["hits"]["hits"]
-        result = await self._reranked(hits, answered.caller, timings, spent or 0.0)
+        result = await self._reranked(hits, caller, timings, spent)
         reason = next((error for error in result.failures if isinstance(error, InvalidRequest)), None)
         if reason is not None:
             raise reason

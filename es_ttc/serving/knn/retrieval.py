@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSea
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
 from es_ttc.serving.search.request import shared_parts
+from es_ttc.serving.search.response import add_summary
 
 _DEFAULT_METHOD = "dense"
 """The method of a clause without a section on a side index, which the engine's own kNN does not search."""
@@ -339,3 +341,16 @@ def _fields(method: RetrievalMethod) -> set[str]:
     """Return the fields that a method searches and reads."""
     searched = {FIELDS[one] for one in method.retriever.searches(method.params)}
     return searched | {FEATURES[one].name for one in method.retriever.needs(method.params) if one in FEATURES}
+
+
+def add_retrievals(response: dict[str, Any], results: Sequence[RetrievalResult]) -> None:
+    """Add the summaries of retrievals to a response, and their details to the page's hits, in place."""
+    summaries = [one.summary for one in results if one.summary is not None]
+    if not summaries:
+        return
+    add_summary(response, "knn", summaries, sum(one["took"]["encode"] + one["took"]["search"] for one in summaries))
+    for hit in response.get("hits", {}).get("hits", ()):
+        identity = (hit.get("_index", ""), hit.get("_id", ""))
+        found = next((one.details[identity] for one in results if identity in one.details), None)
+        if found is not None:
+            hit["_ttc"] = {**hit["_ttc"], "knn": found} if "_ttc" in hit else found

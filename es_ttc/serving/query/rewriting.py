@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,14 @@ from es_ttc.rewriters.weighted import NAMED
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, callers
 from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.knn.clauses import put_at
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.query.clauses import QueryClause
 from es_ttc.serving.query.corpus import CallerCorpus, CorpusQuestions
 from es_ttc.serving.query.shared_model import SharedModel
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
 from es_ttc.serving.search.request import Pairs
+from es_ttc.serving.search.response import add_summary
 from es_ttc.serving.tracing import span
 
 _FRESH_SECONDS = 300.0
@@ -212,7 +214,21 @@ def _detail(expansion: Expansion) -> dict[str, Any]:
     }
 
 
-def show_matches(hits: list[dict[str, Any]]) -> None:
+def put_queries(body: dict[str, Any], results: Sequence[RewriteResult]) -> dict[str, Any]:
+    """Return a body with native queries in place of its `ttc` queries."""
+    for one in results:
+        body = put_at(body, one.clause.place, one.query)
+    return body
+
+
+def add_rewritings(response: dict[str, Any], results: Sequence[RewriteResult]) -> None:
+    """Add the summaries of rewritten queries to a response, and the matched terms to its hits, in place."""
+    add_summary(response, "query", [one.summary for one in results], max(one.ms for one in results))
+    if any(one.detail for one in results):
+        _show_matches(response.get("hits", {}).get("hits", []))
+
+
+def _show_matches(hits: list[dict[str, Any]]) -> None:
     """Move the names of es-ttc's clauses from each hit's own names to its detail."""
     for hit in hits:
         names = hit.get("matched_queries", ())

@@ -15,20 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from es_ttc.serving.features.scores import Method
+from es_ttc.serving.adaptive.ranking import AdaptiveRescoring
+from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.rescore.collapse import WindowGroups
 from es_ttc.serving.rescore.page import below, shortest
 from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.rescore.rescoring import Rescoring
 from es_ttc.serving.rescore.response import NONE_JOINED, RescoredResponse
+from es_ttc.serving.rescore.window import WindowRescoring
 from es_ttc.serving.search.response import add_took
-from es_ttc.serving.search.stage import Answered
 from es_ttc.vectors.tokens import Float32
 
 _FIRST_PASS = "first_pass"
+Item = WindowRescoring | AdaptiveRescoring
+"""The rescoring of one item of a list."""
 
 
-def begin_cascade(plan: SearchPlan, begin: Callable[[SearchPlan], Rescoring]) -> "Cascade":
+def begin_cascade(plan: SearchPlan, begin: Callable[[SearchPlan], Item]) -> "Cascade":
     """Check all items of a search, and start their work that does not need the first pass.
 
     Args:
@@ -55,26 +57,21 @@ class Cascade:
     """
 
     plan: SearchPlan
-    items: Sequence[Rescoring]
+    items: Sequence[Item]
 
     @property
     def reads_bare_hits(self) -> bool:
         """Whether the first item ranks hits with only content hashes."""
         return self.items[0].reads_bare_hits
 
-    @property
-    def method(self) -> Method | None:
-        """The first item's method."""
-        return self.items[0].method
-
-    async def rank(self, answered: Answered, spent: float | None = None) -> RescoredResponse:  # noqa: ARG002
+    async def rank(self, response: dict[str, Any], first_pass_ms: float, caller: Caller) -> RescoredResponse:
         """Put the response in the order of the items up to the first one that needs complete hits; see `rest`.
 
         Raises:
             InvalidRequest: The index lacks a feature that a method needs, or has another encoder.
             EsTtcError: An item failed, and says ``on_error: fail``.
         """
-        return await _Run(self, answered).begin()
+        return await _Run(self, response, caller).begin(first_pass_ms)
 
 
 @dataclass(slots=True)
@@ -83,7 +80,8 @@ class _Run:
 
     Attributes:
         cascade: The items.
-        answered: The response, changed in place.
+        response: The response, changed in place.
+        caller: The request context with which documents are read.
         began: `time.perf_counter` at its beginning.
         summaries: The parts of the summary of the items that have run.
         applied: Whether all of them were applied.
@@ -92,7 +90,8 @@ class _Run:
     """
 
     cascade: Cascade
-    answered: Answered
+    response: dict[str, Any]
+    caller: Caller
     began: float = field(default_factory=time.perf_counter)
     summaries: list[dict[str, Any]] = field(default_factory=list)
     applied: bool = True
@@ -101,14 +100,14 @@ class _Run:
 
     @property
     def _hits(self) -> list[dict[str, Any]]:
-        hits: list[dict[str, Any]] = self.answered.response["hits"]["hits"]
+        hits: list[dict[str, Any]] = self.response["hits"]["hits"]
         return hits
 
-    async def begin(self) -> RescoredResponse:
+    async def begin(self, first_pass_ms: float) -> RescoredResponse:
         """Run the first item, and those that need no complete hits."""
-        first, response = self.cascade.items[0], self.answered.response
+        first, response = self.cascade.items[0], self.response
         origins = {id(hit): (rank, hit.get("_score")) for rank, hit in enumerate(self._hits, 1)}
-        ranked = await first.rank(self.answered)
+        ranked = await first.rank(response, first_pass_ms, self.caller)
         self.applied, self.groups = ranked.applied, ranked.groups
         summary = response["ttc"]
         took = {_FIRST_PASS: summary["took"].pop(_FIRST_PASS)}
@@ -136,20 +135,20 @@ class _Run:
 
         return RescoredResponse(self.applied, self.groups, joined, rest)
 
-    async def _run(self, place: int, may_run: Callable[[Rescoring], bool]) -> int:
+    async def _run(self, place: int, may_run: Callable[[Item], bool]) -> int:
         """Run the items from a place on, as long as they may run; return the place of the next one."""
         while place < len(self.cascade.items) and may_run(self.cascade.items[place]):
             await self._step(self.cascade.items[place])
             place += 1
         return place
 
-    async def _step(self, item: Rescoring) -> None:
+    async def _step(self, item: Item) -> None:
         """Put the first hits in the order of one more item."""
-        plan, response, began = item.plan, self.answered.response, time.perf_counter()
+        plan, response, began = item.plan, self.response, time.perf_counter()
         head, tail = self._hits[: plan.page.asked], self._hits[plan.page.asked :]
         before = {id(hit): (rank, hit.get("_score"), hit.pop("_ttc", None)) for rank, hit in enumerate(head, 1)}
         part = {"hits": {"hits": head, "max_score": response["hits"].get("max_score")}}
-        ranked = await item.rank(replace(self.answered, response=part, ms=0.0), (began - self.began) * 1000)
+        ranked = await item.rank(part, None, self.caller, spent=(began - self.began) * 1000)
         head = part["hits"]["hits"]
         for hit in head:
             rank, score, details = before[id(hit)]
@@ -191,7 +190,7 @@ class _Run:
 
     def _cut(self) -> None:
         page = self.cascade.plan.page
-        self.answered.response["hits"]["hits"] = self._hits[page.start : page.start + page.size]
+        self.response["hits"]["hits"] = self._hits[page.start : page.start + page.size]
 
     @property
     def _shows_details(self) -> bool:
@@ -199,7 +198,7 @@ class _Run:
 
     def _summarise(self, took: dict[str, float]) -> None:
         """Bring the response's summary up to date, and add the times of an item."""
-        summary = self.answered.response["ttc"]
+        summary = self.response["ttc"]
         times = summary.pop("took")
         for stage, ms in took.items():
             if stage != "total":

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +17,10 @@ from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, WindowScores, first_pass_scores
 from es_ttc.serving.features.scoring import WindowScorer
+from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import Metrics
+from es_ttc.serving.rescore.candidates import CandidateSearch, NearestDocuments
 from es_ttc.serving.rescore.collapse import (
     Group,
     WindowGroups,
@@ -33,23 +35,6 @@ from es_ttc.serving.rescore.response import NONE_JOINED, CandidateRequest, Joine
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 from es_ttc.serving.search.response import add_took
-from es_ttc.serving.search.stage import Answered
-
-
-class CandidateSearch(Protocol):
-    """A search for candidates; see :class:`es_ttc.serving.rescore.candidates.CandidateSearch`."""
-
-    async def find(self, hits: Sequence[Mapping[str, Any]]) -> JoinedCandidates:
-        """Return the candidates that join a window."""
-        ...
-
-
-class CandidateService(Protocol):
-    """Starts searches for candidates; see :class:`es_ttc.serving.rescore.candidates.NearestDocuments`."""
-
-    def begin(self, request: CandidateRequest) -> CandidateSearch:
-        """Return a search for candidates."""
-        ...
 
 
 class WindowRescorers:
@@ -66,7 +51,7 @@ class WindowRescorers:
     def __init__(
         self,
         scorer: WindowScorer,
-        nearest: CandidateService,
+        nearest: NearestDocuments,
         default_timeout_ms: float,
         tuned: TunedDefaults,
         metrics: Metrics,
@@ -125,11 +110,6 @@ class WindowRescoring:
     started: float
 
     @property
-    def items(self) -> "tuple[WindowRescoring]":
-        """This one item."""
-        return (self,)
-
-    @property
     def reads_bare_hits(self) -> bool:
         """Whether hits with only content hashes can be ranked.
 
@@ -137,22 +117,30 @@ class WindowRescoring:
         """
         return not self.method.detail or isinstance(self.method.rescorer, SelectiveRescorer)
 
-    async def rank(self, answered: Answered, spent: float | None = None) -> RescoredResponse:
-        """Put the engine's response in the method's order, in place; see :meth:`Rescoring.rank`.
+    async def rank(
+        self, response: dict[str, Any], first_pass_ms: float | None, caller: Caller, *, spent: float = 0.0
+    ) -> RescoredResponse:
+        """Put the engine's response in the method's order, in place.
+
+        Args:
+            response: The response.
+            first_pass_ms: Time of the first pass; None if another item has ranked before.
+            caller: The request context with which documents are read.
+            spent: The part of the time budget that earlier items of the list have used, in ms.
 
         Raises:
             InvalidRequest: The index lacks a feature that the method needs, or has another encoder.
             EsTtcError: Scoring failed or was late, and the request says ``on_error: fail``.
         """
-        plan, metrics, response = self.plan, self.rescorers.metrics, answered.response
-        timings, began = Timings(first_pass=answered.ms if spent is None else None), time.perf_counter()
+        plan, metrics = self.plan, self.rescorers.metrics
+        timings, began = Timings(first_pass=first_pass_ms), time.perf_counter()
         hits = response["hits"]["hits"]
         groups = None if plan.collapse is None else groups_of(hits, plan.collapse.field)
         outcome = await attempt(
-            self._scored(answered, timings),
+            self._scored(response["hits"]["hits"], caller, timings),
             what="scoring",
             method=plan.section.method,
-            budget_ms=budget_ms(max(0.0, self.budget - (spent or 0.0)), plan.timeout_ms, self.started),
+            budget_ms=budget_ms(max(0.0, self.budget - spent), plan.timeout_ms, self.started),
         )
         if isinstance(outcome, EsTtcError):
             if plan.section.on_error == "fail":
@@ -170,11 +158,10 @@ class WindowRescoring:
         metrics.skipped(outcome.scores.skipped.values())
         return RescoredResponse(True, window, outcome.joined)
 
-    async def _scored(self, answered: Answered, timings: Timings) -> "_ScoredWindow":
+    async def _scored(self, hits: Sequence[dict[str, Any]], caller: Caller, timings: Timings) -> "_ScoredWindow":
         """Return the scores of the window and the candidates that join it."""
-        hits: list[dict[str, Any]] = answered.response["hits"]["hits"]
         if self.method.partial is None and self.candidates is None:
-            scores = await self._score(answered, hits, 0, timings)
+            scores = await self._score(caller, hits, 0, timings)
             return _ScoredWindow(hits, range(len(hits)), NONE_JOINED, scores, is_first_pass=True)
         window = hits[: self.plan.page.block]  # the hits after it keep the engine's order
         joined = NONE_JOINED
@@ -183,15 +170,15 @@ class WindowRescoring:
             joined = await self.candidates.find(window)
             timings.candidates = (time.perf_counter() - started) * 1000
         union = [*window, *joined.hits]
-        scores = await self._score(answered, union, len(joined.hits), timings)
+        scores = await self._score(caller, union, len(joined.hits), timings)
         places = [*range(len(window)), *[None] * len(joined.hits), *joined.places_left(hits, len(window))]
         every = [*union, *(hits[place] for place in places[len(union) :] if place is not None)]
         return _ScoredWindow(every, places, joined, scores)
 
     async def _score(
-        self, answered: Answered, hits: Sequence[dict[str, Any]], joined: int, timings: Timings
+        self, caller: Caller, hits: Sequence[dict[str, Any]], joined: int, timings: Timings
     ) -> WindowScores:
-        request = ScoringRequest(self.method, self.plan.texts, self.begun, answered.caller, timings)
+        request = ScoringRequest(self.method, self.plan.texts, self.begun, caller, timings)
         return await self.rescorers.scorer.score(hits, request, joined=joined)
 
     async def _reorder(self, response: dict[str, Any], outcome: "_ScoredWindow") -> WindowGroups | None:

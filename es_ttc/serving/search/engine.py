@@ -189,8 +189,8 @@ class EngineSearches:
 
 
 def _json(item: SearchItem) -> bytes:
-    """Return a search's body as it is sent: unchanged if no stage has changed it."""
-    return _dumps(item.body) if item.completions and item.body is not None else item.line
+    """Return a search's body as it is sent: as received if it had no section."""
+    return _dumps(item.body) if item.is_changed and item.body is not None else item.line
 
 
 def _own_headers(incoming: RawRequest) -> RawHeaders:

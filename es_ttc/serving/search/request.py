@@ -1,7 +1,7 @@
 """A search request: its searches, decoded once, and its URL parameters, parsed once."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
@@ -14,7 +14,9 @@ from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.pool import Offload
 
 if TYPE_CHECKING:
-    from es_ttc.serving.search.stage import Completion
+    from es_ttc.serving.knn.clauses import RetrievalResult
+    from es_ttc.serving.query.rewriting import RewriteResult
+    from es_ttc.serving.rescore.rescored_search import RescoredSearch
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -82,10 +84,12 @@ class SearchItem:
         header: Its header line in an `_msearch`; empty in a `_search`.
         line: Its body as received.
         path: The engine's path for it.
-        body: Its decoded body, which stages replace; None if it contains no section, and is sent as received.
+        body: Its decoded body, in which native queries replace sections; None if it contains no section.
         params: URL parameters for the engine; only a `_search` has its own.
         error: The error that the response contains in its place, or None.
-        completions: The stages' completions of its response, in the order of the stages.
+        rewritten: The results of its `ttc` queries.
+        retrieved: The results of its kNN clauses.
+        rescored: How its window is rescored, or None.
     """
 
     header: bytes
@@ -94,12 +98,19 @@ class SearchItem:
     body: dict[str, Any] | None = None
     params: Pairs = ()
     error: EsTtcError | None = None
-    completions: "list[Completion]" = field(default_factory=list)
+    rewritten: "Sequence[RewriteResult]" = ()
+    retrieved: "Sequence[RetrievalResult]" = ()
+    rescored: "RescoredSearch | None" = None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it had a section, and its body is not sent as received."""
+        return bool(self.rewritten or self.retrieved or self.rescored)
 
     @property
     def is_ours(self) -> bool:
-        """Whether a stage has found a section in it."""
-        return bool(self.completions) or self.error is not None
+        """Whether a section was found in it."""
+        return self.is_changed or self.error is not None
 
 
 @dataclass(slots=True)

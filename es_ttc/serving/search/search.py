@@ -1,0 +1,341 @@
+"""The way of a search: rewrite, retrieve, plan, first pass, rescore, respond.
+
+A `_search` is one search, an `_msearch` several on the same way. Sections inside `query` and `knn` become native
+queries before the engine is asked; a section in `rescore` reorders what it answers.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from starlette.types import Send
+
+from es_ttc.errors import EsTtcError
+from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
+from es_ttc.serving.features.attached import AttachedFeatureLocator
+from es_ttc.serving.features.numbers import FieldsReader, NumericFields
+from es_ttc.serving.http.caller import Caller, RawHeaders
+from es_ttc.serving.http.caller_limits import CallerLimits
+from es_ttc.serving.http.limits import RequestLimits
+from es_ttc.serving.http.proxy import PassThrough
+from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.signing import require_changeable
+from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.knn.clauses import KnnClause, RetrievalRequest, RetrievalResult, put_in_place
+from es_ttc.serving.knn.clauses import clauses_of as knn_clauses_of
+from es_ttc.serving.knn.retrieval import RetrievalService, add_retrievals
+from es_ttc.serving.pool import Offload
+from es_ttc.serving.query.clauses import QueryClause
+from es_ttc.serving.query.clauses import clauses_of as query_clauses_of
+from es_ttc.serving.query.rewriting import RewriteRequest, RewriteResult, RewriteService, add_rewritings, put_queries
+from es_ttc.serving.rescore.cascade import begin_cascade
+from es_ttc.serving.rescore.evidence import PageEvidence
+from es_ttc.serving.rescore.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search, with_text
+from es_ttc.serving.rescore.rescored_search import RescoredSearch
+from es_ttc.serving.rescore.two_requests import bare_window, can_split
+from es_ttc.serving.rescore.window import WindowRescorers, WindowRescoring
+from es_ttc.serving.search.accepted_callers import AcceptedCallers
+from es_ttc.serving.search.engine import EngineRefusal, EngineSearches, FirstPass, ItemRefusal
+from es_ttc.serving.search.request import Api, RequestReader, SearchItem, SearchRequest
+from es_ttc.serving.search.response import (
+    Outcome,
+    is_refusal,
+    item_error,
+    rendered,
+    respond,
+    respond_refused,
+    with_mark,
+)
+from es_ttc.serving.search.templates import Templates
+from es_ttc.serving.tracing import span
+
+MAX_AT_ONCE = 8
+"""Maximum number of searches of one `_msearch` that are rewritten, or rescored, at the same time."""
+_BEGUN_AT_ONCE = 20  # searches of one `_msearch`, before the event loop runs other tasks
+_LONG = 2**20  # assumed size of a response that is filtered
+
+C = TypeVar("C")
+
+
+class Searches:
+    """Answers `_search`, `_msearch` and the templates of both."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        engine: EngineSearches,
+        pass_through: PassThrough,
+        rewriting: RewriteService,
+        retrieval: RetrievalService,
+        rescorers: WindowRescorers,
+        strategies: AdaptiveReranking,
+        attached: AttachedFeatureLocator,
+        evidence: PageEvidence,
+        numbers: NumericFields,
+        callers: CallerLimits,
+        limits: RequestLimits,
+        offload: Offload,
+        *,
+        max_window: int,
+        max_body: int,
+    ) -> None:
+        self._upstream = upstream
+        self._engine = engine
+        self._pass_through = pass_through
+        self._rewriting = rewriting
+        self._retrieval = retrieval
+        self._rescorers = rescorers
+        self._strategies = strategies
+        self._attached = attached
+        self._evidence = evidence
+        self._numbers = numbers
+        self._callers = callers
+        self._limits = limits
+        self._offload = offload
+        self._max_window = max_window
+        self._reader = RequestReader(limits, offload, max_body=max_body)
+        self._templates = Templates(engine, limits, offload)
+        self._accepted = AcceptedCallers()
+
+    async def answer(self, incoming: RawRequest, api: Api, send: Send, *, is_template: bool) -> Outcome:
+        """Answer one request; a request without a `ttc` section is passed through unchanged."""
+        request = await self._reader.read(incoming, api, time.perf_counter(), is_template=is_template)
+        if request is None:
+            return await self._passed_through(incoming, send)
+        try:
+            return await self._answer(request, send)
+        except EngineRefusal as refusal:
+            answer = refusal.answer
+            await respond(incoming, send, answer.status, answer.headers, answer.body)
+            return Outcome(api.kind, answer.status)
+
+    async def _answer(self, request: SearchRequest, send: Send) -> Outcome:
+        version = await self._upstream.version(request.incoming.headers)
+        unsupported = None if version is None else version.refusal("the engine")
+        if request.is_template:
+            await self._templates.render(request)
+        for step in (self._rewrite, self._retrieve, self._plan):
+            await step(request)
+            error = None if request.is_multi else request.items[0].error
+            if error is not None and is_refusal(error):
+                return Outcome(request.api.kind, await respond_refused(request.incoming, send, error))
+            if error is not None:
+                raise unsupported or error
+        if not any(item.is_ours for item in request.items):
+            return await self._passed_through(request.incoming, send)
+        if unsupported is not None:
+            raise unsupported
+        require_changeable(request.incoming.headers, self._upstream.signer)
+        request.require_json()
+        for item in request.items if request.is_template else ():
+            item.path = request.path if item.is_ours else item.path
+        with span("first_pass"):
+            first = await self._engine.first_pass(request)
+        response = await (self._multi(request, first) if request.is_multi else self._single(request, first))
+        applied = all(_applied(item) for item in request.items)
+        headers: RawHeaders = first.headers
+        if any(_reported(item) for item in request.items):
+            headers = with_mark(headers, applied=applied)
+        await respond(request.incoming, send, 200, headers, await self._rendered(request, response))
+        return Outcome(request.api.kind, 200, applied)
+
+    async def _passed_through(self, incoming: RawRequest, send: Send) -> Outcome:
+        status = await self._pass_through.forward(incoming, send, body=incoming.whole_body)
+        return Outcome("passthrough", status)
+
+    async def _rewrite(self, request: SearchRequest) -> None:
+        """Replace the `ttc` queries of each search by native queries."""
+        found = await self._clauses(request, lambda body: query_clauses_of(body, limits=self._limits))
+        room = asyncio.Semaphore(MAX_AT_ONCE)
+
+        async def rewritten(item: SearchItem, body: dict[str, Any], clauses: Sequence[QueryClause]) -> None:
+            caller, shards = request.caller(item), request.shard_params(item)
+            timeout_ms = own_timeout(body, request.params.url)
+            questions = [RewriteRequest(one, body, caller, shards, timeout_ms, request.started) for one in clauses]
+            async with room:
+                try:
+                    answers = await asyncio.gather(*map(self._rewriting.rewritten, questions))
+                except EsTtcError as error:
+                    item.error = error
+                    return
+            item.body = with_text(put_queries(body, answers), body, {(one.clause.text,) for one in answers})
+            item.rewritten = answers
+
+        await asyncio.gather(*(rewritten(*one) for one in found))
+
+    async def _retrieve(self, request: SearchRequest) -> None:
+        """Replace the kNN clauses of each search by native queries; the searches of all are sent in batches."""
+        found = await self._clauses(
+            request, lambda body: knn_clauses_of(body, max_k=self._max_window, limits=self._limits)
+        )
+        if not found:
+            return
+        questions = [self._retrieval_of(request, item, body, one) for item, body, clauses in found for one in clauses]
+        results = iter(await self._retrieval.retrieve(questions, *request.msearch_target()))
+        for item, body, clauses in found:
+            answers: list[RetrievalResult] = []
+            for result in [next(results) for _ in clauses]:
+                if isinstance(result, EsTtcError):
+                    item.error = item.error or result
+                else:
+                    answers.append(result)
+            if item.error is None:
+                replaced = put_in_place(body, [(one.clause, one.query) for one in answers])
+                item.body = with_text(replaced, body, {one.clause.texts for one in answers})
+                item.retrieved = answers
+
+    def _retrieval_of(
+        self, request: SearchRequest, item: SearchItem, body: dict[str, Any], clause: KnnClause
+    ) -> RetrievalRequest:
+        url = request.params.url
+        size = str(url.get("size", body.get("size", DEFAULT_SIZE)))
+        return RetrievalRequest(
+            clause,
+            body,
+            int(size) if size.isdigit() else DEFAULT_SIZE,  # the engine returns the error of an invalid size
+            request.caller(item),
+            request.msearch_header(item),
+            own_timeout(body, url),
+            request.started,
+            (request.incoming.headers, request.target(item)) in self._accepted,
+        )
+
+    async def _clauses(
+        self, request: SearchRequest, clauses_of: Callable[[Mapping[str, Any]], list[C]]
+    ) -> list[tuple[SearchItem, dict[str, Any], list[C]]]:
+        """Return the searches with clauses of one kind; a search with a wrong clause gets its error."""
+
+        def find() -> list[tuple[SearchItem, dict[str, Any], list[C]]]:
+            found = []
+            for item, body in request.open_items():
+                try:
+                    clauses = clauses_of(body)
+                except EsTtcError as error:
+                    item.error = error
+                else:
+                    found += [(item, body, clauses)] if clauses else []
+            return found
+
+        found = await self._offload.run(request.size, find)
+        if found or (request.is_multi and any(item.error is not None for item in request.items)):
+            request.require_json()
+        return found
+
+    async def _plan(self, request: SearchRequest) -> None:
+        """Parse each section in `rescore`, and start the work that does not need the first pass."""
+        plans = await self._offload.run(request.size, self._plans, request)
+        if any(request.is_multi or isinstance(plan, SearchPlan) for _, plan in plans):
+            request.require_json()
+        for number, (item, plan) in enumerate(plans, 1):
+            try:
+                if isinstance(plan, EsTtcError):
+                    raise plan
+                item.rescored = await self._rescored(request, item, plan)
+            except EsTtcError as error:
+                item.error = error
+            if number % _BEGUN_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _plans(self, request: SearchRequest) -> list[tuple[SearchItem, SearchPlan | EsTtcError]]:
+        """Return the plans of the searches with a section in `rescore`, or their errors."""
+        plans: list[tuple[SearchItem, SearchPlan | EsTtcError]] = []
+        for item, body in request.open_items():
+            try:
+                plan = plan_search(body, item.params, max_window=self._max_window, limits=self._limits)
+            except EsTtcError as error:
+                plans.append((item, error))
+            else:
+                plans += [] if plan is None else [(item, plan)]
+        return plans
+
+    async def _rescored(self, request: SearchRequest, item: SearchItem, plan: SearchPlan) -> RescoredSearch:
+        self._callers.windows(request.incoming, 1 + len(plan.later))
+        known = (request.incoming.headers, request.target(item)) in self._accepted
+        item.params = plan.params
+
+        def begin(one: SearchPlan) -> WindowRescoring | AdaptiveRescoring:
+            adaptive = self._strategies.begin(one, request.started, encode=known)
+            return adaptive or self._rescorers.begin(request, item, one, encode=known)
+
+        ranking = begin_cascade(plan, begin) if plan.later else begin(plan)
+        plan, caller = ranking.plan, request.caller(item)
+        await self._require_numbers(plan, caller)
+        bare = (
+            ranking.reads_bare_hits
+            and not request.is_multi
+            and can_split(plan)
+            and not self._attached.expects_ids(caller)
+        )
+        item.body = bare_window(plan) if bare else plan.body
+        again = partial(self._engine.again, request, item)
+        return RescoredSearch(plan, ranking, self._attached, self._evidence, caller, again, request.started, bare=bare)
+
+    async def _require_numbers(self, plan: SearchPlan, caller: Caller) -> None:
+        """Refuse a search whose target lacks a numeric field that the method reads.
+
+        Raises:
+            MissingFeature: It lacks one, and the search does not define it.
+        """
+        if not plan.numbers or caller.pit is not None:  # a point in time names no indices: the window is examined
+            return
+        defined = {name for part in ("derived", "runtime_mappings") for name in plan.body.get(part) or ()}
+        fields = [name for name in plan.numbers if name not in defined]
+        await self._numbers.require(fields, FieldsReader.of_method(plan.section.method), caller)
+
+    async def _single(self, request: SearchRequest, first: FirstPass) -> dict[str, Any]:
+        return await self._completed(request, request.items[0], *first.responses[0])
+
+    async def _multi(self, request: SearchRequest, first: FirstPass) -> dict[str, Any]:
+        room = asyncio.Semaphore(MAX_AT_ONCE)
+
+        async def one(position: int, item: SearchItem) -> Any:
+            if item.error is not None:
+                return item_error(item.error)
+            response, ms = first.responses[position]
+            if not item.is_changed or "hits" not in response:
+                return response
+            async with room:
+                try:
+                    return await self._completed(request, item, response, ms)
+                except EsTtcError as error:
+                    return error.body()
+                except ItemRefusal as refusal:
+                    return refusal.response
+
+        responses = await asyncio.gather(*(one(position, item) for position, item in enumerate(request.items)))
+        took = max(first.took, round((time.perf_counter() - request.started) * 1000))
+        return {"took": took, "responses": responses}
+
+    async def _completed(
+        self, request: SearchRequest, item: SearchItem, response: dict[str, Any], ms: float
+    ) -> dict[str, Any]:
+        """Return the engine's response in the methods' order, with their summaries."""
+        if response["hits"]["hits"]:
+            self._accepted.add(request.incoming.headers, request.target(item))
+        if item.rescored is not None:
+            response = await item.rescored.complete(response, ms)
+        if item.retrieved:
+            add_retrievals(response, item.retrieved)
+        if item.rewritten:
+            add_rewritings(response, item.rewritten)
+        return response
+
+    async def _rendered(self, request: SearchRequest, response: dict[str, Any]) -> bytes:
+        filter_path, pretty = request.params.filter_path, request.params.pretty
+        if not filter_path:
+            return rendered(response, "", pretty=pretty, keep_empty=False)
+        keep_empty = await self._upstream.product() == "elasticsearch"
+        return await self._offload.run(_LONG, rendered, response, filter_path, pretty=pretty, keep_empty=keep_empty)
+
+
+def _applied(item: SearchItem) -> bool:
+    """Return whether every method of a search was applied."""
+    answers: list[RetrievalResult | RewriteResult] = [*item.retrieved, *item.rewritten]
+    return all(one.applied for one in answers) and (item.rescored is None or item.rescored.applied)
+
+
+def _reported(item: SearchItem) -> bool:
+    """Return whether a search's response contains a summary."""
+    return bool(item.rewritten or item.rescored or any(one.summary is not None for one in item.retrieved))
