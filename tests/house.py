@@ -6,7 +6,6 @@ The second starts a real OpenSearch node and a gateway in this process, and reco
 
 import argparse
 import ast
-import asyncio
 import dataclasses
 import io
 import json

@@ -43,10 +43,10 @@ from es_ttc.lab.judging.standing import TunedWeights
 from es_ttc.lab.judging.store import JudgementStore
 from es_ttc.lab.ranking.index_pools import log_for_caller
 from es_ttc.serving.admin.endpoint_runner import EndpointRunner
-from es_ttc.serving.app import Services
 from es_ttc.serving.callers_engine import CallersEngine, with_callers_errors
 from es_ttc.serving.endpoints import PREFIX, json_response
 from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.json_body import json_object
 from es_ttc.settings import GatewaySettings
@@ -130,18 +130,13 @@ class _Call:
 
 
 class JudgingApi:
-    """Answers the page's requests about judgements.
+    """Answers the page's requests about judgements."""
 
-    Args:
-        settings: The gateway's settings.
-        services: The engine, and what logs signals.
-    """
-
-    def __init__(self, settings: GatewaySettings, services: Services) -> None:
-        self._settings = settings
-        self._services = services
-        self._engine = EngineRequests(services.upstream)
-        self._requests = EndpointRunner(_KIND, services.metrics, _AT_ONCE)
+    def __init__(self, gateway: Gateway) -> None:
+        self._settings = gateway.settings
+        self._gateway = gateway
+        self._engine = EngineRequests(gateway.upstream)
+        self._requests = EndpointRunner(_KIND, gateway.metrics, _AT_ONCE)
         self._choosing = asyncio.Semaphore(1)
 
     def routes(self) -> list[Route]:
@@ -185,8 +180,8 @@ class JudgingApi:
         texts = {one.id: one.text for one in queries}
         try:
             spec = (await alike_locations(call.engine, call.index))[0].spec
-            encoder = await self._services.encoders.serving(spec.encoder.key, call.index)
-            pools = await log_for_caller(self._services, call.request.headers.raw, call.index, spec, encoder, texts)
+            encoder = await self._gateway.encoders.serving(spec.encoder.key, call.index)
+            pools = await log_for_caller(self._gateway, call.request.headers.raw, call.index, spec, encoder, texts)
         except (MissingFeature, InvalidRequest) as error:
             return {}, f"no weights of blend can be chosen from these pools: {error}"
         return {pool.query: LoggedSignals.of(pool, pools) for pool in pools.pools}, ""

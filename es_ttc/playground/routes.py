@@ -4,17 +4,11 @@ from starlette.routing import BaseRoute
 
 from es_ttc.playground.judging_api import JudgingApi
 from es_ttc.playground.pages import page_routes
-from es_ttc.serving.app import Services
-from es_ttc.settings import GatewaySettings
+from es_ttc.serving.gateway import Gateway
 
 
-def playground_routes(settings: GatewaySettings, services: Services) -> list[BaseRoute]:
-    """Return the routes of the page and of what only the page uses; none where the setting `ui` is off.
-
-    Args:
-        settings: The gateway's settings.
-        services: What the gateway's parts share: the engine, encoders, metrics.
-    """
-    if not settings.ui:
+def playground_routes(gateway: Gateway) -> list[BaseRoute]:
+    """Return the routes of the page and of what only the page uses; none where the setting `ui` is off."""
+    if not gateway.settings.ui:
         return []
-    return [*page_routes(), *JudgingApi(settings, services).routes()]
+    return [*page_routes(), *JudgingApi(gateway).routes()]

@@ -22,15 +22,13 @@ from es_ttc.serving.admin.frames import MEDIA_TYPE, PROTOCOL_VERSION
 from es_ttc.serving.admin.jobs import JobsApi
 from es_ttc.serving.admin.rerank import RerankService
 from es_ttc.serving.admin.score import SidecarService
-from es_ttc.serving.features.encoding import Encoders
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.proxy import json_headers
-from es_ttc.serving.http.upstream import Upstream
-from es_ttc.serving.metrics import CONTENT_TYPE, Metrics
+from es_ttc.serving.metrics import CONTENT_TYPE
 from es_ttc.serving.schemas.openapi import openapi
 from es_ttc.serving.schemas.responses import Engine, Health, Info, Readiness
 from es_ttc.serving.schemas.search_body import search_body_schema
-from es_ttc.settings import GatewaySettings
 
 PREFIX = "/_ttc/"
 PAGE = "/_ttc/ui"
@@ -50,27 +48,16 @@ class UnknownEndpoint(InvalidRequest):
 class StatusEndpoints:
     """The endpoints of status and metrics, and of the gateway's services other than search."""
 
-    def __init__(
-        self,
-        settings: GatewaySettings,
-        upstream: Upstream,
-        encoders: Encoders,
-        warm: Callable[[], bool],
-        reranking: RerankService,
-        embeddings: EmbeddingsService,
-        sidecar: SidecarService,
-        document_encoding: DocumentEncodingService,
-        metrics: Metrics,
-    ) -> None:
-        self._settings = settings
-        self._upstream = upstream
-        self._encoders = encoders
+    def __init__(self, gateway: Gateway, warm: Callable[[], bool]) -> None:
+        self._settings = gateway.settings
+        self._upstream = gateway.upstream
+        self._encoders = gateway.encoders
+        self._metrics = gateway.metrics
         self._warm = warm
-        self._reranking = reranking
-        self._embeddings = embeddings
-        self._sidecar = sidecar
-        self._document_encoding = document_encoding
-        self._metrics = metrics
+        self._reranking = RerankService(gateway)
+        self._embeddings = EmbeddingsService(gateway)
+        self._sidecar = SidecarService(gateway)
+        self._document_encoding = DocumentEncodingService(gateway)
 
     async def info(self, request: Request) -> Response:
         """Return the gateway's version, methods and limits."""

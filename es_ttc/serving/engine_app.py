@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from es_ttc.engine.addresses import not_a_path
 from es_ttc.errors import EsTtcError, TooManyRequests
@@ -25,6 +25,7 @@ from es_ttc.serving.writes.stage import WriteEncoding
 
 _GONE = Outcome("passthrough", GONE)
 _READ_AHEAD = 2**16  # bytes; a shorter request is sent to the engine when it is complete
+_READ_AHEAD_BELOW_OURS = 2**20
 _AUDITED = (401, 403, 429)
 _UNWATCHED_SECONDS = 0.05  # most responses are complete by then, so no task watches the client
 
@@ -126,6 +127,45 @@ class EngineApp:
                 return await self._searches.answer(incoming, Api(api), answer, is_template=True)
             case _:
                 return await self._writes.answer(incoming, answer)
+
+
+class PathDispatch:
+    """Passes a request to the gateway's own endpoints or to the engine's application, without routing the latter.
+
+    Args:
+        own: The endpoints below `/_ttc/`, and the gateway's start and end.
+        engine: All other requests.
+        memory: Counts the bodies of requests below `/_ttc/`.
+    """
+
+    def __init__(self, own: ASGIApp, engine: ASGIApp, memory: BodyMemory) -> None:
+        self._own = own
+        self._engine = engine
+        self._memory = memory
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or handle the server's start and end."""
+        if scope["type"] == "http" and not scope["path"].startswith("/_ttc/"):
+            await self._engine(scope, receive, send)
+        elif scope["type"] == "http" and scope["method"] == "POST":
+            await self._answer_post(scope, receive, send)
+        else:
+            await self._own(scope, receive, send)
+
+    async def _answer_post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request below `/_ttc/` when its body is complete, so that a slow client occupies no handler."""
+        incoming = RawRequest(scope, receive, self._memory)
+        try:
+            await incoming.read_ahead(_READ_AHEAD_BELOW_OURS)
+            await self._own(scope, incoming.replayed(), send)
+        except ClientDisconnected:
+            pass
+        except TooManyRequests as error:
+            body = jsonio.dumps(error.body())
+            await start_answer(send, error.status, json_headers(incoming.headers, body))
+            await end_answer(incoming, send, body)
+        finally:
+            incoming.forget()
 
 
 class InFlightLimit:

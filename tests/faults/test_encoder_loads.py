@@ -10,7 +10,7 @@ import pytest
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.errors import ConfigurationError, EncoderBusy
-from es_ttc.serving import app
+from es_ttc.serving import gateway
 from es_ttc.serving.features.encoder_variants import EncoderVariants
 from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.pool import BoundedPool
@@ -149,13 +149,13 @@ def test_indices_that_name_ever_new_encoders_load_no_more_than_a_few(
     opensearch_url: str, index_name: str, indices: list[str], encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads: list[str] = []
-    load_variant = app._load_variant
+    load_variant = gateway._load_variant
 
     def counted(identity: EncoderIdentity, name: str, folder: Path) -> Encoder:
         loads.append(identity.key)
         return load_variant(identity, name, folder)
 
-    monkeypatch.setattr(app, "_load_variant", counted)
+    monkeypatch.setattr(gateway, "_load_variant", counted)
     options = GatewaySettings(engine=opensearch_url, port=0, encoder="minilm@onnx", default_timeout_ms=20_000)
 
     def asked(url: str, index: str, **section: Any) -> Any:

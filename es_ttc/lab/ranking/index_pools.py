@@ -38,13 +38,13 @@ from es_ttc.rescorers.blend.signals import (
     signal_matrix,
 )
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust, trust_in_vectors, weight_of_words
-from es_ttc.serving.app import Services
 from es_ttc.serving.features.attached import Identity, changed_inside, identity_of, own_key
 from es_ttc.serving.features.columns import Stored, partial_columns
 from es_ttc.serving.features.decoding import is_readable
 from es_ttc.serving.features.keys import SEQ_NO, DocumentKey
 from es_ttc.serving.features.numbers import FieldsReader, numbers_of
 from es_ttc.serving.features.skip_reasons import consistent
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller, RawHeaders
 from es_ttc.serving.knn.batched_searches import BatchedSearches
 from es_ttc.serving.knn.engine_search import SearchContext, search_body
@@ -134,14 +134,14 @@ async def _collect(
 ) -> Pools:
     spec, described = await _index(source)
     encoder = source.load(spec)
-    services = Services(source.settings, lambda _name, _folder: encoder, OnlyProcess())
+    gateway = Gateway(source.settings, lambda _name, _folder: encoder, OnlyProcess())
     try:
-        async with services.upstream:
-            caller = Caller(services.upstream.service_headers(), quote(source.name, safe=",:*"))
-            log = PoolLog(services, caller, spec.text_fields, encoder, signals, fields, progress, window=source.window)
+        async with gateway.upstream:
+            caller = Caller(gateway.upstream.service_headers(), quote(source.name, safe=",:*"))
+            log = PoolLog(gateway, caller, spec.text_fields, encoder, signals, fields, progress, window=source.window)
             pools = await log.pools(judged)
     finally:
-        await services.close()
+        await gateway.close()
     return replace(pools, settings={"index": source.name, "engine": described, **pools.settings})
 
 
@@ -161,12 +161,12 @@ async def _index(source: IndexSource) -> tuple[IndexSpec, str]:
 
 
 async def log_for_caller(
-    services: Services, headers: RawHeaders, index: str, spec: IndexSpec, encoder: Encoder, queries: Mapping[str, str]
+    gateway: Gateway, headers: RawHeaders, index: str, spec: IndexSpec, encoder: Encoder, queries: Mapping[str, str]
 ) -> Pools:
     """Score blend's signals for queries in a gateway, with a caller's credentials.
 
     Args:
-        services: The gateway's services.
+        gateway: The gateway.
         headers: The caller's headers.
         index: Name of the searched index.
         spec: The spec of its features.
@@ -179,7 +179,7 @@ async def log_for_caller(
         EngineError: The engine failed.
     """
     caller = Caller(headers, quote(index, safe=""))
-    log = PoolLog(services, caller, spec.text_fields, encoder, DEFAULT_SIGNALS, (), silent)
+    log = PoolLog(gateway, caller, spec.text_fields, encoder, DEFAULT_SIGNALS, (), silent)
     return await log.pools(Collection(index, "pool", (), queries, {query: {} for query in queries}))
 
 
@@ -206,7 +206,7 @@ class PoolLog:
     """Logs pools.
 
     Args:
-        services: The gateway's services, in this process.
+        gateway: The gateway, in this process.
         caller: Whose credentials are used, and the searched index.
         text_fields: Its text fields, which the first pass searches.
         encoder: The encoder of its features.
@@ -218,7 +218,7 @@ class PoolLog:
 
     def __init__(
         self,
-        services: Services,
+        gateway: Gateway,
         caller: Caller,
         text_fields: Sequence[str],
         encoder: Encoder,
@@ -228,7 +228,7 @@ class PoolLog:
         *,
         window: int = 100,
     ) -> None:
-        self._services = services
+        self._gateway = gateway
         self._caller = caller
         self._window = window
         self._text_fields = text_fields
@@ -247,7 +247,7 @@ class PoolLog:
             InvalidRequest: No query finds a document.
         """
         reader = FieldsReader("[field] names", "name a field of a numeric type, with doc values")
-        await self._services.numbers.require(self._fields, reader, self._caller)
+        await self._gateway.numbers.require(self._fields, reader, self._caller)
         queries = await self._encoded(list(judged.queries.values()))
         found = await self._search(queries)
         keys = await self._located(found)
@@ -265,7 +265,7 @@ class PoolLog:
     async def _encoded(self, texts: Sequence[str]) -> list[Query]:
         queries = []
         for text in texts:
-            encoded = await self._services.encoders.encode(self._encoder, (text,), tokens=True)
+            encoded = await self._gateway.encoders.encode(self._encoder, (text,), tokens=True)
             queries.append(encoded.query)
             self._progress("encoding queries", len(queries), len(texts))
         return queries
@@ -273,8 +273,8 @@ class PoolLog:
     async def _search(self, queries: Sequence[Query]) -> list[_Found]:
         """Return what the queries find: their first passes and the documents nearest to them."""
         path = f"/{self._caller.indices}/_msearch".encode()
-        side_caller = self._services.attached.side_caller(self._caller)
-        sender = MsearchSender(self._services.upstream, self._caller, side_caller, path, b"")
+        side_caller = self._gateway.attached.side_caller(self._caller)
+        sender = MsearchSender(self._gateway.upstream, self._caller, side_caller, path, b"")
         batches: BatchedMsearch = BatchedSearches(sender.send)
         [member] = batches.join(1)
         found: list[_Found] = []
@@ -288,7 +288,7 @@ class PoolLog:
 
     async def _searched_indices(self, client: SearchClient) -> SearchedIndices | None:
         """Return the indices whose vectors kNN searches; None if there are none that it can, as in a gateway."""
-        product = await self._services.upstream.product()
+        product = await self._gateway.upstream.product()
         indices = await searched_indices_of(client, [], {}, unsearchable=product == "opensearch")
         try:
             indices.require_searchable()
@@ -317,11 +317,11 @@ class PoolLog:
         if indices is None or indices.encoder is None:
             return [[] for _ in queries]
         encoder, window, marks = indices.encoder, self._window, self._marks
-        product = await self._services.upstream.product()
+        product = await self._gateway.upstream.product()
         clause, vectors = any_clause(product), np.stack([query.vectors[0] for query in queries])
         if indices.sides:
             context = SearchContext(product, self._caller, encoder, {}, float("inf"))
-            with_features = self._services.with_features
+            with_features = self._gateway.with_features
             search = SideIndexSearch(clause, context, indices, client, with_features, details=False)
             return await nearest_in_side_indices(
                 search, vectors, window, lambda ids: {"query": {"ids": {"values": [*ids]}}, **marks}, client.search
@@ -341,7 +341,7 @@ class PoolLog:
         hits = {_document(hit): hit for one in found for hit in one.hits}
         keys: dict[Document, DocumentKey] = {}
         for some in _parts([*hits.items()], _LOCATED_TOGETHER):
-            located = await self._services.attached.locate([hit for _, hit in some], self._caller)
+            located = await self._gateway.attached.locate([hit for _, hit in some], self._caller)
             for (document, _), key in zip(some, located.keys, strict=True):
                 if key is not None and key.encoder == self._encoder.identity.key and is_readable(key):
                     keys[document] = key
@@ -360,8 +360,8 @@ class PoolLog:
                     places[key].append((number, place))
         done = 0
         for block in _parts([*places], DOCUMENTS_TOGETHER):
-            read = await self._services.features.window(block, self._features, self._caller)
-            await self._services.scoring.run(self._score_block, queries, block, read.documents, places, scores, reads)
+            read = await self._gateway.features.window(block, self._features, self._caller)
+            await self._gateway.scoring.run(self._score_block, queries, block, read.documents, places, scores, reads)
             done += len(block)
             self._progress("reading documents", done, len(places))
         return scores, reads

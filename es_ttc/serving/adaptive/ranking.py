@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from es_ttc.common import entry_points
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EsTtcError, InvalidRequest
-from es_ttc.reranking.rerankers import Cost, PointwiseCalls, Rerankers
+from es_ttc.reranking.rerankers import Cost, PointwiseCalls
 from es_ttc.reranking.strategies import (
     STRATEGIES,
     BudgetedReranker,
@@ -34,15 +34,12 @@ from es_ttc.serving.adaptive.rerankers import (
     rescorer_of,
 )
 from es_ttc.serving.features import skip_reasons
-from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
-from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.features.skip_reasons import SkipReason
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
-from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.rescore.collapse import groups_of
 from es_ttc.serving.rescore.page import set_max_score, shortest, shown_hit
 from es_ttc.serving.rescore.plan import SearchPlan
@@ -84,37 +81,20 @@ class _RerankingResult:
 
 
 class AdaptiveReranking:
-    """Answers searches whose method is a strategy of :mod:`es_ttc.reranking.strategies`.
+    """Answers searches whose method is a strategy of :mod:`es_ttc.reranking.strategies`."""
 
-    Args:
-        upstream: The engine.
-        scorer: Scores documents by rescorers.
-        attached: The indices with the features of the searched ones.
-        rerankers: The rerankers of the settings.
-        metrics: Receives fallbacks.
-        default_timeout_ms: Budget of time for a request that sets none.
-    """
-
-    def __init__(
-        self,
-        upstream: Upstream,
-        scorer: WindowScorer,
-        attached: AttachedFeatureLocator,
-        rerankers: Rerankers,
-        metrics: Metrics,
-        default_timeout_ms: float,
-    ) -> None:
-        self.upstream = upstream
-        self.scorer = scorer
-        self.attached = attached
-        self.rerankers = rerankers
-        self.metrics = metrics
-        self.default_timeout_ms = default_timeout_ms
-        self.fields = TextFields(upstream, attached)
+    def __init__(self, gateway: Gateway) -> None:
+        self.upstream = gateway.upstream
+        self.scorer = gateway.scorer
+        self.attached = gateway.attached
+        self.rerankers = gateway.rerankers
+        self.metrics = gateway.metrics
+        self.default_timeout_ms = gateway.settings.default_timeout_ms
+        self.fields = TextFields(gateway.upstream, gateway.attached)
         self.with_graph: ExpiringCache[str, None] = ExpiringCache(_MOST_KNOWN, _KNOWN_SECONDS)
 
-    def begin(self, plan: SearchPlan, started: float, *, encode: bool) -> "AdaptiveRescoring | None":
-        """Check a request, and begin to encode its query. Return None if its method is no strategy.
+    def begin(self, plan: SearchPlan, started: float, *, encode: bool) -> "AdaptiveRescoring":
+        """Check a request whose method is a strategy, and begin to encode its query.
 
         Args:
             plan: The parsed request.
@@ -124,9 +104,7 @@ class AdaptiveReranking:
         Raises:
             InvalidRequest: The parameters are invalid, or there is no such reranker.
         """
-        strategy = STRATEGIES.get(plan.section.method)
-        if strategy is None:
-            return None
+        strategy = STRATEGIES[plan.section.method]
         if plan.section.candidates is not None and plan.section.candidates.knn:
             raise InvalidRequest(
                 f"[ttc.candidates] cannot be used with [{strategy.name}], which finds its own: leave it out"

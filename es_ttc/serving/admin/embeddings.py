@@ -5,21 +5,18 @@ Inference connectors of the engines, and frameworks, then get vectors of the sam
 
 import asyncio
 import base64
-from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from es_ttc.common.validation import did_you_mean, validated
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import DeadlineExceeded, InvalidRequest
 from es_ttc.serving.admin.endpoint_runner import EndpointRunner
-from es_ttc.serving.admin.model_body import read_body, require_short
-from es_ttc.serving.features.encoding import Encoders
-from es_ttc.serving.metrics import Metrics
-from es_ttc.serving.pool import Offload
+from es_ttc.serving.admin.model_body import model_tokens, read_body, require_short
+from es_ttc.serving.gateway import Gateway
 from es_ttc.vectors.tokens import Float32
 
 MOST_TEXTS = 2048
@@ -51,36 +48,17 @@ class EmbeddingsRequest(BaseModel):
 
 
 class EmbeddingsService:
-    """Answers requests for embeddings.
+    """Answers requests for embeddings."""
 
-    Args:
-        encoders: The encoders of the gateway.
-        models: Names that clients use, and the encoders that they mean.
-        metrics: Receives every request.
-        offload: Decodes long requests.
-        tokens: Bearer tokens, one of which requests must carry; none if they need not.
-        max_body: Maximum size of a body, in bytes.
-        timeout_ms: Timeout of a request.
-    """
-
-    def __init__(
-        self,
-        encoders: Encoders,
-        models: Mapping[str, str],
-        metrics: Metrics,
-        offload: Offload,
-        *,
-        tokens: Sequence[SecretStr],
-        max_body: int,
-        timeout_ms: float,
-    ) -> None:
-        self._encoders = encoders
-        self._models = models
-        self._offload = offload
-        self._tokens = tokens
-        self._max_body = max_body
-        self._timeout_ms = timeout_ms
-        self._requests = EndpointRunner(_KIND, metrics, _AT_ONCE)
+    def __init__(self, gateway: Gateway) -> None:
+        settings = gateway.settings
+        self._encoders = gateway.encoders
+        self._models = settings.embedding_models
+        self._offload = gateway.offload
+        self._tokens = model_tokens(settings)
+        self._max_body = settings.max_body_mb * 2**20
+        self._timeout_ms = settings.rerank_timeout_ms
+        self._requests = EndpointRunner(_KIND, gateway.metrics, _AT_ONCE)
 
     async def answer(self, request: Request) -> tuple[int, Any]:
         """Answer one request: return its status and body; errors have the engines' format."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from es_ttc.common.caches import ExpiringCache
@@ -20,13 +20,11 @@ from es_ttc.index.ingest.encode import encode_documents, feature_fields
 from es_ttc.index.mappings.spec import ROOT, IndexSpec
 from es_ttc.serving.admin.endpoint_runner import EndpointRunner
 from es_ttc.serving.admin.frames import PROTOCOL_VERSION, read_frame, require_token
-from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.features.index_meta import meta_of
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
-from es_ttc.serving.http.upstream import Upstream
-from es_ttc.serving.metrics import Metrics
-from es_ttc.serving.pool import BoundedPool, Offload, slices
+from es_ttc.serving.pool import slices
 
 MOST_DOCUMENTS = 64
 
@@ -55,36 +53,16 @@ class EncodeRequest(BaseModel):
 
 
 class DocumentEncodingService:
-    """Answers encode requests.
+    """Answers encode requests."""
 
-    Args:
-        upstream: The engine.
-        encoders: The encoders that may be loaded.
-        pool: Where documents are encoded.
-        metrics: Receives every request.
-        offload: Decodes long requests.
-        token: Bearer token that requests must carry; None refuses all requests.
-        max_body: Maximum size of a frame, in bytes.
-    """
-
-    def __init__(
-        self,
-        upstream: Upstream,
-        encoders: Encoders,
-        pool: BoundedPool,
-        metrics: Metrics,
-        offload: Offload,
-        *,
-        token: SecretStr | None,
-        max_body: int,
-    ) -> None:
-        self._upstream = upstream
-        self._encoders = encoders
-        self._pool = pool
-        self._token = token
-        self._offload = offload
-        self._max_body = max_body
-        self._requests = EndpointRunner(_KIND, metrics, _AT_ONCE)
+    def __init__(self, gateway: Gateway) -> None:
+        self._upstream = gateway.upstream
+        self._encoders = gateway.encoders
+        self._pool = gateway.encoding
+        self._token = gateway.settings.sidecar_token
+        self._offload = gateway.offload
+        self._max_body = gateway.settings.max_body_mb * 2**20
+        self._requests = EndpointRunner(_KIND, gateway.metrics, _AT_ONCE)
         self._specs: ExpiringCache[str, IndexSpec] = ExpiringCache(_MAX_CACHED_SPECS, _SPEC_SECONDS)
 
     async def answer(self, request: Request) -> tuple[int, dict[str, Any]]:

@@ -12,9 +12,15 @@ from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.limits import decompressed
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.pool import Offload
+from es_ttc.settings import GatewaySettings
 
 MAX_CHARACTERS = 100_000
 """Of a text; far more than the encoder's token limit."""
+
+
+def model_tokens(settings: GatewaySettings) -> tuple[SecretStr, ...]:
+    """Return the tokens with which the gateway's models may be used; none if everyone may."""
+    return tuple(token for token in (settings.model_token, settings.admin_token) if token is not None)
 
 
 async def read_body(request: Request, tokens: Sequence[SecretStr], offload: Offload, max_body: int) -> dict[str, Any]:

@@ -7,12 +7,11 @@ This endpoint is for installations in which clients cannot use the gateway's add
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from pydantic import SecretStr
 from starlette.requests import Request
 
 from es_ttc.encoders.base import Encoder, Encodings
@@ -20,13 +19,10 @@ from es_ttc.errors import DeadlineExceeded, InvalidRequest, MissingFeature
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.serving.admin.endpoint_runner import EndpointRunner
-from es_ttc.serving.admin.model_body import read_body, require_short
+from es_ttc.serving.admin.model_body import model_tokens, read_body, require_short
 from es_ttc.serving.admin.rerank_request import KIND, RerankRequest, TextsRequest, parsed
-from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.features.scores import Method, Timings
-from es_ttc.serving.features.scoring import WindowScorer
-from es_ttc.serving.metrics import Metrics
-from es_ttc.serving.pool import Offload
+from es_ttc.serving.gateway import Gateway
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
 _MAX_TOKENS = 1024
@@ -35,42 +31,19 @@ _AVAILABLE = frozenset({Feature.POOLED, Feature.REVERSED, Feature.TOKENS, Featur
 
 
 class RerankService:
-    """Answers rerank requests.
+    """Answers rerank requests."""
 
-    Args:
-        encoders: The encoders; the first one is used.
-        scorer: Runs methods.
-        models: Names that clients use, and the methods that they mean.
-        metrics: Receives every request.
-        offload: Decodes long requests.
-        tokens: Bearer tokens, one of which requests must carry; none if they need not.
-        max_body: Maximum size of a body, in bytes.
-        max_documents: Maximum number of texts in a request.
-        timeout_ms: Timeout of a request.
-    """
-
-    def __init__(
-        self,
-        encoders: Encoders,
-        scorer: WindowScorer,
-        models: Mapping[str, str],
-        metrics: Metrics,
-        offload: Offload,
-        *,
-        tokens: Sequence[SecretStr],
-        max_body: int,
-        max_documents: int,
-        timeout_ms: float,
-    ) -> None:
-        self._encoders = encoders
-        self._scorer = scorer
-        self._models = models
-        self._offload = offload
-        self._tokens = tokens
-        self._max_body = max_body
-        self._max_documents = max_documents
-        self._timeout_ms = timeout_ms
-        self._requests = EndpointRunner(KIND, metrics, _AT_ONCE)
+    def __init__(self, gateway: Gateway) -> None:
+        settings = gateway.settings
+        self._encoders = gateway.encoders
+        self._scorer = gateway.scorer
+        self._models = settings.rerank_models
+        self._offload = gateway.offload
+        self._tokens = model_tokens(settings)
+        self._max_body = settings.max_body_mb * 2**20
+        self._max_documents = settings.max_window
+        self._timeout_ms = settings.rerank_timeout_ms
+        self._requests = EndpointRunner(KIND, gateway.metrics, _AT_ONCE)
 
     async def answer(self, request: Request) -> tuple[int, Any]:
         """Answer one request: return its status and body; errors have the engines' format."""

@@ -9,24 +9,21 @@ import asyncio
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from es_ttc.errors import DeadlineExceeded, InvalidRequest
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import registry
-from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.serving.admin.endpoint_runner import EndpointRunner
 from es_ttc.serving.admin.frames import PROTOCOL_VERSION, read_frame, require_token
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.features.scores import Method, ScoringRequest, SuppliedDocuments, Timings, WindowScores
-from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.features.store import MissingFeatures
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
-from es_ttc.serving.metrics import Metrics
-from es_ttc.serving.pool import Offload
 from es_ttc.serving.rescore.page import ranking_of
 from es_ttc.serving.search.section import DEFAULT_METHOD, Section, parse_section
 
@@ -64,42 +61,19 @@ class ScoreRequest(BaseModel):
 
 
 class SidecarService:
-    """Answers score requests.
+    """Answers score requests."""
 
-    Args:
-        scorer: Scores windows, also for the gateway.
-        tuned: Parameters for a section that has none.
-        metrics: Receives every request.
-        offload: Decodes long requests.
-        token: Bearer token that requests must carry; None refuses all requests.
-        max_body: Maximum size of a frame, in bytes.
-        max_documents: Maximum number of documents in a frame.
-        at_once: Maximum number of concurrent requests.
-        caller: The request context with which codebooks and calibrations are read.
-    """
-
-    def __init__(
-        self,
-        scorer: WindowScorer,
-        tuned: TunedDefaults,
-        metrics: Metrics,
-        offload: Offload,
-        *,
-        token: SecretStr | None,
-        max_body: int,
-        max_documents: int,
-        at_once: int,
-        caller: Caller,
-    ) -> None:
-        self._scorer = scorer
-        self._tuned = tuned
-        self._metrics = metrics
-        self._token = token
-        self._offload = offload
-        self._max_body = max_body
-        self._max_documents = max_documents
-        self._caller = caller
-        self._requests = EndpointRunner(_KIND, metrics, at_once)
+    def __init__(self, gateway: Gateway) -> None:
+        settings = gateway.settings
+        self._scorer = gateway.scorer
+        self._tuned = gateway.tuned
+        self._metrics = gateway.metrics
+        self._token = settings.sidecar_token
+        self._offload = gateway.offload
+        self._max_body = settings.max_body_mb * 2**20
+        self._max_documents = settings.max_window
+        self._caller = Caller(gateway.upstream.service_headers())
+        self._requests = EndpointRunner(_KIND, gateway.metrics, settings.max_concurrent_requests)
 
     async def answer(self, request: Request) -> tuple[int, dict[str, Any]]:
         """Answer one request: return its status and body; errors have the engines' format."""

@@ -1,4 +1,4 @@
-"""kNN clauses in a search body that the gateway answers: finding, parsing and replacing them.
+"""kNN clauses in a search body that the gateway answers: parsing and replacing them.
 
 The gateway answers a clause with ``query_text`` instead of a vector, and a clause with a ``ttc`` section. It may be
 anywhere that an engine accepts one: Elasticsearch's top-level ``knn`` (an object or a list), a ``knn`` query anywhere
@@ -7,9 +7,9 @@ query, the syntax of either product is accepted; with a ``ttc`` section it may d
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -19,14 +19,9 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.spec import HASH, ROOT, VECTOR
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
+from es_ttc.serving.search.clauses import TEXT, FoundClause, Place, put_at
 from es_ttc.serving.search.section import KEY, Section, parse_section, require_clause
 from es_ttc.vectors.tokens import Float32
-
-TEXT = "query_text"
-
-Place = tuple[str | int, ...]
-"""Keys and positions from the body to a ``knn`` object."""
-ClauseKind = Literal["top", "query", "retriever"]
 
 _VECTOR_KEY: Mapping[Product, str] = {"elasticsearch": "query_vector", "opensearch": "vector"}
 _COMMON = ("query_text", "k", "filter", "boost", "_name", KEY)
@@ -50,7 +45,7 @@ class KnnClause:
 
     Attributes:
         place: Its place in the body.
-        kind: Whether it is a top-level clause, a query or a retriever.
+        hook: ``top``, ``knn`` (a query) or ``retriever``.
         syntax: The product whose syntax it has.
         field: The vector field.
         given: The caller's keys and values, unchanged.
@@ -60,7 +55,7 @@ class KnnClause:
     """
 
     place: Place
-    kind: ClauseKind
+    hook: str
     syntax: Product
     field: str
     given: Mapping[str, Any]
@@ -171,23 +166,35 @@ class RetrievalResult:
     details: Mapping[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
 
-def clauses_of(body: Mapping[str, Any], *, max_k: int, limits: RequestLimits = DEFAULT_LIMITS) -> list[KnnClause]:
-    """Return the kNN clauses in a search body that the gateway answers.
+def parse_clause(found: FoundClause, max_k: int, limits: RequestLimits = DEFAULT_LIMITS) -> KnnClause:
+    """Parse a kNN clause.
 
     Args:
-        body: The decoded body.
+        found: The clause as it stands in the body.
         max_k: Maximum ``k`` of a clause with a section.
-        limits: Limits of their number and contents.
+        limits: Limits of its contents.
 
     Raises:
-        InvalidRequest: One is invalid.
+        InvalidRequest: It is invalid.
     """
-    try:
-        found = list(_found(body))
-    except RecursionError:
-        raise InvalidRequest("[query] is nested too deeply") from None
-    limits.check_clauses(len(found), "knn")
-    return [_parsed(place, kind, value, max_k, limits) for place, kind, value in found]
+    value = found.value
+    is_flat = TEXT in value or KEY in value
+    syntax: Product = "elasticsearch" if is_flat else "opensearch"
+    [(field, given)] = [(value.get("field", VECTOR), value)] if is_flat else list(value.items())
+    where = "knn" if is_flat else f"knn.{field}"
+    section = parse_section(given[KEY], limits) if KEY in given else None
+    texts, vector = _texts_or_vector(given, section, syntax, where)
+    limits.check_query(texts)
+    if section is None and not str(field).startswith(f"{ROOT}."):
+        raise InvalidRequest(
+            f"[{where}.{TEXT}] is encoded for the vectors that es-ttc keeps, and [{field}] is none of them: search "
+            f"[{VECTOR}], or give a vector of your own"
+        )
+    kept = {key: one for key, one in given.items() if key != "field"}
+    clause = KnnClause(found.place, found.hook, syntax, field, kept, texts, vector, section)
+    if section is not None:
+        clause.require_valid(max_k)
+    return clause
 
 
 def put_in_place(body: Mapping[str, Any], queries: Sequence[tuple[KnnClause, dict[str, Any]]]) -> dict[str, Any]:
@@ -204,8 +211,8 @@ def put_in_place(body: Mapping[str, Any], queries: Sequence[tuple[KnnClause, dic
     alternatives: list[dict[str, Any]] = []
     replaced: dict[int, dict[str, Any] | None] = {}
     for clause, query in queries:
-        if clause.kind != "top":
-            native = {"standard": {"query": query}} if clause.kind == "retriever" and "knn" not in query else query
+        if clause.hook != "top":
+            native = {"standard": {"query": query}} if clause.hook == "retriever" and "knn" not in query else query
             changed = put_at(changed, clause.place[:-1], native)
             continue
         position = int(clause.place[1]) if len(clause.place) > 1 else 0
@@ -268,59 +275,6 @@ def _documents(index: str, identifiers: Sequence[str], by_content: bool) -> dict
     """Return the query for some documents of one index; another searched index may have the same ids."""
     named = {"terms": {HASH: [*identifiers]}} if by_content else {"ids": {"values": [*identifiers]}}
     return {"bool": {"filter": [named, {"term": {"_index": index}}]}}
-
-
-def _found(body: Mapping[str, Any]) -> Iterator[tuple[Place, ClauseKind, Mapping[str, Any]]]:
-    """Yield every ``knn`` object of a body that the gateway answers, with its place."""
-    top = body.get("knn")
-    if isinstance(top, dict) and _has_text_or_section(top):
-        yield ("knn",), "top", top
-    for position, value in enumerate(top if isinstance(top, list) else ()):
-        if _has_text_or_section(value):
-            yield ("knn", position), "top", value
-    yield from _below(body.get("query"), ("query",), "query")
-    yield from _below(body.get("retriever"), ("retriever",), "retriever")
-
-
-def _below(value: Any, place: Place, kind: ClauseKind) -> Iterator[tuple[Place, ClauseKind, Mapping[str, Any]]]:
-    if isinstance(value, list):
-        for position, one in enumerate(value):
-            yield from _below(one, (*place, position), kind)
-    elif isinstance(value, dict):
-        for key, one in value.items():
-            if key == "knn" and _has_text_or_section(one):
-                yield (*place, key), kind, one
-            else:
-                yield from _below(one, (*place, key), "query" if key == "query" else kind)
-
-
-def _has_text_or_section(value: Any) -> bool:
-    if not isinstance(value, dict):
-        return False
-    if TEXT in value or KEY in value:
-        return True
-    fields = list(value.values())
-    return len(fields) == 1 and isinstance(fields[0], dict) and (TEXT in fields[0] or KEY in fields[0])
-
-
-def _parsed(place: Place, kind: ClauseKind, value: Mapping[str, Any], max_k: int, limits: RequestLimits) -> KnnClause:
-    is_flat = TEXT in value or KEY in value
-    syntax: Product = "elasticsearch" if is_flat else "opensearch"
-    [(field, given)] = [(value.get("field", VECTOR), value)] if is_flat else list(value.items())
-    where = "knn" if is_flat else f"knn.{field}"
-    section = parse_section(given[KEY], limits) if KEY in given else None
-    texts, vector = _texts_or_vector(given, section, syntax, where)
-    limits.check_query(texts)
-    if section is None and not str(field).startswith(f"{ROOT}."):
-        raise InvalidRequest(
-            f"[{where}.{TEXT}] is encoded for the vectors that es-ttc keeps, and [{field}] is none of them: search "
-            f"[{VECTOR}], or give a vector of your own"
-        )
-    kept = {key: one for key, one in given.items() if key != "field"}
-    clause = KnnClause(place, kind, syntax, field, kept, texts, vector, section)
-    if section is not None:
-        clause.require_valid(max_k)
-    return clause
 
 
 def _texts_or_vector(
@@ -410,12 +364,3 @@ def _check_number(
 def all_of(filters: Sequence[Any]) -> Any:
     """Return one query that matches the documents that all filters match."""
     return filters[0] if len(filters) == 1 else {"bool": {"filter": [*filters]}}
-
-
-def put_at(value: Any, place: Place, new: Any) -> Any:
-    """Return a copy of nested JSON with a new value in one place."""
-    if not place:
-        return new
-    copy: Any = list(value) if isinstance(value, list) else dict(value)
-    copy[place[0]] = put_at(value[place[0]], place[1:], new)
-    return copy

@@ -12,10 +12,9 @@ from es_ttc.errors import DeadlineExceeded, EngineError, EsTtcError, InvalidRequ
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import POOLED, VECTOR
 from es_ttc.rescorers.base import Feature, Query
-from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.retrievers import registry
 from es_ttc.serving.features.index_meta import mapped_fields
-from es_ttc.serving.features.store import FeatureServices
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.batched_searches import BatchedSearches, Member
 from es_ttc.serving.knn.clauses import KnnClause, RetrievalRequest, RetrievalResult, with_scores
@@ -31,7 +30,6 @@ from es_ttc.serving.knn.ranked_documents import (
 from es_ttc.serving.knn.search_client import BatchedMsearch, MsearchSender, SearchClient, search_client
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
-from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
 from es_ttc.serving.search.request import shared_parts
 from es_ttc.serving.search.response import add_summary
@@ -43,30 +41,14 @@ _ENCODING_SECONDS = 10.0
 
 
 class RetrievalService:
-    """Retrieves documents for kNN clauses.
+    """Retrieves documents for kNN clauses."""
 
-    Args:
-        services: The engine, the features, the encoders.
-        metrics: Receives stages and fallbacks.
-        tuned: Parameters of clauses that set none.
-        default_timeout_ms: Timeout of a clause that sets none.
-        max_window: Maximum ``k`` of a clause with a section.
-    """
-
-    def __init__(
-        self,
-        services: FeatureServices,
-        metrics: Metrics,
-        tuned: TunedDefaults,
-        *,
-        default_timeout_ms: float,
-        max_window: int,
-    ) -> None:
-        self._services = services
-        self._metrics = metrics
-        self._tuned = tuned
-        self._default_timeout_ms = default_timeout_ms
-        self._max_window = max_window
+    def __init__(self, gateway: Gateway) -> None:
+        self._services = gateway.with_features
+        self._metrics = gateway.metrics
+        self._tuned = gateway.tuned
+        self._default_timeout_ms = gateway.settings.default_timeout_ms
+        self._max_window = gateway.settings.max_window
 
     async def retrieve(
         self, requests: Sequence[RetrievalRequest], path: bytes, query_string: bytes
@@ -169,7 +151,7 @@ class RetrievalService:
             if clause.section is not None and clause.section.on_error == "fail":
                 raise outcome
             if indices.sides:  # the engine's own kNN does not search side indices
-                if clause.kind != "top" or not request.body.get("query"):
+                if clause.hook != "top" or not request.body.get("query"):
                     raise outcome
                 native = {"match_none": {}}
             fell_back(self._metrics, "native kNN answered", method.retriever.name, outcome)

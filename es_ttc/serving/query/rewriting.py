@@ -9,23 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.common.caches import ExpiringCache
-from es_ttc.errors import EsTtcError
+from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.rescorers.base import Params
 from es_ttc.rewriters import registry
 from es_ttc.rewriters.base import Expansion, Fields, Rewriter
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.rewriters.weighted import NAMED
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, callers
-from es_ttc.serving.http.upstream import Upstream
-from es_ttc.serving.knn.clauses import put_at
-from es_ttc.serving.metrics import Metrics
-from es_ttc.serving.query.clauses import QueryClause
+from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.query.corpus import CallerCorpus, CorpusQuestions
-from es_ttc.serving.query.shared_model import SharedModel
+from es_ttc.serving.search.clauses import FoundClause, Place, put_at
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
 from es_ttc.serving.search.request import Pairs
 from es_ttc.serving.search.response import add_summary
+from es_ttc.serving.search.section import KEY, Section, parse_section, require_clause
 from es_ttc.serving.tracing import span
 
 _FRESH_SECONDS = 300.0
@@ -35,6 +34,21 @@ _NOT_RIGHTS = frozenset(
     {b"user-agent", b"x-opaque-id", b"x-request-id", b"traceparent", b"tracestate", b"x-elastic-client-meta"}
 )
 """Headers that differ from request to request and give no rights."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryClause:
+    """One `ttc` query.
+
+    Attributes:
+        place: Keys and positions from the body to the object that contains the section.
+        section: Its section.
+        text: The query's text.
+    """
+
+    place: Place
+    section: Section
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +94,14 @@ class RewriteResult:
 
 
 class RewriteService:
-    """Rewrites `ttc` queries.
+    """Rewrites `ttc` queries."""
 
-    Args:
-        upstream: The engine.
-        model: The language model.
-        prompts: Prompts by name.
-        metrics: Receives stages and fallbacks.
-        default_timeout_ms: Timeout for a request that sets none.
-    """
-
-    def __init__(
-        self, upstream: Upstream, model: SharedModel, prompts: Prompts, metrics: Metrics, *, default_timeout_ms: float
-    ) -> None:
-        self._upstream = upstream
-        self._model = model
-        self._prompts = prompts
-        self._metrics = metrics
-        self._default_timeout_ms = default_timeout_ms
+    def __init__(self, gateway: Gateway) -> None:
+        self._upstream = gateway.upstream
+        self._model = gateway.model
+        self._prompts = Prompts(gateway.settings.sketch_prompts)
+        self._metrics = gateway.metrics
+        self._default_timeout_ms = gateway.settings.rewrite_timeout_ms
         self._secret = secrets.token_bytes(32)
         self._fields: ExpiringCache[str, Fields] = ExpiringCache(_MAX_CACHED, _FRESH_SECONDS)
         self._expansions: ExpiringCache[str, Expansion] = ExpiringCache(_MAX_CACHED, _FRESH_SECONDS)
@@ -212,6 +216,29 @@ def _detail(expansion: Expansion) -> dict[str, Any]:
             for one in expansion.dropped
         ],
     }
+
+
+def parse_query(found: FoundClause, limits: RequestLimits = DEFAULT_LIMITS) -> QueryClause:
+    """Parse a `ttc` query.
+
+    Raises:
+        InvalidRequest: It is invalid.
+    """
+    value = found.value
+    for key in value:
+        if key != KEY:
+            raise InvalidRequest(f"[query] holds [{key}] beside [{KEY}]: join the two by a [bool] query")
+    section = parse_section(value[KEY], limits)
+    require_clause(
+        section,
+        "query",
+        lambda key: "leave it out" if key == "candidates" else f"in [query] give [{KEY}.params] a weight",
+    )
+    if section.query_texts is not None:
+        raise InvalidRequest(f"[{KEY}.query_texts] belongs to [rescore]: in [query] give one text in [query_text]")
+    if section.query_text is None:
+        raise InvalidRequest(f"[{KEY}.query_text] is missing: give the query's text beside [{KEY}.method]")
+    return QueryClause(found.place, section, section.query_text)
 
 
 def put_queries(body: dict[str, Any], results: Sequence[RewriteResult]) -> dict[str, Any]:

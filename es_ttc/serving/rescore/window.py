@@ -12,14 +12,12 @@ import numpy as np
 from es_ttc.errors import EsTtcError
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import SelectiveRescorer
-from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, WindowScores, first_pass_scores
-from es_ttc.serving.features.scoring import WindowScorer
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
-from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.rescore.candidates import CandidateSearch, NearestDocuments
 from es_ttc.serving.rescore.collapse import (
     Group,
@@ -38,29 +36,14 @@ from es_ttc.serving.search.response import add_took
 
 
 class WindowRescorers:
-    """Starts the rescoring of windows.
+    """Starts the rescoring of windows."""
 
-    Args:
-        scorer: Scores windows.
-        nearest: Finds candidates.
-        default_timeout_ms: Scoring timeout of a request that sets none.
-        tuned: Parameters of a request that sets none.
-        metrics: Counts stages and fallbacks.
-    """
-
-    def __init__(
-        self,
-        scorer: WindowScorer,
-        nearest: NearestDocuments,
-        default_timeout_ms: float,
-        tuned: TunedDefaults,
-        metrics: Metrics,
-    ) -> None:
-        self.scorer = scorer
-        self._nearest = nearest
-        self.metrics = metrics
-        self._default_timeout_ms = default_timeout_ms
-        self._tuned = tuned
+    def __init__(self, gateway: Gateway) -> None:
+        self.scorer = gateway.scorer
+        self.metrics = gateway.metrics
+        self._nearest = NearestDocuments(gateway.with_features, gateway.engine)
+        self._default_timeout_ms = gateway.settings.default_timeout_ms
+        self._tuned = gateway.tuned
 
     def begin(self, request: SearchRequest, item: SearchItem, plan: SearchPlan, *, encode: bool) -> "WindowRescoring":
         """Check the method's name and parameters, and start to encode the query and to search candidates.

@@ -12,6 +12,7 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.limits import MARKS, RequestLimits, decompressed
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.pool import Offload
+from es_ttc.serving.search.clauses import FoundClause
 
 if TYPE_CHECKING:
     from es_ttc.serving.knn.clauses import RetrievalResult
@@ -87,6 +88,7 @@ class SearchItem:
         body: Its decoded body, in which native queries replace sections; None if it contains no section.
         params: URL parameters for the engine; only a `_search` has its own.
         error: The error that the response contains in its place, or None.
+        clauses: The clauses in it that the gateway answers.
         rewritten: The results of its `ttc` queries.
         retrieved: The results of its kNN clauses.
         rescored: How its window is rescored, or None.
@@ -98,6 +100,7 @@ class SearchItem:
     body: dict[str, Any] | None = None
     params: Pairs = ()
     error: EsTtcError | None = None
+    clauses: Sequence[FoundClause] = ()
     rewritten: "Sequence[RewriteResult]" = ()
     retrieved: "Sequence[RetrievalResult]" = ()
     rescored: "RescoredSearch | None" = None

@@ -6,30 +6,33 @@ queries before the engine is asked; a section in `rescore` reorders what it answ
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from starlette.types import Send
 
 from es_ttc.errors import EsTtcError
+from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
-from es_ttc.serving.features.attached import AttachedFeatureLocator
-from es_ttc.serving.features.numbers import FieldsReader, NumericFields
+from es_ttc.serving.features.numbers import FieldsReader
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller, RawHeaders
 from es_ttc.serving.http.caller_limits import CallerLimits
-from es_ttc.serving.http.limits import RequestLimits
-from es_ttc.serving.http.proxy import PassThrough
+from es_ttc.serving.http.limits import request_limits
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.signing import require_changeable
-from es_ttc.serving.http.upstream import Upstream
-from es_ttc.serving.knn.clauses import KnnClause, RetrievalRequest, RetrievalResult, put_in_place
-from es_ttc.serving.knn.clauses import clauses_of as knn_clauses_of
+from es_ttc.serving.knn.clauses import KnnClause, RetrievalRequest, RetrievalResult, parse_clause, put_in_place
 from es_ttc.serving.knn.retrieval import RetrievalService, add_retrievals
-from es_ttc.serving.pool import Offload
-from es_ttc.serving.query.clauses import QueryClause
-from es_ttc.serving.query.clauses import clauses_of as query_clauses_of
-from es_ttc.serving.query.rewriting import RewriteRequest, RewriteResult, RewriteService, add_rewritings, put_queries
+from es_ttc.serving.query.rewriting import (
+    QueryClause,
+    RewriteRequest,
+    RewriteResult,
+    RewriteService,
+    add_rewritings,
+    parse_query,
+    put_queries,
+)
 from es_ttc.serving.rescore.cascade import begin_cascade
 from es_ttc.serving.rescore.evidence import PageEvidence
 from es_ttc.serving.rescore.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search, with_text
@@ -37,7 +40,8 @@ from es_ttc.serving.rescore.rescored_search import RescoredSearch
 from es_ttc.serving.rescore.two_requests import bare_window, can_split
 from es_ttc.serving.rescore.window import WindowRescorers, WindowRescoring
 from es_ttc.serving.search.accepted_callers import AcceptedCallers
-from es_ttc.serving.search.engine import EngineRefusal, EngineSearches, FirstPass, ItemRefusal
+from es_ttc.serving.search.clauses import FoundClause, find_clauses
+from es_ttc.serving.search.engine import EngineRefusal, FirstPass, ItemRefusal
 from es_ttc.serving.search.request import Api, RequestReader, SearchItem, SearchRequest
 from es_ttc.serving.search.response import (
     Outcome,
@@ -60,43 +64,31 @@ C = TypeVar("C")
 
 
 class Searches:
-    """Answers `_search`, `_msearch` and the templates of both."""
+    """Answers `_search`, `_msearch` and the templates of both.
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        engine: EngineSearches,
-        pass_through: PassThrough,
-        rewriting: RewriteService,
-        retrieval: RetrievalService,
-        rescorers: WindowRescorers,
-        strategies: AdaptiveReranking,
-        attached: AttachedFeatureLocator,
-        evidence: PageEvidence,
-        numbers: NumericFields,
-        callers: CallerLimits,
-        limits: RequestLimits,
-        offload: Offload,
-        *,
-        max_window: int,
-        max_body: int,
-    ) -> None:
-        self._upstream = upstream
-        self._engine = engine
-        self._pass_through = pass_through
-        self._rewriting = rewriting
-        self._retrieval = retrieval
-        self._rescorers = rescorers
-        self._strategies = strategies
-        self._attached = attached
-        self._evidence = evidence
-        self._numbers = numbers
+    Args:
+        gateway: What the parts of the gateway share.
+        callers: Limits the windows of each caller.
+    """
+
+    def __init__(self, gateway: Gateway, callers: CallerLimits) -> None:
+        settings = gateway.settings
+        self._upstream = gateway.upstream
+        self._engine = gateway.engine
+        self._pass_through = gateway.pass_through
+        self._attached = gateway.attached
+        self._numbers = gateway.numbers
+        self._offload = gateway.offload
         self._callers = callers
-        self._limits = limits
-        self._offload = offload
-        self._max_window = max_window
-        self._reader = RequestReader(limits, offload, max_body=max_body)
-        self._templates = Templates(engine, limits, offload)
+        self._rewriting = RewriteService(gateway)
+        self._retrieval = RetrievalService(gateway)
+        self._rescorers = WindowRescorers(gateway)
+        self._strategies = AdaptiveReranking(gateway)
+        self._evidence = PageEvidence(gateway.scorer, settings.default_timeout_ms)
+        self._limits = request_limits(settings)
+        self._max_window = settings.max_window
+        self._reader = RequestReader(self._limits, gateway.offload, max_body=settings.max_body_mb * 2**20)
+        self._templates = Templates(gateway.engine, self._limits, gateway.offload)
         self._accepted = AcceptedCallers()
 
     async def answer(self, incoming: RawRequest, api: Api, send: Send, *, is_template: bool) -> Outcome:
@@ -116,6 +108,9 @@ class Searches:
         unsupported = None if version is None else version.refusal("the engine")
         if request.is_template:
             await self._templates.render(request)
+        await self._offload.run(request.size, self._find, request)
+        if any(item.clauses or (request.is_multi and item.error) for item in request.items):
+            request.require_json()
         for step in (self._rewrite, self._retrieve, self._plan):
             await step(request)
             error = None if request.is_multi else request.items[0].error
@@ -127,7 +122,8 @@ class Searches:
             return await self._passed_through(request.incoming, send)
         if unsupported is not None:
             raise unsupported
-        require_changeable(request.incoming.headers, self._upstream.signer)
+        if self._upstream.signer is not None:
+            require_changeable(request.incoming.headers, self._upstream.signer)
         request.require_json()
         for item in request.items if request.is_template else ():
             item.path = request.path if item.is_ours else item.path
@@ -145,9 +141,19 @@ class Searches:
         status = await self._pass_through.forward(incoming, send, body=incoming.whole_body)
         return Outcome("passthrough", status)
 
+    def _find(self, request: SearchRequest) -> None:
+        """Find the clauses of each search that the gateway answers."""
+        for item, body in request.open_items():
+            try:
+                item.clauses = find_clauses(body)
+                for hook, is_knn in (("query", False), ("knn", True)):
+                    self._limits.check_clauses(sum(one.is_knn == is_knn for one in item.clauses), hook)
+            except EsTtcError as error:
+                item.error = error
+
     async def _rewrite(self, request: SearchRequest) -> None:
         """Replace the `ttc` queries of each search by native queries."""
-        found = await self._clauses(request, lambda body: query_clauses_of(body, limits=self._limits))
+        found = _parsed(request, lambda one: None if one.is_knn else parse_query(one, self._limits))
         room = asyncio.Semaphore(MAX_AT_ONCE)
 
         async def rewritten(item: SearchItem, body: dict[str, Any], clauses: Sequence[QueryClause]) -> None:
@@ -167,9 +173,7 @@ class Searches:
 
     async def _retrieve(self, request: SearchRequest) -> None:
         """Replace the kNN clauses of each search by native queries; the searches of all are sent in batches."""
-        found = await self._clauses(
-            request, lambda body: knn_clauses_of(body, max_k=self._max_window, limits=self._limits)
-        )
+        found = _parsed(request, lambda one: parse_clause(one, self._max_window, self._limits) if one.is_knn else None)
         if not found:
             return
         questions = [self._retrieval_of(request, item, body, one) for item, body, clauses in found for one in clauses]
@@ -201,27 +205,6 @@ class Searches:
             request.started,
             (request.incoming.headers, request.target(item)) in self._accepted,
         )
-
-    async def _clauses(
-        self, request: SearchRequest, clauses_of: Callable[[Mapping[str, Any]], list[C]]
-    ) -> list[tuple[SearchItem, dict[str, Any], list[C]]]:
-        """Return the searches with clauses of one kind; a search with a wrong clause gets its error."""
-
-        def find() -> list[tuple[SearchItem, dict[str, Any], list[C]]]:
-            found = []
-            for item, body in request.open_items():
-                try:
-                    clauses = clauses_of(body)
-                except EsTtcError as error:
-                    item.error = error
-                else:
-                    found += [(item, body, clauses)] if clauses else []
-            return found
-
-        found = await self._offload.run(request.size, find)
-        if found or (request.is_multi and any(item.error is not None for item in request.items)):
-            request.require_json()
-        return found
 
     async def _plan(self, request: SearchRequest) -> None:
         """Parse each section in `rescore`, and start the work that does not need the first pass."""
@@ -256,12 +239,14 @@ class Searches:
         item.params = plan.params
 
         def begin(one: SearchPlan) -> WindowRescoring | AdaptiveRescoring:
-            adaptive = self._strategies.begin(one, request.started, encode=known)
-            return adaptive or self._rescorers.begin(request, item, one, encode=known)
+            if one.section.method in STRATEGIES:
+                return self._strategies.begin(one, request.started, encode=known)
+            return self._rescorers.begin(request, item, one, encode=known)
 
         ranking = begin_cascade(plan, begin) if plan.later else begin(plan)
         plan, caller = ranking.plan, request.caller(item)
-        await self._require_numbers(plan, caller)
+        if plan.numbers and caller.pit is None:  # a point in time names no indices: the window is examined
+            await self._require_numbers(plan, caller)
         bare = (
             ranking.reads_bare_hits
             and not request.is_multi
@@ -278,8 +263,6 @@ class Searches:
         Raises:
             MissingFeature: It lacks one, and the search does not define it.
         """
-        if not plan.numbers or caller.pit is not None:  # a point in time names no indices: the window is examined
-            return
         defined = {name for part in ("derived", "runtime_mappings") for name in plan.body.get(part) or ()}
         fields = [name for name in plan.numbers if name not in defined]
         await self._numbers.require(fields, FieldsReader.of_method(plan.section.method), caller)
@@ -328,6 +311,21 @@ class Searches:
             return rendered(response, "", pretty=pretty, keep_empty=False)
         keep_empty = await self._upstream.product() == "elasticsearch"
         return await self._offload.run(_LONG, rendered, response, filter_path, pretty=pretty, keep_empty=keep_empty)
+
+
+def _parsed(
+    request: SearchRequest, parse: Callable[[FoundClause], C | None]
+) -> list[tuple[SearchItem, dict[str, Any], list[C]]]:
+    """Return the searches with clauses of one hook, parsed; a search with a wrong one gets its error."""
+    found = []
+    for item, body in request.open_items():
+        try:
+            clauses = [one for one in map(parse, item.clauses) if one is not None]
+        except EsTtcError as error:
+            item.error = error
+        else:
+            found += [(item, body, clauses)] if clauses else []
+    return found
 
 
 def _applied(item: SearchItem) -> bool:

@@ -11,15 +11,13 @@ from starlette.types import Send
 
 from es_ttc.errors import InvalidRequest, RequestTooLarge
 from es_ttc.index.attach.feature_locations import FeatureLocation
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.limits import decompressed
-from es_ttc.serving.http.proxy import PassThrough
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.signing import changeable
-from es_ttc.serving.http.upstream import Upstream
-from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.search.response import Outcome
-from es_ttc.serving.writes.afterwards import HeldResponse, LaterEncoding, Locations
+from es_ttc.serving.writes.afterwards import HeldResponse, Locations
 from es_ttc.serving.writes.allowance import Allowance
 from es_ttc.serving.writes.batches import EncodingBatches
 from es_ttc.serving.writes.body_limit import BodyLimit
@@ -38,40 +36,19 @@ _OPERATIONS = {"_doc": "index", "_create": "create", "_update": "update"}
 
 
 class WriteEncoding:
-    """Answers requests that are no searches.
+    """Answers requests that are no searches."""
 
-    Args:
-        upstream: The engine.
-        pass_through: Forwards requests.
-        indices: Finds out which indices are followed.
-        batches: Encodes documents.
-        later: Encodes documents that were written.
-        metrics: Counts documents.
-        timeout_ms: Maximum time that a request waits for encodings.
-        added_bytes: Maximum number of bytes that features add to a request.
-    """
-
-    def __init__(
-        self,
-        upstream: Upstream,
-        pass_through: PassThrough,
-        indices: FollowedIndices,
-        batches: EncodingBatches,
-        later: LaterEncoding,
-        metrics: Metrics,
-        *,
-        timeout_ms: int,
-        added_bytes: int,
-    ) -> None:
-        self._upstream = upstream
-        self._pass_through = pass_through
-        self._indices = indices
-        self._batches = batches
-        self._later = later
-        self._metrics = metrics
-        self._seconds = timeout_ms / 1000
-        self._added_bytes = added_bytes
-        self._limit = BodyLimit(upstream)
+    def __init__(self, gateway: Gateway) -> None:
+        self._upstream = gateway.upstream
+        self._pass_through = gateway.pass_through
+        self._indices = FollowedIndices(gateway.upstream)
+        self._batches = EncodingBatches(gateway.encoders, gateway.encoding)
+        self._later = gateway.later
+        self._metrics = gateway.metrics
+        self._seconds = gateway.settings.write_timeout_ms / 1000
+        self._added_bytes = gateway.settings.write_features_mb * 2**20
+        self._limit = BodyLimit(gateway.upstream)
+        self._metrics.watch_writes(lambda: self._batches.outstanding)
 
     async def answer(self, incoming: RawRequest, send: Send) -> Outcome:
         """Answer one request."""

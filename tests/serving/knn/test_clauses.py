@@ -9,7 +9,8 @@ import pytest
 
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.serving.knn.batched_searches import BatchedSearches
-from es_ttc.serving.knn.clauses import clauses_of, put_in_place, with_scores
+from es_ttc.serving.knn.clauses import KnnClause, parse_clause, put_in_place, with_scores
+from es_ttc.serving.search.clauses import find_clauses
 
 VECTOR = np.array([0.6, 0.8], np.float32)
 NNN = {"method": "nnn"}
@@ -18,9 +19,13 @@ THEIRS = {"field": "ttc.vector", "query_vector": [1, 0], "k": 5}
 FOUND: dict[str, Any] = {"match_none": {}}
 
 
+def parsed(body: dict[str, Any]) -> list[KnnClause]:
+    return [parse_clause(one, 1000) for one in find_clauses(body) if one.is_knn]
+
+
 def replaced(body: dict[str, Any]) -> dict[str, Any]:
     """Every clause with a section becomes FOUND, every other one its native form."""
-    clauses = clauses_of(body, max_k=1000)
+    clauses = parsed(body)
     queries = [(one, FOUND if one.section else one.native(VECTOR, "elasticsearch", 10)) for one in clauses]
     return put_in_place(body, queries)
 
@@ -85,7 +90,7 @@ def test_a_text_becomes_a_vector_and_all_else_stays(body: dict[str, Any], expect
     ],
 )
 def test_what_is_not_ours(body: dict[str, Any]) -> None:
-    assert clauses_of(body, max_k=1000) == []
+    assert parsed(body) == []
 
 
 @pytest.mark.parametrize(
@@ -117,7 +122,7 @@ def test_what_is_not_ours(body: dict[str, Any]) -> None:
 )
 def test_what_cannot_be_meant(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        clauses_of({"knn": OURS | changes}, max_k=1000)
+        parsed({"knn": OURS | changes})
     assert problem in str(refused.value)
 
 
@@ -135,24 +140,24 @@ def test_what_cannot_be_meant(changes: dict[str, Any], problem: str) -> None:
 )
 def test_vectors_that_cannot_be_meant(vector: Any, problem: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        clauses_of({"knn": {"query_vector": vector, "ttc": NNN}}, max_k=1000)
+        parsed({"knn": {"query_vector": vector, "ttc": NNN}})
     assert "[knn.query_vector]" in str(refused.value)
     assert problem in str(refused.value)
 
 
 def test_the_text_of_another_field() -> None:
     with pytest.raises(InvalidRequest, match=r"\[mine\] is none of them: search \[ttc.vector\]"):
-        clauses_of({"query": {"knn": {"mine": {"query_text": "cats"}}}}, max_k=1000)
+        parsed({"query": {"knn": {"mine": {"query_text": "cats"}}}})
 
 
 def test_a_vector_counts_by_its_direction() -> None:
-    [clause] = clauses_of({"knn": {"query_vector": [3e300, 4e300], "ttc": NNN}}, max_k=1000)
+    [clause] = parsed({"knn": {"query_vector": [3e300, 4e300], "ttc": NNN}})
     assert clause.vector == pytest.approx(VECTOR)
 
 
 def test_neither_text_nor_vector() -> None:
     with pytest.raises(InvalidRequest, match=r"\[knn.ttc.vector.query_text\] is missing"):
-        clauses_of({"query": {"knn": {"ttc.vector": {"k": 3, "ttc": NNN}}}}, max_k=1000)
+        parsed({"query": {"knn": {"ttc.vector": {"k": 3, "ttc": NNN}}}})
 
 
 def test_a_body_nested_too_deeply() -> None:
@@ -160,7 +165,7 @@ def test_a_body_nested_too_deeply() -> None:
     for _ in range(100_000):
         query = [query]
     with pytest.raises(InvalidRequest, match="nested too deeply"):
-        clauses_of({"query": query}, max_k=1000)
+        parsed({"query": query})
 
 
 def test_documents_of_several_indices_are_told_apart() -> None:

@@ -1,0 +1,100 @@
+"""What the parts of one gateway share."""
+
+from pathlib import Path
+
+from es_ttc.encoders.base import Encoder, EncoderIdentity
+from es_ttc.reranking.rerankers import Rerankers
+from es_ttc.reranking.rerankers.llm import of_the_gateway as llm_rerankers
+from es_ttc.rescorers import compiled
+from es_ttc.rescorers.learned import model as learned_models
+from es_ttc.rescorers.tuned import TunedDefaults
+from es_ttc.serving.features.attached import AttachedFeatureLocator
+from es_ttc.serving.features.codebooks import CodebookStore
+from es_ttc.serving.features.encoding import Encoders, Loader
+from es_ttc.serving.features.numbers import NumericFields
+from es_ttc.serving.features.read_budget import ReadBudget
+from es_ttc.serving.features.scoring import WindowScorer
+from es_ttc.serving.features.store import FeatureServices, FeatureStore
+from es_ttc.serving.http.media_types import MediaTypes
+from es_ttc.serving.http.proxy import PassThrough
+from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.logs import log
+from es_ttc.serving.metrics import Metrics
+from es_ttc.serving.pool import BoundedPool, Offload
+from es_ttc.serving.process import GatewayProcess
+from es_ttc.serving.programs import serve_programs
+from es_ttc.serving.query.shared_model import SharedModel
+from es_ttc.serving.search.engine import EngineSearches
+from es_ttc.serving.warm_up import WarmUp
+from es_ttc.serving.writes.afterwards import LaterEncoding
+from es_ttc.settings import GatewaySettings
+
+_QUEUE_A_THREAD = 32
+_ENCODING_THREADS = 2
+
+
+class Gateway:
+    """What the parts of one gateway share: settings, connections, caches, encoders, threads.
+
+    Args:
+        settings: The gateway's settings.
+        load: Loads an encoder by name with a cache folder; None for the default.
+        process: What this process shares with others.
+    """
+
+    def __init__(self, settings: GatewaySettings, load: Loader | None, process: GatewayProcess) -> None:
+        self.settings = settings
+        threads = settings.scoring_threads
+        log.info("scoring", loops="compiled" if compiled.enable(settings.compiled) else "numpy")
+        self.metrics = Metrics()
+        self.upstream = Upstream(settings)
+        media_types = MediaTypes(self.upstream, translate=settings.translate_media_types)
+        self.engine = EngineSearches(self.upstream, media_types)
+        self.pass_through = PassThrough(self.upstream, media_types, max_body=settings.max_body_mb * 2**20)
+        self.offload = Offload()
+        self.encoding = BoundedPool("encoding", threads=_ENCODING_THREADS, queue=_ENCODING_THREADS * _QUEUE_A_THREAD)
+        self.scoring = BoundedPool("scoring", threads=threads, queue=threads * _QUEUE_A_THREAD)
+        names = (settings.encoder, *settings.encoders)
+        self.encoders = Encoders(names, settings.cache_dir, load or _load_encoder, _load_variant, self.encoding)
+        self.later = LaterEncoding(settings, self.encoders, self.encoding)
+        self.warm_up = WarmUp(self.encoders, self.upstream)
+        self.attached = AttachedFeatureLocator(self.upstream, settings.side_credentials)
+        reads = ReadBudget(self.upstream, settings.feature_reads_mb, process.count)
+        cache = process.feature_cache(settings)
+        codebooks = CodebookStore(self.upstream, self.scoring)
+        self.features = FeatureStore(self.upstream, cache, self.scoring, self.attached.side_caller, reads, codebooks)
+        self.with_features = FeatureServices(self.upstream, self.features, self.attached, self.encoders, self.scoring)
+        self.numbers = NumericFields(self.upstream)
+        self.scorer = WindowScorer(self.with_features, self.numbers)
+        self.tuned = TunedDefaults.read(settings.tuned)
+        if settings.ranking_models is not None:  # an evaluation has its own, and starts a gateway without settings
+            learned_models.serve_from(settings.ranking_models)
+        self.programs = serve_programs(settings)
+        self.rerankers = Rerankers(settings.rerankers, llm_rerankers(settings))
+        self.model = SharedModel(settings)
+        self.metrics.watch_model(lambda: self.model.breaker_open)
+        turns = reads.turns
+        self.metrics.watch_cache(cache)
+        self.metrics.watch_reads(lambda: turns.in_flight, lambda: turns.waiting, lambda: turns.capacity)
+
+    async def close(self) -> None:
+        """Close threads, processes and connections."""
+        await self.rerankers.close()
+        await self.later.close()
+        self.offload.close()
+        self.encoding.close()
+        self.scoring.close()
+        self.programs.close()
+
+
+def _load_encoder(name: str, cache_dir: Path) -> Encoder:
+    from es_ttc.encoders import load_encoder  # imports the backends
+
+    encoder: Encoder = load_encoder(name, cache_dir=cache_dir)
+    return encoder
+
+
+def _load_variant(identity: EncoderIdentity, name: str, cache_dir: Path) -> Encoder:
+    from es_ttc.index.mappings.encoder import load_encoder_for
+
+    return load_encoder_for(identity, name, cache_dir=cache_dir)

@@ -1,0 +1,87 @@
+"""How many requests to the engine a search costs; the table in docs/architecture.md has the same numbers."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import GatewaySettings
+from tests.serving.client import call
+from tests.serving.conftest import make_index
+from tests.serving.relay import Relay, relay
+
+pytestmark = pytest.mark.engine
+
+ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
+QUERY = {"match": {"text": "cat drinks milk"}}
+
+
+def rescore(**section: Any) -> dict[str, Any]:
+    return {"rescore": {"window_size": 40, "ttc": {"timeout": "60s", "on_error": "fail", **section}}}
+
+
+SPECTRAL = {"query": QUERY, **rescore(method="spectral")}
+BLEND = {"query": QUERY, "rescore": {"window_size": 10, "ttc": {"timeout": "60s", "on_error": "fail"}}}
+KNN = {"field": "ttc.vector", "query_text": "cat drinks milk", "k": 5}
+SEARCHES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
+    "no section": {"query": QUERY},
+    "`spectral`, window of one page": {**SPECTRAL, "size": 40},
+    "`spectral`, wide window": SPECTRAL,
+    "`blend`, candidates join": BLEND,
+    "`blend`, `collapse`": {**BLEND, "collapse": {"field": "group.keyword"}},
+    "`blend`, `passages`": {"query": QUERY, **rescore(passages=1)},
+    "`spectral`, then `mmr`": {
+        "query": QUERY,
+        "rescore": [rescore(method="spectral")["rescore"], {"window_size": 10, "ttc": {"method": "mmr"}}],
+    },
+    "`rr` with a rescorer as reranker": {"query": QUERY, **rescore(method="rr", params={"reranker": "spectral"})},
+    "`knn` with a text": {"query": {"knn": {"ttc.vector": {"query_text": "cat drinks milk", "k": 5}}}},
+    "`knn` with `nnn`": {"knn": {**KNN, "ttc": {"method": "nnn", "timeout": "60s", "on_error": "fail"}}},
+    "`query` with `rm3`": {"query": {"ttc": {"method": "rm3", "query_text": "cat drinks milk", "timeout": "60s"}}},
+    "`_msearch` of three `spectral`": [SPECTRAL, SPECTRAL, SPECTRAL],
+}
+
+
+@pytest.fixture(scope="module")
+def indexed(opensearch_url: str, encoder: Encoder) -> Iterator[tuple[str, str]]:
+    make_index(opensearch_url, "test-requests", encoder)
+    yield opensearch_url, "test-requests"
+    call(opensearch_url, "DELETE", "/test-requests")
+
+
+def send(url: str, index: str, body: dict[str, Any] | list[dict[str, Any]]) -> None:
+    if isinstance(body, dict):
+        reply = call(url, "POST", f"/{index}/_search", body)
+        answers = [reply.json()]
+    else:
+        lines = b"".join(b"{}\n%b\n" % orjson.dumps(one) for one in body)
+        reply = call(url, "POST", f"/{index}/_msearch", lines, {"content-type": "application/x-ndjson"})
+        answers = reply.json()["responses"]
+    assert reply.status == 200, reply.body
+    assert all(answer.get("ttc", {}).get("applied", True) for answer in answers)
+
+
+def counted(seen: Relay, gateway: str, index: str, body: dict[str, Any] | list[dict[str, Any]]) -> int:
+    seen.passed.clear()
+    send(gateway, index, body)
+    return len(seen.passed)
+
+
+def test_a_search_costs_the_requests_that_the_table_says(indexed: tuple[str, str], encoder: Encoder) -> None:
+    engine, index = indexed
+    found = {}
+    for name, body in SEARCHES.items():
+        with relay(engine) as seen:
+            settings = GatewaySettings(engine=seen.url, port=0, default_timeout_ms=60_000, jobs_metrics_seconds=0)
+            with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+                send(gateway, index, {"query": {"match_all": {}}})  # what a gateway learns of its engine once
+                first = counted(seen, gateway, index, body)
+                found[name] = (first, min(counted(seen, gateway, index, body) for _ in range(3)))
+    print("FOUND", *found.items(), sep="\n")
+    rows = re.findall(r"^\| (.+?) \| (\d+) \| (\d+) \|", ARCHITECTURE.read_text(), re.MULTILINE)
+    assert found == {name: (int(first), int(warm)) for name, first, warm in rows}
