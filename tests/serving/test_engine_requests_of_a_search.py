@@ -82,6 +82,5 @@ def test_a_search_costs_the_requests_that_the_table_says(indexed: tuple[str, str
                 send(gateway, index, {"query": {"match_all": {}}})  # what a gateway learns of its engine once
                 first = counted(seen, gateway, index, body)
                 found[name] = (first, min(counted(seen, gateway, index, body) for _ in range(3)))
-    print("FOUND", *found.items(), sep="\n")
     rows = re.findall(r"^\| (.+?) \| (\d+) \| (\d+) \|", ARCHITECTURE.read_text(), re.MULTILINE)
     assert found == {name: (int(first), int(warm)) for name, first, warm in rows}

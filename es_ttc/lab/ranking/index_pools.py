@@ -46,9 +46,9 @@ from es_ttc.serving.features.numbers import FieldsReader, numbers_of
 from es_ttc.serving.features.skip_reasons import consistent
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller, RawHeaders
-from es_ttc.serving.knn.batched_searches import BatchedSearches
-from es_ttc.serving.knn.engine_search import SearchContext, search_body
-from es_ttc.serving.knn.search_client import BatchedMsearch, Body, MsearchSender, SearchClient, search_client
+from es_ttc.serving.knn.bodies import Body, search_body
+from es_ttc.serving.knn.engine_search import SearchContext
+from es_ttc.serving.knn.msearch import BatchedMsearch, BatchedSearches, MsearchSender, SearchClient, search_client
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexSearch
 from es_ttc.serving.process import OnlyProcess
@@ -318,17 +318,15 @@ class PoolLog:
             return [[] for _ in queries]
         encoder, window, marks = indices.encoder, self._window, self._marks
         product = await self._gateway.upstream.product()
-        clause, vectors = any_clause(product), np.stack([query.vectors[0] for query in queries])
+        vectors = np.stack([query.vectors[0] for query in queries])
         if indices.sides:
             context = SearchContext(product, self._caller, encoder, {}, float("inf"))
             with_features = self._gateway.with_features
-            search = SideIndexSearch(clause, context, indices, client, with_features, details=False)
+            search = SideIndexSearch(any_clause(product), context, indices, client, with_features, details=False)
             return await nearest_in_side_indices(
                 search, vectors, window, lambda ids: {"query": {"ids": {"values": [*ids]}}, **marks}, client.search
             )
-        answers = await client.search(
-            [{**search_body(clause, product, vector, window, []), **marks} for vector in vectors]
-        )
+        answers = await client.search([{**search_body(product, vector, window, []), **marks} for vector in vectors])
         return [[hit for hit in answer["hits"]["hits"] if _encoder_of(hit) == encoder] for answer in answers]
 
     @property

@@ -19,6 +19,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.spec import HASH, ROOT, VECTOR
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
+from es_ttc.serving.knn.bodies import all_of
 from es_ttc.serving.search.clauses import TEXT, FoundClause, Place, put_at
 from es_ttc.serving.search.section import KEY, Section, parse_section, require_clause
 from es_ttc.vectors.tokens import Float32
@@ -359,8 +360,3 @@ def _check_number(
         kind = "an integer" if whole else "a number"
         limit = f"from {least:g} to {most:g}" if math.isfinite(most) else f"of {least:g} or more"
         raise InvalidRequest(f"[{where}.{key}] must be {kind} {limit}, got {shown(value)}")
-
-
-def all_of(filters: Sequence[Any]) -> Any:
-    """Return one query that matches the documents that all filters match."""
-    return filters[0] if len(filters) == 1 else {"bool": {"filter": [*filters]}}

@@ -18,7 +18,7 @@ from es_ttc.errors import EngineError
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.queries import MOST_CANDIDATES
-from es_ttc.index.mappings.spec import ENCODER, HASH, SPAN_VECTOR, SPANS, TOKEN_VECTOR, TOKENS, VECTOR
+from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors
 from es_ttc.serving.features.attached import changed_inside, own_key
@@ -28,8 +28,9 @@ from es_ttc.serving.features.keys import DocumentKey, marks_of
 from es_ttc.serving.features.skip_reasons import SkipReason, consistent
 from es_ttc.serving.features.store import FeatureServices, WindowFeatures
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.knn.clauses import KnnClause, all_of
-from es_ttc.serving.knn.search_client import Body, SearchClient
+from es_ttc.serving.knn.bodies import Body, search_body
+from es_ttc.serving.knn.clauses import KnnClause
+from es_ttc.serving.knn.msearch import SearchClient
 from es_ttc.vectors.tokens import Float32
 
 A = ParamSpec("A")
@@ -39,33 +40,11 @@ Hit = Mapping[str, Any]
 Identity = tuple[str, str, str | None]
 """A document's index, id and routing; if documents are identified by content, its index and content hash."""
 
-_ANYWHERE = {"ignore_unmapped": True}
-"""For queries over several indices, some of which may have no such vectors."""
 _WITHOUT_IDS: Body = {"stored_fields": "_none_"}
 _GREATEST_COSINE = 1.2
 """Maximum cosine in an engine's answer: engines round, most of all with quantised vectors."""
 _FURTHER = 4
 """Factor of the number of requested neighbours if too many of the first ones may not be returned."""
-
-_PATHS: Mapping[Vectors, tuple[str, str | None]] = {
-    Vectors.POOLED: (VECTOR, None),
-    Vectors.SPANS: (SPAN_VECTOR, SPANS),
-    Vectors.TOKENS: (TOKEN_VECTOR, TOKENS),
-}
-"""For each kind of vectors their field, and the nested object that contains it."""
-FIELDS: Mapping[Vectors, str] = {among: field for among, (field, _) in _PATHS.items()}
-
-_EXACT: Mapping[Product, Callable[[str, list[float]], Body]] = {
-    "elasticsearch": lambda field, vector: {
-        "source": f"(1.0 + cosineSimilarity(params.vector, '{field}')) / 2.0",
-        "params": {"vector": vector},
-    },
-    "opensearch": lambda field, vector: {
-        "lang": "knn",
-        "source": "knn_score",
-        "params": {"field": field, "query_value": vector, "space_type": "cosinesimil"},
-    },
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +251,7 @@ class EngineSearch:
         requested = max(options.num_candidates or 0, self._clause.num_candidates or 0)
         candidates = min(MOST_CANDIDATES, max(count, requested)) if requested else None
         return search_body(
-            self._clause, self._context.product, vector, count, filters,
+            self._context.product, vector, count, filters, options=self._clause.of_each_search(self._context.product),
             among=options.among, num_candidates=candidates, exact=options.exact,
         )  # fmt: skip
 
@@ -351,76 +330,3 @@ def _require_distinct(hits: Sequence[Hit]) -> None:
 def identity(hit: Hit) -> Identity:
     """Return the identity of a hit's document."""
     return str(hit["_index"]), str(hit["_id"]), hit.get("_routing")
-
-
-def search_body(
-    clause: KnnClause,
-    product: Product,
-    vector: Float32,
-    k: int,
-    filters: Sequence[Any],
-    *,
-    among: Vectors = Vectors.POOLED,
-    num_candidates: int | None = None,
-    exact: bool = False,
-) -> Body:
-    """Return the part of a `_search` body that finds documents by kNN.
-
-    Args:
-        clause: The caller's clause, for the options of every search.
-        product: The engine's product.
-        vector: ``(d,)``, not zero.
-        k: Number of requested documents, at most 10,000.
-        filters: Queries that every document must match.
-        among: The kind of vectors that is searched.
-        num_candidates: At least k; None for the engine's default.
-        exact: Whether every vector is compared.
-    """
-    field, nested = _PATHS[among]
-    values = vector.tolist()
-    if exact:
-        found = _exactly(field, nested, values, filters, product)
-    elif product == "elasticsearch":
-        found = _elasticsearchs(clause, field, values, k, filters, num_candidates)
-    else:
-        found = _opensearchs(clause, field, nested, values, k, filters, num_candidates)
-    return {**found, "size": k, "track_total_hits": False}
-
-
-def _elasticsearchs(
-    clause: KnnClause, field: str, values: list[float], k: int, filters: Sequence[Any], num_candidates: int | None
-) -> Body:
-    knn: Body = {"field": field, "query_vector": values, "k": k, **clause.of_each_search("elasticsearch")}
-    if num_candidates is not None:
-        knn["num_candidates"] = num_candidates
-    if filters:
-        knn["filter"] = [*filters]
-    return {"knn": knn}
-
-
-def _opensearchs(
-    clause: KnnClause,
-    field: str,
-    nested: str | None,
-    values: list[float],
-    k: int,
-    filters: Sequence[Any],
-    num_candidates: int | None,
-) -> Body:
-    # k applies to each shard's index, `size` to the whole result.
-    knn: Body = {"vector": values, "k": max(k, num_candidates or k), **clause.of_each_search("opensearch"), **_ANYWHERE}
-    if filters:
-        knn["filter"] = all_of(filters)
-    query: Body = {"knn": {field: knn}}
-    return {"query": query if nested is None else _below(nested, query)}
-
-
-def _exactly(field: str, nested: str | None, values: list[float], filters: Sequence[Any], product: Product) -> Body:
-    scored: Body = {"script_score": {"query": {"exists": {"field": field}}, "script": _EXACT[product](field, values)}}
-    if nested is not None:
-        scored = _below(nested, scored)
-    return {"query": {"bool": {"must": [scored], "filter": [*filters]}}}
-
-
-def _below(nested: str, query: Body) -> Body:
-    return {"nested": {"path": nested, "score_mode": "max", "query": query, **_ANYWHERE}}

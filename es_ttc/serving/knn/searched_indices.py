@@ -10,7 +10,8 @@ from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MOST_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, STATE, VECTOR
-from es_ttc.serving.knn.search_client import Answer, Body, SearchClient, require_complete
+from es_ttc.serving.knn.bodies import Body
+from es_ttc.serving.knn.msearch import Answer, SearchClient, require_complete
 from es_ttc.serving.logs import log
 
 _NOT_READABLE = (401, 403, 404)

@@ -21,9 +21,10 @@ from es_ttc.serving.features.attached import Identity as SourceIdentity
 from es_ttc.serving.features.keys import SEQ_NO, DocumentKey
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.features.store import FeatureServices, SideIndexUnreadable, WindowFeatures
+from es_ttc.serving.knn.bodies import Body
 from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import EngineSearch, Hit, KnnOptions, SearchContext, neighbours, until_k
-from es_ttc.serving.knn.search_client import Body, SearchClient, require_complete
+from es_ttc.serving.knn.msearch import SearchClient, require_complete
 from es_ttc.serving.knn.searched_indices import SearchedIndices, SideIndex
 from es_ttc.vectors.tokens import Float32
 

@@ -29,12 +29,12 @@ from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import SEQ_NO, identity_mark
 from es_ttc.serving.features.store import FeatureServices
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.knn.batched_searches import BatchedSearches
+from es_ttc.serving.knn.bodies import Body, search_body
 from es_ttc.serving.knn.clauses import KnnClause
-from es_ttc.serving.knn.engine_search import SearchContext, search_body
-from es_ttc.serving.knn.search_client import (
+from es_ttc.serving.knn.engine_search import SearchContext
+from es_ttc.serving.knn.msearch import (
     BatchedMsearch,
-    Body,
+    BatchedSearches,
     MsearchSender,
     SearchClient,
     require_complete,
@@ -177,8 +177,7 @@ class NearestDocuments:
     ) -> list[dict[str, Any]]:
         """Return the hits that the engine finds by the documents' own vectors."""
         product = await self._services.upstream.product()
-        clause = any_clause(product, search.filters)
-        body = search_body(clause, product, vector, search.request.count, search.filters)
+        body = search_body(product, vector, search.request.count, search.filters)
         answer = await search.send({**body, **search.marks, **({} if named else {"stored_fields": "_none_"})})
         hits: list[dict[str, Any]] = answer["hits"]["hits"]
         keys = own_keys(hits).keys
