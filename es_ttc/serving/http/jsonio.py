@@ -1,6 +1,8 @@
 """JSON decoding and encoding that is exact for all engine documents: long integers, lone surrogates."""
 
 import json
+import math
+import re
 from typing import Any, NoReturn
 
 import orjson
@@ -10,6 +12,7 @@ from es_ttc.errors import InvalidRequest
 _DIGITS_TO_ZERO = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
 _LONG_NUMBER = 19  # an integer of this many digits may not fit into 64 bits
 _BEFORE_INTEGERS = frozenset(b" \t\n\r\f\v[,:-")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 def loads(raw: bytes) -> Any:
@@ -27,6 +30,26 @@ def loads(raw: bytes) -> Any:
         return json.loads(raw, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
+
+
+def loads_unique(raw: bytes) -> Any:
+    """Decode JSON of a caller that is sent to the engine again, changed: only what the engine reads in the same way.
+
+    Raises:
+        ValueError: It is not JSON in UTF-8, is nested too deeply, or has a key twice in one object or a number beyond
+            a double's range.
+    """
+    if _may_have_long_integer(raw):
+        data = _exact(raw)
+    else:
+        try:
+            data = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            data = _exact(raw)
+    keys = _count_keys(data)
+    if keys != raw.count(b":") and keys != _STRING.sub(b"", raw).count(b":"):  # most strings have no colon
+        raise ValueError("a key stands twice in one object")
+    return data
 
 
 def dumps(data: Any, *, pretty: bool = False) -> bytes:
@@ -56,10 +79,10 @@ def loads_object(raw: bytes, what: str) -> dict[str, Any]:
     """Decode one JSON object from a caller.
 
     Raises:
-        InvalidRequest: It is not JSON, or not an object.
+        InvalidRequest: It is not JSON (see :func:`loads_unique`), or not an object.
     """
     try:
-        data = loads(raw)
+        data = loads_unique(raw)
     except ValueError as error:
         raise InvalidRequest(f"{what} is not valid JSON: {error}") from error
     if not isinstance(data, dict):
@@ -69,3 +92,31 @@ def loads_object(raw: bytes, what: str) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _exact(raw: bytes) -> Any:
+    """Decode JSON in UTF-8 with the standard library."""
+    try:
+        return json.loads(raw.decode("utf-8", "surrogatepass"), parse_constant=_refuse_constant, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError("a number is beyond the range of a double")
+    return number
+
+
+def _count_keys(data: Any) -> int:
+    """Return the number of keys in decoded JSON."""
+    count, stack = 0, [data]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            count += len(node)
+            stack.extend(node.values())
+        elif isinstance(node, list):
+            stack.extend(node)
+    return count

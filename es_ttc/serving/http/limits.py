@@ -144,10 +144,10 @@ class RequestLimits:
         """Decode a body, or one line of an `_msearch` body, that has passed :meth:`check_text`.
 
         Raises:
-            ValueError: It is not JSON.
+            ValueError: The engine may read it in another way; see :func:`es_ttc.serving.http.jsonio.loads_unique`.
             InvalidRequest: It is nested too deeply.
         """
-        data = jsonio.loads(text)
+        data = jsonio.loads_unique(text)
         if text.count(b"{") + text.count(b"[") > self.depth and deeper_than(data, self.depth):
             raise InvalidRequest(
                 f"a search with a [ttc] section is nested more than {self.depth} levels deep: write it flatter, or "

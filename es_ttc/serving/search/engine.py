@@ -136,7 +136,7 @@ class EngineSearches:
         if answer.status != 200:
             return None
         try:
-            rendered = jsonio.loads(answer.body)
+            rendered = jsonio.loads_unique(answer.body)
         except ValueError:
             return None
         return rendered.get("template_output") if isinstance(rendered, dict) else None

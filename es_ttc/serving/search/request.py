@@ -242,12 +242,13 @@ class RequestReader:
         return text
 
     def _items(self, request: SearchRequest, text: bytes) -> list[SearchItem] | None:
+        """Return the searches; None if the engine is to answer the body as it came."""
         path = request.incoming.raw_path
         if not request.is_multi:
             items = [SearchItem(b"", text, path, params=request.params.engine)]
         else:
             lines = lines_of(text) if self._limits.admits_items(text) else None
-            if lines is None:
+            if lines is None or not all(_is_readable(header) for header, _ in lines):
                 return None
             items = [SearchItem(header, line, path) for header, line in lines]
         if not request.is_template:
@@ -275,11 +276,12 @@ def may_be_ours(text: bytes) -> bool:
 
 
 def lines_of(text: bytes) -> list[tuple[bytes, bytes]] | None:
-    """Return an `_msearch` body's pairs of header and search; None if the number of lines is odd."""
+    """Return an `_msearch` body's pairs of header and search; None if the engine refuses its form.
+
+    Its last line must end with a line break. A last header without a search is ignored, as in the engines.
+    """
     lines = text.split(b"\n")
-    if not lines[-1].strip():
-        lines.pop()
-    if len(lines) % 2:
+    if lines.pop() or (len(lines) % 2 and not _is_readable(lines.pop())):
         return None
     return list(zip(lines[::2], lines[1::2], strict=True))
 
@@ -292,6 +294,14 @@ def parse_params(query_string: str) -> list[tuple[str, str]]:
 def shared_parts(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a body that its filters may depend on."""
     return {key: body[key] for key in SHARED_PARTS if key in body}
+
+
+def _is_readable(header: bytes) -> bool:
+    """Return whether a header line is read here as in the engine."""
+    try:
+        return not header.strip() or isinstance(jsonio.loads_unique(header), dict)
+    except ValueError:
+        return False
 
 
 def _header(item: SearchItem) -> Mapping[str, Any]:

@@ -1,0 +1,63 @@
+"""Bodies as clients really send them: what the engine reads is read alike, what it refuses it refuses in its words."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.serving.client import Reply, call
+from tests.serving.conftest import Behind
+from tests.serving.test_rescore import EVERYTHING, ours
+
+JSON = {"content-type": "application/json"}
+NDJSON = {"content-type": "application/x-ndjson"}
+RESCORE = b'"rescore":' + orjson.dumps(ours())
+FILTERED = b'{"query":{"bool":{"filter":{"term":{"group":"g1"}},"filter":{"match_all":{}}}},"size":3,%b}' % RESCORE
+UNREADABLE = [
+    FILTERED,
+    FILTERED.replace(b'"filter":{"match_all"', b'"fil\\u0074er":{"match_all"'),
+    b'{"size":2,"size":50,"query":{"match":{"text":"a: b, {c: d} \\": e"}},%b}' % RESCORE,
+    b'{"size":2,%b,%b}' % (RESCORE, RESCORE),
+    b'{"size":2,%b,}' % RESCORE,
+    b'{"size":2,/* all */%b}' % RESCORE,
+    b'{"size":2,%b} {}' % RESCORE,
+    b'{"size":2,"min_score":NaN,%b}' % RESCORE,
+    b'{"size":2,"min_score":1e999,%b}' % RESCORE,
+    (b'{"size":2,%b}' % RESCORE).decode().encode("utf-16"),
+]
+
+
+def as_of(reply: Reply) -> tuple[int, Any]:
+    body = reply.json()
+    return reply.status, {name: value for name, value in body.items() if name != "took"}
+
+
+@pytest.mark.parametrize("raw", UNREADABLE)
+def test_a_body_that_the_engine_reads_differently_gets_its_own_answer(behind: Behind, raw: bytes) -> None:
+    path = f"/{behind.index}/_search"
+    direct = call(behind.engine, "POST", path, raw, JSON)
+    assert direct.status == 400
+    assert as_of(call(behind.gateway, "POST", path, raw, JSON)) == as_of(direct)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"{}\n%b\n" % FILTERED,
+        b'{"index":"absent-1","index":"absent-2"}\n%b\n' % orjson.dumps({"query": EVERYTHING, "rescore": ours()}),
+        b"{}\n%b" % orjson.dumps({"query": EVERYTHING, "rescore": ours()}),
+        b'{"routing":/*x*/"1",}\n%b\n' % orjson.dumps({"query": EVERYTHING, "rescore": ours()}),
+    ],
+)
+def test_lines_that_the_engine_reads_differently_get_its_own_answer(behind: Behind, lines: bytes) -> None:
+    path = f"/{behind.index}/_msearch"
+    direct = call(behind.engine, "POST", path, lines, NDJSON)
+    assert direct.status == 400
+    assert as_of(call(behind.gateway, "POST", path, lines, NDJSON)) == as_of(direct)
+
+
+@pytest.mark.parametrize("end", [b"\n", b" \r\n", b"{}\n"])
+def test_a_last_line_without_a_search_is_ignored(behind: Behind, end: bytes) -> None:
+    lines = b"{}\n%b\n%b" % (orjson.dumps({"query": EVERYTHING, "size": 3, "rescore": ours()}), end)
+    reply = call(behind.gateway, "POST", f"/{behind.index}/_msearch", lines, NDJSON)
+    assert [one["ttc"]["applied"] for one in reply.json()["responses"]] == [True]
