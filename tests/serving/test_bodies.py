@@ -1,5 +1,8 @@
 """Bodies as clients really send them: what the engine reads is read alike, what it refuses it refuses in its words."""
 
+import gzip
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -11,6 +14,7 @@ from tests.serving.test_rescore import EVERYTHING, ours
 
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
+GZIP = {"content-encoding": "gzip"}
 RESCORE = b'"rescore":' + orjson.dumps(ours())
 FILTERED = b'{"query":{"bool":{"filter":{"term":{"group":"g1"}},"filter":{"match_all":{}}}},"size":3,%b}' % RESCORE
 UNREADABLE = [
@@ -61,3 +65,38 @@ def test_a_last_line_without_a_search_is_ignored(behind: Behind, end: bytes) -> 
     lines = b"{}\n%b\n%b" % (orjson.dumps({"query": EVERYTHING, "size": 3, "rescore": ours()}), end)
     reply = call(behind.gateway, "POST", f"/{behind.index}/_msearch", lines, NDJSON)
     assert [one["ttc"]["applied"] for one in reply.json()["responses"]] == [True]
+
+
+def members(*parts: bytes) -> bytes:
+    return b"".join(gzip.compress(part, mtime=0) for part in parts)
+
+
+@pytest.mark.parametrize("cuts", [[0.5], [0.0], [1.0], [0.1, 0.3, 0.7]])
+@pytest.mark.parametrize("size", [1, 3000])
+def test_a_gzip_body_of_several_members_is_read_whole(behind: Behind, cuts: Sequence[float], size: int) -> None:
+    searches = b"".join(
+        b"{}\n%b\n" % orjson.dumps({"query": EVERYTHING, "size": one, "rescore": ours(), "stats": ["x" * size] * 50})
+        for one in (2, 3)
+    )
+    places = [round(cut * len(searches)) for cut in (0.0, *cuts, 1.0)]
+    body = members(*(searches[start:end] for start, end in pairwise(places)))
+    reply = call(behind.gateway, "POST", f"/{behind.index}/_msearch", body, NDJSON | GZIP)
+    assert [len(one["hits"]["hits"]) for one in reply.json()["responses"]] == [2, 3]
+    assert all(one["ttc"]["applied"] for one in reply.json()["responses"])
+    plain = members(*(b"{}\n{}\n",) * 3)
+    reply = call(behind.gateway, "POST", f"/{behind.index}/_msearch", plain, NDJSON | GZIP)
+    assert [one["status"] for one in reply.json()["responses"]] == [200, 200, 200]
+
+
+def test_many_small_gzip_members_are_the_engines_to_read(behind: Behind) -> None:
+    body = members(*(b" ",) * 1500, b'{"size":3}')
+    for url in (behind.gateway, behind.engine):
+        assert len(call(url, "POST", f"/{behind.index}/_search", body, JSON | GZIP).ids) == 3
+
+
+@pytest.mark.parametrize("rest", [b"xyz", b"\x1f", members(b"{}")[:-3]])
+def test_what_follows_a_gzip_member_is_checked(behind: Behind, rest: bytes) -> None:
+    body = members(orjson.dumps({"query": EVERYTHING, "rescore": ours()})) + rest
+    reply = call(behind.gateway, "POST", f"/{behind.index}/_search", body, JSON | GZIP)
+    assert reply.status == 400
+    assert "gzip" in reply.reason
