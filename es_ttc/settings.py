@@ -248,7 +248,8 @@ class GatewaySettings(Settings):
     allowed_origins: tuple[str, ...] = Field(
         (),
         description="Web pages whose requests are answered, by the `Origin` header that browsers send, e.g. "
-        "`https://search.example.org`; others get a 403. Default: all.",
+        "`https://search.example.org`; others get a 403. Default: all, and below `/_ttc/` only pages of the gateway's "
+        "own address.",
     )
     ui: bool = Field(
         False,

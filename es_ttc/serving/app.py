@@ -137,7 +137,11 @@ def create_app(
     writes = _write_encoding(settings, services)
     engine = EngineApp(searches, writes, services.metrics, memory, settings.max_concurrent_requests, callers)
     return Entrance(
-        _PathDispatch(own, engine, memory), settings.allowed_hosts, settings.allowed_origins, _admin_token(settings)
+        _PathDispatch(own, engine, memory),
+        settings.allowed_hosts,
+        settings.allowed_origins,
+        _admin_token(settings),
+        lambda: services.upstream.is_elasticsearch,
     )
 
 

@@ -202,6 +202,11 @@ class Upstream:
                 self._version, self._product = found, found.product
             return response.status
 
+    @property
+    def is_elasticsearch(self) -> bool:
+        """Whether a response has shown that the engine is Elasticsearch."""
+        return self._product == "elasticsearch"
+
     def service_headers(self) -> RawHeaders:
         """Return the headers of calls without a caller: readiness, the product."""
         if self.signer is not None:
