@@ -385,7 +385,8 @@ class GatewaySettings(Settings):
     max_bodies_mb: int = Field(
         512,
         ge=1,
-        description="Memory for the bodies of all requests together, in MiB; further requests are answered with 429.",
+        description="Memory for the bodies of all requests together, and for the engine's answers to searches with a "
+        "`ttc` section, in MiB; further requests are answered with 429.",
     )
     max_ttc_body_mb: int = Field(10, ge=1, description="Maximum size of a search with a `ttc` section, in MiB.")
     max_request_values: int = Field(

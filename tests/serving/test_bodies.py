@@ -1,6 +1,7 @@
 """Bodies as clients really send them: what the engine reads is read alike, what it refuses it refuses in its words."""
 
 import gzip
+import threading
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -8,8 +9,12 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.serving.client import Reply, call
-from tests.serving.conftest import Behind
+from es_ttc.encoders.base import Encoder
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import GatewaySettings
+from tests.serving.client import Reply, call, search
+from tests.serving.conftest import Behind, make_index
 from tests.serving.test_rescore import EVERYTHING, ours
 
 JSON = {"content-type": "application/json"}
@@ -100,3 +105,31 @@ def test_what_follows_a_gzip_member_is_checked(behind: Behind, rest: bytes) -> N
     reply = call(behind.gateway, "POST", f"/{behind.index}/_search", body, JSON | GZIP)
     assert reply.status == 400
     assert "gzip" in reply.reason
+
+
+def test_long_answers_are_bounded_as_bodies_are_and_decoded_on_a_thread(
+    engine_url: str, index_name: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = [{"_id": f"d{number}", "text": "a cat", "long": "x" * 60_000} for number in range(30)]
+    make_index(engine_url, index_name, encoder, documents=documents, shards=1)
+    decoding: set[str] = set()
+    decode = jsonio.loads
+
+    def loads(raw: bytes) -> Any:
+        if len(raw) > 2**19:
+            decoding.add(threading.current_thread().name)
+        return decode(raw)
+
+    monkeypatch.setattr(jsonio, "loads", loads)
+    settings = GatewaySettings(engine=engine_url, port=0, max_bodies_mb=1)
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+
+        def status(size: int, **more: Any) -> int:
+            return search(gateway, index_name, {"query": {"match": {"text": "cat"}}, "size": size, **more}).status
+
+        assert status(30) == 200
+        sizes = (30, 10, 10, 10, 30)
+        found = [status(size, rescore=ours() | {"window_size": size}) for size in sizes]
+        assert found == [429, 200, 200, 200, 429]
+    assert decoding
+    assert "es-ttc-gateway" not in decoding

@@ -1,4 +1,4 @@
-"""Limits on the bytes of request bodies: of one body, and of all that are in memory."""
+"""Limits on the bytes of bodies: of one request's, and of all that are in memory, answers to searches included."""
 
 from es_ttc.errors import RequestTooLarge, TooManyRequests
 
@@ -39,7 +39,7 @@ class BodyShare:
         memory = self._memory
         if memory.limit is not None and memory.used + size > memory.limit:
             raise TooManyRequests(
-                f"bodies of requests fill the {memory.limit // 2**20} MiB that they may hold together "
+                f"bodies of requests and answers fill the {memory.limit // 2**20} MiB that they may hold together "
                 "(max_bodies_mb): try again"
             )
         memory.used += size

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.types import Send
 
 from es_ttc.errors import EsTtcError
+from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.proxy import PassThrough
 from es_ttc.serving.http.raw_request import RawRequest
@@ -111,7 +112,7 @@ class SearchPipeline:
         applied = all(completion.applied for completion in completions)
         reported = any(completion.reported for completion in completions)
         headers: RawHeaders = with_mark(first.headers, applied=applied) if reported else first.headers
-        await respond(request.incoming, send, 200, headers, await self._rendered(request, response))
+        await respond(request.incoming, send, 200, headers, await self._rendered(request, response, first.size))
         return Outcome(request.api.kind, 200, applied)
 
     async def _single(self, request: SearchRequest, first: FirstPass) -> dict[str, Any]:
@@ -149,9 +150,11 @@ class SearchPipeline:
             await completion.complete(answered)
         return answered.response
 
-    async def _rendered(self, request: SearchRequest, response: dict[str, Any]) -> bytes:
+    async def _rendered(self, request: SearchRequest, response: dict[str, Any], size: int) -> bytes:
+        """Return a response as JSON, made on a thread if the engine's answers were long."""
         filter_path, pretty = request.params.filter_path, request.params.pretty
         if not filter_path:
-            return rendered(response, "", pretty=pretty, keep_empty=False)
+            size = size if size > jsonio.LONG else 0
+            return await self._offload.run(size, rendered, response, "", pretty=pretty, keep_empty=False)
         keep_empty = await self._upstream.product() == "elasticsearch"
         return await self._offload.run(_LONG, rendered, response, filter_path, pretty=pretty, keep_empty=keep_empty)
