@@ -34,10 +34,16 @@ class BodyShare:
         """Count more bytes.
 
         Raises:
-            TooManyRequests: The limit is reached by other requests.
+            TooManyRequests: The limit is reached together with other requests.
+            RequestTooLarge: It is reached by this request alone.
         """
         memory = self._memory
         if memory.limit is not None and memory.used + size > memory.limit:
+            if self._held + size > memory.limit:
+                raise RequestTooLarge(
+                    f"the request's body and the engine's answer are longer than {memory.limit // 2**20} MiB together "
+                    "(max_bodies_mb): ask for fewer documents, or for less of their [_source]"
+                )
             raise TooManyRequests(
                 f"bodies of requests and answers fill the {memory.limit // 2**20} MiB that they may hold together "
                 "(max_bodies_mb): try again"
