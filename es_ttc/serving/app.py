@@ -105,7 +105,7 @@ def create_app(
     if settings.traces:
         tracing.start()
     services = Services(settings, load, process)
-    callers = _caller_limits(settings, process.count)
+    callers = CallerLimits(settings.max_caller_requests, settings.max_caller_windows_per_second)
     searches = search_pipeline(settings, services, callers)
 
     @asynccontextmanager
@@ -234,12 +234,6 @@ class Services:
 
 FurtherRoutes = Callable[[GatewaySettings, Services], Sequence[BaseRoute]]
 """Makes routes of endpoints below `/_ttc/`; a function of a module, because worker processes get it by its name."""
-
-
-def _caller_limits(settings: GatewaySettings, processes: int) -> CallerLimits:
-    """Return the limits of callers in one of several processes."""
-    requests, windows = settings.max_caller_requests, settings.max_caller_windows_per_second
-    return CallerLimits(-(-requests // processes), windows / processes)
 
 
 def search_pipeline(settings: GatewaySettings, services: Services, callers: CallerLimits) -> SearchPipeline:
