@@ -133,3 +133,59 @@ def test_long_answers_are_bounded_as_bodies_are_and_decoded_on_a_thread(
         assert found == [413, 200, 200, 200, 413]
     assert decoding
     assert "es-ttc-gateway" not in decoding
+
+
+@pytest.mark.parametrize("kind", ["application/yaml", "APPLICATION/yaml; charset=utf-8"])
+@pytest.mark.parametrize("raw", [b'{"size":2,%b}' % RESCORE, b"size: 2\nrescore: " + RESCORE[10:], b"size: 2\n"])
+def test_a_body_in_yaml(behind: Behind, kind: str, raw: bytes) -> None:
+    path, headers = f"/{behind.index}/_search", {"content-type": kind}
+    direct = call(behind.engine, "POST", path, raw, headers)
+    assert call(behind.gateway, "POST", path, raw, headers).status == direct.status
+
+
+@pytest.mark.parametrize(
+    ("changes", "url", "window"),
+    [
+        ({"size": 10.0}, "", 50),
+        ({"size": "10"}, "", "50"),
+        ({"size": "1e1", "from": "0"}, "", 50.0),
+        ({"size": 10.9, "from": -0.5}, "", "50.7"),
+        ({}, "?size=%2B0010", " 5e1 "),
+        ({}, "?size=%D9%A1%D9%A0&version", 50),
+        ({"version": "true", "explain": "true"}, "", 50),
+        ({"version": True, "explain": True}, "?version&explain", 50),
+        ({"version": "false"}, "", 50),
+    ],
+)
+def test_values_are_read_as_the_engine_reads_them(
+    behind: Behind, changes: dict[str, Any], url: str, window: Any
+) -> None:
+    native = {"window_size": window, "query": {"rescore_query": {"match_all": {}}}}
+    direct = search(behind.engine, behind.index, {"query": EVERYTHING, "rescore": native, **changes}, url)
+    ranked = {"query": EVERYTHING, "rescore": ours() | {"window_size": window}, **changes}
+    reply = search(behind.gateway, behind.index, ranked, url)
+    assert (reply.status, len(reply.ids), reply.json()["ttc"]["window"]) == (direct.status, len(direct.ids), 50)
+    for name in ("_version", "_explanation"):
+        assert [name in hit for hit in reply.json()["hits"]["hits"]] == [
+            name in hit for hit in direct.json()["hits"]["hits"]
+        ]
+
+
+KNN = {"knn": {"field": "ttc.vector", "query_text": "a cat", "k": 5, "ttc": {"method": "nnn"}}}
+
+
+@pytest.mark.parametrize("body", [{"query": EVERYTHING, "rescore": ours()}, KNN])
+@pytest.mark.parametrize(
+    "url", ["?size=%C2%B2", f"?size={'9' * 5000}", "?size=3000000000", "?size=", "?size=1_0", "?size=2.0", "?version=1"]
+)
+def test_values_that_the_engine_refuses_are_refused(behind: Behind, body: dict[str, Any], url: str) -> None:
+    assert search(behind.engine, behind.index, {"query": EVERYTHING}, url).status == 400
+    assert search(behind.gateway, behind.index, body, url).status == 400
+
+
+@pytest.mark.parametrize("change", [{"k": "5"}, {"k": 5.0, "boost": "1.0"}, {"similarity": "-1"}])
+def test_numbers_of_a_knn_clause(behind: Behind, change: dict[str, Any]) -> None:
+    expected = search(behind.gateway, behind.index, {**KNN, "size": 5})
+    reply = search(behind.gateway, behind.index, {"knn": {**KNN["knn"], **change}, "size": "5"})
+    assert reply.ids == expected.ids
+    assert len(reply.ids) == 5

@@ -16,6 +16,7 @@ from es_ttc.serving.search.accepted_callers import AcceptedCallers
 from es_ttc.serving.search.request import SearchRequest
 from es_ttc.serving.search.response import add_summary
 from es_ttc.serving.search.stage import ClauseCompletion, ClauseStage, SearchWithClauses
+from es_ttc.serving.search.values import body_integer, url_integer
 
 
 class Retrieval(Protocol):
@@ -80,11 +81,11 @@ class KnnStage(ClauseStage[KnnClause, RetrievalResult]):
         self, request: SearchRequest, found: SearchWithClauses[KnnClause], clause: KnnClause
     ) -> RetrievalRequest:
         url = request.params.url
-        size = str(url.get("size", found.body.get("size", DEFAULT_SIZE)))
+        size = url_integer(url["size"]) if "size" in url else body_integer(found.body.get("size", DEFAULT_SIZE))
         return RetrievalRequest(
             clause,
             found.body,
-            int(size) if size.isdigit() else DEFAULT_SIZE,  # the engine returns the error of an invalid size
+            DEFAULT_SIZE if size is None or size < 0 else size,  # the engine returns the error of an invalid size
             request.caller(found.item),
             request.msearch_header(found.item),
             own_timeout(found.body, url),

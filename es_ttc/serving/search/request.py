@@ -185,11 +185,13 @@ class SearchRequest:
         return jsonio.dumps({name: value for name, value in self.params.url.items() if name in _IN_HEADER})
 
     def require_json(self) -> None:
-        """Raise an error if the caller accepts no JSON.
+        """Raise an error if the caller sends or accepts no JSON.
 
         Raises:
-            InvalidRequest: It accepts another format only.
+            InvalidRequest: It sends a body marked as YAML, in which the engine would answer, or accepts no JSON.
         """
+        if self.incoming.header(b"content-type").partition(";")[0].strip().lower().endswith("yaml"):
+            raise InvalidRequest("a search with a [ttc] section is sent in JSON only: mark it as application/json")
         asked = self.params.url.get("format", "json").lower()
         accepted = [part.partition(";")[0].strip().lower() for part in self.incoming.header(b"accept").split(",")]
         if asked != "json" or not any(part in _JSON_ACCEPTED or part.endswith("json") for part in accepted):
