@@ -280,7 +280,8 @@ class GatewaySettings(Settings):
     allowed_origins: tuple[str, ...] = Field(
         (),
         description="Web pages whose requests are answered, by the `Origin` header that browsers send, e.g. "
-        "`https://search.example.org`; others get a 403. Default: all.",
+        "`https://search.example.org`; others get a 403. Default: all, and below `/_ttc/` only pages of the gateway's "
+        "own address.",
     )
     ui: bool = Field(
         False,
@@ -381,13 +382,16 @@ class GatewaySettings(Settings):
         0,
         ge=0,
         description="Maximum number of concurrent requests of one caller (the same credentials, or without any the "
-        "same address); further ones are answered with 429 and `Retry-After`. 0 for no limit.",
+        "same address); further ones are answered with 429 and `Retry-After`. Each of the `workers` counts the "
+        "connections that it has accepted, so with several connections a caller may get as many times as much. 0 for "
+        "no limit.",
     )
     max_caller_windows_per_second: float = Field(
         0,
         ge=0,
         description="Maximum number of windows that are rescored for one caller per second; each `ttc` item of a list "
-        "is one. Further searches are answered with 429 and `Retry-After`. 0 for no limit.",
+        "is one. Further searches are answered with 429 and `Retry-After`. Each of the `workers` counts for itself, as "
+        "for `max_caller_requests`. 0 for no limit.",
     )
     programs: Path | None = Field(
         None,
@@ -416,7 +420,8 @@ class GatewaySettings(Settings):
     max_bodies_mb: int = Field(
         512,
         ge=1,
-        description="Memory for the bodies of all requests together, in MiB; further requests are answered with 429.",
+        description="Memory for the bodies of all requests together, and for the engine's answers to searches with a "
+        "`ttc` section, in MiB; further requests are answered with 429, and one that needs more alone with 413.",
     )
     max_ttc_body_mb: int = Field(10, ge=1, description="Maximum size of a search with a `ttc` section, in MiB.")
     max_request_values: int = Field(

@@ -124,6 +124,12 @@ class NodePool:
         rest = min(_LONGEST_REST_SECONDS, 2 * self._rests.get(address, (0.0, _FIRST_REST_SECONDS / 2))[1])
         self._rests[address] = (self._clock() + rest, rest)
 
+    def given_up(self, host: str, port: int | None) -> None:
+        """Count a connection that was cancelled while its node did not answer as failed."""
+        for address in self.addresses:
+            if (address.host, address.port) == (host, port):
+                self.failed(address)
+
     def answered(self, address: EngineAddress) -> None:
         """Use a node again."""
         self._rests.pop(address, None)

@@ -4,6 +4,7 @@ Requests go through the client's transport with plain JSON media types: its gene
 ``compatible-with=9``, which Elasticsearch 8 rejects.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -16,7 +17,7 @@ from elasticsearch.serializer import OrjsonSerializer
 from es_ttc.common import exact_numbers
 from es_ttc.engine.client import CONNECTIONS, JSON, ClientEngine, Detected, PointInTimeApi, exact, tls_options
 from es_ttc.engine.exchange import Answer, Unreachable, why_unconnected
-from es_ttc.engine.http import service_headers
+from es_ttc.engine.http import NodeConnector, connect_seconds, service_headers
 from es_ttc.engine.versions import NOT_OFFERED, Product
 from es_ttc.errors import EngineError
 from es_ttc.settings import EngineSettings
@@ -31,6 +32,25 @@ class _Serializer(OrjsonSerializer):
         return exact_numbers.loads(data) if exact.get() else super().json_loads(data)
 
 
+def _node_class(seconds: float) -> type[elastic_transport.AiohttpHttpNode]:
+    """Return the client's node with a time for connecting."""
+
+    class Node(elastic_transport.AiohttpHttpNode):
+        def _create_aiohttp_session(self) -> None:
+            self._loop = asyncio.get_running_loop()
+            connector = NodeConnector(
+                seconds, limit_per_host=self._connections_per_node, ssl=self._ssl_context or False
+            )
+            self.session = aiohttp.ClientSession(
+                headers=self.headers,
+                skip_auto_headers=("accept", "accept-encoding", "user-agent"),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                connector=connector,
+            )
+
+    return Node
+
+
 class ElasticsearchEngine(ClientEngine):
     """The protocol on Elasticsearch; see `es_ttc.engine.protocol.Engine`."""
 
@@ -42,6 +62,7 @@ class ElasticsearchEngine(ClientEngine):
         self._client = AsyncElasticsearch(
             self._urls,
             connections_per_node=CONNECTIONS,
+            node_class=_node_class(connect_seconds(settings)),
             serializer=_Serializer(),
             **tls_options(settings, self._urls),
         )

@@ -97,7 +97,7 @@ async def answer_of(
 
     attempts = stamina.retry_context(
         on=worth_repeating,
-        attempts=ATTEMPTS if repeatable or other_nodes else 1,
+        attempts=max(ATTEMPTS, nodes) if repeatable or other_nodes else 1,
         timeout=seconds,
         wait_initial=FIRST_WAIT_SECONDS,
         wait_max=LONGEST_WAIT_SECONDS,

@@ -1,9 +1,13 @@
 """Plain HTTP to the engine, for requests that its clients cannot send: pass-through, CBOR, a caller's credentials."""
 
+import asyncio
 import base64
+import errno
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from pydantic import SecretStr
@@ -12,12 +16,19 @@ from es_ttc.engine.addresses import engine_addresses, engine_urls
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import EngineSettings
 
+if TYPE_CHECKING:
+    from aiohttp.client_proto import ResponseHandler
+
 TLS_ERRORS = (aiohttp.ClientSSLError, ssl.SSLError)
 
 _AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _KEEPALIVE_SECONDS = 30
 _LONGEST_HEADER = 64 * 1024
 _CONNECT_SECONDS = 3.0
+_PROMPT_SECONDS = 0.1
+"""Time in which a node that is there accepts a connection: who gives up earlier says nothing about the node."""
+NO_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=None)
+"""Of a caller's request, which lasts as long as the caller waits; a connection for it has its own time."""
 _MAY_BE_UNREAD = frozenset({400, 408, 413, 414, 417, 431})
 """Statuses of an engine that may not have read the whole request: the next request on that connection would wait."""
 
@@ -43,20 +54,68 @@ def service_headers(settings: EngineSettings) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password or ''}".encode()).decode()}
 
 
-def open_session(settings: EngineSettings, *, connections: int = 100) -> aiohttp.ClientSession:
+GivenUp = Callable[[str, int | None], None]
+"""Is told host and port of a node."""
+
+
+class NodeConnector(aiohttp.TCPConnector):
+    """Makes connections within a time, whatever the timeouts of the request that needs one.
+
+    A node that drops packets neither accepts nor refuses a connection.
+
+    Args:
+        seconds: The time, with the TLS handshake.
+        given_up: Is called with host and port of a node whose connection was cancelled while it did not answer.
+        options: See aiohttp.
+    """
+
+    def __init__(self, seconds: float, given_up: GivenUp | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._seconds = seconds
+        self._given_up = given_up
+
+    async def _create_connection(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Any],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's
+    ) -> "ResponseHandler":
+        started, key = time.monotonic(), req.connection_key
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await super()._create_connection(req, traces, timeout)
+        except TimeoutError as error:
+            late = OSError(errno.ETIMEDOUT, f"no connection within {self._seconds:g} seconds")
+            raise aiohttp.ClientConnectorError(key, late) from error
+        except asyncio.CancelledError:
+            if self._given_up is not None and time.monotonic() - started >= _PROMPT_SECONDS:
+                self._given_up(key.host, key.port)
+            raise
+
+
+def open_session(
+    settings: EngineSettings, *, connections: int = 100, given_up: GivenUp | None = None
+) -> aiohttp.ClientSession:
     """Open a session without defaults: no headers, no cookies, no decompression, no overall timeout.
 
     Args:
         settings: Certificates and the timeout for connecting.
         connections: Maximum number of open connections.
+        given_up: See :class:`NodeConnector`.
     """
-    connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=_tls(settings))
+    connector = NodeConnector(
+        connect_seconds(settings),
+        given_up,
+        limit=connections,
+        keepalive_timeout=_KEEPALIVE_SECONDS,
+        ssl=_tls(settings),
+    )
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         skip_auto_headers=_AUTOMATIC,
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds(settings)),
+        timeout=NO_TIMEOUT,
         response_class=_EngineResponse,
         max_line_size=_LONGEST_HEADER,
         max_field_size=_LONGEST_HEADER,
@@ -65,7 +124,7 @@ def open_session(settings: EngineSettings, *, connections: int = 100) -> aiohttp
 
 def request_timeout(settings: EngineSettings) -> aiohttp.ClientTimeout:
     """Return the timeout of the gateway's own calls."""
-    return aiohttp.ClientTimeout(total=settings.request_timeout, sock_connect=connect_seconds(settings))
+    return aiohttp.ClientTimeout(total=settings.request_timeout, sock_connect=None)
 
 
 def connect_seconds(settings: EngineSettings) -> float:

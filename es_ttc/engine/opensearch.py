@@ -1,5 +1,6 @@
 """OpenSearch through its own client, opensearch-py."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -7,13 +8,14 @@ from urllib.parse import urlencode
 import aiohttp
 import opensearchpy
 from opensearchpy import AsyncOpenSearch
+from opensearchpy._async.http_aiohttp import OpenSearchClientResponse
 
 from es_ttc.common import exact_numbers
 from es_ttc.engine.addresses import engine_addresses
 from es_ttc.engine.aws import signer_of
 from es_ttc.engine.client import CONNECTIONS, ClientEngine, Detected, PointInTimeApi, exact, tls_options
 from es_ttc.engine.exchange import Answer, Unreachable, why_unconnected
-from es_ttc.engine.http import TLS_ERRORS, service_headers
+from es_ttc.engine.http import TLS_ERRORS, NodeConnector, connect_seconds, service_headers
 from es_ttc.engine.versions import Product
 from es_ttc.settings import EngineSettings
 
@@ -33,6 +35,23 @@ class _Serializer(opensearchpy.JSONSerializer):
             raise opensearchpy.SerializationError(s, error) from error
 
 
+def _connection_class(seconds: float) -> type[opensearchpy.AIOHttpConnection]:
+    """Return the client's connection with a time for connecting."""
+
+    class Connection(opensearchpy.AIOHttpConnection):
+        async def _create_aiohttp_session(self) -> None:
+            self.loop = asyncio.get_running_loop()
+            self.session = aiohttp.ClientSession(
+                headers=self.headers,
+                skip_auto_headers=("accept", "accept-encoding"),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                response_class=OpenSearchClientResponse,
+                connector=NodeConnector(seconds, limit=self._limit, ssl=self._ssl_context or False),
+            )
+
+    return Connection
+
+
 class OpenSearchEngine(ClientEngine):
     """The protocol on OpenSearch; see `es_ttc.engine.protocol.Engine`."""
 
@@ -50,6 +69,7 @@ class OpenSearchEngine(ClientEngine):
             **tls,
             headers=service_headers(settings),
             maxsize=CONNECTIONS,
+            connection_class=_connection_class(connect_seconds(settings)),
             max_retries=0,
             serializer=_Serializer(),
         )

@@ -8,7 +8,7 @@ import orjson
 from es_ttc.engine.addresses import NodePool, engine_addresses
 from es_ttc.engine.aws import signer_of
 from es_ttc.engine.exchange import Answer, Unreachable, answer_of, not_json, why_unconnected
-from es_ttc.engine.http import TLS_ERRORS, open_session, service_headers
+from es_ttc.engine.http import TLS_ERRORS, open_session, request_timeout, service_headers
 from es_ttc.settings import EngineSettings
 
 
@@ -25,7 +25,7 @@ async def engine_info(settings: EngineSettings) -> Any:
     headers = {"accept": "application/json", "accept-encoding": "identity", **service_headers(settings)}
     signer = signer_of(settings)
     seconds = settings.request_timeout
-    timeout = aiohttp.ClientTimeout(total=seconds)
+    timeout = request_timeout(settings)
 
     async def send() -> Answer:
         node = nodes.order()[0]

@@ -104,6 +104,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def name(self) -> str:
+        """Its name in messages; with its address only for who knows it."""
+        ...
+
+    @property
     def write_retry_seconds(self) -> float:
         """Seconds for which a temporarily rejected write is sent again."""
         ...

@@ -56,7 +56,7 @@ def create_app(
     if settings.traces:
         tracing.start()
     gateway = Gateway(settings, load, process)
-    callers = _caller_limits(settings, process.count)
+    callers = CallerLimits(settings.max_caller_requests, settings.max_caller_windows_per_second)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -87,7 +87,11 @@ def create_app(
     searches, writes = Searches(gateway, callers), WriteEncoding(gateway)
     engine = EngineApp(searches, writes, gateway.metrics, memory, settings.max_concurrent_requests, callers)
     return Entrance(
-        PathDispatch(own, engine, memory), settings.allowed_hosts, settings.allowed_origins, _admin_token(settings)
+        PathDispatch(own, engine, memory),
+        settings.allowed_hosts,
+        settings.allowed_origins,
+        _admin_token(settings),
+        lambda: gateway.upstream.is_elasticsearch,
     )
 
 
@@ -122,9 +126,3 @@ async def _count_jobs(settings: GatewaySettings, gateway: Gateway) -> None:
 
 FurtherRoutes = Callable[[Gateway], Sequence[BaseRoute]]
 """Makes routes of endpoints below `/_ttc/`; a function of a module, because worker processes get it by its name."""
-
-
-def _caller_limits(settings: GatewaySettings, processes: int) -> CallerLimits:
-    """Return the limits of callers in one of several processes."""
-    requests, windows = settings.max_caller_requests, settings.max_caller_windows_per_second
-    return CallerLimits(-(-requests // processes), windows / processes)

@@ -172,7 +172,7 @@ class EngineRequests:
             EngineUnavailable: No answer came in time.
             ValueError: The answer is not JSON.
         """
-        return jsonio.loads(
+        return await jsonio.loads_answer(
             await self.read(method, path, query_string, body, failing=failing, in_own_words=in_own_words)
         )
 

@@ -1,9 +1,12 @@
 """The gateway as a server: in the foreground for the command line, in a thread for tests, demo and evaluation."""
 
+import asyncio
 import errno
 import logging
+import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -19,6 +22,7 @@ from es_ttc.settings import GatewaySettings
 
 DRAIN_SECONDS = 30
 _BACKLOG = 2048
+_BACKLOG_SECONDS = 1.0
 _TICKS_A_LOOK = 10  # uvicorn's ticks are a tenth of a second
 
 
@@ -111,6 +115,16 @@ class _Server(uvicorn.Server):
             for listening in sockets or ():
                 listening.listen(_BACKLOG)
             self._say_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept the connections that wait in the backlog, answer all requests that have arrived, and end."""
+        self.config.http_protocol_class.leaving = True  # type: ignore[attr-defined, unused-ignore]
+        waiting, until = select.poll(), time.monotonic() + _BACKLOG_SECONDS
+        for listening in sockets or ():
+            waiting.register(listening, select.POLLIN)
+        while waiting.poll(0) and time.monotonic() < until:  # noqa: ASYNC110 - the event loop accepts them meanwhile
+            await asyncio.sleep(0)
+        await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
         """Look for a new certificate from time to time."""

@@ -54,6 +54,10 @@ class Starter(Protocol):
         """Start a worker."""
         ...
 
+    def stop(self) -> None:
+        """Give up the listening socket: the last worker closes it, when it has accepted what waits there."""
+        ...
+
     def refresh(self) -> None:
         """Read the settings of the workers that are started from now on.
 
@@ -103,6 +107,7 @@ class Supervisor:
                     self._begin_to_replace()
                 self._go_on_replacing()
         finally:
+            self._starter.stop()
             _end(self._all)
 
     @property

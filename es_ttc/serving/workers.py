@@ -146,6 +146,10 @@ class _Starter:
         self._read_again = read_again
         self._further = further
 
+    def stop(self) -> None:
+        """Close this process's listening socket."""
+        self._listening.close()
+
     def refresh(self) -> None:
         """Read the settings again.
 

@@ -24,6 +24,7 @@ from es_ttc.engine.opensearch import OpenSearchEngine
 from es_ttc.errors import ConfigurationError, EngineError, EngineUnavailable
 from es_ttc.settings import EngineSettings
 from tests.support.certificates import make_certificate
+from tests.support.dropping import dropping_node
 
 ELASTICSEARCH = {"version": {"number": "9.4.3"}, "tagline": "You Know, for Search"}
 OPENSEARCH = {"version": {"number": "3.5.0", "distribution": "opensearch"}}
@@ -113,6 +114,27 @@ async def test_a_write_goes_to_another_node_where_one_cannot_be_reached(adapter:
             with pytest.raises(EngineUnavailable, match=r"nothing listens on port \d+ \(connection refused\)"):
                 await engine.create_index("index", {})
     assert [request.path for request in server.requests] == ["/index0", "/index1", "/index2"]
+
+
+@pytest.mark.parametrize("dropped_first", [True, False])
+async def test_a_node_that_drops_packets_is_left_for_another(
+    adapter: type[ClientEngine], dropped_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("es_ttc.engine.http._CONNECT_SECONDS", 0.2)
+    info = ELASTICSEARCH if adapter is ElasticsearchEngine else OPENSEARCH
+    server = Server(answer(info))
+    with dropping_node() as dropped:
+        async with server.running() as url:
+            engine = f"{dropped},{url}" if dropped_first else f"{url},{dropped}"
+            async with opened(adapter, engine) as client:
+                for number in range(3):
+                    await client.create_index(f"index{number}", {})
+            for _ in range(2):
+                await (await connect(EngineSettings(engine=engine))).close()
+        async with opened(adapter, dropped, request_timeout=0.2) as client:
+            with pytest.raises(EngineUnavailable, match=r"no (connection|answer) within 0\.2 seconds"):
+                await client.create_index("index", {})
+    assert [request.path for request in server.requests] == ["/index0", "/index1", "/index2", "/", "/"]
 
 
 async def test_writes_are_never_sent_twice(adapter: type[ClientEngine]) -> None:

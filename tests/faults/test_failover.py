@@ -1,6 +1,7 @@
 """A node that the gateway is pointed at dies while others of its cluster live: everything goes on through those."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -11,11 +12,13 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.addresses import EngineAddress, NodePool
 from es_ttc.engine.connect import connect
+from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.serving.client import call
 from tests.serving.conftest import make_index
 from tests.support.cluster import Cluster
+from tests.support.dropping import dropping_node
 
 INDEX = "test-failover"
 SEARCH = {"query": {"match": {"text": "cat"}}, "rescore": {"ttc": {"method": "spectral", "timeout": "30s"}}}
@@ -65,6 +68,33 @@ async def _through_the_client(engine: str) -> None:
         assert await client.count(INDEX) >= 66
     finally:
         await client.close()
+
+
+@pytest.mark.engine
+def test_a_node_that_drops_packets_hangs_nobody(opensearch_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("es_ttc.engine.http._CONNECT_SECONDS", 0.5)
+    with dropping_node() as dropped, dropping_node() as another:
+        settings = GatewaySettings(engine=f"{dropped},{opensearch_url},{another}", port=0)
+        with running_gateway(settings, load=_no_encoder) as gateway:
+            assert [call(gateway, "GET", "/_ttc/ready").json()["engine"] for _ in range(6)] == [True] * 6
+        with running_gateway(settings, load=_no_encoder) as gateway:
+            assert [call(gateway, "GET", "/_cat/health").status for _ in range(6)] == [200] * 6
+
+
+@pytest.mark.engine
+async def test_a_connection_that_is_given_up_counts_as_failed(opensearch_url: str) -> None:
+    with dropping_node() as dropped:
+        async with Upstream(GatewaySettings(engine=f"{dropped},{opensearch_url}")) as upstream:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await upstream.product()
+            for _ in range(3):  # a new connection to the node would take 3 s
+                async with asyncio.timeout(0.9), upstream.send("GET", b"/", b"", [], None) as response:
+                    assert response.status == 200
+
+
+def _no_encoder(name: str, folder: object) -> Encoder:
+    raise RuntimeError("no encoder is needed")
 
 
 def _kill(url: str) -> None:

@@ -79,6 +79,9 @@ async def test_the_request_can_be_sent_by_other_clients(playground: Playground, 
     await page.locator(".column").nth(1).get_by_role("button", name="Request").click()
     code = page.locator("dialog pre")
     await expect(code).to_contain_text("curl -s")
+    shell = ["sh", "-c", await code.inner_text()]
+    sent = await asyncio.to_thread(subprocess.run, shell, capture_output=True, timeout=60)
+    assert [hit["_id"] for hit in json.loads(sent.stdout)["hits"]["hits"]] == expected, sent.stderr
     for client in ("Python, elasticsearch", "Python, opensearch-py"):
         await page.get_by_role("button", name=client).click()
         command = [sys.executable, "-c", await code.inner_text()]

@@ -13,6 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from es_ttc.errors import ConfigurationError, TooManyRequests
+from es_ttc.playground.routes import playground_routes
 from es_ttc.serving.admin.bearer import AdminToken
 from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.raw_request import RawRequest
@@ -100,7 +101,12 @@ def test_the_admin_token_is_asked_below_the_gateways_own_paths(opensearch_url: s
             assert call(url, "GET", "/_ttc/jobs", headers=headers).status == 200
         for path in ("/_ttc/health", "/_ttc/openapi.json", "/_cat/health"):
             assert call(url, "GET", path).status == 200
-        assert [call(url, "POST", "/_ttc/rerank", texts, headers=one).status for one in tokens] == [401, 200, 200]
+        tokens.append({"x-ttc-token": "opens it"})
+        for path in ("/_ttc/rerank", "/_ttc/v1/rerank", "/_ttc/v2/rerank"):
+            assert [call(url, "POST", path, texts, headers=one).status for one in tokens] == [401, 200, 200, 200]
+        embed = {"input": "cat", "model": "minilm@onnx"}
+        answers = [call(url, "POST", "/_ttc/v1/embeddings", embed, headers=one).status for one in tokens]
+        assert answers == [401, 200, 200, 200]
         assert call(url, "POST", "/_ttc/score", headers=admin).status == 401  # the plugin's own token
 
 
@@ -145,6 +151,7 @@ def test_hosts_and_origins(opensearch_url: str) -> None:
         assert status(host="Node1.INTERNAL") == 200
         assert status(host="internal") == 421
         assert status(host="evil.example.com") == 421
+        assert status(host="[") == 421
         assert status("/_ttc/", host="evil.example.com") == 421
         assert status("/_ttc/health", host="10.0.0.7") == 200, "probes name an address"
         assert status(host="search.example.org", origin="https://app.example.org") == 200
@@ -152,6 +159,51 @@ def test_hosts_and_origins(opensearch_url: str) -> None:
         assert status(host="search.example.org", origin="null") == 403
         refused = call(url, "GET", "/_cat/health")
         assert "add it to [allowed_hosts]" in refused.reason
+
+
+def test_a_page_of_another_address_changes_nothing_below_the_gateways_own_paths(behind: Behind) -> None:
+    own = urlsplit(behind.gateway).netloc
+    body = b'{"judge":"a","judgements":[{"query":"q","document":"d","grade":3}]}'
+    paths = ("/_ttc/jobs", "/_ttc/rerank", "/_ttc/v1/embeddings", f"/_ttc/judgements/{behind.index}")
+    with running_gateway(GatewaySettings(engine=behind.engine, port=0, ui=True), further=playground_routes) as url:
+        for path in paths:
+            for kind in ("text/plain", "application/x-www-form-urlencoded", "", "application/jsonp", "text/json"):
+                refused = call(url, "POST", path, body, {"content-type": kind} if kind else {})
+                assert (refused.status, refused.json()["error"]["type"]) == (415, "media_type_header_exception"), path
+            for kind in ("application/json; charset=utf-8", "application/vnd.elasticsearch+json;compatible-with=9"):
+                assert call(url, "POST", path, b"{}", {"content-type": kind}).status != 415, path
+    for method, path in (("POST", "/_ttc/jobs/x/_pause"), ("GET", "/_ttc/jobs"), ("GET", "/_ttc/")):
+        for origin in ("https://evil.example.com", "null", "file://", f"http://{own}.evil.example.com", "http://["):
+            assert call(behind.gateway, method, path, headers={"origin": origin}).status == 403, (path, origin)
+        for origin in (f"http://{own}", f"https://{own.upper()}"):
+            assert call(behind.gateway, method, path, headers={"origin": origin}).status in (200, 400, 404)
+    foreign = {"origin": "https://evil.example.com"}
+    assert call(behind.gateway, "GET", "/_cat/health", headers=foreign).status == 200, "as the engine alone"
+
+
+def test_what_the_gateway_refuses_looks_like_the_engines_answers(behind: Behind) -> None:
+    of_engine = call(behind.engine, "GET", "/").headers.get("x-elastic-product")
+    wrong = {"rescore": {"ttc": {"metod": "spectral"}}}
+    replies = [
+        call(behind.gateway, "POST", f"/{behind.index}/_search", wrong),
+        call(behind.gateway, "POST", f"/{behind.index}/_search", {"size": -1, "rescore": {"ttc": {}}}),
+        call(behind.gateway, "GET", "/_ttc/nosuch"),
+        call(behind.gateway, "GET", "/_ttc/"),
+        call(behind.gateway, "POST", "/_ttc/rerank", {}),
+    ]
+    assert [one.headers.get("x-elastic-product") for one in replies] == [of_engine] * len(replies)
+    assert [one.status for one in replies[2:]] == [404, 200, 400]
+
+
+def test_errors_of_jobs_do_not_tell_the_engines_address(behind: Behind) -> None:
+    texts = [
+        call(behind.gateway, "POST", "/_ttc/jobs", {"index": "no-such-index"}).body,
+        call(behind.gateway, "POST", "/_ttc/jobs", {"index": behind.index, "prompt": "claims"}).body,
+        call(behind.gateway, "GET", "/_ttc/jobs/nosuch").body,
+        call(behind.gateway, "POST", "/_ttc/jobs/nosuch/_pause").body,
+    ]
+    assert b"no-such-index" in texts[0]
+    assert not [text for text in texts if urlsplit(behind.engine).netloc.encode() in text]
 
 
 def request_of(client: str = "10.0.0.1", **headers: str) -> RawRequest:

@@ -24,6 +24,7 @@ from tests.serving.test_rescore import CATS, in_memory
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "rerank-endpoint.md"
 NOWHERE = "http://127.0.0.1:9"
+JSON = {"content-type": "application/json"}
 TEXTS = ["Our trout swims.", "Which cat drinks milk? Ours does.", "", "The owl sings before rain."]
 
 
@@ -98,7 +99,7 @@ def test_what_can_be_asked_for(gateway: str) -> None:
     assert len(scores_of(rerank(gateway, top_n=99))) == len(TEXTS)
     assert scores_of(rerank(gateway, documents=["", "\u0007"])) == {0: 0, 1: 0}
     raw = gzip.compress(orjson.dumps({"query": CATS, "documents": TEXTS}))
-    assert scores_of(call(gateway, "POST", "/_ttc/rerank", raw, {"content-encoding": "gzip"})) == everything
+    assert scores_of(call(gateway, "POST", "/_ttc/rerank", raw, JSON | {"content-encoding": "gzip"})) == everything
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_what_cannot_be_meant_is_a_400_in_the_engines_shape(gateway: str, change
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{", b'{"documents": ["x"]}', b'{"query": "\xff"}'])
 def test_a_body_that_cannot_be_read_is_a_400(gateway: str, raw: bytes) -> None:
-    assert call(gateway, "POST", "/_ttc/rerank", raw).status == 400
+    assert call(gateway, "POST", "/_ttc/rerank", raw, JSON).status == 400
 
 
 def test_too_late_is_said(encoder: Encoder) -> None:
@@ -151,7 +152,7 @@ def test_too_late_is_said(encoder: Encoder) -> None:
     )
 )
 def test_whatever_is_asked_is_answered_or_refused(gateway: str, body: dict[str, Any]) -> None:
-    reply = call(gateway, "POST", "/_ttc/rerank", json.dumps(body).encode())
+    reply = call(gateway, "POST", "/_ttc/rerank", json.dumps(body).encode(), JSON)
     assert reply.status in (200, 400), reply.body
 
 

@@ -4,23 +4,28 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
 from es_ttc.encoders.base import Encoder
+from es_ttc.serving.process import OnlyProcess
+from es_ttc.serving.server import running_gateway
 from es_ttc.serving.workers import share_of
 from es_ttc.settings import GatewaySettings
 from tests.cli.test_serve import serving
 from tests.serving.client import call
-from tests.serving.conftest import make_index
+from tests.serving.conftest import Behind, make_index
 
 PATIENCE_SECONDS = 120
 
@@ -127,6 +132,84 @@ def test_two_workers_are_one_gateway(opensearch_url: str, index_name: str, encod
         assert workers_of(process) == third, "nothing is replaced for settings that are wrong"
         process.kill()
         until(lambda: not any(psutil.pid_exists(pid) for pid in third))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_request_is_lost_when_the_gateway_ends(opensearch_url: str, tmp_path: Path, workers: int) -> None:
+    outcomes: Counter[str] = Counter()
+
+    def send(url: str) -> None:
+        with contextlib.suppress(ConnectionRefusedError):
+            while True:
+                try:
+                    outcomes[str(call(url, "GET", "/_ttc/health").status)] += 1
+                except ConnectionRefusedError:
+                    raise
+                except (OSError, HTTPException) as error:
+                    outcomes[type(error).__name__] += 1
+
+    options = ("--workers", str(workers))
+    with serving(opensearch_url, *options, logs=subprocess.DEVNULL, folder=tmp_path) as (process, said):
+        threads = [threading.Thread(target=send, args=(said["url"],)) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        until(lambda: outcomes["200"] > 200)
+        process.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
+    assert set(outcomes) == {"200"}
+
+
+def test_requests_that_are_on_their_way_when_the_gateway_ends_are_answered(opensearch_url: str) -> None:
+    def load(name: str, folder: object) -> Encoder:
+        raise RuntimeError("no encoder is needed")
+
+    with contextlib.ExitStack() as stack:
+        with running_gateway(GatewaySettings(engine=opensearch_url, port=0), load=load) as url:
+            address = (urlsplit(url).hostname or "", urlsplit(url).port or 0)
+            late, half, again = (stack.enter_context(socket.create_connection(address, 20)) for _ in range(3))
+            head = b"GET /_ttc/health HTTP/1.1\r\nhost: x\r\n"
+            half.sendall(head)
+            again.sendall(head + b"\r\n")
+            assert again.recv(10_000).startswith(b"HTTP/1.1 200")
+
+            def send() -> None:
+                until(lambda: call_refused(address))
+                for connection, rest in ((late, head + b"\r\n"), (half, b"\r\n"), (again, head + b"\r\n")):
+                    connection.sendall(rest)
+
+            sender = threading.Thread(target=send)
+            sender.start()
+        sender.join(PATIENCE_SECONDS)
+        for connection in (late, half, again):
+            answered = b"".join(iter(lambda one=connection: one.recv(10_000), b""))  # type: ignore[misc]
+            assert answered.startswith(b"HTTP/1.1 200")
+            assert b"connection: close" in answered
+
+
+def call_refused(address: tuple[str, int]) -> bool:
+    """Return whether nothing listens at an address any more."""
+    try:
+        socket.create_connection(address, 20).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("setting", ["max_caller_windows_per_second", "max_caller_requests"])
+def test_a_client_with_one_connection_gets_what_the_limit_says(
+    behind: Behind, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.setattr(OnlyProcess, "count", 4)
+    settings = GatewaySettings(engine=behind.engine, port=0, **{setting: 8})  # type: ignore[arg-type]
+    path, body = f"/{behind.index}/_search", {"query": {"match": {"text": "cat"}}, "rescore": {"ttc": {}}}
+    with running_gateway(settings) as url:
+        if setting == "max_caller_requests":
+            body = {"query": {"match": {"text": "cat"}}, "size": 0}
+        with ThreadPoolExecutor(8) as clients:
+            statuses = [clients.submit(call, url, "POST", path, body) for _ in range(8)]
+        assert [one.result().status for one in statuses] == [200] * 8
 
 
 def test_limits_are_divided_among_workers() -> None:

@@ -323,7 +323,7 @@ def _refreshed(job: Job, documents: int) -> Job:
 async def _position(engine: Engine, index: str) -> str:
     source = await index_behind(engine, index)
     if source is None:
-        raise InvalidRequest(f"there is no index [{index}] in the engine at {engine.url}")
+        raise InvalidRequest(f"there is no index [{index}] in {engine.name}")
     return f"{source.uuid} {sorted((await positions(engine, source)).items())}"
 
 

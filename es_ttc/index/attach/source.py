@@ -66,7 +66,7 @@ async def sources_of(engine: Engine, name: str) -> list[Index]:
         raise InvalidRequest(f"[{name}] may stand for many indices: name one index, alias or data stream")
     found = await indices_behind(engine, name)
     if not found:
-        raise InvalidRequest(f"there is no index [{name}] in the engine at {engine.url}")
+        raise InvalidRequest(f"there is no index [{name}] in {engine.name}")
     for source in found:
         if source.side_of is not None:
             raise InvalidRequest(f"[{source.index}] is a side index of [{source.side_of}]: name that one")

@@ -181,7 +181,7 @@ async def write(
                 match refusal_of(item):
                     case BulkErrorKind.ALL:
                         raise EngineError(
-                            f"the engine at {engine.url} refuses to write to [{index}]: {item.error}",
+                            f"{engine.name} refuses to write to [{index}]: {item.error}",
                             upstream_status=item.status,
                         )
                     case BulkErrorKind.TEMPORARY:
@@ -194,7 +194,7 @@ async def write(
         wait = patience.next_wait(attempt, time.monotonic() - begun)
         if wait is None:
             raise EngineUnavailable(
-                f"the engine at {engine.url} took none of {len(pending)} documents in {attempt} attempts: {reason}",
+                f"{engine.name} took none of {len(pending)} documents in {attempt} attempts: {reason}",
                 upstream_status=status,
             )
         await asyncio.sleep(wait)
@@ -216,7 +216,7 @@ async def _send(engine: Engine, index: str, actions: Sequence[BulkAction]) -> li
             *await _send(engine, index, actions[middle:]),
         ]
     if len(items) != len(actions):
-        raise EngineError(f"the engine at {engine.url} answered {len(items)} of {len(actions)} actions of a bulk")
+        raise EngineError(f"{engine.name} answered {len(items)} of {len(actions)} actions of a bulk")
     return items
 
 

@@ -97,7 +97,7 @@ async def _carrier(engine: Engine, name: str) -> tuple[str, Mapping[str, Any], I
         index, mapping = await one_mapping(engine, name)
     except EngineError as error:
         if error.upstream_status == 404:
-            raise InvalidRequest(f"there is no index [{name}] in the engine at {engine.url}") from error
+            raise InvalidRequest(f"there is no index [{name}] in {engine.name}") from error
         raise
     meta = mapping.get("_meta", {}).get(ROOT, {})
     if not meta or "source" in meta:

@@ -147,7 +147,7 @@ def _without_plugin(engine: Engine, error: EngineError) -> Exception:
     if _UNKNOWN not in str(error):
         return error
     return ConfigurationError(
-        f"the engine at {engine.url} has no ingest processor [{PROCESSOR}]: install the es-ttc plugin on its nodes "
+        f"{engine.name} has no ingest processor [{PROCESSOR}]: install the es-ttc plugin on its nodes "
         "(docs/how-to/use-the-plugin.md)"
     )
 

@@ -41,14 +41,17 @@ export function RequestDialog({ index, body, close }) {
 /** @type {(index: string, body: any) => [string, string][]} Names of languages with the request in them. */
 function inLanguages(index, body) {
   const json = JSON.stringify(body, null, 2);
-  const quoted = `'${json.replaceAll("'", `'\\''`)}'`;
+  const target = inShell(`${GATEWAY}${searchPath(index)}?pretty`);
   return [
-    ["curl", `curl -s '${GATEWAY}${searchPath(index)}?pretty' -H 'content-type: application/json' -d ${quoted}`],
+    ["curl", `curl -s ${target} -H 'content-type: application/json' -d ${inShell(json)}`],
     ["Python, elasticsearch", python("Elasticsearch", "elasticsearch", index, body)],
     ["Python, opensearch-py", python("OpenSearch", "opensearchpy", index, body)],
     ["JSON", json],
   ];
 }
+
+/** @type {(text: string) => string} The text as one word of a shell. */
+const inShell = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 /** @type {(client: string, module: string, index: string, body: any) => string} */
 const python = (client, module, index, body) => `from ${module} import ${client}

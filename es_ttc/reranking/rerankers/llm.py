@@ -221,7 +221,7 @@ def positions(text: str, passages: int) -> list[int]:
     found = first_json(text)
     listed = found.get("order") if isinstance(found, dict) else None
     numbers: Sequence[Any] = listed if isinstance(listed, list) else _NUMBER.findall(text)
-    named = [int(number) - 1 for number in map(str, numbers) if number.isdigit() and len(number) < 10]
+    named = [int(number) - 1 for number in map(str, numbers) if number.isdecimal() and len(number) < 10]
     return [place for place in dict.fromkeys(named) if 0 <= place < passages]
 
 

@@ -7,8 +7,9 @@ from pydantic import SecretStr
 from starlette.requests import Request
 
 from es_ttc.errors import InvalidRequest, NotSignedIn
-from es_ttc.serving.admin.bearer import carries
+from es_ttc.serving.admin.bearer import TOKEN_HEADER, carries
 from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.json_body import require_json
 from es_ttc.serving.http.limits import decompressed
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.pool import Offload
@@ -28,19 +29,21 @@ async def read_body(request: Request, tokens: Sequence[SecretStr], offload: Offl
 
     Args:
         request: The request.
-        tokens: Bearer tokens, one of which it must carry; none if it need not.
+        tokens: Tokens, one of which it must carry, as a bearer token or in `x-ttc-token`; none if it need not.
         offload: Decodes long bodies.
         max_body: Maximum size of a body, in bytes, also when it is decompressed.
 
     Raises:
         NotSignedIn: It carries none of them.
+        NotJson: The body is not marked as JSON.
         InvalidRequest: The body is no JSON object, or its encoding is unknown.
         RequestTooLarge: It is too large.
     """
-    authorization = request.headers.get("authorization", "")
-    if tokens and not any(carries(authorization, token) for token in tokens):
+    given = (request.headers.get("authorization", ""), f"Bearer {request.headers.get(TOKEN_HEADER.decode(), '')}")
+    if tokens and not any(carries(one, token) for one in given for token in tokens):
         raise NotSignedIn("the token is missing or wrong: send `Authorization: Bearer`, and the gateway's model_token")
     incoming = RawRequest(request.scope, request.receive)
+    require_json(incoming)
     body = await incoming.read(max_body)
     encoding = incoming.header(b"content-encoding")
     text = await offload.run(len(body), decompressed, body, encoding, max_body)

@@ -1,12 +1,13 @@
 """The tools as a server of the Model Context Protocol, over standard input and output or over HTTP."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
@@ -39,10 +40,6 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         async with upstream:
             yield
 
-    server: MCPServer[Any] = MCPServer(
-        "es-ttc", instructions=_INSTRUCTIONS, version=__version__, lifespan=connected, log_level="WARNING"
-    )
-
     def tools(context: Context) -> SearchTools:
         requests = EngineRequests(upstream)
         if not forwards:
@@ -51,19 +48,16 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         own = [(b"authorization", given["authorization"].encode())] if "authorization" in given else []
         return SearchTools(requests.as_caller(Caller(own)))
 
-    @server.tool(annotations=_READ_ONLY)
     async def list_indices(context: Context) -> list[IndexInfo]:
         """List the indices that can be searched, with their text fields and sizes."""
         with _told():
             return await tools(context).indices()
 
-    @server.tool(annotations=_READ_ONLY)
     async def list_methods(context: Context) -> Methods:
         """List the ranking methods that search takes. The default, blend, is best unless you know better."""
         with _told():
             return await tools(context).methods()
 
-    @server.tool(annotations=_READ_ONLY)
     async def search(
         context: Context,
         index: Annotated[str, Field(description="Name of an index or alias.")],
@@ -82,7 +76,6 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
                 index, query, method=method, size=size, fields=fields or (), filters=filter
             )
 
-    @server.tool(annotations=_READ_ONLY)
     async def explain(
         context: Context,
         index: Annotated[str, Field(description="Name of the index.")],
@@ -94,7 +87,24 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         with _told():
             return await tools(context).explain(index, query, id, method=method)
 
-    return server
+    return MCPServer(
+        "es-ttc",
+        instructions=_INSTRUCTIONS,
+        version=__version__,
+        tools=[_tool(one) for one in (list_indices, list_methods, search, explain)],
+        lifespan=connected,
+        log_level="WARNING",
+    )
+
+
+def _tool(function: Callable[..., Any]) -> Tool:
+    """Return a tool that refuses unknown arguments: an agent must not take a misspelt filter for an applied one."""
+    tool = Tool.from_function(function, annotations=_READ_ONLY)
+    arguments = tool.fn_metadata.arg_model
+    arguments.model_config["extra"] = "forbid"
+    arguments.model_rebuild(force=True)
+    tool.parameters = arguments.model_json_schema(by_alias=True)
+    return tool
 
 
 @contextmanager

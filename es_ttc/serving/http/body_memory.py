@@ -1,4 +1,4 @@
-"""Limits on the bytes of request bodies: of one body, and of all that are in memory."""
+"""Limits on the bytes of bodies: of one request's, and of all that are in memory, answers to searches included."""
 
 from es_ttc.errors import RequestTooLarge, TooManyRequests
 
@@ -34,12 +34,18 @@ class BodyShare:
         """Count more bytes.
 
         Raises:
-            TooManyRequests: The limit is reached by other requests.
+            TooManyRequests: The limit is reached together with other requests.
+            RequestTooLarge: It is reached by this request alone.
         """
         memory = self._memory
         if memory.limit is not None and memory.used + size > memory.limit:
+            if self._held + size > memory.limit:
+                raise RequestTooLarge(
+                    f"the request's body and the engine's answer are longer than {memory.limit // 2**20} MiB together "
+                    "(max_bodies_mb): ask for fewer documents, or for less of their [_source]"
+                )
             raise TooManyRequests(
-                f"bodies of requests fill the {memory.limit // 2**20} MiB that they may hold together "
+                f"bodies of requests and answers fill the {memory.limit // 2**20} MiB that they may hold together "
                 "(max_bodies_mb): try again"
             )
         memory.used += size

@@ -2,7 +2,7 @@
 
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,10 @@ MARKS = (MARK, b'"query_text"')
 
 _OUR_KEY = re.compile(rb'"ttc"\s*:')
 _PIECE = 2**20
+_FED = 2**16  # bytes after a gzip member's end are copied: feed few at a time
+_MEMBER = b"\x1f\x8b\x08"
+MAX_MEMBERS = 1000
+"""Gzip members of a body that is read; each takes time, however little it holds."""
 _KEY_LENGTH = 64  # of a section's name with white space up to its colon
 _MAX_DIGITS = 1000  # as in the engines: longer numbers take quadratic time to parse
 
@@ -144,10 +148,10 @@ class RequestLimits:
         """Decode a body, or one line of an `_msearch` body, that has passed :meth:`check_text`.
 
         Raises:
-            ValueError: It is not JSON.
+            ValueError: The engine may read it in another way; see :func:`es_ttc.serving.http.jsonio.loads_unique`.
             InvalidRequest: It is nested too deeply.
         """
-        data = jsonio.loads(text)
+        data = jsonio.loads_unique(text)
         if text.count(b"{") + text.count(b"[") > self.depth and deeper_than(data, self.depth):
             raise InvalidRequest(
                 f"a search with a [ttc] section is nested more than {self.depth} levels deep: write it flatter, or "
@@ -173,8 +177,9 @@ def request_limits(settings: GatewaySettings) -> RequestLimits:
 def decompressed(body: bytes, encoding: str, limit: int, limits: RequestLimits | None = None) -> bytes | None:
     """Return a body without its Content-Encoding; None if it is left to the engine.
 
-    That is the case for an unknown encoding, and for a body that is longer than a search with a section may be and has
-    none. The body is decompressed in parts, so that no other thread waits for the whole.
+    That is the case for an unknown encoding, for more than :data:`MAX_MEMBERS` gzip members, and for a body that is
+    longer than a search with a section may be and has none. The body is decompressed in parts, so that no other thread
+    waits for the whole.
 
     Raises:
         InvalidRequest: It does not match its Content-Encoding.
@@ -184,27 +189,43 @@ def decompressed(body: bytes, encoding: str, limit: int, limits: RequestLimits |
         return body
     if encoding.strip().lower() not in ("gzip", "x-gzip"):
         return None
-    inflate = zlib.decompressobj(wbits=31)
+    if not body or body.count(_MEMBER) > MAX_MEMBERS:
+        return body or None
     pieces: list[bytes] = []
     length, before = 0, b""
+    for piece in inflated(body):
+        length += len(piece)
+        if length > limit:
+            raise too_large(limit)
+        if limits is None or length <= limits.body_bytes:
+            pieces.append(piece)
+        elif limits.names_section(b"".join([*pieces, before, piece])):
+            raise limits.too_long()
+        else:
+            pieces, before = [], piece[-_KEY_LENGTH:]
+    return b"".join(pieces) if limits is None or length <= limits.body_bytes else None
+
+
+def inflated(body: bytes) -> Iterator[bytes]:
+    """Yield what a gzip body holds, in pieces; it may have several members, as in the engines.
+
+    Raises:
+        InvalidRequest: It is no gzip, ends too early, or has more than :data:`MAX_MEMBERS` members.
+    """
+    if body.count(_MEMBER) > MAX_MEMBERS:
+        raise InvalidRequest(f"the body has more than {MAX_MEMBERS} gzip members: compress it in one piece")
+    inflate, rest = zlib.decompressobj(wbits=31), memoryview(body)
     try:
-        while body and not inflate.eof:
-            piece = inflate.decompress(body, _PIECE)
-            body = inflate.unconsumed_tail
-            length += len(piece)
-            if length > limit:
-                raise too_large(limit)
-            if limits is None or length <= limits.body_bytes:
-                pieces.append(piece)
-            elif limits.names_section(b"".join([*pieces, before, piece])):
-                raise limits.too_long()
-            else:
-                pieces, before = [], piece[-_KEY_LENGTH:]
+        while rest:
+            if inflate.eof:
+                inflate = zlib.decompressobj(wbits=31)
+            fed = rest[:_FED]
+            yield inflate.decompress(fed, _PIECE)
+            rest = rest[len(fed) - len(inflate.unconsumed_tail) - len(inflate.unused_data) :]
     except zlib.error as error:
         raise InvalidRequest(f"the body is not the gzip that its Content-Encoding says: {error}") from error
     if not inflate.eof:
         raise InvalidRequest("the body's gzip stream ends too early")
-    return b"".join(pieces) if limits is None or length <= limits.body_bytes else None
 
 
 def deeper_than(data: Any, depth: int) -> bool:

@@ -17,6 +17,8 @@ from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.settings import GatewaySettings
 
 _WINDOW_SECONDS = 5.0
+_LAST_REQUEST_SECONDS = 1.0
+"""Time for a request on an idle connection of a server that ends: it may be on its way."""
 _FORMS = (b"http://", b"https://")  # absolute form: the scheme and the host are dropped, the path is what counts
 
 
@@ -89,6 +91,8 @@ class LimitedProtocol(HttpToolsProtocol):
     """One connection of a client; :func:`limited_protocol` sets its limits."""
 
     limits: ClassVar[HttpLimits]
+    leaving: ClassVar[bool] = False
+    """Whether the server ends: each connection is closed after its next response."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -109,6 +113,24 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_timer = self.loop.call_later(self.limits.idle_seconds, self.transport.close)
         if len(self.connections) > self.limits.connections:
             self._refuse(TooManyConnections(f"{self.limits.connections} connections are open: try again"))
+        elif self.leaving:
+            self.shutdown()
+
+    def shutdown(self) -> None:
+        """Answer the request that is in progress, or that comes within a moment, and close the connection."""
+        if self._is_idle():
+            self.loop.call_later(_LAST_REQUEST_SECONDS, self._close_idle)
+        elif self.cycle is not None:
+            self.cycle.keep_alive = False
+
+    def _is_idle(self) -> bool:
+        """Return whether no request has begun."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return (cycle is None or cycle.response_complete) and self._unparsed == 0
+
+    def _close_idle(self) -> None:
+        if self._is_idle():
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release a connection."""
@@ -156,6 +178,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
         super().on_headers_complete()
+        if self.leaving and self.cycle is not None:
+            self.cycle.keep_alive = False
         self._body_bytes, self._body_time, self._was_paused = 0, 0.0, False
         self._body_timer = self.loop.call_later(self._window, self._check_body_rate)
 

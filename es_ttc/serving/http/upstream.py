@@ -3,14 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 from multidict import CIMultiDict
 
 from es_ttc.engine.addresses import NodePool, engine_addresses
 from es_ttc.engine.exchange import READ_POSTS
-from es_ttc.engine.http import is_elasticsearch, open_session, request_timeout, service_headers
+from es_ttc.engine.http import NO_TIMEOUT, is_elasticsearch, open_session, request_timeout, service_headers
 from es_ttc.engine.versions import EngineVersion, Product, identify
 from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.serving.http import jsonio
@@ -24,7 +24,6 @@ _READ_AHEAD = (
     2**24
 )  # buffer for responses that are read completely: the default, 64 KiB, would pause the engine each time
 _PASS_ON = 2**16
-_NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _LOG_SECONDS = 5.0
 _VERSION_SECONDS = 30.0
 """Time after which the version is read again if the engine is too old, or does not return it."""
@@ -56,7 +55,8 @@ class Upstream:
         self._next_log = 0.0
 
     async def __aenter__(self) -> "Upstream":
-        self._session = open_session(self._settings, connections=self._settings.max_concurrent_requests)
+        most = self._settings.max_concurrent_requests
+        self._session = open_session(self._settings, connections=most, given_up=self._nodes.given_up)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -141,10 +141,10 @@ class Upstream:
                     headers=_as_text(sent),
                     data=data,
                     allow_redirects=False,
-                    timeout=self._timeout if ours else None,
+                    timeout=self._timeout if ours else NO_TIMEOUT,
                     read_bufsize=_READ_AHEAD if ours else _PASS_ON,
                 )
-            except _NOT_CONNECTED:  # nothing of the request was sent
+            except aiohttp.ClientConnectorError:  # nothing of the request was sent
                 self._nodes.failed(node)
                 if last:
                     raise
@@ -202,6 +202,11 @@ class Upstream:
                 self._version, self._product = found, found.product
             return response.status
 
+    @property
+    def is_elasticsearch(self) -> bool:
+        """Whether a response has shown that the engine is Elasticsearch."""
+        return self._product == "elasticsearch"
+
     def service_headers(self) -> RawHeaders:
         """Return the headers of calls without a caller: readiness, the product."""
         if self.signer is not None:
@@ -210,12 +215,13 @@ class Upstream:
         return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
     async def reachable(self, seconds: float) -> bool:
-        """Return whether the engine answers within a number of seconds, with any status."""
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._look(self.service_headers()) < 500
-        except (EngineUnavailable, TimeoutError):
-            return False
+        """Return whether the engine answers within a number of seconds; each node in turn has its share of them."""
+        nodes = len(self._nodes.addresses)
+        for _ in range(nodes):
+            with suppress(EngineUnavailable, TimeoutError):
+                async with asyncio.timeout(seconds / nodes):
+                    return await self._look(self.service_headers()) < 500
+        return False
 
 
 def _version_in(raw: bytes, url: str) -> EngineVersion | None:

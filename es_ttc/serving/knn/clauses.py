@@ -22,9 +22,11 @@ from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.knn.bodies import all_of
 from es_ttc.serving.search.clauses import TEXT, FoundClause, Place, put_at
 from es_ttc.serving.search.section import KEY, Section, parse_section, require_clause
+from es_ttc.serving.search.values import body_integer, body_number
 from es_ttc.vectors.tokens import Float32
 
 _VECTOR_KEY: Mapping[Product, str] = {"elasticsearch": "query_vector", "opensearch": "vector"}
+_INTEGERS, _NUMBERS = frozenset({"k", "num_candidates"}), frozenset({"boost", "similarity"})
 _COMMON = ("query_text", "k", "filter", "boost", "_name", KEY)
 _KNOWN: Mapping[Product, tuple[str, ...]] = {
     "elasticsearch": (*_COMMON, "field", "query_vector", "num_candidates", "similarity", "rescore_vector"),
@@ -66,12 +68,13 @@ class KnnClause:
 
     def k(self, size: int) -> int:
         """Return the number of requested documents; default: the page's size, as in Elasticsearch."""
-        return int(self.given.get("k", max(1, size)))
+        return body_integer(self.given.get("k")) or max(1, size)
 
     @property
     def boost(self) -> float:
         """The factor of the scores."""
-        return float(self.given.get("boost", 1.0))
+        number = body_number(self.given.get("boost"))
+        return 1.0 if number is None else number
 
     @property
     def similarity(self) -> float | None:
@@ -191,7 +194,7 @@ def parse_clause(found: FoundClause, max_k: int, limits: RequestLimits = DEFAULT
             f"[{where}.{TEXT}] is encoded for the vectors that es-ttc keeps, and [{field}] is none of them: search "
             f"[{VECTOR}], or give a vector of your own"
         )
-    kept = {key: one for key, one in given.items() if key != "field"}
+    kept = {key: _as_number(key, one) for key, one in given.items() if key != "field"}
     clause = KnnClause(found.place, found.hook, syntax, field, kept, texts, vector, section)
     if section is not None:
         clause.require_valid(max_k)
@@ -276,6 +279,12 @@ def _documents(index: str, identifiers: Sequence[str], by_content: bool) -> dict
     """Return the query for some documents of one index; another searched index may have the same ids."""
     named = {"terms": {HASH: [*identifiers]}} if by_content else {"ids": {"values": [*identifiers]}}
     return {"bool": {"filter": [named, {"term": {"_index": index}}]}}
+
+
+def _as_number(key: str, value: Any) -> Any:
+    """Return the value of a key with a number as the engines read it; one that they do not read is not changed."""
+    number = body_integer(value) if key in _INTEGERS else body_number(value) if key in _NUMBERS else None
+    return value if number is None else number
 
 
 def _texts_or_vector(

@@ -179,7 +179,7 @@ class MsearchSender:
         lines = b"".join(b"%b\n%b\n" % (item.header, jsonio.dumps(item.body)) for item in part)
         engine = self._engine.as_caller(caller)
         response = await engine.send("POST", path, query_string, lines, content_type=b"application/x-ndjson")
-        answer = _decoded(response.raw)
+        answer = await _decoded(response.raw)
         if response.status != 200:
             raise search_error(response.status, answer)
         if not isinstance(answer, dict) or len(answer.get("responses", ())) != len(part):
@@ -234,8 +234,8 @@ def _side_index_header(name: str) -> bytes:
     return jsonio.dumps({"index": name, "ignore_unavailable": True, "allow_no_indices": True})
 
 
-def _decoded(raw: bytes) -> Any:
+async def _decoded(raw: bytes) -> Any:
     try:
-        return jsonio.loads(raw)
+        return await jsonio.loads_answer(raw)
     except ValueError:
         return None

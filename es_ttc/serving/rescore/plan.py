@@ -22,6 +22,7 @@ from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.rescore.highlights import Highlight, take_highlights
 from es_ttc.serving.search.query_text import texts_of
 from es_ttc.serving.search.section import DEFAULT_METHOD, KEY, Candidates, Section, milliseconds, parse_section
+from es_ttc.serving.search.values import body_integer, boolean, url_integer
 
 DEFAULT_WINDOW = 100
 DEFAULT_SIZE = 10
@@ -201,7 +202,7 @@ def plan_search(
         hidden=hidden,
         hidden_marks=hidden_marks,
         hide_ids=hide_ids,
-        explain=url["explain"] == "true" if "explain" in url else rest.get("explain") is True,
+        explain=bool(boolean(url.get("explain", rest.get("explain", False)))),
         timeout_ms=own_timeout(rest, url),
         highlights=highlights,
     )
@@ -357,9 +358,11 @@ def plan_page(start: int, size: int, item: Mapping[str, Any], max_window: int) -
 
 
 def _window_size(item: Mapping[str, Any], default: int) -> int:
-    asked = item.get("window_size", default)
-    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
-        raise InvalidRequest(f"[rescore.window_size] must be an integer of 1 or more, got {shown(asked)}")
+    asked = body_integer(item.get("window_size", default))
+    if asked is None or asked < 1:
+        raise InvalidRequest(
+            f"[rescore.window_size] must be an integer of 1 or more, got {shown(item.get('window_size'))}"
+        )
     return asked
 
 
@@ -369,11 +372,10 @@ def _guard(window: int) -> dict[str, Any]:
 
 
 def _ranks(name: str, url: Mapping[str, str], body: Mapping[str, Any], default: int) -> int:
-    value: Any = url.get(name, body.get(name, default))
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 10:
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidRequest(f"[{name}] must be an integer of 0 or more, got {shown(value)}")
+    given: Any = url.get(name, body.get(name, default))
+    value = url_integer(given) if name in url else body_integer(given)
+    if value is None or value < 0:
+        raise InvalidRequest(f"[{name}] must be an integer of 0 or more, got {shown(given)}")
     return value
 
 
@@ -466,10 +468,10 @@ def _as_list(value: Any) -> list[Any]:
 
 def _ask_for_version(body: dict[str, Any], url: dict[str, str]) -> tuple[str, ...]:
     """Request each hit's version, in place; return the parts of hits that the caller did not request."""
-    given = url.pop("version", None)
-    asked = body.get("version", False) if given is None else given in ("", "true")
-    if not isinstance(asked, bool):  # the engine returns the error
+    asked = boolean(url.get("version", body.get("version", False)))
+    if asked is None:  # the engine returns the error
         return ()
+    url.pop("version", None)
     body["version"] = True
     return () if asked else ("_version",)
 

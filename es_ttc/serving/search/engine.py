@@ -45,11 +45,13 @@ class FirstPass:
         headers: The headers of the answer.
         responses: By the search's position in the request, the decoded response and its time in milliseconds.
         took: The engine's own time of an `_msearch`.
+        size: Bytes of the engine's answers.
     """
 
     headers: RawHeaders
     responses: Mapping[int, tuple[dict[str, Any], float]]
     took: int = 0
+    size: int = 0
 
 
 class EngineRefusal(Exception):
@@ -97,7 +99,8 @@ class EngineSearches:
         if not request.is_multi:
             [item] = request.items
             answer = await self._accepted(request.incoming, item.path, item.params, _json(item), _JSON)
-            return FirstPass(answer.headers, {0: (jsonio.loads(answer.body), answer.ms)})
+            decoded = await jsonio.loads_answer(answer.body)
+            return FirstPass(answer.headers, {0: (decoded, answer.ms)}, size=len(answer.body))
         positions: dict[bytes, list[int]] = {}
         for position, item in enumerate(request.items):
             if item.error is None:
@@ -105,7 +108,8 @@ class EngineSearches:
         parts = [self._part(request, path, some) for path, some in positions.items()]
         first = FirstPass(_own_headers(request.incoming), {})
         for part in await asyncio.gather(*parts):
-            first = FirstPass(part.headers, {**first.responses, **part.responses}, max(first.took, part.took))
+            responses = {**first.responses, **part.responses}
+            first = FirstPass(part.headers, responses, max(first.took, part.took), first.size + part.size)
         return first
 
     async def again(
@@ -120,12 +124,12 @@ class EngineSearches:
         """
         if not request.is_multi:
             answer = await self._accepted(request.incoming, item.path, item.params, _dumps(body), _JSON)
-            return jsonio.loads(answer.body), answer.ms
+            return await jsonio.loads_answer(answer.body), answer.ms
         lines = b"%b\n%b\n" % (item.header, _dumps(body))
         answer = await self.send(request.incoming, item.path, request.params.engine, lines, _NDJSON)
         if answer.status != 200:
             raise EngineError(f"a further search was refused: the engine answered {answer.status}")
-        response: dict[str, Any] = jsonio.loads(answer.body)["responses"][0]
+        response: dict[str, Any] = (await jsonio.loads_answer(answer.body))["responses"][0]
         if "hits" not in response:
             raise ItemRefusal(response)
         return response, answer.ms
@@ -136,7 +140,7 @@ class EngineSearches:
         if answer.status != 200:
             return None
         try:
-            rendered = jsonio.loads(answer.body)
+            rendered = jsonio.loads_unique(answer.body)
         except ValueError:
             return None
         return rendered.get("template_output") if isinstance(rendered, dict) else None
@@ -152,6 +156,9 @@ class EngineSearches:
             params: The URL parameters.
             body: The body.
             content_type: The body's type if the caller's own request has no body or no type.
+
+        Raises:
+            TooManyRequests: The answer does not fit into the memory for bodies.
         """
         unframed = [(name, value) for name, value in forwarded(incoming.headers) if name not in _FRAMING]
         types = await self._media_types.negotiated(unframed)
@@ -163,7 +170,11 @@ class EngineSearches:
         started = time.perf_counter()
         query_string = urlencode(params, errors="surrogateescape").encode()
         async with self._upstream.send("POST", path, query_string, headers, body) as response:
-            raw = await response.read()
+            parts = []
+            async for part in response.content.iter_any():
+                incoming.count(len(part))
+                parts.append(part)
+            raw = b"".join(parts)
             kept = [pair for pair in end_to_end(response.raw_headers) if pair[0] not in _FRAMING]
             ms = (time.perf_counter() - started) * 1000
             return EngineAnswer(response.status, [*kept, *types.response_headers], raw, ms)
@@ -181,11 +192,11 @@ class EngineSearches:
         items = [request.items[position] for position in positions]
         lines = b"".join(b"%b\n%b\n" % (item.header, _json(item)) for item in items)
         answer = await self._accepted(request.incoming, path, request.params.engine, lines, _NDJSON)
-        decoded = jsonio.loads(answer.body)
+        decoded = await jsonio.loads_answer(answer.body)
         responses = {
             position: (response, answer.ms) for position, response in zip(positions, decoded["responses"], strict=True)
         }
-        return FirstPass(answer.headers, responses, decoded["took"])
+        return FirstPass(answer.headers, responses, decoded["took"], len(answer.body))
 
 
 def _json(item: SearchItem) -> bytes:

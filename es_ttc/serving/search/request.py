@@ -199,11 +199,13 @@ class SearchRequest:
         return jsonio.dumps({name: value for name, value in self.params.url.items() if name in _IN_HEADER})
 
     def require_json(self) -> None:
-        """Raise an error if the caller accepts no JSON.
+        """Raise an error if the caller sends or accepts no JSON.
 
         Raises:
-            InvalidRequest: It accepts another format only.
+            InvalidRequest: It sends a body marked as YAML, in which the engine would answer, or accepts no JSON.
         """
+        if self.incoming.header(b"content-type").partition(";")[0].strip().lower().endswith("yaml"):
+            raise InvalidRequest("a search with a [ttc] section is sent in JSON only: mark it as application/json")
         asked = self.params.url.get("format", "json").lower()
         accepted = [part.partition(";")[0].strip().lower() for part in self.incoming.header(b"accept").split(",")]
         if asked != "json" or not any(part in _JSON_ACCEPTED or part.endswith("json") for part in accepted):
@@ -256,12 +258,13 @@ class RequestReader:
         return text
 
     def _items(self, request: SearchRequest, text: bytes) -> list[SearchItem] | None:
+        """Return the searches; None if the engine is to answer the body as it came."""
         path = request.incoming.raw_path
         if not request.is_multi:
             items = [SearchItem(b"", text, path, params=request.params.engine)]
         else:
             lines = lines_of(text) if self._limits.admits_items(text) else None
-            if lines is None:
+            if lines is None or not all(_is_readable(header) for header, _ in lines):
                 return None
             items = [SearchItem(header, line, path) for header, line in lines]
         if not request.is_template:
@@ -289,11 +292,12 @@ def may_be_ours(text: bytes) -> bool:
 
 
 def lines_of(text: bytes) -> list[tuple[bytes, bytes]] | None:
-    """Return an `_msearch` body's pairs of header and search; None if the number of lines is odd."""
+    """Return an `_msearch` body's pairs of header and search; None if the engine refuses its form.
+
+    Its last line must end with a line break. A last header without a search is ignored, as in the engines.
+    """
     lines = text.split(b"\n")
-    if not lines[-1].strip():
-        lines.pop()
-    if len(lines) % 2:
+    if lines.pop() or (len(lines) % 2 and not _is_readable(lines.pop())):
         return None
     return list(zip(lines[::2], lines[1::2], strict=True))
 
@@ -306,6 +310,14 @@ def parse_params(query_string: str) -> list[tuple[str, str]]:
 def shared_parts(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a body that its filters may depend on."""
     return {key: body[key] for key in SHARED_PARTS if key in body}
+
+
+def _is_readable(header: bytes) -> bool:
+    """Return whether a header line is read here as in the engine."""
+    try:
+        return not header.strip() or isinstance(jsonio.loads_unique(header), dict)
+    except ValueError:
+        return False
 
 
 def _header(item: SearchItem) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
 from es_ttc.serving.features.numbers import FieldsReader
 from es_ttc.serving.gateway import Gateway
+from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, RawHeaders
 from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.limits import request_limits
@@ -53,6 +54,7 @@ from es_ttc.serving.search.response import (
     with_mark,
 )
 from es_ttc.serving.search.templates import Templates
+from es_ttc.serving.search.values import body_integer, url_integer
 from es_ttc.serving.tracing import span
 
 MAX_AT_ONCE = 8
@@ -134,7 +136,7 @@ class Searches:
         headers: RawHeaders = first.headers
         if any(_reported(item) for item in request.items):
             headers = with_mark(headers, applied=applied)
-        await respond(request.incoming, send, 200, headers, await self._rendered(request, response))
+        await respond(request.incoming, send, 200, headers, await self._rendered(request, response, first.size))
         return Outcome(request.api.kind, 200, applied)
 
     async def _passed_through(self, incoming: RawRequest, send: Send) -> Outcome:
@@ -194,11 +196,11 @@ class Searches:
         self, request: SearchRequest, item: SearchItem, body: dict[str, Any], clause: KnnClause
     ) -> RetrievalRequest:
         url = request.params.url
-        size = str(url.get("size", body.get("size", DEFAULT_SIZE)))
+        size = url_integer(url["size"]) if "size" in url else body_integer(body.get("size", DEFAULT_SIZE))
         return RetrievalRequest(
             clause,
             body,
-            int(size) if size.isdigit() else DEFAULT_SIZE,  # the engine returns the error of an invalid size
+            DEFAULT_SIZE if size is None or size < 0 else size,  # the engine returns the error of an invalid size
             request.caller(item),
             request.msearch_header(item),
             own_timeout(body, url),
@@ -305,10 +307,12 @@ class Searches:
             add_rewritings(response, item.rewritten)
         return response
 
-    async def _rendered(self, request: SearchRequest, response: dict[str, Any]) -> bytes:
+    async def _rendered(self, request: SearchRequest, response: dict[str, Any], size: int) -> bytes:
+        """Return a response as JSON, made on a thread if the engine's answers were long."""
         filter_path, pretty = request.params.filter_path, request.params.pretty
         if not filter_path:
-            return rendered(response, "", pretty=pretty, keep_empty=False)
+            size = size if size > jsonio.LONG else 0
+            return await self._offload.run(size, rendered, response, "", pretty=pretty, keep_empty=False)
         keep_empty = await self._upstream.product() == "elasticsearch"
         return await self._offload.run(_LONG, rendered, response, filter_path, pretty=pretty, keep_empty=keep_empty)
 

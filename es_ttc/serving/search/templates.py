@@ -9,6 +9,7 @@ from es_ttc.serving.pool import Offload
 from es_ttc.serving.search.engine import EngineSearches
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 from es_ttc.serving.search.section import KEY
+from es_ttc.serving.search.values import boolean
 
 _AT_ONCE = 8  # templates of one `_msearch/template`
 
@@ -52,7 +53,7 @@ class Templates:
         body = await self._engine.render(request.incoming, template)
         if not isinstance(body, dict):
             return None
-        return body | {key: True for key in ("explain", "profile") if data.get(key) is True}
+        return body | {key: True for key in ("explain", "profile") if boolean(data.get(key))}
 
     def _decoded(self, line: bytes) -> dict[str, Any] | None:
         """Decode a template's request; None if it is no object or exceeds a limit."""

@@ -4,8 +4,8 @@ The engine's answer is the client's, byte for byte. A write is never refused or 
 fails, it is sent as it came, the index's pipeline stamps it as pending, and a worker encodes it.
 """
 
-import zlib
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 
 from starlette.types import Send
 
@@ -13,7 +13,7 @@ from es_ttc.errors import InvalidRequest, RequestTooLarge
 from es_ttc.index.attach.feature_locations import FeatureLocation
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import RawHeaders
-from es_ttc.serving.http.limits import decompressed
+from es_ttc.serving.http.limits import decompressed, inflated
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.signing import changeable
 from es_ttc.serving.search.response import Outcome
@@ -178,10 +178,13 @@ def _beginning(incoming: RawRequest) -> bytes:
     beginning, encoding = incoming.beginning, incoming.header(b"content-encoding").strip().lower()
     if encoding not in ("gzip", "x-gzip"):
         return beginning
-    try:
-        return zlib.decompressobj(wbits=31).decompress(beginning, MAX_DOCUMENT_BYTES)
-    except zlib.error:
-        return b""
+    text = bytearray()
+    with suppress(InvalidRequest):
+        for piece in inflated(beginning):
+            text += piece
+            if len(text) >= MAX_DOCUMENT_BYTES:
+                break
+    return bytes(text)
 
 
 async def _body(incoming: RawRequest) -> tuple[int, AsyncIterator[bytes] | None]:

@@ -98,7 +98,7 @@ def test_what_is_not_ours(body: dict[str, Any]) -> None:
     [
         ({"k": 0}, "[knn.k] must be an integer from 1 to 1000, got 0"),
         ({"k": 1001}, "[knn.k] must be an integer from 1 to 1000, got 1001"),
-        ({"k": "5"}, "[knn.k]"),
+        ({"k": "five"}, "[knn.k]"),
         ({"k": True}, "[knn.k]"),
         ({"num_candidates": 3}, "[knn.num_candidates] 3 is less than [k] 5"),
         ({"boost": -1}, "[knn.boost] must be a number of 0 or more, got -1"),

@@ -329,6 +329,16 @@ def test_bodies_in_other_forms(place: Place, followed: Followed) -> None:
     zipped = call(place.gateway, "POST", target, gzip.compress(body), NDJSON | {"content-encoding": "gzip"})
     assert (encoded(zipped), zipped.json()["errors"]) == ("true", False)
     call(place.engine, "POST", f"/{index}/_delete_by_query?refresh=true", {"query": {"match_all": {}}})
+    other = f"{index}-other"
+    two = gzip.compress(b'{"index":{"_index":"%b"}}\n{}\n' % other.encode()) + gzip.compress(body)
+    reply = call(place.gateway, "POST", target, two, NDJSON | {"content-encoding": "gzip"})
+    call(place.engine, "DELETE", f"/{other}")
+    assert (encoded(reply), len(reply.json()["items"])) == ("true", 61)
+    unnamed = gzip.compress(b'{"index":{"_index":"%b"}}\n{}\n' % other.encode())
+    named = gzip.compress(lines_of(corpus()[:1], _index=index))
+    reply = call(place.gateway, "POST", "/_bulk", unnamed + named, NDJSON | {"content-encoding": "gzip"})
+    call(place.engine, "DELETE", f"/{other}")
+    assert encoded(reply) == "true"
     chunked = call(place.gateway, "POST", target, [body[at : at + 1000] for at in range(0, len(body), 1000)], NDJSON)
     assert (encoded(chunked), chunked.json()["errors"]) == ("true", False)
     assert sorted(states(place.engine, index).values(), key=str) == ["empty"] + ["ready"] * 59

@@ -1,0 +1,191 @@
+"""Bodies as clients really send them: what the engine reads is read alike, what it refuses it refuses in its words."""
+
+import gzip
+import threading
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import GatewaySettings
+from tests.serving.client import Reply, call, search
+from tests.serving.conftest import Behind, make_index
+from tests.serving.test_rescore import EVERYTHING, ours
+
+JSON = {"content-type": "application/json"}
+NDJSON = {"content-type": "application/x-ndjson"}
+GZIP = {"content-encoding": "gzip"}
+RESCORE = b'"rescore":' + orjson.dumps(ours())
+FILTERED = b'{"query":{"bool":{"filter":{"term":{"group":"g1"}},"filter":{"match_all":{}}}},"size":3,%b}' % RESCORE
+UNREADABLE = [
+    FILTERED,
+    FILTERED.replace(b'"filter":{"match_all"', b'"fil\\u0074er":{"match_all"'),
+    b'{"size":2,"size":50,"query":{"match":{"text":"a: b, {c: d} \\": e"}},%b}' % RESCORE,
+    b'{"size":2,%b,%b}' % (RESCORE, RESCORE),
+    b'{"size":2,%b,}' % RESCORE,
+    b'{"size":2,/* all */%b}' % RESCORE,
+    b'{"size":2,%b} {}' % RESCORE,
+    b'{"size":2,"min_score":NaN,%b}' % RESCORE,
+    b'{"size":2,"min_score":1e999,%b}' % RESCORE,
+    (b'{"size":2,%b}' % RESCORE).decode().encode("utf-16"),
+]
+
+
+def as_of(reply: Reply) -> tuple[int, Any]:
+    body = reply.json()
+    return reply.status, {name: value for name, value in body.items() if name != "took"}
+
+
+@pytest.mark.parametrize("raw", UNREADABLE)
+def test_a_body_that_the_engine_reads_differently_gets_its_own_answer(behind: Behind, raw: bytes) -> None:
+    path = f"/{behind.index}/_search"
+    direct = call(behind.engine, "POST", path, raw, JSON)
+    assert direct.status == 400
+    assert as_of(call(behind.gateway, "POST", path, raw, JSON)) == as_of(direct)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"{}\n%b\n" % FILTERED,
+        b'{"index":"absent-1","index":"absent-2"}\n%b\n' % orjson.dumps({"query": EVERYTHING, "rescore": ours()}),
+        b"{}\n%b" % orjson.dumps({"query": EVERYTHING, "rescore": ours()}),
+        b'{"routing":/*x*/"1",}\n%b\n' % orjson.dumps({"query": EVERYTHING, "rescore": ours()}),
+    ],
+)
+def test_lines_that_the_engine_reads_differently_get_its_own_answer(behind: Behind, lines: bytes) -> None:
+    path = f"/{behind.index}/_msearch"
+    direct = call(behind.engine, "POST", path, lines, NDJSON)
+    assert direct.status == 400
+    assert as_of(call(behind.gateway, "POST", path, lines, NDJSON)) == as_of(direct)
+
+
+@pytest.mark.parametrize("end", [b"\n", b" \r\n", b"{}\n"])
+def test_a_last_line_without_a_search_is_ignored(behind: Behind, end: bytes) -> None:
+    lines = b"{}\n%b\n%b" % (orjson.dumps({"query": EVERYTHING, "size": 3, "rescore": ours()}), end)
+    reply = call(behind.gateway, "POST", f"/{behind.index}/_msearch", lines, NDJSON)
+    assert [one["ttc"]["applied"] for one in reply.json()["responses"]] == [True]
+
+
+def members(*parts: bytes) -> bytes:
+    return b"".join(gzip.compress(part, mtime=0) for part in parts)
+
+
+@pytest.mark.parametrize("cuts", [[0.5], [0.0], [1.0], [0.1, 0.3, 0.7]])
+@pytest.mark.parametrize("size", [1, 3000])
+def test_a_gzip_body_of_several_members_is_read_whole(behind: Behind, cuts: Sequence[float], size: int) -> None:
+    searches = b"".join(
+        b"{}\n%b\n" % orjson.dumps({"query": EVERYTHING, "size": one, "rescore": ours(), "stats": ["x" * size] * 50})
+        for one in (2, 3)
+    )
+    places = [round(cut * len(searches)) for cut in (0.0, *cuts, 1.0)]
+    body = members(*(searches[start:end] for start, end in pairwise(places)))
+    reply = call(behind.gateway, "POST", f"/{behind.index}/_msearch", body, NDJSON | GZIP)
+    assert [len(one["hits"]["hits"]) for one in reply.json()["responses"]] == [2, 3]
+    assert all(one["ttc"]["applied"] for one in reply.json()["responses"])
+    plain = members(*(b"{}\n{}\n",) * 3)
+    reply = call(behind.gateway, "POST", f"/{behind.index}/_msearch", plain, NDJSON | GZIP)
+    assert [one["status"] for one in reply.json()["responses"]] == [200, 200, 200]
+
+
+def test_many_small_gzip_members_are_the_engines_to_read(behind: Behind) -> None:
+    body = members(*(b" ",) * 1500, b'{"size":3}')
+    for url in (behind.gateway, behind.engine):
+        assert len(call(url, "POST", f"/{behind.index}/_search", body, JSON | GZIP).ids) == 3
+
+
+@pytest.mark.parametrize("rest", [b"xyz", b"\x1f", members(b"{}")[:-3]])
+def test_what_follows_a_gzip_member_is_checked(behind: Behind, rest: bytes) -> None:
+    body = members(orjson.dumps({"query": EVERYTHING, "rescore": ours()})) + rest
+    reply = call(behind.gateway, "POST", f"/{behind.index}/_search", body, JSON | GZIP)
+    assert reply.status == 400
+    assert "gzip" in reply.reason
+
+
+def test_long_answers_are_bounded_as_bodies_are_and_decoded_on_a_thread(
+    engine_url: str, index_name: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = [{"_id": f"d{number}", "text": "a cat", "long": "x" * 60_000} for number in range(30)]
+    make_index(engine_url, index_name, encoder, documents=documents, shards=1)
+    decoding: set[str] = set()
+    decode = jsonio.loads
+
+    def loads(raw: bytes) -> Any:
+        if len(raw) > 2**19:
+            decoding.add(threading.current_thread().name)
+        return decode(raw)
+
+    monkeypatch.setattr(jsonio, "loads", loads)
+    settings = GatewaySettings(engine=engine_url, port=0, max_bodies_mb=1)
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+
+        def status(size: int, **more: Any) -> int:
+            return search(gateway, index_name, {"query": {"match": {"text": "cat"}}, "size": size, **more}).status
+
+        assert status(30) == 200
+        sizes = (30, 10, 10, 10, 30)
+        found = [status(size, rescore=ours() | {"window_size": size}) for size in sizes]
+        assert found == [413, 200, 200, 200, 413]
+    assert decoding
+    assert "es-ttc-gateway" not in decoding
+
+
+@pytest.mark.parametrize("kind", ["application/yaml", "APPLICATION/yaml; charset=utf-8"])
+@pytest.mark.parametrize("raw", [b'{"size":2,%b}' % RESCORE, b"size: 2\nrescore: " + RESCORE[10:], b"size: 2\n"])
+def test_a_body_in_yaml(behind: Behind, kind: str, raw: bytes) -> None:
+    path, headers = f"/{behind.index}/_search", {"content-type": kind}
+    direct = call(behind.engine, "POST", path, raw, headers)
+    assert call(behind.gateway, "POST", path, raw, headers).status == direct.status
+
+
+@pytest.mark.parametrize(
+    ("changes", "url", "window"),
+    [
+        ({"size": 10.0}, "", 50),
+        ({"size": "10"}, "", "50"),
+        ({"size": "1e1", "from": "0"}, "", 50.0),
+        ({"size": 10.9, "from": -0.5}, "", "50.7"),
+        ({}, "?size=%2B0010", " 5e1 "),
+        ({}, "?size=%D9%A1%D9%A0&version", 50),
+        ({"version": "true", "explain": "true"}, "", 50),
+        ({"version": True, "explain": True}, "?version&explain", 50),
+        ({"version": "false"}, "", 50),
+    ],
+)
+def test_values_are_read_as_the_engine_reads_them(
+    behind: Behind, changes: dict[str, Any], url: str, window: Any
+) -> None:
+    native = {"window_size": window, "query": {"rescore_query": {"match_all": {}}}}
+    direct = search(behind.engine, behind.index, {"query": EVERYTHING, "rescore": native, **changes}, url)
+    ranked = {"query": EVERYTHING, "rescore": ours() | {"window_size": window}, **changes}
+    reply = search(behind.gateway, behind.index, ranked, url)
+    assert (reply.status, len(reply.ids), reply.json()["ttc"]["window"]) == (direct.status, len(direct.ids), 50)
+    for name in ("_version", "_explanation"):
+        assert [name in hit for hit in reply.json()["hits"]["hits"]] == [
+            name in hit for hit in direct.json()["hits"]["hits"]
+        ]
+
+
+KNN = {"knn": {"field": "ttc.vector", "query_text": "a cat", "k": 5, "ttc": {"method": "nnn"}}}
+
+
+@pytest.mark.parametrize("body", [{"query": EVERYTHING, "rescore": ours()}, KNN])
+@pytest.mark.parametrize(
+    "url", ["?size=%C2%B2", f"?size={'9' * 5000}", "?size=3000000000", "?size=", "?size=1_0", "?size=2.0", "?version=1"]
+)
+def test_values_that_the_engine_refuses_are_refused(behind: Behind, body: dict[str, Any], url: str) -> None:
+    assert search(behind.engine, behind.index, {"query": EVERYTHING}, url).status == 400
+    assert search(behind.gateway, behind.index, body, url).status == 400
+
+
+@pytest.mark.parametrize("change", [{"k": "5"}, {"k": 5.0, "boost": "1.0"}, {"similarity": "-1"}])
+def test_numbers_of_a_knn_clause(behind: Behind, change: dict[str, Any]) -> None:
+    expected = search(behind.gateway, behind.index, {**KNN, "size": 5})
+    reply = search(behind.gateway, behind.index, {"knn": {**KNN["knn"], **change}, "size": "5"})
+    assert reply.ids == expected.ids
+    assert len(reply.ids) == 5
