@@ -295,6 +295,7 @@ def _write_encoding(settings: GatewaySettings, services: Services) -> WriteEncod
         batches,
         services.later,
         services.metrics,
+        services.offload,
         timeout_ms=settings.write_timeout_ms,
         added_bytes=settings.write_features_mb * 2**20,
     )
