@@ -71,7 +71,7 @@ class Cascade:
         """Put the response in the order of the items up to the first one that needs complete hits; see `rest`.
 
         Raises:
-            InvalidRequest: The index lacks a feature that a method needs, or has another encoder.
+            InvalidRequest: The request is malformed.
             EsTtcError: An item failed, and says ``on_error: fail``.
         """
         return await _Run(self, answered).begin()

@@ -83,6 +83,8 @@ class PageReader:
             MissingFeature: The index lacks what the method needs.
             EsTtcError: The features cannot be had.
         """
+        if plan.problem is not None:
+            raise plan.problem
         hits: list[dict[str, Any]] = answered.response["hits"]["hits"]
         method = Method(rescorer, params, detail=True)
         request = ScoringRequest(method, plan.texts, None, answered.caller, Timings())
@@ -107,7 +109,7 @@ class PageReader:
             since: `time.perf_counter` when scoring began, which has the same time budget.
 
         Raises:
-            InvalidRequest: The request is invalid.
+            InvalidRequest: The request is malformed.
         """
         total = plan.section.timeout_ms or self._default_timeout_ms
         budget = max(0.0, total - (time.perf_counter() - since) * 1000)

@@ -32,7 +32,6 @@ class PageEvidence:
             since: `time.perf_counter` when scoring began, which has the same time budget.
 
         Raises:
-            InvalidRequest: The index lacks what passages need.
             EsTtcError: Passages cannot be had, and the request says ``on_error: fail``.
         """
         if plan.reads_passages:

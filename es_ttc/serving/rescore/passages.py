@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from es_ttc.errors import EsTtcError, InvalidRequest
+from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.rescorers.base import Feature, Params, Query, Window
 from es_ttc.rescorers.spectral.passages import Passage, best_passages
 from es_ttc.serving.rescore.page_details import HitDetail, PageReader, UnrankedTokens, located_tokens
@@ -61,7 +61,6 @@ class PassageReader:
             since: `time.perf_counter` when scoring began, which has the same time budget.
 
         Raises:
-            InvalidRequest: The index lacks token vectors or their places in the text.
             EsTtcError: They cannot be had, and the request says ``on_error: fail``.
         """
         response, began = answered.response, time.perf_counter()
@@ -89,7 +88,7 @@ class PassageReader:
         encoded = {name for detail in details if detail is not None for name in detail.fields}
         unknown = [highlight.field for highlight in plan.highlights if highlight.field not in encoded]
         if unknown:
-            raise InvalidRequest(
+            raise MissingFeature(
                 f"[highlight.fields] names [{unknown[0]}], which has no token vectors: the page's documents have them "
                 f"of [{', '.join(sorted(encoded))}]"
             )

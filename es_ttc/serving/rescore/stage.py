@@ -3,11 +3,12 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from es_ttc.errors import EsTtcError
+from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.keys import content_numbers, marks_of, with_contents
 from es_ttc.serving.features.numbers import FieldsReader, NumericFields
@@ -126,10 +127,19 @@ class RescoreStage:
             adaptive = self._strategies.begin(one, request.started, encode=known)
             return adaptive or self._rescorers.begin(request, item, one, encode=known)
 
-        rescoring: Rescoring = begin_cascade(plan, begin) if plan.later else begin(plan)
+        def begin_all(whole: SearchPlan) -> Rescoring:
+            for one in (whole, *whole.later):
+                if one.problem is not None and one.section.on_error == "fail":
+                    raise one.problem
+            return begin_cascade(whole, begin) if whole.later else begin(whole)
+
+        rescoring = begin_all(plan)
+        if rescoring.plan.numbers:
+            try:
+                await self._require_numbers(rescoring.plan, request.caller(item))
+            except MissingFeature as problem:
+                rescoring = begin_all(_without_numbers(plan, rescoring, problem))
         plan = rescoring.plan
-        if plan.numbers:
-            await self._require_numbers(plan, request.caller(item))
         in_two_steps = (
             rescoring.reads_bare_hits
             and not request.is_multi
@@ -275,6 +285,15 @@ class RescoreCompletion(Completion):
             shown = shown_hit(hit, section, shortest(score), None, detail, explain=explain, unscored=unscored)
             response["hits"]["hits"].append(shown)
         add_to_first_pass(response, ms)
+
+
+def _without_numbers(plan: SearchPlan, rescoring: Rescoring, problem: EsTtcError) -> SearchPlan:
+    """Return a plan in which the items that read numeric fields have a problem."""
+    plans = [
+        replace(one, problem=problem) if item.method is not None and item.method.fields else one
+        for one, item in zip((plan, *plan.later), rescoring.items, strict=True)
+    ]
+    return replace(plans[0], later=tuple(plans[1:]))
 
 
 def add_to_first_pass(response: dict[str, Any], ms: float) -> None:
