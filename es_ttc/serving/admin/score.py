@@ -19,7 +19,7 @@ from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.serving.admin.endpoint_runner import EndpointRunner
 from es_ttc.serving.admin.frames import PROTOCOL_VERSION, read_frame, require_token
 from es_ttc.serving.features import skip_reasons
-from es_ttc.serving.features.keys import DocumentKey
+from es_ttc.serving.features.keys import DocumentKey, is_mark
 from es_ttc.serving.features.scores import Method, NoFeatures, ScoringRequest, SuppliedDocuments, Timings, WindowScores
 from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.features.store import MissingFeatures
@@ -162,7 +162,9 @@ def _texts(section: Section) -> tuple[str, ...]:
 
 def _sent(frame: ScoreRequest) -> SuppliedDocuments:
     keys = [
-        None if one.hash is None or one.encoder is None else DocumentKey(one.index, one.encoder, one.hash)
+        None
+        if one.hash is None or one.encoder is None or not is_mark(one.hash, one.encoder)
+        else DocumentKey(one.index, one.encoder, one.hash)
         for one in frame.documents
     ]
     return SuppliedDocuments(keys, np.array([one.score for one in frame.documents], dtype=np.float32), frame.features)
