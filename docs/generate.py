@@ -199,11 +199,19 @@ def section_page() -> str:
         _fields_table(Section),
         "An unknown key, a wrong type or a value out of range is a 400 in the engine's own error shape that names the "
         "key and the nearest valid one.\n",
+        "Only a malformed section is a 400. Whatever else is missing or fails (features, an encoder, a text, a model, "
+        "a method, time) leaves the engine's own ranking, with `ttc.applied: false`, the reason in `ttc.reason` and "
+        "the header `x-ttc-applied: false`; `on_error: fail` makes it an error.\n",
         "If `size` and `from` go beyond `window_size`, the window is as wide as the page needs. Scores are never "
         "negative and never rise down the page. Documents outside the window follow in the engine's order. All other "
         "parts of a search (`aggs`, `highlight`, `fields`, `_source`, `post_filter`, `min_score`, `explain`, "
         "`profile`, points in time, aliases, routing) are the engine's, except `highlight` with "
         "[type `ttc`](../how-to/show-passages.md); [known limits](../known-limits.md) lists what does not work.\n",
+        "## Changes\n",
+        "- 0.1.0: an index without features or of another encoder, a search without a text, a missing graph, numeric "
+        "field or language model, and fields that an index lacks gave a 400 whatever `on_error` said. They now leave "
+        "the engine's own ranking. With `on_error: fail` the error is as before, and a missing text has the type "
+        "`ttc_missing_text_exception`.\n",
     ]
     return "\n".join(parts)
 

@@ -69,15 +69,24 @@ class NotAllowed(EsTtcError):
     type = "security_exception"
 
 
-class MissingFeature(InvalidRequest):
+class MissingText(EsTtcError):
+    """A search has no text, or several, where a method needs one."""
+
+    status = 400
+    type = "ttc_missing_text_exception"
+
+
+class MissingFeature(EsTtcError):
     """A method needs a feature (token vectors, norms, ...) that the index does not carry."""
 
+    status = 400
     type = "ttc_missing_feature_exception"
 
 
-class EncoderMismatch(InvalidRequest):
+class EncoderMismatch(EsTtcError):
     """The query's encoder is not the one that the documents were encoded with."""
 
+    status = 400
     type = "ttc_encoder_mismatch_exception"
 
 

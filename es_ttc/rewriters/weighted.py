@@ -173,7 +173,7 @@ def _in_enrichment(text: str, weight: float, *, phrase: bool = False) -> list[di
 def _matching(text: str, fields: Sequence[str], *, phrase: bool = False) -> dict[str, Any]:
     """Return the query that ranks by BM25 over the text fields, by the best field mostly."""
     name, _, boost = fields[0].partition("^")
-    if len(fields) == 1:
+    if len(fields) == 1 and "*" not in name:
         query: dict[str, Any] = {"query": text, "boost": float(boost)} if boost else {"query": text}
         return {"match_phrase" if phrase else "match": {name: query}}
     kind: Mapping[str, Any] = {"type": "phrase"} if phrase else {}

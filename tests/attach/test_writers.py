@@ -181,3 +181,26 @@ async def test_a_side_index_that_is_detached_under_way_does_not_come_back(
         await attach_beside(engine, source, spec, Watched(encoder, removed, times=1))
     params = {"expand_wildcards": "all", "allow_no_indices": "true"}
     assert await engine.request("GET", f"/ttc-*-{shop}", params=params) == {}
+
+
+@pytest.mark.processors
+async def test_a_write_that_leaves_the_text_keeps_the_features(
+    engine: Engine, shop: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    texts: list[Any] = ["Café 中文 \U0001f600", ["one", "two"], [], ["a", None, 3, True], 7, False, None]
+    await put(engine, shop, {f"odd{number}": {"title": text} for number, text in enumerate(texts)})
+    await attach(engine, shop, spec, encoder, inside=True)
+    await engine.refresh(shop)
+    script = {"script": {"source": "ctx._source.price = 2"}}
+    await engine.request("POST", f"/{shop}/_update_by_query", body=script, params={"refresh": "true"})
+    await engine.request("POST", f"/{shop}/_update/d1", body={"doc": {"price": 3}})
+    await engine.refresh(shop)
+    assert await hashes(engine, shop) == await expected(engine, shop, spec)
+    body = {"query": {"term": {STATE: "pending"}}}
+    assert (await engine.search(shop, body))["hits"]["hits"] == []
+    seen: list[str] = []
+    [filled] = await fill_attached(engine, shop, Watched(encoder, seen.extend))
+    assert (filled.written, seen) == (0, [])
+    await engine.request("POST", f"/{shop}/_update/d1", body={"doc": {"title": "Another"}})
+    await engine.refresh(shop)
+    assert [hit["_id"] for hit in (await engine.search(shop, body))["hits"]["hits"]] == ["d1"]

@@ -133,3 +133,21 @@ def test_features_in_use_are_not_written_over() -> None:
     for number, value in enumerate(found):
         if value is not None:
             np.testing.assert_array_equal(value.values, tokens(number).values)
+
+
+def test_a_record_that_nobody_can_read_is_skipped_alone() -> None:
+    log = make_shared_log(SEGMENT * 4, processes=1, segments=4)
+    log.join()
+    cache = SharedFeatureCache(log, private=SEGMENT)
+    for junk in (b"a\0b", b"\xff", b"[1]", b'["i","e","h",false,"no feature"]', b'[[],"e","h",false,"tokens"]', b"{}"):
+        cache._learn(log.append([(junk, b"x")]))  # as another process's record
+    cache.put({key(1): {Feature.TOKENS: read(pack_tokens(tokens(1)))}})
+    cache.refresh()
+    assert tokens_of(cache, 1) is not None
+
+
+@pytest.mark.parametrize("content", ["a\0b-doc_values", "side", '"', "\\", "中 文\n"])
+def test_marks_of_any_characters_come_back(content: str) -> None:
+    cache, odd = shared(), DocumentKey(f"i{content}", f"e{content}", content)
+    cache.put({odd: {Feature.TOKENS: read(pack_tokens(tokens(5)))}})
+    assert Feature.TOKENS in known_of(cache, odd, TOKENS).stored

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.encoders.words import word_means
 from es_ttc.index.ingest import encode_documents
 from es_ttc.index.mappings.spec import RESIDUAL_BITS
@@ -21,10 +23,13 @@ from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.serving.http.filter_path import filtered
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.packed import pack_codebook
 from es_ttc.vectors.residual import learn
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind, corpus, make_index
+from tests.support.encoders import Wrapped
 
 EVERYTHING = {"match": {"anyway": "creature"}}
 CATS = "which cat drinks milk?"
@@ -136,7 +141,7 @@ def test_without_token_vectors(engine_url: str, index_name: str, encoder: Encode
     assert dict(zip(reply.ids, reply.scores, strict=True)) == pytest.approx(
         in_memory(encoder, behind, "dense", [CATS]), abs=1e-4
     )
-    reply = search(behind.gateway, index_name, {"query": EVERYTHING, "size": 59, "rescore": ours()})
+    reply = search(behind.gateway, index_name, {"query": EVERYTHING, "size": 59, "rescore": ours(on_error="fail")})
     assert reply.status == 400
     assert reply.json()["error"]["type"] == "ttc_missing_feature_exception"
     assert "[ttc.tokens]" in reply.reason
@@ -322,9 +327,119 @@ def test_the_querys_own_text_is_used(behind: Behind) -> None:
     told = {"query": {"match": {"text": CATS}}, "rescore": ours()}
     untold = {"query": {"match": {"text": CATS}}, "rescore": {"ttc": {"method": "spectral"}}}
     assert search(behind.gateway, behind.index, told).scores == search(behind.gateway, behind.index, untold).scores
-    refused = search(behind.gateway, behind.index, {"rescore": {"ttc": {"method": "spectral"}}})
-    assert refused.status == 400
+    refused = search(behind.gateway, behind.index, {"rescore": {"ttc": {"method": "spectral", "on_error": "fail"}}})
+    assert (refused.status, refused.json()["error"]["type"]) == (400, "ttc_missing_text_exception")
     assert "[ttc.query_text]" in refused.reason
+
+
+RGS = {"method": "rgs", "params": {"reranker": "dense"}}
+
+
+@pytest.mark.parametrize(
+    ("query", "section"),
+    [
+        (None, {}),
+        ({"match_all": {}}, {}),
+        ({"match_all": {}}, RGS),
+        ({"match": {"text": {"query": "", "zero_terms_query": "all"}}}, {}),
+        ({"bool": {"should": [{"match": {"text": "cat"}}, {"match": {"anyway": "dog creature"}}]}}, {}),
+        (EVERYTHING, {"query_text": ""}),
+        (EVERYTHING, {"query_texts": ["", " "]}),
+        (EVERYTHING, RGS | {"query_text": " "}),
+    ],
+    ids=str,
+)
+def test_a_search_without_a_text_is_the_engines_own(
+    behind: Behind, query: dict[str, Any] | None, section: dict[str, Any]
+) -> None:
+    body: dict[str, Any] = {"from": 3, "size": 20} | ({} if query is None else {"query": query})
+    plain = search(behind.engine, behind.index, body)
+    for rescore in ({"ttc": section}, {"ttc": {**section, "passages": 2, "detail": "map"}}):
+        reply = search(behind.gateway, behind.index, body | {"rescore": rescore})
+        assert (reply.status, reply.ids, reply.scores) == (200, plain.ids, plain.scores)
+        assert reply.headers["x-ttc-applied"] == "false"
+        summary = reply.json()["ttc"]
+        assert (summary["applied"], summary["scored"]) == (False, 0)
+        assert "query_text" in summary["reason"]
+    first = [{"ttc": section}, {"ttc": {"method": "dense", "query_text": CATS}}]
+    second = [{"ttc": {"query_text": CATS}}, {"ttc": {"method": "dense", "query_text": " "}}]
+    for items, applied in ((first, [False, True]), (second, [True, False])):
+        if section.get("method") == "rgs":
+            continue
+        cascade = search(behind.gateway, behind.index, body | {"rescore": items})
+        assert [one["applied"] for one in cascade.json()["ttc"]["items"]] == applied
+    failing = search(behind.gateway, behind.index, body | {"rescore": {"ttc": {**section, "on_error": "fail"}}})
+    assert (failing.status, failing.json()["error"]["type"]) == (400, "ttc_missing_text_exception")
+    lines = [{"index": behind.index}, body | {"rescore": {"ttc": section}}]
+    several = call(
+        behind.gateway,
+        "POST",
+        "/_msearch",
+        b"".join(orjson.dumps(line) + b"\n" for line in lines * 2),
+        {"content-type": "application/x-ndjson"},
+    )
+    assert [[hit["_id"] for hit in one["hits"]["hits"]] for one in several.json()["responses"]] == [plain.ids] * 2
+
+
+def test_features_that_are_missing_leave_the_first_pass(engine_url: str, index_name: str, behind: Behind) -> None:
+    """An alias is switched to a new index without features."""
+    alias = f"{index_name}-alias"
+    documents = {name: {"anyway": " ".join(["creature"] * number)} for number, name in enumerate("abc", 1)}
+    for name, document in documents.items():
+        call(engine_url, "PUT", f"/{index_name}/_doc/{name}?refresh=true", document)
+
+    def switch(old: str, new: str) -> None:
+        actions: list[Any] = [{"add": {"index": new, "alias": alias}}]
+        actions += [{"remove": {"index": old, "alias": alias}}] if old else []
+        assert call(engine_url, "POST", "/_aliases", {"actions": actions}).status == 200
+
+    switch("", behind.index)
+    try:
+        body = {"query": {"match": {"anyway": "creature"}}, "rescore": ours()}
+        assert search(behind.gateway, alias, body).json()["ttc"]["applied"] is True
+        switch(behind.index, index_name)
+        plain = search(engine_url, alias, {"query": body["query"]})
+        sections = [ours(), ours("rgs", params={"reranker": "dense"}), ours(passages=2), ours("maxsim")]
+        for rescore in [*sections, [ours(), ours("dense")]]:
+            reply = search(behind.gateway, alias, body | {"rescore": rescore})
+            assert (reply.status, reply.ids, reply.scores) == (200, plain.ids, plain.scores), reply.body
+            assert reply.json()["ttc"]["applied"] is False
+            assert "es-ttc" in reply.json()["ttc"]["reason"]
+        failing = search(behind.gateway, alias, body | {"rescore": ours(on_error="fail")})
+        assert (failing.status, failing.json()["error"]["type"]) == (400, "ttc_missing_feature_exception")
+        malformed = search(behind.gateway, alias, body | {"rescore": ours(metod="x")})
+        assert (malformed.status, malformed.json()["error"]["type"]) == (400, "illegal_argument_exception")
+    finally:
+        call(engine_url, "DELETE", f"/*/_alias/{alias}")
+
+
+def test_an_encoder_that_is_loading_leaves_the_first_pass(
+    engine_url: str, index_name: str, behind: Behind, encoder: Encoder
+) -> None:
+    go = threading.Event()
+
+    class Slow(Wrapped):
+        @property
+        def identity(self) -> EncoderIdentity:
+            return replace(self.encoder.identity, model="slow")
+
+    def load(name: str, _folder: Path) -> Encoder:
+        if name != "slow":
+            return encoder
+        go.wait(60)
+        return Slow(encoder)
+
+    options = GatewaySettings(engine=engine_url, port=0, default_timeout_ms=300, encoders=("slow",))
+    with running_gateway(options, load=load) as gateway:
+        make_index(engine_url, index_name, Slow(encoder))
+        try:
+            plain = search(engine_url, index_name, {"query": EVERYTHING})
+            reply = search(gateway, index_name, {"query": EVERYTHING, "rescore": ours()})
+            assert (reply.status, reply.ids, reply.json()["ttc"]["applied"]) == (200, plain.ids, False)
+            failing = search(gateway, index_name, {"query": EVERYTHING, "rescore": ours(on_error="fail")})
+            assert failing.status == 503
+        finally:
+            go.set()
 
 
 @pytest.mark.parametrize(
@@ -377,9 +492,9 @@ def test_a_body_that_cannot_be_read_is_the_engines_to_refuse(behind: Behind, raw
     assert reply.json()["error"]["root_cause"]
 
 
-def test_an_index_without_features_is_refused_with_the_fix(engine_url: str, index_name: str, behind: Behind) -> None:
+def test_an_index_without_features_is_told_with_the_fix(engine_url: str, index_name: str, behind: Behind) -> None:
     call(engine_url, "PUT", f"/{index_name}/_doc/1?refresh=true", {"anyway": "creature"})
-    reply = search(behind.gateway, index_name, {"query": EVERYTHING, "rescore": ours()})
+    reply = search(behind.gateway, index_name, {"query": EVERYTHING, "rescore": ours(on_error="fail")})
     assert reply.status == 400
     assert reply.json()["error"]["type"] == "ttc_missing_feature_exception"
     assert index_name in reply.reason
@@ -417,14 +532,14 @@ def test_another_encoder_is_refused_and_so_are_two_in_one_window(
     mappings = call(engine_url, "GET", f"/{behind.index}/_mapping").json()[behind.index]["mappings"]
     call(engine_url, "PUT", f"/{index_name}", {"mappings": mappings, "settings": _knn(behind)})
     assert call(engine_url, "PUT", f"/{index_name}/_doc/1?refresh=true", foreign).status == 201
-    alone = search(behind.gateway, index_name, {"query": EVERYTHING, "rescore": ours()})
+    alone = search(behind.gateway, index_name, {"query": EVERYTHING, "rescore": ours(on_error="fail")})
     assert alone.status == 400
     assert alone.json()["error"]["type"] == "ttc_encoder_mismatch_exception"
     for word in ("other-model@1/2x3", behind.spec.encoder.key, index_name, "es-ttc serve --encoder other-model"):
         assert word in alone.reason
     both = search(behind.gateway, f"{index_name},{behind.index}", {"query": EVERYTHING, "rescore": ours()})
-    assert both.status == 400
-    assert "two encoders" in both.reason
+    assert (both.status, both.json()["ttc"]["applied"]) == (200, False)
+    assert "two encoders" in both.json()["ttc"]["reason"]
 
 
 def _knn(behind: Behind) -> dict[str, Any]:

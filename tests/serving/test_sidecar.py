@@ -154,7 +154,7 @@ def test_a_method_without_features_needs_no_hash(alone: str) -> None:
         ({"deadline_ms": 0}, 400, "ttc_protocol_exception", "[frame.deadline_ms]"),
         ({"block": 1.5}, 400, "ttc_protocol_exception", "[frame.block]"),
         ({"features": {"a": {"ttc.tokens": "text"}}}, 400, "ttc_protocol_exception", "[frame.features]"),
-        ({"ttc": {"method": "spectrl"}}, 400, "illegal_argument_exception", "[ttc.query_text] is missing"),
+        ({"ttc": {"method": "spectrl"}}, 400, "ttc_missing_text_exception", "[ttc.query_text] is missing"),
         ({"ttc": {"method": "spectrl", "query_text": "x"}}, 400, "illegal_argument_exception", "[spectral]"),
         ({"ttc": {"metod": "dense", "query_text": "x"}}, 400, "illegal_argument_exception", "[method]"),
         ({"ttc": {"method": "rgs", "query_text": "x"}}, 400, "illegal_argument_exception", "through the gateway"),
@@ -182,7 +182,7 @@ def test_documents_are_checked(alone: str) -> None:
     assert (status, kind) == (400, "illegal_argument_exception")
     assert "at most [100]" in words
     two = [good, good | {"encoder": "other"}]
-    assert reason(ask(alone, frame_of(two)))[:2] == (400, "ttc_encoder_mismatch_exception")
+    assert reason(ask(alone, frame_of(two)))[:2] == (503, "ttc_pending_features_exception")
     nested = frame_of([good | {"hash": "a-nested"}]) | {"features": {"a-nested": {}}}
     status, _, words = reason(ask(alone, nested))
     assert status == 502

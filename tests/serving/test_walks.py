@@ -469,7 +469,7 @@ def test_a_missing_graph_is_told_and_a_half_built_one_leaves_the_first_pass_rera
     make_index(walking.engine, index_name, encoder)
     for method in ("rgs", "gar", "slidegar"):
         section = {"method": method, "params": {"reranker": "judge"}}
-        body = {"query": TROUT, "rescore": {"ttc": section}}
+        body = {"query": TROUT, "rescore": {"ttc": {**section, "on_error": "fail"}}}
         lacking = call(walking.gateway, "POST", f"/{index_name}/_search", body)
         assert lacking.status == 400, lacking.body
         assert lacking.json()["error"]["type"] == "ttc_missing_feature_exception"

@@ -353,6 +353,7 @@ def encode_items(
         encoder: Encodes them.
     """
     items: list[FeatureWrite] = []
+    texts: dict[Any, dict[str, Any]] = {}
     changed: list[tuple[DocumentVersion, FeatureVersion | None, str, tuple[Span, ...], str]] = []
     for version, mark, document in documents:
         try:
@@ -362,15 +363,16 @@ def encode_items(
             continue
         digest = content_hash(text, spans, spec)
         if mark is not None and mark.hash == digest and mark.encoder == spec.encoder.key:
-            items.append(FeatureWrite(version, mark, WriteKind.RENEWAL, {}))
+            items.append(FeatureWrite(version, mark, WriteKind.RENEWAL, {}, document))
         else:
             changed.append((version, mark, text, spans, digest))
+            texts[version.key] = document
     done, refused = encode_apart([(text, spans) for _, _, text, spans, _ in changed], spec, encoder)
     for part, encoded in done:
         some = changed[part.start : part.stop]
         features = features_of(encoded, [spans for *_, spans, _ in some], [digest for *_, digest in some], spec)
         items += [
-            FeatureWrite(version, mark, WriteKind.FEATURES, feature_fields(own, spec))
+            FeatureWrite(version, mark, WriteKind.FEATURES, feature_fields(own, spec), texts[version.key])
             for (version, mark, *_), own in zip(some, features, strict=True)
         ]
     items += [_failure(changed[position][0], changed[position][1], str(error)) for position, error in refused]

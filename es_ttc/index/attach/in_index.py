@@ -7,6 +7,7 @@ uses stale features. A final ingest pipeline marks written documents as pending.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from es_ttc.common.exact_numbers import exact_numbers_in
@@ -37,7 +38,8 @@ FINAL_PIPELINE = "index.final_pipeline"
 NO_PIPELINE = "_none"
 _PREFIX = "ttc-stamp-"
 _MARKS = (VERSION, HASH, ENCODER, STATE)
-_NOT_FEATURES = frozenset({"version", "stamp", KEY.partition(".")[2]})
+STAMP = "stamp"
+_NOT_FEATURES = frozenset({"version", STAMP, KEY.partition(".")[2]})
 _SOURCES_AT_ONCE = 50
 _SETTLING_SECONDS = 0.5
 """Longer than the time between the last check of a mapping and its update."""
@@ -176,6 +178,44 @@ def stamping_pipeline(spec: IndexSpec, former: str, key: str = "") -> dict[str, 
     }
 
 
+def stamp_of(texts: Mapping[str, Any], fields: Sequence[str]) -> str | None:
+    """Return the stamp that the pipeline gives to text fields; None where Java may write a value in another way."""
+    try:
+        text = "".join(f"{name}={_java(_at(texts, name))};" for name in fields)
+        return sha256(text.encode()).hexdigest()
+    except ValueError:
+        return None
+
+
+def _at(value: Mapping[str, Any], path: str) -> Any:
+    if path in value:
+        return value[path]
+    head, dot, rest = path.partition(".")
+    inner = value.get(head)
+    return _at(inner, rest) if dot and isinstance(inner, Mapping) else None
+
+
+def _java(value: Any) -> str:
+    """Return a JSON value as Java concatenates it to a string.
+
+    Raises:
+        ValueError: Java may write it in another way.
+    """
+    match value:
+        case str():
+            return value
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case list():
+            return f"[{', '.join(map(_java, value))}]"
+        case _:
+            raise ValueError(value)
+
+
 def _key(source: Index) -> str:
     options = WriteOptions.of(source.mapping)
     return "" if options is None else options.key
@@ -301,4 +341,7 @@ class InIndexTarget:
         if item.kind is not WriteKind.RENEWAL:
             # An update merges objects: fields that are not written again must be emptied.
             fields |= {name: item.fields.get(name) for name in self._fields - _NOT_FEATURES}
+        if item.kind is not WriteKind.FAILURE and STAMP in self._fields:
+            stamp = stamp_of(item.texts, self.spec.text_fields)
+            fields |= {} if stamp is None else {STAMP: stamp}
         return bulk_line({"update": action}), bulk_line({"doc": {ROOT: fields}, "detect_noop": False})

@@ -67,12 +67,14 @@ class FeatureWrite:
         mark: The state in the target before the write.
         kind: The kind of the write.
         fields: The fields below ``ttc``, without marks.
+        texts: The text fields that they were made from.
     """
 
     version: DocumentVersion
     mark: FeatureVersion | None
     kind: WriteKind
     fields: Fields
+    texts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

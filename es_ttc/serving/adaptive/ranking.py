@@ -44,6 +44,7 @@ from es_ttc.serving.rescore.collapse import groups_of
 from es_ttc.serving.rescore.page import set_max_score, shortest, shown_hit
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.response import RescoredResponse
+from es_ttc.serving.rescore.window import cut_first_pass
 from es_ttc.serving.search.fallback import ScoringError, budget_ms, fell_back
 from es_ttc.serving.search.response import add_took
 
@@ -115,7 +116,7 @@ class AdaptiveReranking:
             calls = self.rerankers.named(params.reranker)
             require_suited(strategy.name, params, gives_scores=isinstance(calls, PointwiseCalls))
         begun = None
-        if method is not None and plan.page.fetch and encode:
+        if method is not None and plan.page.fetch and encode and plan.problem is None:
             begun = self.scorer.begin_encoding(method, plan.texts)
         return AdaptiveRescoring(self, plan, strategy, params, method, begun, started)
 
@@ -153,12 +154,25 @@ class AdaptiveRescoring:
         """Put the engine's response into the order of the strategy, in place; see :meth:`WindowRescoring.rank`.
 
         Raises:
-            InvalidRequest: The index lacks what the reranker needs.
+            InvalidRequest: The request is malformed.
             EsTtcError: The reranker failed, and the request says ``on_error: fail``.
         """
         plan, metrics = self.plan, self.services.metrics
         timings, began = Timings(first_pass=first_pass_ms), time.perf_counter()
         hits = response["hits"]["hits"]
+        if plan.problem is not None:
+            own = None if plan.collapse is None else groups_of(hits, plan.collapse.field)
+            window = cut_first_pass(response, plan, own)
+            response["ttc"] = {
+                "method": self.strategy.name,
+                "applied": False,
+                "window": min(len(hits), plan.page.asked),
+                "scored": 0,
+                "reason": str(plan.problem),
+                "took": timings.as_dict(),
+            }
+            fell_back(metrics, "first pass answered", self.strategy.name, plan.problem)
+            return RescoredResponse(False, window)
         result = await self._reranked(hits, caller, timings, spent)
         reason = next((error for error in result.failures if isinstance(error, InvalidRequest)), None)
         if reason is not None:

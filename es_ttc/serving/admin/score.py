@@ -12,20 +12,20 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
-from es_ttc.errors import DeadlineExceeded, InvalidRequest
+from es_ttc.errors import DeadlineExceeded, EncoderMismatch, InvalidRequest, MissingFeature, MissingText
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import registry
 from es_ttc.serving.admin.endpoint_runner import EndpointRunner
 from es_ttc.serving.admin.frames import PROTOCOL_VERSION, read_frame, require_token
 from es_ttc.serving.features import skip_reasons
-from es_ttc.serving.features.keys import DocumentKey
-from es_ttc.serving.features.scores import Method, ScoringRequest, SuppliedDocuments, Timings, WindowScores
+from es_ttc.serving.features.keys import DocumentKey, is_mark
+from es_ttc.serving.features.scores import Method, NoFeatures, ScoringRequest, SuppliedDocuments, Timings, WindowScores
 from es_ttc.serving.features.store import MissingFeatures
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.rescore.page import ranking_of
-from es_ttc.serving.search.section import DEFAULT_METHOD, Section, parse_section
+from es_ttc.serving.search.section import DEFAULT_METHOD, Section, parse_section, texts_in
 
 _KIND = "score"
 _MOST_MS = 3_600_000
@@ -114,6 +114,8 @@ class SidecarService:
                 begun = self._scorer.begin_encoding(method, texts)
                 scoring = ScoringRequest(method, texts, begun, self._caller, timings)
                 scored = await self._scorer.score_sent(documents, scoring)
+        except (MissingFeature, EncoderMismatch) as problem:
+            raise NoFeatures(str(problem)) from problem  # for which the plugin answers the first pass
         except TimeoutError:
             raise DeadlineExceeded(f"scoring took longer than its budget of {frame.deadline_ms:.0f} ms") from None
         for stage, ms in timings.as_dict().items():
@@ -126,16 +128,17 @@ class SidecarService:
 
 
 def _texts(section: Section) -> tuple[str, ...]:
-    if section.query_texts is not None:
-        return section.query_texts
-    if section.query_text is None:
-        raise InvalidRequest("[ttc.query_text] is missing: inside the engine the text must be given here")
-    return (section.query_text,)
+    texts = texts_in(section)
+    if not texts:
+        raise MissingText("[ttc.query_text] is missing: inside the engine the text must be given here")
+    return texts
 
 
 def _sent(frame: ScoreRequest) -> SuppliedDocuments:
     keys = [
-        None if one.hash is None or one.encoder is None else DocumentKey(one.index, one.encoder, one.hash)
+        None
+        if one.hash is None or one.encoder is None or not is_mark(one.hash, one.encoder)
+        else DocumentKey(one.index, one.encoder, one.hash)
         for one in frame.documents
     ]
     return SuppliedDocuments(keys, np.array([one.score for one in frame.documents], dtype=np.float32), frame.features)

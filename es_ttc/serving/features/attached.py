@@ -23,7 +23,7 @@ from es_ttc.index.mappings.queries import MOST_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, HASH, STATE, IndexSpec
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
 from es_ttc.serving.features.keys import SEQ_NO as SEQ_NO_OF_HITS
-from es_ttc.serving.features.keys import DocumentKey, document_keys, single_values
+from es_ttc.serving.features.keys import DocumentKey, document_keys, is_mark, single_values
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
@@ -322,7 +322,7 @@ def mark_of(hit: Mapping[str, Any]) -> tuple[Identity, Mark] | None:
     if any(len(value) != 1 for value in values):
         return None
     (state,), (identifier,), *mark = values
-    if state != READY:
+    if state != READY or not is_mark(fields[HASH][0], fields[ENCODER][0]):
         return None
     return (identifier, fields.get(ROUTING, [None])[0]), Mark(hit["_index"], *(value for (value,) in mark))
 
@@ -363,9 +363,9 @@ class OwnKeys(NamedTuple):
     """The keys of features that are stored in the documents themselves.
 
     Attributes:
-        keys: For each hit the key of its own features; None if it has none, or several hashes or encoders.
+        keys: For each hit the key of its own features; None if it has none, or ambiguous marks.
         without: Places of hits without features.
-        ambiguous: Places of hits with several hashes or encoders.
+        ambiguous: Places of hits with several hashes or encoders, or with control characters in them.
         changed: Places of hits that were written again after their features were stored.
     """
 
@@ -388,7 +388,7 @@ def own_keys(hits: Sequence[Mapping[str, Any]]) -> OwnKeys:
         if not encoders or not hashes:
             own.without.append(place)
             add(None)
-        elif len(encoders) > 1 or len(hashes) > 1:
+        elif len(encoders) > 1 or len(hashes) > 1 or not is_mark(hashes[0], encoders[0]):
             own.ambiguous.append(place)
             add(None)
         else:
@@ -403,7 +403,7 @@ def _with_single_values(hits: Sequence[Mapping[str, Any]]) -> tuple[list[str], l
     encoders, hashes = single_values(hits, ENCODER), single_values(hits, HASH)
     if encoders is None or hashes is None or any([VERSION in hit["fields"] for hit in hits]):  # noqa: C419 - faster
         return None
-    return encoders, hashes
+    return (encoders, hashes) if is_mark("".join(hashes), "".join(set(encoders))) else None
 
 
 def own_key(hit: Mapping[str, Any]) -> DocumentKey | None:

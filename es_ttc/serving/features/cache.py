@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import orjson
+
 from es_ttc.common.caches import LruCache, WatchedCache
 from es_ttc.index.mappings.readers import ReadFeature, unpack_feature
 from es_ttc.rescorers.base import Feature
@@ -219,7 +221,10 @@ class SharedFeatureCache:
 
     def _learn(self, records: "list[Record]") -> None:
         for record in records:
-            document, feature = _decoded_key(record.key)
+            key = _decoded_key(record.key)
+            if key is None:  # the others are as good as without it
+                continue
+            document, feature = key
             self._records.setdefault(document, {})[feature] = record
             self._by_segment[record.segment].append((document, feature))
 
@@ -302,9 +307,15 @@ def _read(feature: Feature, record: "Record") -> ReadFeature:
 
 
 def _encoded(document: DocumentKey, feature: Feature) -> bytes:
-    return "\0".join((document.index, document.encoder, document.hash, "side" * document.side, feature)).encode()
+    """Return the key of a record; JSON, because documents' own marks may contain any character."""
+    return orjson.dumps([*document, feature])
 
 
-def _decoded_key(key: bytes) -> tuple[DocumentKey, Feature]:
-    index, encoder, content, side, feature = key.decode().split("\0")
-    return DocumentKey(index, encoder, content, side=bool(side)), Feature(feature)
+def _decoded_key(key: bytes) -> tuple[DocumentKey, Feature] | None:
+    """Return what a record is about; None if its key is not one of this release's."""
+    try:
+        *marks, side, feature = orjson.loads(key)
+        index, encoder, content = map(str, marks)
+        return DocumentKey(index, encoder, content, side=bool(side)), Feature(feature)
+    except (ValueError, TypeError):
+        return None

@@ -116,6 +116,11 @@ def document_keys(indices: Iterable[str], encoders: Iterable[str], hashes: Itera
     return [*map(tuple.__new__, repeat(DocumentKey), parts)]
 
 
+def is_mark(content: str, encoder: str) -> bool:
+    """Return whether a content hash and an encoder's name are free of control characters, as es-ttc writes them."""
+    return content.isprintable() and encoder.isprintable()
+
+
 def dims_of(encoder: str) -> int | None:
     """Return the dimensions in an encoder's identity, or None."""
     found = _DIMS_IN_IDENTITY.search(encoder)

@@ -41,6 +41,9 @@ _NATIVE: Mapping[Product, tuple[str, ...]] = {
     "opensearch": ("boost",),
 }
 
+_ALTERNATIVES = frozenset({"should", "queries", "retrievers"})
+"""Keys of the parts of compound queries and retrievers of which one is enough for a document to match."""
+
 
 @dataclass(frozen=True, slots=True)
 class KnnClause:
@@ -52,8 +55,8 @@ class KnnClause:
         syntax: The product whose syntax it has.
         field: The vector field.
         given: The caller's keys and values, unchanged.
-        texts: The query's texts; none if it contains a vector.
-        vector: ``(d,)`` the caller's vector at unit length; None if it contains texts.
+        texts: The query's texts; none if it contains a vector, or a section and an empty text.
+        vector: ``(d,)`` the caller's vector at unit length, or None.
         section: Its ``ttc`` section; None if it has only a text.
     """
 
@@ -85,6 +88,12 @@ class KnnClause:
     def num_candidates(self) -> int | None:
         """The number of vectors that an approximate search considers on each shard; None for the engine's default."""
         return self.given.get("num_candidates")
+
+    def is_optional(self, body: Mapping[str, Any]) -> bool:
+        """Return whether its search finds documents without it too."""
+        if self.hook == "top":
+            return bool(body.get("query")) or (isinstance(body.get("knn"), list) and len(body["knn"]) > 1)
+        return not _ALTERNATIVES.isdisjoint(self.place)
 
     @property
     def filters(self) -> list[Any]:
@@ -298,7 +307,7 @@ def _texts_or_vector(
     key = _VECTOR_KEY[syntax]
     texts: list[tuple[str, ...]] = []
     if TEXT in given:
-        if not isinstance(given[TEXT], str) or not given[TEXT].strip():
+        if not isinstance(given[TEXT], str) or (section is None and not given[TEXT].strip()):
             raise InvalidRequest(f"[{where}.{TEXT}] must be a text that is not empty, got {shown(given[TEXT])}")
         texts.append((given[TEXT],))
     if section is not None and section.query_text is not None:
@@ -311,7 +320,7 @@ def _texts_or_vector(
         if texts and other in given:
             raise InvalidRequest(f"[{where}] gives both [{TEXT}] and [{other}]: keep one of them")
     if texts:
-        return texts[0], None
+        return tuple(text for text in texts[0] if text.strip()), None
     if key not in given:
         raise InvalidRequest(f"[{where}.{TEXT}] is missing: give the query's text, or its vector in [{key}]")
     return (), _unit(given[key], f"{where}.{key}")

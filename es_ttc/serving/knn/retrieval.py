@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from es_ttc.engine.versions import Product
-from es_ttc.errors import DeadlineExceeded, EngineError, EsTtcError, InvalidRequest, MissingFeature
+from es_ttc.errors import DeadlineExceeded, EngineError, EsTtcError, InvalidRequest, MissingFeature, MissingText
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import POOLED, VECTOR
 from es_ttc.rescorers.base import Feature, Params, Query
@@ -155,8 +155,17 @@ class RetrievalService:
                     return await self._result(request, method, product, client)
                 except SideIndexReplaced:
                     return await self._result(request, method, product, client, again=True)
-            except EsTtcError as error:
+            except (InvalidRequest, EngineError) as error:
                 return error
+            except EsTtcError as error:
+                section = request.clause.section
+                if method is None or section is None or section.on_error == "fail":
+                    return error
+                if not request.clause.is_optional(request.body):
+                    return error
+                fell_back(self._metrics, "search without kNN answered", method.retriever.name, error)
+                summary = retrieval_summary(method, {"reason": str(error)}, "", RetrievalTimings(), applied=False)
+                return RetrievalResult(request.clause, {"match_none": {}}, summary, applied=False)
 
     async def _result(
         self,
@@ -203,7 +212,7 @@ class RetrievalService:
             if clause.section is not None and clause.section.on_error == "fail":
                 raise outcome
             if indices.sides:  # the engine's own kNN does not search side indices
-                if clause.hook != "top" or not request.body.get("query"):
+                if not clause.is_optional(request.body):
                     raise outcome
                 native = {"match_none": {}}
             fell_back(self._metrics, "native kNN answered", method.retriever.name, outcome)
@@ -295,6 +304,8 @@ class RetrievalService:
             MissingFeature: The index has no such vectors, or kNN cannot search them.
         """
         clause = request.clause
+        if clause.vector is None and not clause.texts:
+            raise MissingText("[query_text] is empty: the query has no text to search by")
         tokens = method is not None and Feature.QUERY_TOKENS in method.retriever.needs(method.params)
         begun = (
             self._services.encoders.begin(clause.texts, tokens=tokens) if clause.texts and request.accepted else None
@@ -322,7 +333,7 @@ class RetrievalService:
         timings.encode = encoded.seconds * 1000
         empty = [text for text, row in zip(clause.texts, encoded.query.vectors, strict=True) if not row.any()]
         if empty:
-            raise InvalidRequest(f"[query_text] {empty[0]!r} holds nothing that the encoder can read: its vector is 0")
+            raise MissingText(f"[query_text] {empty[0]!r} holds nothing that the encoder can read: its vector is 0")
         return indices, encoded.query
 
     async def _require_fields(

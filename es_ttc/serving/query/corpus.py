@@ -13,7 +13,7 @@ from es_ttc.enrichment.proposals.document_frequency import (
     field_frequencies,
 )
 from es_ttc.enrichment.proposals.phrases import Tokens, analyse
-from es_ttc.errors import EngineError, InvalidRequest, MissingFeature
+from es_ttc.errors import EngineError, MissingFeature
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.spec import ENRICHMENT
 from es_ttc.llm import JsonSchema, Prompt
@@ -169,8 +169,8 @@ class CorpusQuestions:
 
         Raises:
             EngineError: The engine returned an error: no such index, no right to read it.
-            InvalidRequest: No text field is named, and the mappings name none; or none of those named exists.
-            MissingFeature: No index has the field of enrichment.
+            MissingFeature: No text field is named, and the mappings name none; or none of those named exists; or no
+                index has the field of enrichment.
         """
         existing = await self._existing([ENRICHMENT, *(name.partition("^")[0] for name in named)])
         has_enrichment = ENRICHMENT in existing and enrichment is not False
@@ -182,7 +182,7 @@ class CorpusQuestions:
         if not named:
             return Fields(await self._own_text_fields(method), has_enrichment)
         if self.target and not existing - {ENRICHMENT}:
-            raise InvalidRequest(
+            raise MissingFeature(
                 f"none of [params.text_fields] is a field of index [{self.target}]: {', '.join(named)}"
             )
         return Fields(tuple(named), has_enrichment)
@@ -199,7 +199,7 @@ class CorpusQuestions:
         async for fields in meta_of(self._upstream, self.target or "*", "text_fields", self._caller):
             if fields:
                 return tuple(dict.fromkeys(name for names in fields for name in names))
-        raise InvalidRequest(
+        raise MissingFeature(
             f"method [{method}] does not know which fields of index [{self.target}] hold text: name them in "
             '[params.text_fields], e.g. ["title^2", "text"]'
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.common.caches import ExpiringCache
-from es_ttc.errors import EsTtcError, InvalidRequest
+from es_ttc.errors import ConfigurationError, EsTtcError, InvalidRequest, MissingFeature, MissingText
 from es_ttc.rescorers.base import Params
 from es_ttc.rewriters import registry
 from es_ttc.rewriters.base import Expansion, Fields, Rewriter
@@ -30,6 +30,8 @@ from es_ttc.serving.tracing import span
 _FRESH_SECONDS = 300.0
 """Time for which fields and document frequencies are cached; the model's answers are kept while there is room."""
 _MAX_CACHED = 20_000
+_ALL_FIELDS = ("*",)
+"""The fields of the plain query where no text fields are known: the engines search all that hold text."""
 _NOT_RIGHTS = frozenset(
     {b"user-agent", b"x-opaque-id", b"x-request-id", b"traceparent", b"tracestate", b"x-elastic-client-meta"}
 )
@@ -110,23 +112,32 @@ class RewriteService:
         """Return the native query for a `ttc` query.
 
         Raises:
-            InvalidRequest: The method is unknown, its parameters are invalid, the index lacks a required field, or the
-                method needs a model and there is none.
+            InvalidRequest: The method is unknown, or its parameters are invalid.
             EngineError: The engine returned an error.
             EsTtcError: Rewriting failed, and the request says ``on_error: fail``.
         """
         section = question.clause.section
         rewriter = registry.load(section.method)
         params = registry.parse_params(rewriter, section.params)
-        if rewriter.asks_model:
-            self._model.require(rewriter.name)
         began = time.perf_counter()
         context = self._context_key(question)
         engine = CorpusQuestions(self._upstream, question.caller, _shared(question.body), question.shards)
-        fields = await self._searched(engine, context, rewriter, params)
-        corpus = CallerCorpus(engine, self._model, self._prompts, fields)
-        with span("rewrite"):
-            outcome = await self._expanded(question, rewriter, params, corpus, context)
+        fields = Fields(tuple(rewriter.fields(params)) or _ALL_FIELDS)
+        outcome: tuple[Expansion, bool] | EsTtcError
+        try:
+            if rewriter.asks_model:
+                self._model.require(rewriter.name)
+            if not question.clause.text.strip():
+                raise MissingText(f"[{KEY}.query_text] is empty: the query has no text to rewrite")
+            fields = await self._searched(engine, context, rewriter, params)
+        except (MissingFeature, MissingText, ConfigurationError) as problem:
+            if section.on_error == "fail":
+                raise
+            outcome = problem
+        else:
+            corpus = CallerCorpus(engine, self._model, self._prompts, fields)
+            with span("rewrite"):
+                outcome = await self._expanded(question, rewriter, params, corpus, context)
         ms = (time.perf_counter() - began) * 1000
         self._metrics.stage_seconds.labels("rewrite").observe(ms / 1000)
         summary: dict[str, Any] = {"method": rewriter.name, "applied": not isinstance(outcome, EsTtcError)}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import orjson
 
 from es_ttc.common.caches import LruCache
-from es_ttc.errors import InvalidRequest, LlmError, TooManyRequests
+from es_ttc.errors import ConfigurationError, LlmError, TooManyRequests
 from es_ttc.llm import JsonSchema, LlmClient
 from es_ttc.serving.logs import log
 from es_ttc.settings import LlmSettings
@@ -67,10 +67,10 @@ class SharedModel:
         """Raise an error if a method needs a model and none is configured.
 
         Raises:
-            InvalidRequest: There is none.
+            ConfigurationError: There is none.
         """
         if self._client is None:
-            raise InvalidRequest(
+            raise ConfigurationError(
                 f"method [{method}] asks a language model, and this gateway has none: start it with ES_TTC_LLM_URL "
                 "(llm_url) set to an OpenAI-compatible endpoint"
             )

@@ -68,10 +68,15 @@ class Cascade:
         """Put the response in the order of the items up to the first one that needs complete hits; see `rest`.
 
         Raises:
-            InvalidRequest: The index lacks a feature that a method needs, or has another encoder.
+            InvalidRequest: The request is malformed.
             EsTtcError: An item failed, and says ``on_error: fail``.
         """
         return await _Run(self, response, caller).begin(first_pass_ms)
+
+
+def items_of(ranking: "Item | Cascade") -> Sequence[Item]:
+    """Return the items of a ranking, in order."""
+    return ranking.items if isinstance(ranking, Cascade) else (ranking,)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from es_ttc.errors import EncoderError, EsTtcError, InvalidRequest
+from es_ttc.errors import EncoderError, EsTtcError, MissingFeature
 from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
 from es_ttc.rescorers.evidence_map import evidence_map
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams
@@ -129,7 +129,6 @@ class PageEvidence:
             started: `time.perf_counter` when the request arrived.
 
         Raises:
-            InvalidRequest: The index lacks token vectors or their places in the text.
             EsTtcError: Passages cannot be had, and the request says ``on_error: fail``.
         """
         hits: list[dict[str, Any]] = response["hits"]["hits"]
@@ -177,7 +176,7 @@ class PageEvidence:
         encoded = {name for detail in details if detail is not None for name in detail.fields}
         unknown = [highlight.field for highlight in plan.highlights if highlight.field not in encoded]
         if unknown:
-            raise InvalidRequest(
+            raise MissingFeature(
                 f"[highlight.fields] names [{unknown[0]}], which has no token vectors: the page's documents have them "
                 f"of [{', '.join(sorted(encoded))}]"
             )
@@ -202,6 +201,8 @@ class PageEvidence:
         self, hits: Sequence[dict[str, Any]], plan: SearchPlan, caller: Caller, rescorer: Rescorer[Any], params: Params
     ) -> list[_HitDetail | None]:
         """Return what a method shows about each hit; None for one without features of its present text."""
+        if plan.problem is not None:
+            raise plan.problem
         method = Method(rescorer, params, detail=True)
         scored = await self._scorer.score(hits, ScoringRequest(method, plan.texts, None, caller, Timings()))
         position = {place: number for place, number in scored.positions().items() if place not in scored.stale}

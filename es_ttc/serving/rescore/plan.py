@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from es_ttc.common.validation import shown, unknown_field
-from es_ttc.errors import InvalidRequest
+from es_ttc.errors import EsTtcError, InvalidRequest, MissingText
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.strategies import STRATEGIES
@@ -21,7 +21,15 @@ from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.rescore.highlights import Highlight, take_highlights
 from es_ttc.serving.search.query_text import texts_of
-from es_ttc.serving.search.section import DEFAULT_METHOD, KEY, Candidates, Section, milliseconds, parse_section
+from es_ttc.serving.search.section import (
+    DEFAULT_METHOD,
+    KEY,
+    Candidates,
+    Section,
+    milliseconds,
+    parse_section,
+    texts_in,
+)
 from es_ttc.serving.search.values import body_integer, boolean, url_integer
 
 DEFAULT_WINDOW = 100
@@ -105,6 +113,7 @@ class SearchPlan:
         highlights: Fields of `highlight` whose fragments are passages.
         numbers: Numeric fields of documents that the methods read.
         later: The plans of the items that follow, in order; their pages are their windows.
+        problem: Why the section cannot be applied, known before the first pass; the first pass is answered.
     """
 
     section: Section
@@ -121,6 +130,7 @@ class SearchPlan:
     highlights: tuple[Highlight, ...] = ()
     numbers: tuple[str, ...] = ()
     later: "tuple[SearchPlan, ...]" = ()
+    problem: EsTtcError | None = None
 
     @property
     def reads_passages(self) -> bool:
@@ -134,7 +144,7 @@ class SearchPlan:
 
     def reading(self, fields: Sequence[str]) -> "SearchPlan":
         """Return the plan of a search whose hits contain the doc values of further fields."""
-        if not fields:
+        if not fields or self.problem is not None:
             return self
         patterns = _doc_value_patterns(self.body, dict(self.params))
         missing = tuple(name for name in fields if not any(fnmatchcase(name, pattern) for pattern in patterns))
@@ -183,7 +193,7 @@ def plan_search(
     page = plan_page(_ranks("from", url, rest, 0), _ranks("size", url, rest, DEFAULT_SIZE), item, max_window)
     if collapse is not None:
         page = replace(page, fetch=min(page.block, page.fetch))  # the groups beyond it are the engine's
-    texts = _query_texts(section, rest, url)
+    texts, problem = _query_texts(section, rest, url)
     limits.check_query(texts)
     highlights = take_highlights(rest)
     hide_ids = _take_none_fields(rest, url)
@@ -205,6 +215,7 @@ def plan_search(
         explain=bool(boolean(url.get("explain", rest.get("explain", False)))),
         timeout_ms=own_timeout(rest, url),
         highlights=highlights,
+        problem=problem,
     )
     return replace(plan, later=_later_plans(plan, items[1:], limits))
 
@@ -228,7 +239,8 @@ def _later_plans(
                 f"[rescore.window_size] {asked} of [{KEY}] item {number} is greater than {before.page.asked}, that of "
                 "the item before it: each item reorders the first documents of the one before, so windows may not grow"
             )
-        texts = section.query_texts or (before.texts if section.query_text is None else (section.query_text,))
+        own = section.query_text is not None or section.query_texts is not None
+        texts, problem = _own_texts(section) if own else (before.texts, before.problem)
         kept = {"candidates": Candidates(knn=0), "timeout": section.timeout or before.section.timeout}
         size = asked if first.page.fetch else 0
         plans.append(
@@ -236,6 +248,7 @@ def _later_plans(
                 first,
                 section=section.model_copy(update=kept),
                 texts=texts,
+                problem=problem,
                 page=Page(0, size, asked, size, asked, asked),
                 collapse=None,
                 highlights=(),
@@ -379,11 +392,12 @@ def _ranks(name: str, url: Mapping[str, str], body: Mapping[str, Any], default: 
     return value
 
 
-def _query_texts(section: Section, body: Mapping[str, Any], url: Mapping[str, str]) -> tuple[str, ...]:
-    if section.query_texts is not None:
-        return section.query_texts
-    if section.query_text is not None:
-        return (section.query_text,)
+def _query_texts(
+    section: Section, body: Mapping[str, Any], url: Mapping[str, str]
+) -> tuple[tuple[str, ...], EsTtcError | None]:
+    """Return the query's texts; if there is not one set of them, none and why."""
+    if section.query_text is not None or section.query_texts is not None:
+        return _own_texts(section)
     try:
         found = list(dict.fromkeys(texts_of(body.get("query"))))
     except RecursionError:
@@ -392,8 +406,16 @@ def _query_texts(section: Section, body: Mapping[str, Any], url: Mapping[str, st
         found = [url["q"]]
     if len(found) != 1:
         why = f"holds {len(found)} different texts" if found else "has no text of its own"
-        raise InvalidRequest(f"[{KEY}.query_text] is missing and the query {why}: give the text in [{KEY}.query_text]")
-    return (found[0],)
+        return (), MissingText(
+            f"[{KEY}.query_text] is missing and the query {why}: give the text in [{KEY}.query_text]"
+        )
+    return (found[0],), None
+
+
+def _own_texts(section: Section) -> tuple[tuple[str, ...], EsTtcError | None]:
+    texts = texts_in(section)
+    name = "query_text" if section.query_texts is None else "query_texts"
+    return texts, None if texts else MissingText(f"[{KEY}.{name}] is empty: the query has no text to rank by")
 
 
 def _take_none_fields(body: dict[str, Any], url: dict[str, str]) -> bool:

@@ -10,7 +10,7 @@ from es_ttc.serving.adaptive.ranking import AdaptiveRescoring
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.keys import content_numbers, marks_of, with_contents
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.rescore.cascade import Cascade
+from es_ttc.serving.rescore.cascade import Cascade, items_of
 from es_ttc.serving.rescore.collapse import following, rest_of_page
 from es_ttc.serving.rescore.evidence import PageEvidence
 from es_ttc.serving.rescore.page import shortest, shown_hit
@@ -79,7 +79,7 @@ class RescoredSearch:
             ranked = await ranked.rest()
         self.applied = ranked.applied
         await self._add_groups(response, ranked)
-        for one in self._ranking.items if isinstance(self._ranking, Cascade) else (self._ranking,):
+        for one in items_of(self._ranking):
             await self._evidence.add(response, one.plan, one.method, self._caller, since=began, started=self._started)
         hide(response["hits"]["hits"], self._plan)
         return response

@@ -61,8 +61,9 @@ class WindowRescorers:
         params, tuned = self._tuned.parse(rescorer, plan.section.params)
         method = Method(rescorer, params, bool(plan.section.detail))
         plan = plan.reading(method.fields)
-        begun = self.scorer.begin_encoding(method, plan.texts) if plan.page.fetch and encode else None
-        count = candidates_of(plan, method)
+        possible = plan.problem is None
+        begun = self.scorer.begin_encoding(method, plan.texts) if plan.page.fetch and encode and possible else None
+        count = candidates_of(plan, method) if possible else 0
         candidates = self._nearest.begin(CandidateRequest(request, item, plan, count, method, begun)) if count else None
         budget = plan.section.timeout_ms or self._default_timeout_ms
         return WindowRescoring(self, plan, method, tuned, begun, candidates, budget, request.started)
@@ -112,19 +113,23 @@ class WindowRescoring:
             spent: The part of the time budget that earlier items of the list have used, in ms.
 
         Raises:
-            InvalidRequest: The index lacks a feature that the method needs, or has another encoder.
+            InvalidRequest: The request is malformed.
             EsTtcError: Scoring failed or was late, and the request says ``on_error: fail``.
         """
         plan, metrics = self.plan, self.rescorers.metrics
         timings, began = Timings(first_pass=first_pass_ms), time.perf_counter()
         hits = response["hits"]["hits"]
         groups = None if plan.collapse is None else groups_of(hits, plan.collapse.field)
-        outcome = await attempt(
-            self._scored(response["hits"]["hits"], caller, timings),
-            what="scoring",
-            method=plan.section.method,
-            budget_ms=budget_ms(max(0.0, self.budget - spent), plan.timeout_ms, self.started),
-        )
+        outcome: _ScoredWindow | EsTtcError
+        if plan.problem is not None:
+            outcome = plan.problem
+        else:
+            outcome = await attempt(
+                self._scored(hits, caller, timings),
+                what="scoring",
+                method=plan.section.method,
+                budget_ms=budget_ms(max(0.0, self.budget - spent), plan.timeout_ms, self.started),
+            )
         if isinstance(outcome, EsTtcError):
             if plan.section.on_error == "fail":
                 raise outcome

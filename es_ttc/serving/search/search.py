@@ -7,12 +7,13 @@ queries before the engine is asked; a section in `rescore` reorders what it answ
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from starlette.types import Send
 
-from es_ttc.errors import EsTtcError
+from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
 from es_ttc.serving.features.numbers import FieldsReader
@@ -34,7 +35,7 @@ from es_ttc.serving.query.rewriting import (
     parse_query,
     put_queries,
 )
-from es_ttc.serving.rescore.cascade import begin_cascade
+from es_ttc.serving.rescore.cascade import Cascade, begin_cascade, items_of
 from es_ttc.serving.rescore.evidence import PageEvidence
 from es_ttc.serving.rescore.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search, with_text
 from es_ttc.serving.rescore.rescored_search import RescoredSearch
@@ -245,10 +246,19 @@ class Searches:
                 return self._strategies.begin(one, request.started, encode=known)
             return self._rescorers.begin(request, item, one, encode=known)
 
-        ranking = begin_cascade(plan, begin) if plan.later else begin(plan)
-        plan, caller = ranking.plan, request.caller(item)
-        if plan.numbers and caller.pit is None:  # a point in time names no indices: the window is examined
-            await self._require_numbers(plan, caller)
+        def begin_all(whole: SearchPlan) -> WindowRescoring | AdaptiveRescoring | Cascade:
+            for one in (whole, *whole.later):
+                if one.problem is not None and one.section.on_error == "fail":
+                    raise one.problem
+            return begin_cascade(whole, begin) if whole.later else begin(whole)
+
+        ranking, caller = begin_all(plan), request.caller(item)
+        if ranking.plan.numbers and caller.pit is None:  # a point in time names no indices: the window is examined
+            try:
+                await self._require_numbers(ranking.plan, caller)
+            except MissingFeature as problem:
+                ranking = begin_all(_without_numbers(plan, items_of(ranking), problem))
+        plan = ranking.plan
         bare = (
             ranking.reads_bare_hits
             and not request.is_multi
@@ -315,6 +325,17 @@ class Searches:
             return await self._offload.run(size, rendered, response, "", pretty=pretty, keep_empty=False)
         keep_empty = await self._upstream.product() == "elasticsearch"
         return await self._offload.run(_LONG, rendered, response, filter_path, pretty=pretty, keep_empty=keep_empty)
+
+
+def _without_numbers(
+    plan: SearchPlan, items: Sequence[WindowRescoring | AdaptiveRescoring], problem: EsTtcError
+) -> SearchPlan:
+    """Return a plan in which the items that read numeric fields have a problem."""
+    first, *later = [
+        replace(one, problem=problem) if item.method is not None and item.method.fields else one
+        for one, item in zip((plan, *plan.later), items, strict=True)
+    ]
+    return replace(first, later=tuple(later))
 
 
 def _parsed(

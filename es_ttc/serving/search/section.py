@@ -98,15 +98,10 @@ class Section(BaseModel):
         "the stored token vectors. In `rescore` only.",
     )
 
-    @field_validator("query_text")
-    @classmethod
-    def _has_text(cls, text: str | None) -> str | None:
-        return None if text is None else _non_empty(text)
-
     @field_validator("query_texts")
     @classmethod
-    def _have_text(cls, texts: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return None if texts is None else tuple(map(_non_empty, texts))
+    def _without_empty(cls, texts: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if texts is None else tuple(text for text in texts if text.strip())
 
     @field_validator("detail", mode="before")
     @classmethod
@@ -193,7 +188,8 @@ def milliseconds(time: str) -> float:
     return value
 
 
-def _non_empty(text: str) -> str:
-    if not text.strip():
-        raise ValueError("must hold some text")
-    return text
+def texts_in(section: Section) -> tuple[str, ...]:
+    """Return a section's own texts, without empty ones."""
+    if section.query_texts is not None:
+        return section.query_texts
+    return (section.query_text,) if (section.query_text or "").strip() and section.query_text is not None else ()

@@ -8,11 +8,13 @@ from itertools import islice
 
 import orjson
 
+from es_ttc.serving.pool import Offload
 from es_ttc.serving.writes.allowance import Allowance
 from es_ttc.serving.writes.batches import Submitted
 from es_ttc.serving.writes.bulk_lines import BulkLines, Part
 from es_ttc.serving.writes.documents import Pending
-from es_ttc.serving.writes.followed_indices import FollowedIndex
+from es_ttc.serving.writes.followed_indices import FollowedIndex, PipelineIndex
+from es_ttc.serving.writes.malformed import isolated, malformed_in
 
 _MOST_AHEAD = 128
 _BYTES_AHEAD = 4 * 2**20
@@ -22,28 +24,15 @@ _MOST_NAMES = 32
 """Maximum number of names in the beginning of a body that are looked up."""
 _NAMES = re.compile(rb'"_index"\s*:\s*("[^"]*")')
 
-Follow = Callable[[str], Awaitable[FollowedIndex | None]]
-
-
-async def names_followed(beginning: bytes, path_index: str | None, follow: Follow) -> bool:
-    """Return whether the beginning of a body may write to a followed index.
-
-    The names are found without parsing, so that bulks to other indices are as fast as without this question. A key
-    ``_index`` inside a document counts too: such a body is read line by line, and its bytes are not changed.
-
-    Args:
-        beginning: The beginning of the body.
-        path_index: The index in the request's path.
-        follow: Returns the followed index of a name.
-    """
-    for name in names_in(beginning, path_index):
-        if await follow(name) is not None:
-            return True
-    return False
+Follow = Callable[[str], Awaitable[PipelineIndex | None]]
 
 
 def names_in(beginning: bytes, path_index: str | None) -> list[str]:
-    """Return the names of indices in the beginning of a body, and the one in the request's path."""
+    """Return the names of indices in the beginning of a body, and the one in the request's path.
+
+    They are found without parsing, so that bulks to other indices are as fast as without this question. A key
+    ``_index`` inside a document counts too.
+    """
     names = [] if path_index is None else [path_index]
     for quoted in islice(dict.fromkeys(_NAMES.findall(beginning)), _MOST_NAMES):
         with suppress(ValueError):
@@ -56,15 +45,17 @@ class BulkBody:
 
     Args:
         path_index: The index in the request's path.
-        follow: Returns the followed index of a name.
+        follow: Returns the index of a name that has a pipeline of es-ttc.
         allowance: Encodes the documents.
+        offload: Where documents are checked; None if malformed ones need not be isolated.
     """
 
-    def __init__(self, path_index: str | None, follow: Follow, allowance: Allowance) -> None:
+    def __init__(self, path_index: str | None, follow: Follow, allowance: Allowance, offload: Offload | None) -> None:
         self._path_index = path_index
         self._follow = follow
         self._allowance = allowance
-        self._names: dict[str, FollowedIndex | None] = {}
+        self._offload = offload
+        self._names: dict[str, PipelineIndex | None] = {}
         self._ahead: deque[bytes | Submitted] = deque()
         self._documents = 0
         self._bytes = 0
@@ -94,21 +85,42 @@ class BulkBody:
         """Put a part in the queue, with the documents of followed indices apart."""
         self._names.clear()  # an index may change while a long body arrives
         sent = 0
-        for start, end, action in part.documents:
-            index = await self._index_of(action.target)
+        malformed = await self._malformed(part)
+        for position, line in enumerate(part.documents):
+            index = await self._index_of(line.action.target)
             if index is None:
                 continue
-            submitted = self._allowance.submit(index, action.operation, action.pipeline, part.data[start:end])
-            if submitted is not None:
-                self._put(part.data[sent:start])
-                self._put(submitted)
-                sent = end
-        for action in part.long:
-            if await self._index_of(action.target) is not None:
+            if position in malformed:
+                action = isolated(part.data[line.action_start : line.start], index.pipeline)
+                self._put(part.data[sent : line.action_start])
+                self._put(action)
+                sent = line.start
+                if isinstance(index, FollowedIndex):
+                    self._allowance.written.pending[Pending.NO_OBJECT] += 1
+            elif isinstance(index, FollowedIndex):
+                document = part.data[line.start : line.end]
+                submitted = self._allowance.submit(index, line.action.operation, line.action.pipeline, document)
+                if submitted is not None:
+                    self._put(part.data[sent : line.start])
+                    self._put(submitted)
+                    sent = line.end
+        for unread in part.long:
+            if isinstance(await self._index_of(unread.target), FollowedIndex):
                 self._allowance.written.pending[Pending.SIZE] += 1
         self._put(part.data[sent:])
 
-    async def _index_of(self, name: str | None) -> FollowedIndex | None:
+    async def _malformed(self, part: Part) -> frozenset[int]:
+        """Return the positions of the documents that would make the engine refuse others."""
+        if self._offload is None:
+            return frozenset()
+        lines = {
+            position: part.data[line.start : line.end]
+            for position, line in enumerate(part.documents)
+            if line.action.operation != "update" and await self._index_of(line.action.target) is not None
+        }
+        return await self._offload.run(sum(map(len, lines.values())), malformed_in, lines)
+
+    async def _index_of(self, name: str | None) -> PipelineIndex | None:
         name = self._path_index if name is None else name
         if name is None:
             return None

@@ -30,14 +30,16 @@ class Action(NamedTuple):
 
 
 class DocumentLine(NamedTuple):
-    """The place of a document's line in a part of a body.
+    """The place of a document's line in a part of a body, which contains its action's line too.
 
     Attributes:
+        action_start: The first byte of its action's line, which ends before ``start``.
         start: Its first byte.
         end: The byte after its newline.
         action: Its action.
     """
 
+    action_start: int
     start: int
     end: int
     action: Action
@@ -73,43 +75,47 @@ class BulkLines:
         data = self._rest + chunk if self._rest else chunk
         self._rest = b""
         documents: list[DocumentLine] = []
-        start, action = 0, self._action
+        start = action_start = 0
+        action, self._action = None, None
         while (newline := data.find(b"\n", start)) >= 0:
             end = newline + 1
             if self._inside_long:
                 self._inside_long = False
             elif action is not None:
-                documents.append(DocumentLine(start, end, action))
+                documents.append(DocumentLine(action_start, start, end, action))
                 action = None
             else:
+                action_start = start
                 try:
                     action = _read_action(data[start:newline])
                 except ValueError:
                     self._lost = True
                     return Part(data, documents, [])
             start = end
-        self._action = action
-        return self._cut(data, start, documents)
+        return self._cut(data, action_start if action is not None else start, start, action, documents)
 
     def end(self) -> Part:
         """Return the rest after the last newline; the engines accept none."""
         rest, self._rest = self._rest, b""
-        return Part(rest, [], [self._action] if rest and self._action is not None else [])
+        unfinished = self._action is not None and not rest.endswith(b"\n")
+        return Part(rest, [], [self._action] if unfinished and self._action is not None else [])
 
-    def _cut(self, data: bytes, start: int, documents: list[DocumentLine]) -> Part:
-        """Return the complete lines, and keep the beginning of the next one unless it is too long."""
+    def _cut(
+        self, data: bytes, kept_from: int, start: int, action: Action | None, documents: list[DocumentLine]
+    ) -> Part:
+        """Return the complete lines, and keep the beginning of the next one, with its action, unless it is too long."""
         length = len(data) - start
         if self._inside_long:
             return Part(data, documents, [])
-        if self._action is not None and length > MAX_DOCUMENT_BYTES:
-            long, self._action = self._action, None
+        if action is not None and length > MAX_DOCUMENT_BYTES:
             self._inside_long = True
-            return Part(data, documents, [long])
-        if self._action is None and length > MAX_ACTION_BYTES:
+            return Part(data, documents, [action])
+        if action is None and length > MAX_ACTION_BYTES:
             self._lost = True
             return Part(data, documents, [])
-        self._rest = data[start:]
-        return Part(data[:start], documents, [])
+        self._rest = data[kept_from:]
+        self._action = action
+        return Part(data[:kept_from], documents, [])
 
 
 def _read_action(line: bytes) -> Action | None:

@@ -3,6 +3,7 @@
 An index is followed if its own name is written to, es-ttc created it, and ``es-ttc index pipeline NAME --encode now``
 was run. Documents written by an alias or a data stream are sent as they come, because such a name may stand for another
 index at any moment, one without the pipeline, which would keep the features in the user's document; see `afterwards`.
+Of other indices with a pipeline of es-ttc only its name is needed; see `malformed`.
 """
 
 import asyncio
@@ -29,24 +30,36 @@ _MAX_CACHED = 4096
 _TIMEOUT_SECONDS = 2.0
 _META = f"filter_path=*.mappings._meta.{ROOT}".encode()
 _PIPELINES = ("index.default_pipeline", "index.final_pipeline")
+_OWN_PIPELINES = ("ttc-writes-", "ttc-stamp-", "ttc-ingest-")
 _NOT_A_NAME = frozenset("*,<:")
 _NO_BEGINNING = ("_", "-", "+")
 _NO_NAMES = ("", ".", "..")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FollowedIndex:
-    """An index whose documents are encoded on their way.
+class PipelineIndex:
+    """An index whose documents pass a pipeline of es-ttc.
 
     Attributes:
         name: Its name.
+        pipeline: The name of its final pipeline.
+    """
+
+    name: str
+    pipeline: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FollowedIndex(PipelineIndex):
+    """An index whose documents are encoded on their way.
+
+    Attributes:
         spec: Its spec.
         key: The key by which its pipeline recognises es-ttc's own writes.
         own_pipeline: Whether writes pass a pipeline of the user's, if the request does not prevent it.
         final_pipeline: Whether they pass one even then.
     """
 
-    name: str
     spec: IndexSpec
     key: str
     own_pipeline: bool
@@ -54,7 +67,7 @@ class FollowedIndex:
 
 
 class FollowedIndices:
-    """Finds out whether an index is followed, with the caller's credentials and then with the gateway's own.
+    """Finds out which pipeline of es-ttc an index has, with the caller's credentials and then with the gateway's own.
 
     Args:
         upstream: The engine.
@@ -63,8 +76,8 @@ class FollowedIndices:
     def __init__(self, upstream: Upstream) -> None:
         self._requests = EngineRequests(upstream)
         self._keys = CallerKeys()
-        self._cache: ExpiringCache[bytes, FollowedIndex | None] = ExpiringCache(_MAX_CACHED, _SECONDS)
-        self._reading: dict[bytes, asyncio.Task[FollowedIndex | None]] = {}
+        self._cache: ExpiringCache[bytes, PipelineIndex | None] = ExpiringCache(_MAX_CACHED, _SECONDS)
+        self._reading: dict[bytes, asyncio.Task[PipelineIndex | None]] = {}
         self._generation = 0
 
     def forget(self) -> None:
@@ -77,12 +90,12 @@ class FollowedIndices:
         """Encode nothing for a caller whose write the engine has just refused, until the answer is asked for again."""
         self._cache.put(self._key_of(name, headers), None)
 
-    async def of(self, name: str, headers: RawHeaders) -> FollowedIndex | None:
-        """Return the index of a name if documents written to it by this caller are encoded on their way."""
+    async def of(self, name: str, headers: RawHeaders) -> PipelineIndex | None:
+        """Return the index of a name if documents that this caller writes to it pass a pipeline of es-ttc."""
         if not is_a_name(name):
             return None
         key = self._key_of(name, headers)
-        cached: Fresh[FollowedIndex | None] | None = self._cache.get(key)
+        cached: Fresh[PipelineIndex | None] | None = self._cache.get(key)
         if cached is not None:
             return cached.value
         task = self._reading.get(key)
@@ -93,7 +106,7 @@ class FollowedIndices:
     def _key_of(self, name: str, headers: RawHeaders) -> bytes:
         return self._keys.of(headers, name.encode("utf-8", "surrogatepass"))
 
-    async def _read_and_keep(self, key: bytes, name: str, headers: RawHeaders) -> FollowedIndex | None:
+    async def _read_and_keep(self, key: bytes, name: str, headers: RawHeaders) -> PipelineIndex | None:
         generation = self._generation
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
@@ -112,26 +125,29 @@ class FollowedIndices:
             self._cache.put(key, found)
         return found
 
-    async def _read(self, name: str, caller: Caller) -> FollowedIndex | None:
+    async def _read(self, name: str, caller: Caller) -> PipelineIndex | None:
         path = f"/{quote(name, safe='')}"
         mappings = await self._json(f"{path}/_mapping", _META, caller)
-        if mappings is None or list(mappings) != [name]:
+        if not mappings or len(mappings) > 1:
             return None
-        mapping: Mapping[str, Any] = mappings[name]["mappings"]
+        [(index, answered)] = mappings.items()
+        mapping: Mapping[str, Any] = answered["mappings"]
         options = WriteOptions.of(mapping)
-        if options is None or options.encode != "now" or not options.key:
-            return None
-        spec = spec_of_own(name, mapping)
+        follows = name == index and "inside" not in own_meta(mapping) and options is not None
+        key = options.key if options is not None and options.encode == "now" and follows else ""
         settings = await self._json(f"{path}/_settings/{','.join(_PIPELINES)}", b"flat_settings=true", caller)
         if settings is None:
-            _warn(name, "its settings cannot be read, by the caller or by the gateway's own account")
+            if key:
+                _warn(name, "its settings cannot be read, by the caller or by the gateway's own account")
             return None
-        default, final = (settings.get(name, {}).get("settings", {}).get(one, NO_PIPELINE) for one in _PIPELINES)
-        if final != pipeline_name(name):
+        default, final = (settings.get(index, {}).get("settings", {}).get(one, NO_PIPELINE) for one in _PIPELINES)
+        if key and final == pipeline_name(name):
+            former = own_meta(mapping)[WRITES].get(FORMER, NO_PIPELINE)
+            spec = spec_of_own(name, mapping)
+            return FollowedIndex(name, final, spec, key, default != NO_PIPELINE, former != NO_PIPELINE)
+        if key:
             _warn(name, f"its final pipeline is [{final}]: run `es-ttc index pipeline {name}` again")
-            return None
-        former = own_meta(mapping)[WRITES].get(FORMER, NO_PIPELINE)
-        return FollowedIndex(name, spec, options.key, default != NO_PIPELINE, former != NO_PIPELINE)
+        return PipelineIndex(index, final) if final.startswith(_OWN_PIPELINES) else None
 
     async def _json(self, path: str, query_string: bytes, caller: Caller) -> Any:
         """Return the engine's answer; None if there is none for the caller and for the gateway.

@@ -21,10 +21,10 @@ from es_ttc.serving.writes.afterwards import HeldResponse, Locations
 from es_ttc.serving.writes.allowance import Allowance
 from es_ttc.serving.writes.batches import EncodingBatches
 from es_ttc.serving.writes.body_limit import BodyLimit
-from es_ttc.serving.writes.bulk_body import BulkBody, names_followed, names_in
+from es_ttc.serving.writes.bulk_body import BulkBody, names_in
 from es_ttc.serving.writes.bulk_lines import MAX_DOCUMENT_BYTES
 from es_ttc.serving.writes.documents import Pending
-from es_ttc.serving.writes.followed_indices import FollowedIndex, FollowedIndices
+from es_ttc.serving.writes.followed_indices import FollowedIndex, FollowedIndices, PipelineIndex
 from es_ttc.serving.writes.request import WriteRequest, is_json, may_change_indices, pipeline_of, write_in
 
 _KIND = "write"
@@ -45,6 +45,7 @@ class WriteEncoding:
         self._batches = EncodingBatches(gateway.encoders, gateway.encoding)
         self._later = gateway.later
         self._metrics = gateway.metrics
+        self._offload = gateway.offload
         self._seconds = gateway.settings.write_timeout_ms / 1000
         self._added_bytes = gateway.settings.write_features_mb * 2**20
         self._limit = BodyLimit(gateway.upstream)
@@ -58,7 +59,8 @@ class WriteEncoding:
         if write.api == "_bulk":
             return await self._answer_bulk(incoming, write, send)
         name = write.index or ""
-        index = await self._indices.of(name, incoming.headers)
+        known = await self._indices.of(name, incoming.headers)
+        index = known if isinstance(known, FollowedIndex) else None
         on_its_way = index is not None and write.api != "_update"
         locations = {} if on_its_way else await self._later.of(name)
         if locations:
@@ -77,10 +79,16 @@ class WriteEncoding:
                 self._later.forget()
         return Outcome("passthrough", status)
 
-    async def _answer_and_encode(self, incoming: RawRequest, locations: Locations, send: Send) -> Outcome:
+    async def _answer_and_encode(
+        self,
+        incoming: RawRequest,
+        locations: Locations,
+        send: Send,
+        rewritten: bytes | AsyncIterator[bytes] | None = None,
+    ) -> Outcome:
         """Forward a write, and encode what the engine's response names before it is sent on."""
         held = HeldResponse(send)
-        status = await self._pass_through.forward(incoming, held)
+        status = await self._pass_through.forward(incoming, held, rewritten=rewritten)
         headers: RawHeaders = []
         encoded = pending = 0
         if status < 400:
@@ -114,25 +122,29 @@ class WriteEncoding:
         return outcome
 
     async def _answer_bulk(self, incoming: RawRequest, write: WriteRequest, send: Send) -> Outcome:
-        async def follow(name: str) -> FollowedIndex | None:
+        async def follow(name: str) -> PipelineIndex | None:
             return await self._indices.of(name, incoming.headers)
 
-        beginning = _beginning(incoming)
-        if not await names_followed(beginning, write.index, follow):
-            locations = await self._locations(names_in(beginning, write.index))
-            if locations:
-                return await self._answer_and_encode(incoming, locations, send)
-            return await self._passed(incoming, send)
-        size, chunks = await _body(incoming) if is_json(incoming, write.api) else (0, None)
+        names = names_in(_beginning(incoming), write.index)
+        known = [index for name in names if (index := await follow(name)) is not None]
+        followed = any(isinstance(index, FollowedIndex) for index in known)
+        locations = {} if followed else await self._locations(names)
+        isolating = bool(known) and await self._upstream.product() == "opensearch"
+        size, chunks = await _body(incoming) if (followed or isolating) and is_json(incoming, write.api) else (0, None)
         allowance = await self._allowance(incoming, size)
-        if chunks is None:
+        body: bytes | AsyncIterator[bytes] | None = None
+        if chunks is not None:
+            body = BulkBody(write.index, follow, allowance, self._offload if isolating else None).rewritten(chunks)
+            if size <= _SHORT_BYTES:
+                # Engines, too, handle a short body in one piece and a long one in parts, with different messages.
+                body = b"".join([part async for part in body])
+        elif followed:
             allowance.written.pending[Pending.FORMAT] += 1
-            return await self._sent(incoming, allowance, None, send)
-        rewritten = BulkBody(write.index, follow, allowance).rewritten(chunks)
-        if size > _SHORT_BYTES:
-            return await self._sent(incoming, allowance, rewritten, send)
-        # Engines, too, handle a short body in one piece and a long one in parts, with different messages.
-        return await self._sent(incoming, allowance, b"".join([part async for part in rewritten]), send)
+        if locations:
+            return await self._answer_and_encode(incoming, locations, send, body)
+        if followed or body is not None:
+            return await self._sent(incoming, allowance, body, send)
+        return await self._passed(incoming, send)
 
     async def _locations(self, names: Sequence[str]) -> Locations:
         """Return the indices behind some names whose documents are encoded right after they are written."""

@@ -105,7 +105,7 @@ def test_what_is_not_ours(body: dict[str, Any]) -> None:
         ({"similarity": 2}, "[knn.similarity] must be a number from -1 to 1, got 2"),
         ({"filter": "cats"}, "[knn.filter]"),
         ({"query_vector": [1, 2]}, "gives both [query_text] and [query_vector]"),
-        ({"query_text": ""}, "[knn.query_text] must be a text that is not empty"),
+        ({"query_text": None}, "[knn.query_text] must be a text that is not empty"),
         ({"query_text": 3}, "[knn.query_text] must be a text"),
         ({"field": "mine"}, "searches [mine]: with [ttc] name [ttc.vector]"),
         ({"field": "ttc.spans.v"}, "with [ttc] name [ttc.vector]"),

@@ -564,8 +564,7 @@ def test_an_index_that_lacks_what_is_searched(spanned: Behind, index_name: str, 
         (ours("nnn", query_vector=[1.0]), "both [query_text] and [query_vector]"),
         ({"k": 3, "ttc": {"method": "nnn"}}, "[knn.query_text] is missing"),
         ({"k": 3, "query_vector": [0.0] * 384, "ttc": {"method": "nnn"}}, "has no direction"),
-        (ours("nnn", "\x07"), "holds nothing that the encoder can read"),
-        ({"k": 3, "query_text": "\x07"}, "holds nothing that the encoder can read"),
+        ({"k": 3, "query_text": " "}, "must be a text that is not empty"),
     ],
 )
 def test_bad_input(spanned: Behind, clause: dict[str, Any], problem: str) -> None:
@@ -573,6 +572,30 @@ def test_bad_input(spanned: Behind, clause: dict[str, Any], problem: str) -> Non
     assert reply.status == 400
     assert problem in reply.reason
     assert reply.json()["error"]["type"] == "illegal_argument_exception"
+
+
+def test_a_clause_that_cannot_be_answered_leaves_the_rest_of_the_search(spanned: Behind, index_name: str) -> None:
+    """The search has another way to find documents; without one there is nothing to answer."""
+    foreign = f"{index_name}-foreign"
+    call(spanned.engine, "PUT", f"/{foreign}/_doc/1?refresh=true", {"text": "The cat drinks milk."})
+    words = {"match": {"text": "cat"}}
+    for index, text, kind in (
+        (spanned.index, "", "ttc_missing_text_exception"),
+        (spanned.index, "\x07", "ttc_missing_text_exception"),
+        (foreign, CATS, "ttc_missing_feature_exception"),
+    ):
+        clause = ours("nnn", text)
+        plain = search(spanned.engine, index, {"query": words})
+        in_query = {"bool": {"should": [words, {"knn": {"ttc.vector": clause}}]}}
+        for body in ({"query": words, "knn": clause}, {"query": in_query}):
+            reply = search(spanned.gateway, index, body)
+            assert (reply.status, reply.ids) == (200, plain.ids), reply.body
+            assert reply.headers["x-ttc-applied"] == "false"
+            assert reply.json()["ttc"]["reason"]
+        failing = ours("nnn", text, ttc={"on_error": "fail"})
+        for body in ({"knn": clause}, {"query": words, "knn": failing}):
+            refused = search(spanned.gateway, index, body)
+            assert (refused.status, refused.json()["error"]["type"]) == (400, kind)
 
 
 def test_another_format_is_refused(spanned: Behind) -> None:

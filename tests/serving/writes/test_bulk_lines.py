@@ -37,6 +37,11 @@ def found_in(body: bytes, cuts: list[int]) -> tuple[bytes, list[tuple[Action, by
     parts = [lines.feed(body[start:end]) for start, end in itertools.pairwise(edges)]
     parts.append(lines.end())
     documents = [(one.action, part.data[one.start : one.end]) for part in parts for one in part.documents]
+    assert all(
+        next(iter(orjson.loads(part.data[one.action_start : one.start]))) == one.action.operation
+        for part in parts
+        for one in part.documents
+    )
     return b"".join(part.data for part in parts), documents, [action for part in parts for action in part.long]
 
 
@@ -96,5 +101,5 @@ def test_a_document_without_a_newline_is_not_complete() -> None:
     lines = BulkLines()
     lines.feed(b'{"index":{"_index":"i"}}\n{"a":1}')
     rest = lines.end()
-    assert rest.data == b'{"a":1}'
+    assert rest.data == b'{"index":{"_index":"i"}}\n{"a":1}'
     assert [action.target for action in rest.long] == ["i"]
