@@ -34,7 +34,7 @@ from es_ttc.serving.engine_app import EngineApp
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.codebooks import CodebookStore
 from es_ttc.serving.features.encoding import Encoders, Loader
-from es_ttc.serving.features.numbers import NumericFields
+from es_ttc.serving.features.numbers import FieldTypes
 from es_ttc.serving.features.read_budget import ReadBudget
 from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.features.store import FeatureServices, FeatureStore
@@ -205,7 +205,7 @@ class Services:
         codebooks = CodebookStore(self.upstream, self.scoring)
         self.features = FeatureStore(self.upstream, cache, self.scoring, self.attached.side_caller, reads, codebooks)
         self.with_features = FeatureServices(self.upstream, self.features, self.attached, self.encoders, self.scoring)
-        self.numbers = NumericFields(self.upstream)
+        self.numbers = FieldTypes(self.upstream)
         self.scorer = WindowScorer(self.with_features, self.numbers)
         self.tuned = TunedDefaults.read(settings.tuned)
         if settings.ranking_models is not None:  # an evaluation has its own, and starts a gateway without settings
@@ -257,10 +257,10 @@ def search_pipeline(settings: GatewaySettings, services: Services, callers: Call
         default_timeout_ms=timeout_ms,
         max_window=max_window,
     )
-    nearest = NearestDocuments(services.with_features, services.searches)
+    nearest = NearestDocuments(services.with_features, services.searches, services.numbers)
     rescorers = WindowRescorers(services.scorer, nearest, timeout_ms, tuned, metrics)
     strategies = AdaptiveReranking(
-        upstream, services.scorer, services.attached, services.rerankers, metrics, timeout_ms
+        upstream, services.scorer, services.attached, services.numbers, services.rerankers, metrics, timeout_ms
     )
     stages = (
         RewriteStage(rewriting, limits, offload),

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from es_ttc.common import entry_points
 from es_ttc.common.caches import ExpiringCache
-from es_ttc.errors import EsTtcError, InvalidRequest
+from es_ttc.errors import EngineError, EsTtcError, InvalidRequest
 from es_ttc.reranking.rerankers import Cost, PointwiseCalls, Rerankers
 from es_ttc.reranking.strategies import (
     STRATEGIES,
@@ -23,7 +23,7 @@ from es_ttc.reranking.strategies.base import reranked_so_far
 from es_ttc.reranking.strategies.methods import require_suited
 from es_ttc.rescorers import registry
 from es_ttc.serving.adaptive.candidates import CandidateDocuments
-from es_ttc.serving.adaptive.filters import required_filters
+from es_ttc.serving.adaptive.filters import UndecidedDemands, query_of_url, required_filters, text_fields
 from es_ttc.serving.adaptive.neighbours import CallerNeighbours
 from es_ttc.serving.adaptive.page import TARGET_PARAMS, RankedHits, add_hits_outside_first_pass, in_groups, rank_hits
 from es_ttc.serving.adaptive.rerankers import (
@@ -36,6 +36,7 @@ from es_ttc.serving.adaptive.rerankers import (
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.encoding import EncodedQuery
+from es_ttc.serving.features.numbers import FieldTypes
 from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
 from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.features.skip_reasons import SkipReason
@@ -72,6 +73,7 @@ class _RerankingResult:
         encoder: Identity of the encoder, if the reranker is a rescorer.
         cost: Cost of a reranker of the settings.
         skipped: Documents whose features are not used, if the reranker is a rescorer.
+        undecided: Why no document from outside the first pass was looked for, or None.
     """
 
     reranked: RerankedList
@@ -82,6 +84,7 @@ class _RerankingResult:
     encoder: str | None = None
     cost: Cost | None = None
     skipped: Mapping[int, SkipReason] = field(default_factory=dict)
+    undecided: str | None = None
 
 
 class AdaptiveReranking:
@@ -91,6 +94,7 @@ class AdaptiveReranking:
         upstream: The engine.
         scorer: Scores documents by rescorers.
         attached: The indices with the features of the searched ones.
+        types: The types of the fields of a target.
         rerankers: The rerankers of the settings.
         metrics: Receives fallbacks.
         default_timeout_ms: Budget of time for a request that sets none.
@@ -101,6 +105,7 @@ class AdaptiveReranking:
         upstream: Upstream,
         scorer: WindowScorer,
         attached: AttachedFeatureLocator,
+        types: FieldTypes,
         rerankers: Rerankers,
         metrics: Metrics,
         default_timeout_ms: float,
@@ -108,6 +113,7 @@ class AdaptiveReranking:
         self.upstream = upstream
         self.scorer = scorer
         self.attached = attached
+        self.types = types
         self.rerankers = rerankers
         self.metrics = metrics
         self.default_timeout_ms = default_timeout_ms
@@ -222,12 +228,13 @@ class AdaptiveRescoring:
         timeout_ms = plan.section.timeout_ms or services.default_timeout_ms
         left = budget_ms(max(0.0, timeout_ms - spent), plan.timeout_ms, self.started)
         end = time.monotonic() + left / 1000
+        conditions, undecided = await self._conditions(caller) if self.strategy.walks else ([], None)
         documents = CandidateDocuments(
             services.upstream,
             caller,
             urlencode([pair for pair in plan.params if pair[0] in TARGET_PARAMS]).encode(),
             {key: body[key] for key in _SHARED if key in body},
-            required_filters(body, query_in_url="q" in dict(plan.params)),
+            conditions,
             hits,
             plan.group_fields,
         )
@@ -237,7 +244,7 @@ class AdaptiveRescoring:
             documents,
             end,
             depth=getattr(params, "depth", 0),
-            fan_out=getattr(params, "fan_out", 0),
+            fan_out=0 if undecided else getattr(params, "fan_out", 0),
         )
         reranker = self._reranker(documents, caller, timings, end)
         budgeted = budgeted_reranker(self.strategy.name, params, reranker)
@@ -271,11 +278,24 @@ class AdaptiveRescoring:
         if graph.problem is not None:
             failures.append(graph.problem)
         result = _RerankingResult(reranked, budgeted, documents, graph if self.strategy.walks else None, failures)
+        result.undecided = undecided
         if isinstance(reranker, RescorerReranker):
             result.encoder, result.skipped = reranker.encoder, reranker.skipped
         else:
             result.cost = reranker.cost
         return result
+
+    async def _conditions(self, caller: Caller) -> tuple[list[Any], str | None]:
+        """Return what every document from outside the first pass must match, or why that cannot be decided."""
+        plan = self.plan
+        query = query_of_url(dict(plan.params))
+        body = plan.body if query is None else {**plan.body, "query": query}
+        try:
+            names = text_fields(body, plan.texts)
+            analysed = await self.services.types.analysed(names, caller) if names else frozenset()
+            return required_filters(body, plan.texts, analysed.__contains__), None
+        except (UndecidedDemands, EngineError) as error:
+            return [], str(error)
 
     def _reranker(
         self, documents: CandidateDocuments, caller: Caller, timings: Timings, end: float
@@ -354,6 +374,8 @@ class AdaptiveRescoring:
         if result.failures:
             summary["partial"] = applied
             summary["reason"] = str(result.failures[0])
+        elif result.undecided is not None:
+            summary |= {"partial": True, "reason": result.undecided}
         elif result.graph is not None and result.graph.without:
             summary["partial"] = True
             summary["reason"] = result.graph.without[min(result.graph.without)]

@@ -24,7 +24,7 @@ from es_ttc.serving.features.decoding import require_readable, require_sendable
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
 from es_ttc.serving.features.index_encoders import IndexEncoderLookup, ScorableDocuments
 from es_ttc.serving.features.index_meta import mapped_fields
-from es_ttc.serving.features.numbers import FieldsReader, NumericFields, numbers_of
+from es_ttc.serving.features.numbers import FieldsReader, FieldTypes, numbers_of
 from es_ttc.serving.features.scores import (
     Method,
     ScoringRequest,
@@ -85,7 +85,7 @@ class WindowScorer:
         numbers: Refuses targets without a numeric field that a method reads.
     """
 
-    def __init__(self, services: FeatureServices, numbers: NumericFields) -> None:
+    def __init__(self, services: FeatureServices, numbers: FieldTypes) -> None:
         self._services = services
         self._numbers = numbers
         self._calibrations = CalibrationStore(services.upstream)

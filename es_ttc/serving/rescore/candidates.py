@@ -23,10 +23,11 @@ from es_ttc.engine.versions import Product
 from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
-from es_ttc.serving.adaptive.filters import required_filters
+from es_ttc.serving.adaptive.filters import UndecidedDemands, required_filters, text_fields
 from es_ttc.serving.features.attached import changed_inside, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import SEQ_NO, identity_mark
+from es_ttc.serving.features.numbers import FieldTypes
 from es_ttc.serving.features.store import FeatureServices
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.batched_searches import BatchedSearches
@@ -84,11 +85,13 @@ class NearestDocuments:
     Args:
         services: The engine, the features, the encoders.
         engine: Sends searches with the caller's headers.
+        types: The types of the fields of a target.
     """
 
-    def __init__(self, services: FeatureServices, engine: EngineSearches) -> None:
+    def __init__(self, services: FeatureServices, engine: EngineSearches, types: FieldTypes) -> None:
         self._services = services
         self.engine = engine
+        self._types = types
         self._own: ExpiringCache[str, str] = ExpiringCache(_MOST_REMEMBERED, _REMEMBERED_SECONDS)
         """By target, the encoder of documents that contain their own vectors."""
 
@@ -120,7 +123,12 @@ class NearestDocuments:
         except (EngineRefusal, ItemRefusal):
             reason = "the engine refused the kNN search for candidates"
             return JoinedCandidates(requested=search.request.count, reason=reason)
-        except (EngineError, EncoderMismatch, MissingFeature) as error:  # the window itself may still be scored
+        except (
+            UndecidedDemands,
+            EngineError,
+            EncoderMismatch,
+            MissingFeature,
+        ) as error:
             return JoinedCandidates(requested=search.request.count, reason=str(error))
         if not found:
             reason = "kNN finds no document: none with a vector that the engine can search matches the filters"
@@ -142,6 +150,7 @@ class NearestDocuments:
             search: The search for candidates.
             changed: Whether documents are known to have changed inside, so that their ids are needed.
         """
+        await self._decide(search)
         encoder = self._known(search.caller)
         if encoder is None:
             indices = await self._searched_indices(search)
@@ -158,6 +167,21 @@ class NearestDocuments:
                 return found, False
         return await self._own_vectors(search, encoder, vector, named=True), True
 
+    async def _decide(self, search: "CandidateSearch") -> None:
+        """Set the queries that every candidate must match.
+
+        Raises:
+            UndecidedDemands: They cannot be decided.
+            EngineError: The types of the fields could not be read.
+        """
+        if search.decided:
+            return
+        plan = search.request.plan
+        names = search.mapped_fields
+        analysed = await self._types.analysed(names, search.caller) if names else frozenset()
+        search.filters = required_filters(plan.body, plan.texts, analysed.__contains__)
+        search.decided = True
+
     def _known(self, caller: Caller) -> str | None:
         """Return the encoder of a target whose documents are known to contain their own vectors, or None."""
         known = self._own.get(caller.indices) if caller.indices else None  # a point in time names no target
@@ -169,6 +193,7 @@ class NearestDocuments:
         encoded = await asyncio.shield(begun)
         if encoded.key != encoder:
             return None
+        await self._decide(search)
         with span("candidates"):
             return await self._own_vectors(search, encoder, encoded.query.vectors[0], named=False)
 
@@ -236,7 +261,9 @@ class CandidateSearch:
         request: What is requested.
         early: The kNN search that was sent at the same time as the first pass, or None.
         caller: The request context with which documents are read.
-        filters: Queries that every candidate must match.
+        mapped_fields: The fields whose types decide what candidates must match.
+        filters: Queries that every candidate must match, once it is decided.
+        decided: Whether it is.
         reason: Why there can be none, or None.
     """
 
@@ -244,13 +271,20 @@ class CandidateSearch:
     request: CandidateRequest
     early: asyncio.Task[list[dict[str, Any]] | None] | None = None
     caller: Caller = field(init=False)
-    filters: list[Any] = field(init=False)
+    mapped_fields: frozenset[str] = frozenset()
+    filters: list[Any] = field(default_factory=list)
+    decided: bool = False
     reason: str | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.caller = self.request.request.caller(self.request.item)
-        self.filters = required_filters(self.request.plan.body, query_in_url=False)
-        self.reason = obstacle(self.request.plan)
+        plan = self.request.plan
+        self.reason = obstacle(plan)
+        if self.reason is None:
+            try:
+                self.mapped_fields = text_fields(plan.body, plan.texts)
+            except UndecidedDemands as error:
+                self.reason = str(error)
 
     @property
     def shared(self) -> Body:

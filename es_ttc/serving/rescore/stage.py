@@ -10,7 +10,7 @@ import numpy as np
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.keys import content_numbers, marks_of, with_contents
-from es_ttc.serving.features.numbers import FieldsReader, NumericFields
+from es_ttc.serving.features.numbers import FieldsReader, FieldTypes
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.limits import RequestLimits
@@ -71,7 +71,7 @@ class RescoreStage:
         strategies: Strategies,
         attached: AttachedFeatureLocator,
         evidence: PageEvidence,
-        numbers: NumericFields,
+        numbers: FieldTypes,
         accepted: AcceptedCallers,
         callers: CallerLimits,
         limits: RequestLimits,
