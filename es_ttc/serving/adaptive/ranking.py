@@ -37,7 +37,7 @@ from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.numbers import FieldTypes
-from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
+from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, first_pass_scores
 from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.http.caller import Caller
@@ -45,7 +45,7 @@ from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.rescore.collapse import groups_of
-from es_ttc.serving.rescore.page import set_max_score, shortest, shown_hit
+from es_ttc.serving.rescore.page import pinned_count, set_max_score, shortest, shown_hit
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.response import RescoredResponse
 from es_ttc.serving.search.fallback import ScoringError, budget_ms, fell_back
@@ -191,16 +191,22 @@ class AdaptiveRescoring:
         plan, metrics, response = self.plan, self.services.metrics, answered.response
         timings, began = Timings(first_pass=answered.ms if spent is None else None), time.perf_counter()
         hits = response["hits"]["hits"]
-        result = await self._reranked(hits, answered.caller, timings, spent or 0.0)
+        scores = first_pass_scores(hits[: plan.page.asked])
+        pinned = pinned_count(scores)
+        buried = int((scores[pinned:] <= 0).sum()) if plan.changes_scores else 0
+        reranked = range(pinned, len(scores) - buried)
+        result = await self._reranked(hits, reranked, answered.caller, timings, spent or 0.0)
         reason = next((error for error in result.failures if isinstance(error, InvalidRequest)), None)
         if reason is not None:
             raise reason
         if result.failures and plan.section.on_error == "fail":
             raise _as_ours(result.failures[0])
-        applied = result.reranked.judged > 0 or not hits
+        applied = result.reranked.judged > 0 or not reranked
         groups = None if plan.collapse is None else groups_of(result.documents.hits, plan.collapse.field)
         outcome = (
-            rank_hits(result.reranked, result.budgeted, result.documents, len(hits), plan.section) if applied else None
+            rank_hits(result.reranked, result.budgeted, result.documents, len(hits), plan.section, pinned)
+            if applied
+            else None
         )
         ranks = slice(plan.page.start, plan.page.start + plan.page.size)
         order, window = in_groups(outcome, groups, hits, plan.page.fetch)
@@ -222,7 +228,7 @@ class AdaptiveRescoring:
         return RescoredResponse(applied, window)
 
     async def _reranked(
-        self, hits: Sequence[dict[str, Any]], caller: Caller, timings: Timings, spent: float
+        self, hits: Sequence[dict[str, Any]], window: range, caller: Caller, timings: Timings, spent: float
     ) -> _RerankingResult:
         services, plan, params, body = self.services, self.plan, self.params, self.plan.body
         timeout_ms = plan.section.timeout_ms or services.default_timeout_ms
@@ -254,7 +260,6 @@ class AdaptiveRescoring:
             scoring = ScoringRequest(Method(dense, dense.Params(), detail=False), plan.texts, None, caller, timings)
             return await RescorerReranker(services.scorer, scoring, documents, end).scores(some)
 
-        window = range(min(len(hits), plan.page.asked))
         failures: list[Exception] = []
         try:
             if self.strategy.walks:

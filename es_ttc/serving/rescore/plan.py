@@ -17,6 +17,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.strategies import STRATEGIES
+from es_ttc.serving.adaptive.filters import changes_scores
 from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.rescore.highlights import Highlight, take_highlights
@@ -104,6 +105,7 @@ class SearchPlan:
         highlights: Fields of `highlight` whose fragments are passages.
         numbers: Numeric fields of documents that the methods read.
         later: The plans of the items that follow, in order; their pages are their windows.
+        changes_scores: Whether the query has functions: then a first-pass score of 0 is meant to bury a document.
     """
 
     section: Section
@@ -120,6 +122,7 @@ class SearchPlan:
     highlights: tuple[Highlight, ...] = ()
     numbers: tuple[str, ...] = ()
     later: "tuple[SearchPlan, ...]" = ()
+    changes_scores: bool = False
 
     @property
     def reads_passages(self) -> bool:
@@ -204,6 +207,7 @@ def plan_search(
         explain=url["explain"] == "true" if "explain" in url else rest.get("explain") is True,
         timeout_ms=own_timeout(rest, url),
         highlights=highlights,
+        changes_scores=changes_scores(rest.get("query")),
     )
     return replace(plan, later=_later_plans(plan, items[1:], limits))
 

@@ -27,7 +27,18 @@ from es_ttc.serving.rescore.collapse import (
     groups_of,
     window_groups,
 )
-from es_ttc.serving.rescore.page import Ranking, ranking_of, set_max_score, shortest, shown_hit, with_field_name
+from es_ttc.serving.rescore.page import (
+    BURIED,
+    NO_FEATURES,
+    PINNED,
+    Ranking,
+    pinned_count,
+    ranking_of,
+    set_max_score,
+    shortest,
+    shown_hit,
+    with_field_name,
+)
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.response import NONE_JOINED, CandidateRequest, JoinedCandidates, RescoredResponse
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
@@ -173,33 +184,39 @@ class WindowRescoring:
     async def _scored(self, answered: Answered, timings: Timings) -> "_ScoredWindow":
         """Return the scores of the window and the candidates that join it."""
         hits: list[dict[str, Any]] = answered.response["hits"]["hits"]
+        window = hits[: self.plan.page.block]
+        pinned = pinned_count(first_pass_scores(window))
         if self.method.partial is None and self.candidates is None:
-            scores = await self._score(answered, hits, 0, timings)
-            return _ScoredWindow(hits, range(len(hits)), NONE_JOINED, scores, is_first_pass=True)
-        window = hits[: self.plan.page.block]  # the hits after it keep the engine's order
+            scores = await self._score(answered, hits, 0, pinned, timings)
+            return _ScoredWindow(hits, range(len(hits)), NONE_JOINED, scores, pinned, is_first_pass=True)
         joined = NONE_JOINED
         if self.candidates is not None:
             started = time.perf_counter()
             joined = await self.candidates.find(window)
             timings.candidates = (time.perf_counter() - started) * 1000
         union = [*window, *joined.hits]
-        scores = await self._score(answered, union, len(joined.hits), timings)
+        scores = await self._score(answered, union, len(joined.hits), pinned, timings)
+        # the hits after the window keep the engine's order
         places = [*range(len(window)), *[None] * len(joined.hits), *joined.places_left(hits, len(window))]
         every = [*union, *(hits[place] for place in places[len(union) :] if place is not None)]
-        return _ScoredWindow(every, places, joined, scores)
+        return _ScoredWindow(every, places, joined, scores, pinned)
 
     async def _score(
-        self, answered: Answered, hits: Sequence[dict[str, Any]], joined: int, timings: Timings
+        self, answered: Answered, hits: Sequence[dict[str, Any]], joined: int, pinned: int, timings: Timings
     ) -> WindowScores:
         request = ScoringRequest(self.method, self.plan.texts, self.begun, answered.caller, timings)
-        return await self.rescorers.scorer.score(hits, request, joined=joined)
+        return await self.rescorers.scorer.score(hits, request, joined=joined, pinned=pinned)
 
     async def _reorder(self, response: dict[str, Any], outcome: "_ScoredWindow") -> WindowGroups | None:
         plan, section, scored = self.plan, self.plan.section, outcome.scores
         hits, window = outcome.hits, None
         first_pass = np.concatenate((scored.first_pass, first_pass_scores(hits[len(scored.first_pass) :])))
         block = plan.page.block if outcome.is_first_pass else max(1, len(scored.mask))
-        ranking = outcome.without_incomplete(ranking_of(section, first_pass, scored.values, scored.mask, block))
+        buried = first_pass <= 0 if plan.changes_scores else np.zeros(len(first_pass), np.bool_)
+        mask = scored.mask & ~buried[: len(scored.mask)]
+        ranking = outcome.without_incomplete(
+            ranking_of(section, first_pass, scored.values, mask, block, outcome.pinned)
+        )
         if plan.collapse is not None:
             groups, in_first_pass = groups_of(hits, plan.collapse.field), [one is not None for one in outcome.places]
             ranking = collapsed(ranking, groups)
@@ -216,8 +233,10 @@ class WindowRescoring:
                 detail["stale"] = True
             if place in scored.skipped:
                 detail["skipped"] = scored.skipped[place].value
-            rescored = shortest(scored.values[place]) if scored.has(place) else None
-            shown.append(shown_hit(hit, section, score, rescored, detail, explain=plan.explain))
+            kept = PINNED if place < outcome.pinned else BURIED if buried[place] else None
+            rescored = shortest(scored.values[place]) if scored.has(place) and kept is None else None
+            unscored = kept or NO_FEATURES
+            shown.append(shown_hit(hit, section, score, rescored, detail, explain=plan.explain, unscored=unscored))
         response["hits"]["hits"] = shown
         set_max_score(response, ranking.scores)
         return window
@@ -269,6 +288,7 @@ class _ScoredWindow:
         places: For each of them its place in the first pass, from 0; None for a candidate.
         joined: The candidates.
         scores: The scores of the window's hits and the candidates.
+        pinned: Number of pinned hits at the beginning.
         is_first_pass: Whether the window is the whole first pass, which is reordered block by block.
     """
 
@@ -276,6 +296,7 @@ class _ScoredWindow:
     places: Sequence[int | None]
     joined: JoinedCandidates
     scores: WindowScores
+    pinned: int
     is_first_pass: bool = False
 
     def origin(self, number: int) -> dict[str, Any]:
