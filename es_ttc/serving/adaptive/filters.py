@@ -85,7 +85,16 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
         found += _of_vectors(clause) if isinstance(clause, Mapping) else [clause]
     if body.get("post_filter"):
         found.append(body["post_filter"])
-    return found
+    return [_without_inner_hits(one) for one in found]
+
+
+def _without_inner_hits(part: Any) -> Any:
+    """Return queries without inner hits: those of the caller's query have the same names."""
+    if isinstance(part, list):
+        return [_without_inner_hits(one) for one in part]
+    if isinstance(part, Mapping):
+        return {key: _without_inner_hits(value) for key, value in part.items() if key != "inner_hits"}
+    return part
 
 
 def text_fields(body: Mapping[str, Any], texts: Sequence[str]) -> frozenset[str]:

@@ -11,6 +11,7 @@ read.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -119,7 +120,7 @@ class NearestDocuments:
         if search.reason is not None:
             return JoinedCandidates(requested=search.request.count, reason=search.reason)
         try:
-            found, named = await self._found(search)
+            found, named = await self._found(search, identified=all("_id" in hit for hit in hits))
         except (EngineRefusal, ItemRefusal):
             reason = "the engine refused the kNN search for candidates"
             return JoinedCandidates(requested=search.request.count, reason=reason)
@@ -135,20 +136,32 @@ class NearestDocuments:
             return JoinedCandidates(requested=search.request.count, reason=reason)
         return JoinedCandidates(outside(hits, found, named=named), search.request.count, named, search.filters)
 
-    async def _found(self, search: "CandidateSearch") -> tuple[list[dict[str, Any]], bool]:
-        """Return the nearest documents, and whether they have ids."""
-        found = None if search.early is None else await asyncio.shield(search.early)  # the window may be ranked twice
-        if found is not None and not any(map(changed_inside, found)):
-            return found, False
-        with span("candidates"):
-            return await self._found_now(search, changed=found is not None)
-
-    async def _found_now(self, search: "CandidateSearch", *, changed: bool) -> tuple[list[dict[str, Any]], bool]:
+    async def _found(self, search: "CandidateSearch", *, identified: bool) -> tuple[list[dict[str, Any]], bool]:
         """Return the nearest documents, and whether they have ids.
 
         Args:
             search: The search for candidates.
-            changed: Whether documents are known to have changed inside, so that their ids are needed.
+            identified: Whether the window's hits have ids, by which documents of equal content can be told apart.
+        """
+
+        def need_ids(hits: Sequence[Mapping[str, Any]]) -> bool:
+            return any(map(changed_inside, hits)) or (identified and has_twins(hits))
+
+        found = None if search.early is None else await asyncio.shield(search.early)  # the window may be ranked twice
+        if found is not None and not need_ids(found):
+            return found, False
+        with span("candidates"):
+            return await self._found_now(search, need_ids, with_ids=found is not None)
+
+    async def _found_now(
+        self, search: "CandidateSearch", need_ids: Callable[[Sequence[Mapping[str, Any]]], bool], *, with_ids: bool
+    ) -> tuple[list[dict[str, Any]], bool]:
+        """Return the nearest documents, and whether they have ids.
+
+        Args:
+            search: The search for candidates.
+            need_ids: Whether ids are needed to tell documents apart.
+            with_ids: Whether it is known that they are.
         """
         await self._decide(search)
         encoder = self._known(search.caller)
@@ -161,9 +174,9 @@ class NearestDocuments:
             encoder = indices.encoder
             self._own.put(search.caller.indices, encoder)
         vector = await self._vector(search, encoder)
-        if not changed:
+        if not with_ids:
             found = await self._own_vectors(search, encoder, vector, named=False)
-            if not any(map(changed_inside, found)):
+            if not need_ids(found):
                 return found, False
         return await self._own_vectors(search, encoder, vector, named=True), True
 
@@ -330,11 +343,23 @@ def outside(hits: Sequence[Mapping[str, Any]], found: Sequence[dict[str, Any]], 
     Args:
         hits: The window's hits.
         found: The hits found.
-        named: Whether documents are identified by their ids; otherwise by index and content hash, so that no document
-            with the same content as one in the window is returned.
+        named: Whether documents are identified by their ids; otherwise by index and content hash: then as many
+            documents of one content join as are found beyond those of the window.
     """
-    held = {identity_mark(hit, named=named) for hit in hits}
-    return [{**hit, "_score": 0.0} for hit in found if identity_mark(hit, named=named) not in held]
+    held = Counter(identity_mark(hit, named=named) for hit in hits)
+    joined = []
+    for hit in found:
+        mark = identity_mark(hit, named=named)
+        if held[mark]:
+            held[mark] -= 1
+        else:
+            joined.append({**hit, "_score": 0.0})
+    return joined
+
+
+def has_twins(hits: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether two hits have the same content, so that their content does not identify them."""
+    return len({identity_mark(hit, named=False) for hit in hits}) < len(hits)
 
 
 def _ignore_failure(task: asyncio.Task[Any]) -> None:

@@ -8,7 +8,7 @@ Several items with a section run in order. Each has a plan of its own, which dif
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -105,6 +105,8 @@ class SearchPlan:
         highlights: Fields of `highlight` whose fragments are passages.
         numbers: Numeric fields of documents that the methods read.
         later: The plans of the items that follow, in order; their pages are their windows.
+        plain: The caller's own search, with a native rescorer that matches nothing in place of the sections: the answer
+            if a request of the gateway's own is refused. Empty if a refusal is the answer.
         changes_scores: Whether the query has functions: then a first-pass score of 0 is meant to bury a document.
     """
 
@@ -122,6 +124,7 @@ class SearchPlan:
     highlights: tuple[Highlight, ...] = ()
     numbers: tuple[str, ...] = ()
     later: "tuple[SearchPlan, ...]" = ()
+    plain: Mapping[str, Any] = field(default_factory=dict)
     changes_scores: bool = False
 
     @property
@@ -188,9 +191,17 @@ def plan_search(
     texts = _query_texts(section, rest, url)
     limits.check_query(texts)
     highlights = take_highlights(rest)
+    own_window = page.asked if "window_size" in item else max(1, page.start + page.size)
+    plain = {**rest, "rescore": [*natives, _guard(own_window)], "from": page.start, "size": page.size}
+    if collapse is not None:  # an engine that refuses it with a native rescorer cannot apply the rules of the latter
+        plain = {} if "sort" in rest or "scroll" in url else {**plain, "collapse": collapse.body, "rescore": natives}
     hide_ids = _take_none_fields(rest, url)
+    if hide_ids and plain:
+        plain["stored_fields"] = _NO_STORED_FIELDS
     hidden = _ask_for_doc_values(rest, url) + _ask_for_texts(rest, highlights)
     hidden_marks = _ask_for_version(rest, url)
+    if rest.get("version") is True and plain:
+        plain["version"] = not hidden_marks
     if collapse is not None and collapse.field not in map(_field_name, rest["docvalue_fields"]):
         rest["docvalue_fields"].append(collapse.field)  # not hidden: the engines return it too
     rest |= {"rescore": [*natives, _guard(page.window)], "from": 0, "size": page.fetch}
@@ -207,6 +218,7 @@ def plan_search(
         explain=url["explain"] == "true" if "explain" in url else rest.get("explain") is True,
         timeout_ms=own_timeout(rest, url),
         highlights=highlights,
+        plain=plain,
         changes_scores=changes_scores(rest.get("query")),
     )
     return replace(plan, later=_later_plans(plan, items[1:], limits))

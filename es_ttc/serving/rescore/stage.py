@@ -8,13 +8,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from es_ttc.errors import EsTtcError
+from es_ttc.index.mappings.spec import HASH
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.keys import content_numbers, marks_of, with_contents
 from es_ttc.serving.features.numbers import FieldsReader, FieldTypes
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.limits import RequestLimits
+from es_ttc.serving.logs import log
 from es_ttc.serving.pool import Offload
+from es_ttc.serving.rescore.candidates import has_twins
 from es_ttc.serving.rescore.cascade import begin_cascade
 from es_ttc.serving.rescore.collapse import WindowGroups, following, rest_of_page
 from es_ttc.serving.rescore.page import shortest, shown_hit
@@ -24,7 +27,7 @@ from es_ttc.serving.rescore.rescoring import Rescoring
 from es_ttc.serving.rescore.response import NONE_JOINED, RescoredResponse
 from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, joined_hits, page_hits, with_joined
 from es_ttc.serving.search.accepted_callers import AcceptedCallers
-from es_ttc.serving.search.engine import EngineRefusal
+from es_ttc.serving.search.engine import EngineRefusal, ItemRefusal
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 from es_ttc.serving.search.response import add_took
 from es_ttc.serving.search.stage import Answered, Completion
@@ -139,6 +142,7 @@ class RescoreStage:
         item.body = bare_window(plan) if in_two_steps else plan.body
         completion = RescoreCompletion(plan, rescoring, self._attached, self._evidence, in_two_steps=in_two_steps)
         item.completions.append(completion)
+        item.has_plain_answer = bool(plan.plain)
 
     async def _require_numbers(self, plan: SearchPlan, caller: Caller) -> None:
         """Refuse a search whose target lacks a numeric field that the method reads.
@@ -184,7 +188,26 @@ class RescoreCompletion(Completion):
         self._kept: Sequence[Any] = ()  # a wide window takes milliseconds to free: after the response is sent
 
     async def complete(self, answered: Answered) -> None:
-        """Put the response in the method's order, with the parts that the caller requested."""
+        """Put the response in the method's order, with the parts that the caller requested.
+
+        If a request of the gateway's own is refused or loses shards, the answer is that to the caller's own search.
+        """
+        try:
+            if answered.refusal is not None:
+                raise answered.refusal
+            await self._complete(answered)
+        except (EngineRefusal, ItemRefusal) as refusal:
+            if self._plan.section.on_error == "fail" or not (self._plan.plain and refusal.of_the_body):
+                raise
+            plain, ms = await answered.again(self._plan.plain)
+            if plain["_shards"]["failed"]:  # it is refused too, by a part of the shards
+                raise
+            reason = f"the engine refused a request of the gateway's own: {refusal.reason}"
+            self._answer_plainly(answered, plain, ms, reason)
+        except _LostShards as lost:
+            self._answer_plainly(answered, *lost.plain, "a request of the gateway's own lost shards")
+
+    async def _complete(self, answered: Answered) -> None:
         caller, began = answered.caller, time.perf_counter()
         if not self._in_two_steps:
             await self._rank_whole(answered)
@@ -197,11 +220,34 @@ class RescoreCompletion(Completion):
         beyond = self._groups_beyond()
         if beyond is not None:
             groups, ms = await answered.again(beyond)
-            add_lost_shards(answered.response, groups)
+            await self._require_shards(answered, groups)
             self._add_groups(answered.response, groups["hits"]["hits"], ms)
         for one in self._rescoring.items:
             await self._evidence.add(answered, one.plan, one.method, began)
-        hide(answered.response["hits"]["hits"], self._plan)
+        hide(answered.response, self._plan)
+
+    def _answer_plainly(self, answered: Answered, response: dict[str, Any], ms: float, reason: str) -> None:
+        """Answer with the engine's response to the caller's own search."""
+        method = ">".join(one.plan.section.method for one in self._rescoring.items)
+        log.warning("plain search answered", method=method, reason=reason)
+        self.applied = False
+        took = {"first_pass": round(answered.ms + ms, 2)}
+        summary = {"method": method, "applied": False, "window": len(response["hits"]["hits"]), "scored": 0}
+        answered.response = {**response, "ttc": {**summary, "reason": reason, "took": took}}
+
+    async def _require_shards(self, answered: Answered, response: Mapping[str, Any]) -> None:
+        """Report the shards that a request of the gateway's own has lost.
+
+        Raises:
+            _LostShards: The caller's own search loses fewer.
+        """
+        failed = response.get("_shards", {}).get("failed", 0)
+        if failed and self._plan.plain:
+            plain, ms = await answered.again(self._plan.plain)
+            if plain.get("_shards", {}).get("failed", 0) < failed:
+                raise _LostShards((plain, ms))
+        if response is not answered.response:
+            add_lost_shards(answered.response, response)
 
     async def _rank(self, answered: Answered) -> None:
         ranked = await self._rescoring.rank(answered)
@@ -210,6 +256,7 @@ class RescoreCompletion(Completion):
 
     async def _rank_whole(self, answered: Answered) -> None:
         """Rank a window of complete hits, and read the candidates on its page."""
+        await self._require_shards(answered, answered.response)
         await self._rank(answered)
         page = answered.response["hits"]["hits"]
         joined = self._joined.among(page)
@@ -217,8 +264,9 @@ class RescoreCompletion(Completion):
             return
         filters, named = self._joined.filters, self._joined.named
         with span("page"):
-            full, ms = await answered.again(joined_hits(self._plan.body, joined, filters, named=named))
-        add_lost_shards(answered.response, full)
+            size = len(joined) if named else self._plan.page.fetch
+            full, ms = await answered.again(joined_hits(self._plan.body, joined, filters, size, named=named))
+        await self._require_shards(answered, full)
         answered.response["hits"]["hits"] = with_joined(page, joined, full["hits"]["hits"], named=named)
         add_to_first_pass(answered.response, ms)
 
@@ -226,7 +274,7 @@ class RescoreCompletion(Completion):
         """Rank a bare window and read the hits of its page; return False if the whole request must be sent again."""
         response = answered.response
         window = response["hits"]["hits"]
-        if await self._attached.needs_ids(window, caller):
+        if response["_shards"]["failed"] or await self._attached.needs_ids(window, caller):
             return False
         contents = content_numbers(window)  # before scoring empties the processor's caches
         await self._rank(answered)
@@ -239,6 +287,8 @@ class RescoreCompletion(Completion):
         contents = np.concatenate((contents, content_numbers(self._joined.hits)))
         alike = with_contents([*window, *self._joined.hits], contents, page)
         marks = [mark for mark in marks_of(alike) if mark is not None]
+        if self._joined.among(page) and has_twins(alike):
+            return False  # only ids tell which of them joined
         by_hit = {id(hit): mark for hit, mark in zip(alike, marks, strict=True)}
         marks_of_page = [by_hit[id(hit)] for hit in page if id(hit) in by_hit]
         if len(marks_of_page) < len(page):
@@ -292,9 +342,11 @@ def add_lost_shards(response: dict[str, Any], further: Mapping[str, Any]) -> Non
         response["timed_out"] = True
 
 
-def hide(hits: Sequence[dict[str, Any]], plan: SearchPlan) -> None:
-    """Remove from hits the parts that only the gateway requested, in place."""
-    for hit in hits:
+def hide(response: Mapping[str, Any], plan: SearchPlan) -> None:
+    """Remove from hits, and from options of completion suggesters, the parts that only the gateway requested."""
+    suggestions = [entry for entries in response.get("suggest", {}).values() for entry in entries]
+    options = [option for entry in suggestions for option in entry.get("options", ()) if "_index" in option]
+    for hit in [*response["hits"]["hits"], *options]:
         for name in plan.hidden_marks:
             hit.pop(name, None)
         fields = hit.get("fields")
@@ -303,5 +355,21 @@ def hide(hits: Sequence[dict[str, Any]], plan: SearchPlan) -> None:
                 fields.pop(name, None)
             if not fields:
                 del hit["fields"]
+        highlight = hit.get("highlight")
+        if highlight is not None and highlight.pop(HASH, None) is not None and not highlight:
+            del hit["highlight"]
         if plan.hide_ids:
-            hit.pop("_id", None)
+            for name in ("_id", "_routing"):
+                hit.pop(name, None)
+
+
+class _LostShards(Exception):
+    """A request of the gateway's own has lost more shards than the caller's own search.
+
+    Args:
+        plain: The engine's response to the latter, and its time in milliseconds.
+    """
+
+    def __init__(self, plain: tuple[dict[str, Any], float]) -> None:
+        super().__init__()
+        self.plain = plain

@@ -104,9 +104,15 @@ class SearchPipeline:
         request.require_json()
         for item in request.items if request.is_template else ():
             item.path = request.path if item.is_ours else item.path
+        refusal: EngineRefusal | None = None
         with span("first_pass"):
-            first = await self._engine.first_pass(request)
-        response = await (self._multi(request, first) if request.is_multi else self._single(request, first))
+            try:
+                first = await self._engine.first_pass(request)
+            except EngineRefusal as refused:
+                if request.is_multi or not request.items[0].has_plain_answer or not refused.of_the_body:
+                    raise
+                first, refusal = FirstPass(refused.answer.headers, {0: ({}, refused.answer.ms)}), refused
+        response = await (self._multi(request, first) if request.is_multi else self._single(request, first, refusal))
         completions = [completion for item in request.items for completion in item.completions]
         applied = all(completion.applied for completion in completions)
         reported = any(completion.reported for completion in completions)
@@ -114,8 +120,8 @@ class SearchPipeline:
         await respond(request.incoming, send, 200, headers, await self._rendered(request, response))
         return Outcome(request.api.kind, 200, applied)
 
-    async def _single(self, request: SearchRequest, first: FirstPass) -> dict[str, Any]:
-        return await self._completed(request, request.items[0], *first.responses[0])
+    async def _single(self, request: SearchRequest, first: FirstPass, refusal: EngineRefusal | None) -> dict[str, Any]:
+        return await self._completed(request, request.items[0], *first.responses[0], refusal)
 
     async def _multi(self, request: SearchRequest, first: FirstPass) -> dict[str, Any]:
         room = asyncio.Semaphore(_COMPLETED_AT_ONCE)
@@ -124,11 +130,12 @@ class SearchPipeline:
             if item.error is not None:
                 return item_error(item.error)
             response, ms = first.responses[position]
-            if not item.completions or "hits" not in response:
+            refusal = None if "hits" in response else ItemRefusal(response)
+            if not item.completions or (refusal and not (item.has_plain_answer and refusal.of_the_body)):
                 return response
             async with room:
                 try:
-                    return await self._completed(request, item, response, ms)
+                    return await self._completed(request, item, response, ms, refusal)
                 except EsTtcError as error:
                     return error.body()
                 except ItemRefusal as refusal:
@@ -139,12 +146,17 @@ class SearchPipeline:
         return {"took": took, "responses": responses}
 
     async def _completed(
-        self, request: SearchRequest, item: SearchItem, response: dict[str, Any], ms: float
+        self,
+        request: SearchRequest,
+        item: SearchItem,
+        response: dict[str, Any],
+        ms: float,
+        refusal: EngineRefusal | ItemRefusal | None,
     ) -> dict[str, Any]:
         """Return a response completed by the stages, the last stage first."""
-        if response["hits"]["hits"]:
+        if refusal is None and response["hits"]["hits"]:
             self._accepted.add(request.incoming.headers, request.target(item))
-        answered = Answered(request, item, response, ms, self._engine)
+        answered = Answered(request, item, response, ms, self._engine, refusal)
         for completion in reversed(item.completions):
             await completion.complete(answered)
         return answered.response

@@ -86,6 +86,7 @@ class SearchItem:
         params: URL parameters for the engine; only a `_search` has its own.
         error: The error that the response contains in its place, or None.
         completions: The stages' completions of its response, in the order of the stages.
+        has_plain_answer: Whether its last completion can answer if the engine refuses the changed body.
     """
 
     header: bytes
@@ -95,6 +96,7 @@ class SearchItem:
     params: Pairs = ()
     error: EsTtcError | None = None
     completions: "list[Completion]" = field(default_factory=list)
+    has_plain_answer: bool = False
 
     @property
     def is_ours(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.pool import Offload
-from es_ttc.serving.search.engine import EngineSearches
+from es_ttc.serving.search.engine import EngineRefusal, EngineSearches, ItemRefusal
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 
 C = TypeVar("C")
@@ -44,6 +44,7 @@ class Answered:
         response: Its decoded response; completions change it in place, or replace it.
         ms: Time of the engine's answer, in milliseconds.
         engine: Sends further requests with the caller's credentials.
+        refusal: The engine's refusal of the search as a stage has changed it; then there is no response yet.
     """
 
     request: SearchRequest
@@ -51,6 +52,7 @@ class Answered:
     response: dict[str, Any]
     ms: float
     engine: EngineSearches
+    refusal: EngineRefusal | ItemRefusal | None = None
 
     @property
     def caller(self) -> Caller:
