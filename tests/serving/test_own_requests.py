@@ -1,6 +1,8 @@
 """What the gateway asks in addition never changes which documents are answered, and never becomes an error."""
 
 import asyncio
+import io
+import logging
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +12,7 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
+from es_ttc.serving.logs import configure_logs
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind, corpus, make_index, write
 
@@ -190,3 +193,74 @@ def test_parts_of_hits_that_only_the_gateway_asks_for(place: Behind) -> None:
     assert reply.json()["hits"]["hits"]
     for hit in reply.json()["hits"]["hits"]:
         assert hit.keys() == {"_index", "_score"}
+
+
+@pytest.mark.parametrize(
+    "param",
+    [
+        "ignore_throttled=true", "seq_no_primary_term=true", "stats=a", "docvalue_fields=number",
+        "stored_fields=number", "track_scores=true", "terminate_after=0", "sort=_score",
+        "phase_took=true", "cancel_after_time_interval=10s", "search_pipeline=_none",
+        "include_named_queries_score=true",
+    ],
+)  # fmt: skip
+def test_url_parameters_that_do_not_say_what_is_found(place: Behind, param: str) -> None:
+    plain = search(place.engine, place.index, {"query": FARMER, "size": 20}, f"?{param}")
+    if plain.status != 200:
+        return  # this engine has no such parameter
+    for size in (5, 20):
+        reply = ranked(place, url=f"?{param}", size=size)
+        assert "reason" not in reply.json()["ttc"]["candidates"]
+        assert reply.json()["ttc"]["candidates"]["joined"] > 0
+        assert len(set(reply.ids)) == size
+        without = {"_score", "_id", "_source", "fields", "sort"}
+        assert {key for hit in reply.json()["hits"]["hits"] for key in hit} - without == {
+            key for hit in plain.json()["hits"]["hits"] for key in hit
+        } - without
+
+
+def test_a_window_that_the_page_raises_is_reported(place: Behind) -> None:
+    told = ranked(place, size=40, window_size=20).json()["ttc"]
+    assert told["window_size"] == {"requested": 20, "raised_to": 40}
+    assert "window_size" not in ranked(place, size=20).json()["ttc"]
+
+
+def test_collapse_with_a_native_rescorer_and_a_section(place: Behind) -> None:
+    native = {"window_size": 10, "query": {"rescore_query": {"match": {"text": "snow"}}}}
+    section = {"window_size": 40, "ttc": {"query_text": CATS}}
+    body = {"query": FARMER, "collapse": {"field": "group.keyword"}, "rescore": [native, section], "size": 20}
+    reply = search(place.gateway, place.index, body)
+    assert reply.status == 200, reply.body
+    assert reply.json()["ttc"]["applied"]
+    groups = [hit.get("fields", {}).get("group.keyword", [None])[0] for hit in reply.json()["hits"]["hits"]]
+    assert len(groups) == len(set(groups)) == 8  # seven, and the documents without one
+
+
+def scored_windows(place: Behind) -> float:
+    text = call(place.gateway, "GET", "/_ttc/metrics").body.decode()
+    [count] = [line for line in text.splitlines() if line.startswith('es_ttc_stage_seconds_count{stage="score"}')]
+    return float(count.rpartition(" ")[2])
+
+
+def test_a_window_that_is_ranked_twice_is_counted_once(place: Behind) -> None:
+    """Documents of equal text on the page make the gateway rank complete hits after bare ones."""
+    assert copies(ranked(place).ids)
+    before = scored_windows(place)
+    assert copies(ranked(place).ids)
+    assert scored_windows(place) == before + 1
+
+
+def test_a_request_that_is_answered_with_an_error_is_not_logged_as_applied(place: Behind) -> None:
+    logged = io.StringIO()
+    configure_logs("json", logging.DEBUG)
+    handler = logging.getLogger().handlers[0]
+    assert isinstance(handler, logging.StreamHandler)
+    handler.setStream(logged)
+    try:
+        for section in ({"method": "no such"}, {"query_text": CATS}):
+            search(place.gateway, place.index, {"query": FARMER, "rescore": {"ttc": section}})
+    finally:
+        handler.setStream(io.StringIO())
+    entries = [orjson.loads(line) for line in logged.getvalue().splitlines()]
+    answered = [(entry["status"], entry["applied"]) for entry in entries if entry["event"] == "answered"]
+    assert answered == [(400, False), (200, True)]

@@ -195,7 +195,9 @@ class AdaptiveRescoring:
         pinned = pinned_count(scores)
         buried = int((scores[pinned:] <= 0).sum()) if plan.changes_scores else 0
         reranked = range(pinned, len(scores) - buried)
-        result = await self._reranked(hits, reranked, answered.caller, timings, spent or 0.0)
+        result = await self._reranked(
+            hits, reranked, answered.caller, timings, (spent or 0.0) + (answered.attempt_ms or 0.0)
+        )
         reason = next((error for error in result.failures if isinstance(error, InvalidRequest)), None)
         if reason is not None:
             raise reason

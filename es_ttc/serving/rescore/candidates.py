@@ -44,7 +44,7 @@ from es_ttc.serving.knn.search_client import (
 )
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
-from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SAFE_PARAMS, SearchPlan
+from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, unsafe_params
 from es_ttc.serving.rescore.response import CandidateRequest, JoinedCandidates
 from es_ttc.serving.search.engine import EngineRefusal, EngineSearches, ItemRefusal
 from es_ttc.serving.search.request import SHARED_PARTS, shared_parts
@@ -58,7 +58,6 @@ _UNDERSTOOD = frozenset(
     }
 )  # fmt: skip
 """Parts of a body that do not affect which documents are found, or whose meaning for candidates is known."""
-_PARAMS_UNDERSTOOD = SAFE_PARAMS | {"_source", "_source_excludes", "_source_includes", "explain", "version"}
 Send = Callable[[Sequence[Body]], Awaitable[Sequence[Mapping[str, Any]]]]
 """Sends searches to the caller's target, and returns the engine's responses."""
 
@@ -71,9 +70,8 @@ def obstacle(plan: SearchPlan) -> str | None:
     for key in plan.body:
         if key not in _UNDERSTOOD:
             return f"[{key}] of the search is not known to hold for documents that kNN finds"
-    for name, _ in plan.params:
-        if name not in _PARAMS_UNDERSTOOD:
-            return f"the URL parameter [{name}] is not known to hold for documents that kNN finds"
+    for name in unsafe_params(plan.params, of_hits=True):
+        return f"the URL parameter [{name}] is not known to hold for documents that kNN finds"
     query = plan.body.get("query")
     if isinstance(query, Mapping) and "hybrid" in query:
         return "a [hybrid] query brings candidates of its own"

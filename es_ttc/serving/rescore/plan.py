@@ -33,6 +33,7 @@ _NO_STORED_FIELDS = "_none_"
 _NEED_STORED_FIELDS = frozenset(
     {"_source", "_source_excludes", "_source_includes", "fields", "highlight", "script_fields", "version"}
 )
+_LEARNING_TO_RANK = "learning_to_rank"
 _COLLAPSE_KEYS = ["field", "max_concurrent_group_searches"]
 
 OF_HITS = frozenset(
@@ -41,15 +42,40 @@ OF_HITS = frozenset(
 """Parts of a body that affect only the contents of hits."""
 OF_THE_SEARCH = frozenset({"aggregations", "aggs", "profile", "suggest", "track_total_hits"})
 """Parts of a body that concern the whole search and no single hit."""
-SAFE_PARAMS = frozenset(
+_SAFE_PARAMS = frozenset(
     {
-        "allow_no_indices", "allow_partial_search_results", "batched_reduce_size", "ccs_minimize_roundtrips",
-        "error_trace", "expand_wildcards", "human", "ignore_unavailable", "max_concurrent_shard_requests",
-        "pre_filter_shard_size", "preference", "request_cache", "rest_total_hits_as_int", "routing", "search_type",
-        "timeout", "track_total_hits", "typed_keys",
+        "allow_no_indices", "allow_partial_search_results", "batched_reduce_size", "cancel_after_time_interval",
+        "ccs_minimize_roundtrips", "error_trace", "expand_wildcards", "human", "ignore_throttled", "ignore_unavailable",
+        "include_named_queries_score", "max_concurrent_shard_requests", "phase_took", "pre_filter_shard_size",
+        "preference", "request_cache", "rest_total_hits_as_int", "routing", "search_type", "stats", "timeout",
+        "track_scores", "track_total_hits", "typed_keys",
     }
 )  # fmt: skip
 """URL parameters with the same meaning in a second request for the same documents."""
+_SAFE_VALUES: Mapping[str, tuple[str, ...]] = {
+    "search_pipeline": ("_none",),
+    "sort": ("_score", "_score:desc"),
+    "terminate_after": ("0",),
+}
+"""URL parameters that mean nothing with these values."""
+_PARAMS_OF_HITS = frozenset(
+    {
+        "_source", "_source_excludes", "_source_includes", "docvalue_fields", "explain", "seq_no_primary_term",
+        "stored_fields", "version",
+    }
+)  # fmt: skip
+"""URL parameters that affect only the contents of hits."""
+
+
+def unsafe_params(params: Sequence[tuple[str, str]], *, of_hits: bool) -> list[str]:
+    """Return the URL parameters by which a further request may find other documents, or other contents of hits.
+
+    Args:
+        params: The URL parameters.
+        of_hits: Whether the contents of hits may differ.
+    """
+    safe = _SAFE_PARAMS | _PARAMS_OF_HITS if of_hits else _SAFE_PARAMS
+    return [name for name, value in params if name not in safe and value not in _SAFE_VALUES.get(name, ())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +209,10 @@ def plan_search(
     rest = dict(body)
     url = dict(params)
     collapse = None if rest.get("collapse") is None else parse_collapse(rest.pop("collapse"))
-    if collapse is not None and natives:
-        raise InvalidRequest(f"[collapse] cannot be used with native rescorers: leave [{KEY}] alone in [rescore]")
+    item = _within_natives(item, natives)
     page = plan_page(_ranks("from", url, rest, 0), _ranks("size", url, rest, DEFAULT_SIZE), item, max_window)
+    if collapse is not None:
+        require_within(natives, page.block)
     if collapse is not None:
         page = replace(page, fetch=min(page.block, page.fetch))  # the groups beyond it are the engine's
     texts = _query_texts(section, rest, url)
@@ -194,7 +221,9 @@ def plan_search(
     own_window = page.asked if "window_size" in item else max(1, page.start + page.size)
     plain = {**rest, "rescore": [*natives, _guard(own_window)], "from": page.start, "size": page.size}
     if collapse is not None:  # an engine that refuses it with a native rescorer cannot apply the rules of the latter
-        plain = {} if "sort" in rest or "scroll" in url else {**plain, "collapse": collapse.body, "rescore": natives}
+        del plain["rescore"]
+        plain |= {"collapse": collapse.body} | ({"rescore": natives} if natives else {})
+        plain = {} if "sort" in rest or "scroll" in url else plain
     hide_ids = _take_none_fields(rest, url)
     if hide_ids and plain:
         plain["stored_fields"] = _NO_STORED_FIELDS
@@ -222,6 +251,32 @@ def plan_search(
         changes_scores=changes_scores(rest.get("query")),
     )
     return replace(plan, later=_later_plans(plan, items[1:], limits))
+
+
+def _within_natives(item: dict[str, Any], natives: Sequence[Any]) -> dict[str, Any]:
+    """Return an item with a window that is not greater than that of a rescorer before it which allows no greater one.
+
+    Elasticsearch accepts neither a hit nor a window beyond the window of `learning_to_rank`.
+    """
+    bounds = [one.get("window_size") for one in natives if isinstance(one, dict) and _LEARNING_TO_RANK in one]
+    bound = min((one for one in bounds if isinstance(one, int) and one > 0), default=None)
+    asked = item.get("window_size", DEFAULT_WINDOW)
+    return item if bound is None or not isinstance(asked, int) or asked <= bound else {**item, "window_size": bound}
+
+
+def require_within(natives: Sequence[Any], block: int) -> None:
+    """Refuse native rescorers that reorder documents after the window of a collapsed search.
+
+    Raises:
+        InvalidRequest: The window of one is greater: groups would then be ranked by documents that are not collapsed.
+    """
+    for one in natives:
+        window = one.get("window_size", DEFAULT_SIZE) if isinstance(one, dict) else 0
+        if isinstance(window, int) and window > block:
+            raise InvalidRequest(
+                f"[rescore.window_size] {window} of a native rescorer is greater than {block}, that of [{KEY}], which "
+                "cannot be used with [collapse]: take a window_size that is at least as great for the latter"
+            )
 
 
 def _later_plans(

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from es_ttc.errors import EsTtcError
 from es_ttc.index.mappings.spec import HASH
@@ -277,7 +278,18 @@ class RescoreCompletion(Completion):
         if response["_shards"]["failed"] or await self._attached.needs_ids(window, caller):
             return False
         contents = content_numbers(window)  # before scoring empties the processor's caches
+        began = time.perf_counter()
         await self._rank(answered)
+        spent = (time.perf_counter() - began) * 1000
+        filled_in = await self._page_filled(answered, window, contents)
+        answered.attempt_ms = None if filled_in else spent
+        return filled_in
+
+    async def _page_filled(
+        self, answered: Answered, window: Sequence[dict[str, Any]], contents: NDArray[np.int64]
+    ) -> bool:
+        """Read the hits of a bare page; return False if only the whole request tells which documents they are."""
+        response = answered.response
         self._kept = window
         page = response["hits"]["hits"]
         if not page:

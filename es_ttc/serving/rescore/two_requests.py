@@ -13,7 +13,7 @@ from typing import Any
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.serving.features.keys import Mark, identity_mark, marks_of
-from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SAFE_PARAMS, SearchPlan, has_top_hits
+from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, has_top_hits, unsafe_params
 
 _MIN_PAGES = 3
 """Minimum ratio of the window's size to the number of complete hits; measured in benchmarks/gateway.py."""
@@ -50,7 +50,7 @@ def can_split(plan: SearchPlan) -> bool:
         and not _has_completion(plan.body.get("suggest"))
         and not has_inner_hits([query, plan.body.get("post_filter")])
         and len(plan.body.get("rescore", [])) == 1
-        and all(name in SAFE_PARAMS for name, _ in plan.params)
+        and not unsafe_params(plan.params, of_hits=False)
         and not plan.hide_ids
         and not plan.explain
         and not (plan.body.keys() & _OF_HITS_IN_AGGREGATIONS and has_top_hits(plan.body))

@@ -163,7 +163,9 @@ class WindowRescoring:
             self._scored(answered, timings),
             what="scoring",
             method=plan.section.method,
-            budget_ms=budget_ms(max(0.0, self.budget - (spent or 0.0)), plan.timeout_ms, self.started),
+            budget_ms=budget_ms(
+                max(0.0, self.budget - (spent or 0.0) - (answered.attempt_ms or 0.0)), plan.timeout_ms, self.started
+            ),
         )
         if isinstance(outcome, EsTtcError):
             if plan.section.on_error == "fail":
@@ -173,12 +175,15 @@ class WindowRescoring:
             window = await self._reorder(response, outcome)
         response["ttc"] = self._summary(outcome, len(hits), timings)
         add_took(response, (time.perf_counter() - began) * 1000)
-        for stage, ms in timings.as_dict().items():
-            metrics.stage_seconds.labels(stage).observe(ms / 1000)
+        if answered.attempt_ms is None:  # one search is counted once
+            for stage, ms in timings.as_dict().items():
+                metrics.stage_seconds.labels(stage).observe(ms / 1000)
         if isinstance(outcome, EsTtcError):
-            fell_back(metrics, "first pass answered", plan.section.method, outcome)
+            if answered.attempt_ms is None:
+                fell_back(metrics, "first pass answered", plan.section.method, outcome)
             return RescoredResponse(False, window)
-        metrics.skipped(outcome.scores.skipped.values())
+        if answered.attempt_ms is None:
+            metrics.skipped(outcome.scores.skipped.values())
         return RescoredResponse(True, window, outcome.joined)
 
     async def _scored(self, answered: Answered, timings: Timings) -> "_ScoredWindow":
@@ -261,6 +266,8 @@ class WindowRescoring:
     def _summary(self, outcome: "_ScoredWindow | EsTtcError", considered: int, timings: Timings) -> dict[str, Any]:
         summary: dict[str, Any] = {"method": self.plan.section.method, "applied": not isinstance(outcome, EsTtcError)}
         summary["window"] = considered
+        if self.plan.page.block > self.plan.page.asked:  # so the order depends on the size of the page
+            summary["window_size"] = {"requested": self.plan.page.asked, "raised_to": self.plan.page.block}
         if self.tuned:
             summary["tuned"] = dict(self.tuned)
         if isinstance(outcome, EsTtcError):

@@ -45,6 +45,7 @@ class Answered:
         ms: Time of the engine's answer, in milliseconds.
         engine: Sends further requests with the caller's credentials.
         refusal: The engine's refusal of the search as a stage has changed it; then there is no response yet.
+        attempt_ms: Time of an earlier ranking of this search, which is repeated over complete hits; None for the first.
     """
 
     request: SearchRequest
@@ -53,6 +54,7 @@ class Answered:
     ms: float
     engine: EngineSearches
     refusal: EngineRefusal | ItemRefusal | None = None
+    attempt_ms: float | None = None
 
     @property
     def caller(self) -> Caller:
