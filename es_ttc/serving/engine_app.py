@@ -26,6 +26,7 @@ from es_ttc.serving.writes.stage import WriteEncoding
 _GONE = Outcome("passthrough", GONE)
 _READ_AHEAD = 2**16  # bytes; a shorter request is sent to the engine when it is complete
 _READ_AHEAD_BELOW_OURS = 2**20
+_ERRORS = 400
 _AUDITED = (401, 403, 429)
 _UNWATCHED_SECONDS = 0.05  # most responses are complete by then, so no task watches the client
 
@@ -69,7 +70,8 @@ class EngineApp:
                 outcome = await self._answered(incoming, answer)
             finally:
                 incoming.forget()
-            traced.answered(outcome.kind, outcome.status, applied=outcome.applied)
+            applied = outcome.applied and outcome.status < _ERRORS
+            traced.answered(outcome.kind, outcome.status, applied=applied)
         seconds = time.perf_counter() - started
         self._metrics.answered(outcome.kind, outcome.status, seconds, applied=outcome.applied)
         if outcome.kind != "passthrough" or outcome.status >= 500:
@@ -80,7 +82,7 @@ class EngineApp:
                 path=incoming.raw_path.decode("latin-1"),
                 kind=outcome.kind,
                 status=outcome.status,
-                applied=outcome.applied,
+                applied=applied,
                 ms=round(seconds * 1000, 2),
             )
 

@@ -11,7 +11,7 @@ from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.codebooks import CodebookStore
 from es_ttc.serving.features.encoding import Encoders, Loader
-from es_ttc.serving.features.numbers import NumericFields
+from es_ttc.serving.features.numbers import FieldTypes
 from es_ttc.serving.features.read_budget import ReadBudget
 from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.features.store import FeatureServices, FeatureStore
@@ -64,7 +64,7 @@ class Gateway:
         codebooks = CodebookStore(self.upstream, self.scoring)
         self.features = FeatureStore(self.upstream, cache, self.scoring, self.attached.side_caller, reads, codebooks)
         self.with_features = FeatureServices(self.upstream, self.features, self.attached, self.encoders, self.scoring)
-        self.numbers = NumericFields(self.upstream)
+        self.numbers = FieldTypes(self.upstream)
         self.scorer = WindowScorer(self.with_features, self.numbers)
         self.tuned = TunedDefaults.read(settings.tuned)
         if settings.ranking_models is not None:  # an evaluation has its own, and starts a gateway without settings

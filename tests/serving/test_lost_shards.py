@@ -148,16 +148,18 @@ def test_of_the_features_of_an_attached_index(place: Place) -> None:
 
 
 def test_of_candidates_on_the_page(place: Place) -> None:
-    """Their hits are read after they were ranked; a shard that does not answer then takes some of them away."""
+    """Their hits are read after they were ranked; without a shard there, the answer is that to the caller's search."""
     section = {"method": "dense", "query_text": "bees in the snow", "candidates": {"knn": 30}}
     body = {**MATCH, "rescore": {"window_size": 10, "ttc": section}}
     whole = place.search(body)
-    assert not whole.json()["_shards"]["failed"]
-    lost = losing(place, lambda request: b'"size":1000' in request.body and b'"terms":{"ttc.hash"' in request.body)
-    less = place.search(body)
+    assert whole.json()["ttc"]["applied"]
+    lost = losing(place, lambda request: b'"should":' in request.body and b'"terms":{"ttc.hash"' in request.body)
+    plain = place.search(body)
     assert lost
-    assert less.json()["_shards"]["failed"] == 1
-    assert len(less.ids) < len(whole.ids)
+    assert plain.json()["_shards"]["failed"] == 0
+    assert plain.json()["ttc"]["applied"] is False
+    assert "lost shards" in plain.json()["ttc"]["reason"]
+    assert plain.ids == place.search(MATCH).ids
 
 
 def test_of_feedback(place: Place) -> None:

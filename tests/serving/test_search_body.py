@@ -175,9 +175,20 @@ def test_a_collapsed_search_asks_for_the_documents_of_one_window() -> None:
 def test_a_collapse_that_cannot_be_meant_is_refused(collapse: Any, words: str) -> None:
     with pytest.raises(InvalidRequest, match=re.escape(words)):
         plan(body(collapse=collapse))
-    native: dict[str, Any] = {"query": {"rescore_query": {}}}
-    with pytest.raises(InvalidRequest, match="native rescorers"):
-        plan(body(collapse={"field": "f"}, rescore=[native, {"ttc": {"method": "spectral", "query_text": "x"}}]))
+
+
+def test_a_native_rescorer_bounds_the_window_of_a_section_after_it() -> None:
+    ours = {"ttc": {"method": "spectral", "query_text": "x"}}
+    collapsed = plan(body(collapse={"field": "f"}, rescore=[NATIVE, ours]))
+    assert collapsed.body["rescore"][0] == NATIVE
+    assert collapsed.plain["rescore"] == [NATIVE]
+    with pytest.raises(InvalidRequest, match="native rescorer is greater"):
+        plan(body(collapse={"field": "f"}, rescore=[NATIVE, ours | {"window_size": 20}]))
+    learned = {"window_size": 50, "learning_to_rank": {"model_id": "m"}}
+    bound = plan(body(rescore=[NATIVE | {"window_size": 200}, learned, ours]))
+    assert (bound.page.asked, bound.page.fetch, bound.body["size"]) == (50, 50, 50)
+    assert bound.body["rescore"][-1]["window_size"] == 50
+    assert plan(body(rescore=[learned, ours | {"window_size": 20}])).body["size"] == 20
 
 
 @pytest.mark.parametrize(

@@ -409,7 +409,7 @@ def test_a_walk_neither_shows_nor_passes_through_what_its_caller_may_not_see(sec
     with running_gateway(settings, load=lambda _name, _folder: encoder) as with_own:
         for method in ("rgs", "gar", "slidegar"):
             section = {"method": method, "query_text": CATS, "params": {"reranker": "dense"}, "detail": True}
-            body = {"query": {"match": {"_id": "d0"}}, "size": 30, "rescore": {"ttc": section}}
+            body = {"query": {"match": {"text": "1"}}, "size": 30, "rescore": {"ttc": section}}
             free, *held, refused = (
                 call(gateway, "POST", f"/{INDEX}/_search", body, headers)
                 for gateway, headers in (

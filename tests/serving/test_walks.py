@@ -19,7 +19,6 @@ from es_ttc.index.attach.source import sources_of
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import BuildProgress, build_graph, delete_graphs, serving_graph
 from es_ttc.reranking.index_graph.store import nodes, write_nodes
-from es_ttc.serving.adaptive.filters import required_filters
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.serving.client import Reply, call
@@ -344,41 +343,6 @@ def test_what_the_search_demands_binds_the_walk(walking: Behind, sound: Judge, b
     reply = walk(walking, size=40, _source=["number"], **bound)
     assert told(reply)["walk"]["outside"] > 0
     assert all(hit["_source"]["number"] >= 10 for hit in reply.json()["hits"]["hits"])
-
-
-@pytest.mark.parametrize(
-    ("query", "demands"),
-    [
-        ({"match": {"text": "a"}}, []),
-        ({"match_all": {}}, []),
-        ({"knn": {"field": "v", "query_vector": [1], "filter": {"term": {"a": 1}}}}, [{"term": {"a": 1}}]),
-        ({"knn": {"v": {"vector": [1], "k": 3, "filter": {"term": {"a": 1}}}}}, [{"term": {"a": 1}}]),
-        ({"term": {"a": 1}}, [{"term": {"a": 1}}]),
-        ({"unheard_of": {"a": 1}}, [{"unheard_of": {"a": 1}}]),
-        ({"bool": {"should": [{"match": {"t": "a"}}, {"term": {"a": 1}}]}}, []),
-        (
-            {"bool": {"should": [{"term": {"a": 1}}, {"term": {"a": 2}}]}},
-            [
-                {
-                    "bool": {
-                        "should": [{"bool": {"filter": [{"term": {"a": one}}]}} for one in (1, 2)],
-                        "minimum_should_match": 1,
-                    }
-                }
-            ],
-        ),
-        ({"bool": {"must": [{"match": {"t": "a"}}], "should": [{"term": {"a": 1}}]}}, []),
-        ({"constant_score": {"filter": {"match": {"t": "a"}}}}, None),
-        ({"dis_max": {"queries": [{"match": {"t": "a"}}, {"match": {"u": "a"}}]}}, []),
-        ({"script_score": {"query": {"match": {"t": "a"}}, "script": {}}}, []),
-        ({"script_score": {"query": {"match": {"t": "a"}}, "script": {}, "min_score": 2}}, None),
-        ({"function_score": {"query": {"match": {"t": "a"}}, "min_score": 2}}, None),
-        ({"nested": {"path": "p", "query": {"match": {"p.t": "a"}}}}, None),
-    ],
-)
-def test_what_a_query_demands(query: dict[str, Any], demands: list[Any] | None) -> None:
-    """None stands for the query itself."""
-    assert required_filters({"query": query}, query_in_url=False) == ([query] if demands is None else demands)
 
 
 @pytest.mark.parametrize("fault", ["late", "nan", "infinite", "fewer", "twice", "down"])

@@ -1,99 +1,294 @@
 """The parts of a caller's query that documents outside the first pass must match too.
 
-A graph traversal finds documents that the query's words or vector miss. So clauses that rank by text or vectors are not
-required. All others are: filters, exclusions, and every clause that is no text or vector search, also among scoring
-clauses. A clause of an unknown kind is required.
-"""
+Such documents are found by a vector or a graph, so they need not contain the query's words. Everything else that the
+query demands holds for them. A query is read as a tree of what must match:
 
-from collections.abc import Mapping, Sequence
+| clause | what it demands |
+| --- | --- |
+| `match`, `match_bool_prefix`, `multi_match`, `combined_fields` | nothing, if their text is a text of the search and all their fields are analysed text in every searched index |
+| `query_string`, `simple_query_string` | the same, if the text has no syntax: operators, field names, quotes, wildcards |
+| `match_all` | nothing |
+| `neural`, `semantic`, `neural_sparse`, `text_expansion`, `sparse_vector` | their filters, if their text is a text of the search |
+| `knn` | its filters, if it has no threshold |
+| `bool` | `filter`, `must_not`, what each `must` demands, and as many of `should` as must match |
+| `dis_max`, `hybrid` | what one of the queries demands |
+| `pinned` | what its `organic` demands |
+| `function_score` without functions | what its `query` demands |
+| `function_score`, `script_score`, `boosting`, `rule` | cannot be decided: their effect on the score is not known |
+| any other | the clause itself |
+"""  # noqa: E501 - a table
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from es_ttc.serving.search.query_text import texts_of
+
 Query = Mapping[str, Any]
+IsText = Callable[[str], bool]
+"""Returns whether a field is analysed text in every searched index."""
 
-_RANKING = frozenset(
-    {
-        "combined_fields", "distance_feature", "match", "match_all", "match_bool_prefix", "match_phrase",
-        "match_phrase_prefix", "more_like_this", "multi_match", "neural", "neural_sparse", "query_string",
-        "rank_feature", "semantic", "simple_query_string", "sparse_vector", "text_expansion",
-    }
-)  # fmt: skip
-_FILTERED = frozenset({"knn"})
-_WRAPPING: Mapping[str, str] = {
-    "boosting": "positive",
-    "function_score": "query",
-    "script_score": "query",
-}
-_ANY_OF: Mapping[str, str] = {"dis_max": "queries", "hybrid": "queries"}
+_ANY_OPTION = frozenset({"_name", "boost"})
+_FULL_TEXT_OPTIONS = _ANY_OPTION | {
+    "analyzer", "auto_generate_synonyms_phrase_query", "cutoff_frequency", "fuzziness", "fuzzy_max_expansions",
+    "fuzzy_prefix_length", "fuzzy_rewrite", "fuzzy_transpositions", "lenient", "max_expansions",
+    "minimum_should_match", "operator", "prefix_length", "query", "zero_terms_query",
+}  # fmt: skip
+_STRING_OPTIONS = _FULL_TEXT_OPTIONS | {
+    "allow_leading_wildcard", "analyze_wildcard", "default_field", "default_operator", "enable_position_increments",
+    "escape", "fields", "flags", "phrase_slop", "quote_analyzer", "quote_field_suffix", "rewrite", "slop",
+    "tie_breaker", "time_zone", "type",
+}  # fmt: skip
+_ONE_FIELD = frozenset({"match", "match_bool_prefix"})
+_SEVERAL_FIELDS = frozenset({"combined_fields", "multi_match", "query_string", "simple_query_string"})
+_WITH_SYNTAX = frozenset({"query_string", "simple_query_string"})
+_TYPES = frozenset({"best_fields", "bool_prefix", "cross_fields", "most_fields"})
+_SYNTAX = re.compile(r'[+=&|><!(){}\[\]^"~*?:\\/]|(?<!\w)-|\b(?:AND|OR|NOT|TO)\b')
+_OF_A_FIELD = frozenset({"neural", "neural_sparse", "text_expansion"})
+_MODEL_TEXTS = ("query", "query_text", "model_text")
+_THRESHOLDS = frozenset({"max_distance", "min_score", "similarity"})
+_BOOL_OPTIONS = _ANY_OPTION | {"filter", "minimum_should_match", "must", "must_not", "should"}
+_UNSCORED_FUNCTIONS = _ANY_OPTION | {"boost_mode", "max_boost", "query", "score_mode"}
+_SCORING = frozenset({"boosting", "function_score", "rule", "rule_query", "script_score"})
+_NESTING = frozenset({"has_child", "has_parent", "nested"})
+_PERCENT = re.compile(r"\s*(-?[0-9]{1,3})%\s*")
+_INTEGER = re.compile(r"\s*-?[0-9]{1,6}\s*")
 
 
-def required_filters(body: Mapping[str, Any], *, query_in_url: bool) -> list[Any]:
-    """Return queries that every document of a graph traversal must match, for a filter.
+class UndecidedDemands(Exception):
+    """What a query demands of documents outside the first pass cannot be decided; the message is the reason."""
+
+
+def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsText) -> list[Any]:
+    """Return queries that every document from outside the first pass must match, for a filter.
 
     Args:
-        body: The search's body, as it is sent to the engine.
-        query_in_url: Whether the query is the URL's `q`, which replaces the body's.
+        body: The search's body, as it is sent to the engine; a `q` of the URL as its `query`.
+        texts: The texts by which the section ranks. If the query has one text only, that is a text of the search too.
+        is_text: Whether a field is analysed text in every searched index.
+
+    Raises:
+        UndecidedDemands: The query changes scores in a way that such documents would evade, or is nested too deeply.
     """
-    found = [] if query_in_url or not body.get("query") else _of_query(body["query"])
+    defined = {name for part in ("derived", "runtime_mappings") for name in body.get(part) or ()}
+
+    def is_mapped_text(name: str) -> bool:
+        return not any(name == one or name.startswith(f"{one}.") for one in defined) and is_text(name)
+
+    try:
+        own = {_words(text) for text in texts_of(body.get("query"))}
+        demands = _Demands({*map(_words, texts), *(own if len(own) == 1 else ())}, is_mapped_text)
+        found = [] if not body.get("query") else demands.of(body["query"])
+    except RecursionError:
+        raise UndecidedDemands("[query] is nested too deeply") from None
     for clause in _listed(body.get("knn")):
-        found += _listed(clause.get("filter"))
+        found += _of_vectors(clause) if isinstance(clause, Mapping) else [clause]
     if body.get("post_filter"):
         found.append(body["post_filter"])
-    return found
+    return [_without_inner_hits(one) for one in found]
 
 
-def _of_query(query: Any) -> list[Any]:
-    """Return the required queries of a query; the query itself if its kind is unknown."""
-    if not isinstance(query, Mapping) or len(query) != 1:
-        return [query]
-    [(kind, clause_body)] = query.items()
-    if kind in _RANKING:
+def _without_inner_hits(part: Any) -> Any:
+    """Return queries without inner hits: those of the caller's query have the same names."""
+    if isinstance(part, list):
+        return [_without_inner_hits(one) for one in part]
+    if isinstance(part, Mapping):
+        return {key: _without_inner_hits(value) for key, value in part.items() if key != "inner_hits"}
+    return part
+
+
+def text_fields(body: Mapping[str, Any], texts: Sequence[str]) -> frozenset[str]:
+    """Return the fields whose mapping decides what a search demands.
+
+    Raises:
+        UndecidedDemands: It cannot be decided by any mapping.
+    """
+    names: set[str] = set()
+
+    def noted(name: str) -> bool:
+        names.add(name)
+        return True
+
+    required_filters(body, texts, noted)
+    return frozenset(names)
+
+
+def query_of_url(params: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the query of the URL parameter `q`, which replaces that of the body; None without one."""
+    if not params.get("q"):
+        return None
+    clause: dict[str, Any] = {"query": params["q"]}
+    for name, option in (
+        ("df", "default_field"),
+        ("analyzer", "analyzer"),
+        ("analyze_wildcard", "analyze_wildcard"),
+        ("default_operator", "default_operator"),
+        ("lenient", "lenient"),
+    ):
+        if name in params:
+            clause[option] = params[name]
+    return {"query_string": clause}
+
+
+def changes_scores(query: Any) -> bool:
+    """Return whether a query has a clause by which a score of 0 is meant: functions, scripts, boosting, rules."""
+    try:
+        _Demands(frozenset(), lambda _: False).of(query or {"match_all": {}})
+    except (UndecidedDemands, RecursionError):
+        return True
+    return False
+
+
+class _Demands:
+    """What the clauses of one query demand.
+
+    Args:
+        texts: The search's texts.
+        is_text: Whether a field is analysed text in every searched index.
+    """
+
+    def __init__(self, texts: Collection[str], is_text: IsText) -> None:
+        self._texts = texts
+        self._is_text = is_text
+
+    def of(self, query: Any) -> list[Any]:
+        """Return the required queries of a query; the query itself if its kind or its form is unknown."""
+        if not isinstance(query, Mapping) or len(query) != 1:
+            return [query]
+        [(kind, clause)] = query.items()
+        if kind in _SCORING and not (kind == "function_score" and _has_no_functions(clause)):
+            raise UndecidedDemands(
+                f"[{kind}] of the query changes scores, which is not known to hold for documents from outside its hits"
+            )
+        if not isinstance(clause, Mapping):
+            return [query]
+        if kind == "bool":
+            return self._of_bool(query, clause)
+        if kind in ("dis_max", "hybrid") and clause.keys() <= _ANY_OPTION | {"queries", "tie_breaker"}:
+            return self._at_least(1, _listed(clause.get("queries")))
+        if kind == "pinned":
+            return self.of(clause.get("organic"))
+        if kind == "function_score":
+            return self.of(clause["query"]) if clause.get("query") else []
+        if kind == "knn":
+            return [query] if _has_threshold(clause) else _of_vectors(clause)
+        if kind == "match_all":
+            return []
+        if kind in _NESTING:
+            self.of(clause.get("query"))  # it may change scores
+        return _filters_of_model(clause) if self._ranks_by_words(kind, clause) else [query]
+
+    def _ranks_by_words(self, kind: str, clause: Query) -> bool:
+        """Return whether a clause only ranks by a text of the search."""
+        if kind in _ONE_FIELD:
+            fields, options = _only_field(clause)
+            return options.keys() <= _FULL_TEXT_OPTIONS and self._is_ours(options) and all(map(self._is_text, fields))
+        if kind in _SEVERAL_FIELDS:
+            fields = _fields(clause)
+            return (
+                clause.keys() <= _STRING_OPTIONS
+                and clause.get("type", "best_fields") in _TYPES
+                and self._is_ours(clause)
+                and not (kind in _WITH_SYNTAX and _SYNTAX.search(clause["query"]))
+                and bool(fields)
+                and all(map(self._is_text, fields))
+            )
+        if kind in ("semantic", "sparse_vector"):
+            return self._is_ours(clause)
+        if kind in _OF_A_FIELD:
+            return self._is_ours(_only_field(clause)[1]) and not _has_threshold(clause)
+        return False
+
+    def _is_ours(self, options: Query) -> bool:
+        given = [options[key] for key in _MODEL_TEXTS if key in options]
+        return len(given) == 1 and isinstance(given[0], str) and _words(given[0]) in self._texts
+
+    def _of_bool(self, query: Query, clause: Query) -> list[Any]:
+        should = _listed(clause.get("should"))
+        of_should = [self.of(one) for one in should]  # also where none must match: one may change scores
+        of_must = [demand for one in _listed(clause.get("must")) for demand in self.of(one)]
+        if not clause.keys() <= _BOOL_OPTIONS:
+            return [query]
+        found = [*_listed(clause.get("filter")), *of_must]
+        excluded = _listed(clause.get("must_not"))
+        if excluded:
+            found.append({"bool": {"must_not": excluded}})
+        if not should:
+            return found
+        alone = not clause.get("must") and not clause.get("filter")
+        given = clause.get("minimum_should_match")
+        least = _least(given, len(should))
+        if least is None:
+            return [*found, {"bool": {"should": should, "minimum_should_match": given}}]
+        return [*found, *_at_least(max(least, int(alone)), of_should)]
+
+    def _at_least(self, least: int, clauses: Sequence[Any]) -> list[Any]:
+        return _at_least(least, [self.of(one) for one in clauses])
+
+
+def _at_least(least: int, demands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the required queries of clauses of which some must match; one that demands nothing counts as matched."""
+    real = [one for one in demands if one]
+    least -= len(demands) - len(real)
+    if least <= 0:
         return []
-    if not isinstance(clause_body, Mapping):
-        return [query]
-    if kind in _FILTERED:
-        return _of_knn(clause_body)
-    if kind == "bool":
-        return _of_bool(clause_body)
-    if kind in _WRAPPING:
-        inner = clause_body.get(_WRAPPING[kind])
-        limits = "min_score" in clause_body
-        return [query] if limits or inner is None else _of_query(inner)
-    if kind in _ANY_OF:
-        return _any_of(_listed(clause_body.get(_ANY_OF[kind])))
-    return [query]
+    return [{"bool": {"should": [{"bool": {"filter": [*one]}} for one in real], "minimum_should_match": least}}]
 
 
-def _of_knn(clause_body: Query) -> list[Any]:
-    if "field" in clause_body:
-        return _listed(clause_body.get("filter"))
-    fields = list(clause_body.values())
-    inner = fields[0] if len(fields) == 1 and isinstance(fields[0], Mapping) else {}
-    return _listed(inner.get("filter"))
+def _least(given: Any, count: int) -> int | None:
+    """Return how many of some clauses must match; None for a form that is not read."""
+    if given is None:
+        return 0
+    text = str(given)
+    if percent := _PERCENT.fullmatch(text):
+        number = int(count * int(percent[1]) / 100)
+    elif _INTEGER.fullmatch(text) and not isinstance(given, bool):
+        number = int(text)
+    else:
+        return None
+    negative = text.strip().startswith("-")
+    return max(0, count + number if negative else number)
 
 
-def _of_bool(clause_body: Query) -> list[Any]:
-    found = [*_listed(clause_body.get("filter"))]
-    for clause in _listed(clause_body.get("must")):
-        found += _of_query(clause)
-    excluded = _listed(clause_body.get("must_not"))
-    if excluded:
-        found.append({"bool": {"must_not": [*excluded]}})
-    should = _listed(clause_body.get("should"))
-    minimum = clause_body.get("minimum_should_match", 0 if clause_body.get("must") or clause_body.get("filter") else 1)
-    if should and minimum not in (0, "0", "0%"):
-        if minimum not in (1, "1") and any(_of_query(clause) for clause in should):
-            return [*found, {"bool": {"should": [*should], "minimum_should_match": minimum}}]
-        found += _any_of(should)
-    return found
+def _of_vectors(clause: Query) -> list[Any]:
+    """Return the filters of a kNN clause, which are in it or below the name of its field."""
+    if "field" in clause:
+        return _listed(clause.get("filter"))
+    return _listed(_only_field(clause)[1].get("filter"))
 
 
-def _any_of(clauses: Sequence[Any]) -> list[Any]:
-    """Return the required queries of clauses of which one must match: none, if one of them requires nothing."""
-    each = [_of_query(clause) for clause in clauses]
-    if not all(each):
-        return []
-    return [{"bool": {"should": [{"bool": {"filter": one}} for one in each], "minimum_should_match": 1}}]
+def _filters_of_model(clause: Query) -> list[Any]:
+    """Return the filters of a clause that ranks by a model."""
+    return _listed(clause.get("filter")) + _listed(_only_field(clause)[1].get("filter"))
+
+
+def _has_threshold(clause: Query) -> bool:
+    return not _THRESHOLDS.isdisjoint(clause.keys() | _only_field(clause)[1].keys())
+
+
+def _has_no_functions(clause: Any) -> bool:
+    return isinstance(clause, Mapping) and clause.keys() <= _UNSCORED_FUNCTIONS
+
+
+def _only_field(clause: Query) -> tuple[list[str], Query]:
+    """Return the field of a clause such as `match`, and its options; no options if its form is another."""
+    fields = [name for name in clause if name not in _ANY_OPTION]
+    if len(fields) != 1:
+        return [], {}
+    options = clause[fields[0]]
+    return fields, options if isinstance(options, Mapping) else {"query": options}
+
+
+def _fields(clause: Query) -> list[str]:
+    """Return the fields of a clause such as `multi_match` by their names; none if it names none, or patterns."""
+    given = [*_listed(clause.get("fields")), *_listed(clause.get("default_field"))]
+    names = [one.partition("^")[0] for one in given if isinstance(one, str)]
+    return names if len(names) == len(given) and not any("*" in name for name in names) else []
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+    return [*value] if isinstance(value, list) else [] if value is None else [value]

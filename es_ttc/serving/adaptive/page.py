@@ -48,12 +48,17 @@ class RankedHits:
 
 
 def rank_hits(
-    reranked: RerankedList, reranker: BudgetedReranker, documents: CandidateDocuments, found: int, section: Section
+    reranked: RerankedList,
+    reranker: BudgetedReranker,
+    documents: CandidateDocuments,
+    found: int,
+    section: Section,
+    pinned: int = 0,
 ) -> RankedHits:
     """Put the reranked documents before the rest of the first pass.
 
-    Reranked documents come first, by score; then the other documents of the window, then the rest of the first pass. A
-    document from outside that was not reranked is left out.
+    Pinned documents stay on top. Then come the reranked documents, by score; then the other documents of the window,
+    then the rest of the first pass. A document from outside that was not reranked is left out.
 
     Args:
         reranked: The result of the strategy.
@@ -61,19 +66,21 @@ def rank_hits(
         documents: The documents; the first ``found`` are the first pass.
         found: Hits of the first pass.
         section: The request's section, which decides how scores are combined.
+        pinned: Number of pinned documents.
     """
-    judged = list(reranked.documents[: reranked.judged])
-    places = set(judged)
-    order = [*judged, *(document for document in range(found) if document not in places)]
+    judged = [document for document in reranked.documents[: reranked.judged] if document >= pinned]
+    places = {*range(pinned), *judged}
+    order = [*range(pinned), *judged, *(document for document in range(found) if document not in places)]
     first = np.array([documents.hits[document].get("_score") or 0.0 for document in order], np.float32)
     values = np.zeros(len(order), np.float32)
-    values[: len(judged)] = displayed_scores([reranker.score(document) for document in judged])
-    mask = np.arange(len(order)) < len(judged)
-    ranking = ranking_of(section, first, values, mask, max(1, len(order)))
+    shown = displayed_scores([reranker.score(document) for document in judged])
+    values[pinned : pinned + len(judged)] = shown
+    mask = (np.arange(len(order)) >= pinned) & (np.arange(len(order)) < pinned + len(judged))
+    ranking = ranking_of(section, first, values, mask, max(1, len(order)), pinned)
     return RankedHits(
         [order[place] for place in ranking.order.tolist()],
         ranking.scores,
-        {document: float(value) for document, value in zip(judged, values.tolist(), strict=False)},
+        {document: float(value) for document, value in zip(judged, shown.tolist(), strict=True)},
     )
 
 

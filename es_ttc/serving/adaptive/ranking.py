@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from es_ttc.common import entry_points
 from es_ttc.common.caches import ExpiringCache
-from es_ttc.errors import EsTtcError, InvalidRequest
+from es_ttc.errors import EngineError, EsTtcError, InvalidRequest
 from es_ttc.reranking.rerankers import Cost, PointwiseCalls
 from es_ttc.reranking.strategies import (
     STRATEGIES,
@@ -23,7 +23,7 @@ from es_ttc.reranking.strategies.base import reranked_so_far
 from es_ttc.reranking.strategies.methods import require_suited
 from es_ttc.rescorers import registry
 from es_ttc.serving.adaptive.candidates import CandidateDocuments
-from es_ttc.serving.adaptive.filters import required_filters
+from es_ttc.serving.adaptive.filters import UndecidedDemands, query_of_url, required_filters, text_fields
 from es_ttc.serving.adaptive.neighbours import CallerNeighbours
 from es_ttc.serving.adaptive.page import TARGET_PARAMS, RankedHits, add_hits_outside_first_pass, in_groups, rank_hits
 from es_ttc.serving.adaptive.rerankers import (
@@ -35,13 +35,13 @@ from es_ttc.serving.adaptive.rerankers import (
 )
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
-from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
+from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, first_pass_scores
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
 from es_ttc.serving.rescore.collapse import groups_of
-from es_ttc.serving.rescore.page import set_max_score, shortest, shown_hit
+from es_ttc.serving.rescore.page import pinned_count, set_max_score, shortest, shown_hit
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.response import RescoredResponse
 from es_ttc.serving.rescore.window import cut_first_pass
@@ -69,6 +69,7 @@ class _RerankingResult:
         encoder: Identity of the encoder, if the reranker is a rescorer.
         cost: Cost of a reranker of the settings.
         skipped: Documents whose features are not used, if the reranker is a rescorer.
+        undecided: Why no document from outside the first pass was looked for, or None.
     """
 
     reranked: RerankedList
@@ -79,6 +80,7 @@ class _RerankingResult:
     encoder: str | None = None
     cost: Cost | None = None
     skipped: Mapping[int, SkipReason] = field(default_factory=dict)
+    undecided: str | None = None
 
 
 class AdaptiveReranking:
@@ -88,6 +90,7 @@ class AdaptiveReranking:
         self.upstream = gateway.upstream
         self.scorer = gateway.scorer
         self.attached = gateway.attached
+        self.types = gateway.numbers
         self.rerankers = gateway.rerankers
         self.metrics = gateway.metrics
         self.default_timeout_ms = gateway.settings.default_timeout_ms
@@ -149,7 +152,13 @@ class AdaptiveRescoring:
         return False
 
     async def rank(
-        self, response: dict[str, Any], first_pass_ms: float | None, caller: Caller, *, spent: float = 0.0
+        self,
+        response: dict[str, Any],
+        first_pass_ms: float | None,
+        caller: Caller,
+        *,
+        spent: float = 0.0,
+        ranked_ms: float | None = None,
     ) -> RescoredResponse:
         """Put the engine's response into the order of the strategy, in place; see :meth:`WindowRescoring.rank`.
 
@@ -173,16 +182,22 @@ class AdaptiveRescoring:
             }
             fell_back(metrics, "first pass answered", self.strategy.name, plan.problem)
             return RescoredResponse(False, window)
-        result = await self._reranked(hits, caller, timings, spent)
+        scores = first_pass_scores(hits[: plan.page.asked])
+        pinned = pinned_count(scores)
+        buried = int((scores[pinned:] <= 0).sum()) if plan.changes_scores else 0
+        reranked = range(pinned, len(scores) - buried)
+        result = await self._reranked(hits, reranked, caller, timings, spent + (ranked_ms or 0.0))
         reason = next((error for error in result.failures if isinstance(error, InvalidRequest)), None)
         if reason is not None:
             raise reason
         if result.failures and plan.section.on_error == "fail":
             raise _as_ours(result.failures[0])
-        applied = result.reranked.judged > 0 or not hits
+        applied = result.reranked.judged > 0 or not reranked
         groups = None if plan.collapse is None else groups_of(result.documents.hits, plan.collapse.field)
         outcome = (
-            rank_hits(result.reranked, result.budgeted, result.documents, len(hits), plan.section) if applied else None
+            rank_hits(result.reranked, result.budgeted, result.documents, len(hits), plan.section, pinned)
+            if applied
+            else None
         )
         ranks = slice(plan.page.start, plan.page.start + plan.page.size)
         order, window = in_groups(outcome, groups, hits, plan.page.fetch)
@@ -204,18 +219,19 @@ class AdaptiveRescoring:
         return RescoredResponse(applied, window)
 
     async def _reranked(
-        self, hits: Sequence[dict[str, Any]], caller: Caller, timings: Timings, spent: float
+        self, hits: Sequence[dict[str, Any]], window: range, caller: Caller, timings: Timings, spent: float
     ) -> _RerankingResult:
         services, plan, params, body = self.services, self.plan, self.params, self.plan.body
         timeout_ms = plan.section.timeout_ms or services.default_timeout_ms
         left = budget_ms(max(0.0, timeout_ms - spent), plan.timeout_ms, self.started)
         end = time.monotonic() + left / 1000
+        conditions, undecided = await self._conditions(caller) if self.strategy.walks else ([], None)
         documents = CandidateDocuments(
             services.upstream,
             caller,
             urlencode([pair for pair in plan.params if pair[0] in TARGET_PARAMS]).encode(),
             {key: body[key] for key in _SHARED if key in body},
-            required_filters(body, query_in_url="q" in dict(plan.params)),
+            conditions,
             hits,
             plan.group_fields,
         )
@@ -225,7 +241,7 @@ class AdaptiveRescoring:
             documents,
             end,
             depth=getattr(params, "depth", 0),
-            fan_out=getattr(params, "fan_out", 0),
+            fan_out=0 if undecided else getattr(params, "fan_out", 0),
         )
         reranker = self._reranker(documents, caller, timings, end)
         budgeted = budgeted_reranker(self.strategy.name, params, reranker)
@@ -235,7 +251,6 @@ class AdaptiveRescoring:
             scoring = ScoringRequest(Method(dense, dense.Params(), detail=False), plan.texts, None, caller, timings)
             return await RescorerReranker(services.scorer, scoring, documents, end).scores(some)
 
-        window = range(min(len(hits), plan.page.asked))
         failures: list[Exception] = []
         try:
             if self.strategy.walks:
@@ -259,11 +274,24 @@ class AdaptiveRescoring:
         if graph.problem is not None:
             failures.append(graph.problem)
         result = _RerankingResult(reranked, budgeted, documents, graph if self.strategy.walks else None, failures)
+        result.undecided = undecided
         if isinstance(reranker, RescorerReranker):
             result.encoder, result.skipped = reranker.encoder, reranker.skipped
         else:
             result.cost = reranker.cost
         return result
+
+    async def _conditions(self, caller: Caller) -> tuple[list[Any], str | None]:
+        """Return what every document from outside the first pass must match, or why that cannot be decided."""
+        plan = self.plan
+        query = query_of_url(dict(plan.params))
+        body = plan.body if query is None else {**plan.body, "query": query}
+        try:
+            names = text_fields(body, plan.texts)
+            analysed = await self.services.types.analysed(names, caller) if names else frozenset()
+            return required_filters(body, plan.texts, analysed.__contains__), None
+        except (UndecidedDemands, EngineError) as error:
+            return [], str(error)
 
     def _reranker(
         self, documents: CandidateDocuments, caller: Caller, timings: Timings, end: float
@@ -342,6 +370,8 @@ class AdaptiveRescoring:
         if result.failures:
             summary["partial"] = applied
             summary["reason"] = str(result.failures[0])
+        elif result.undecided is not None:
+            summary |= {"partial": True, "reason": result.undecided}
         elif result.graph is not None and result.graph.without:
             summary["partial"] = True
             summary["reason"] = result.graph.without[min(result.graph.without)]

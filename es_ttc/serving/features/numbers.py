@@ -1,10 +1,11 @@
-"""Numeric fields of a window's documents: their doc values in the hits of a search with the caller's credentials.
+"""Types of fields, and numeric fields of a window's documents.
 
-So an alias's filter and the caller's rights hold for them: a field that the caller may not read is missing from the
+The latter are doc values in the hits of a search with the caller's credentials. So an alias's filter and the caller's
+rights hold for them: a field that the caller may not read is missing from the
 hits. The fields of attached indices are those of the user's documents; a side index has none.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EngineError, InvalidRequest, MissingFeature
 from es_ttc.rescorers.learned.fields import as_number
-from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.engine_requests import EngineRequests, NotForCaller
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.caller_keys import CallerKeys
 from es_ttc.serving.http.upstream import Upstream
@@ -22,6 +23,8 @@ from es_ttc.serving.http.upstream import Upstream
 NUMERIC_TYPES = frozenset(
     {"byte", "double", "float", "half_float", "integer", "long", "scaled_float", "short", "unsigned_long"}
 )
+TEXT_TYPES = frozenset({"annotated_text", "match_only_text", "search_as_you_type", "semantic", "semantic_text", "text"})
+"""Types of fields that the engines analyse."""
 _MOST_REMEMBERED = 10_000
 _SECONDS = 60.0
 _UNMAPPED = "unmapped"
@@ -70,8 +73,8 @@ def _number_of(hit: Mapping[str, Any], name: str) -> float:
     return np.nan if number is None else number
 
 
-class NumericFields:
-    """Refuses searches whose target lacks a numeric field that a method reads.
+class FieldTypes:
+    """Types of the fields of a target, by the engine's `_field_caps` with the caller's credentials.
 
     Args:
         upstream: The engine.
@@ -81,6 +84,7 @@ class NumericFields:
         self._requests = EngineRequests(upstream)
         self._keys = CallerKeys()
         self._known: ExpiringCache[bytes, None] = ExpiringCache(_MOST_REMEMBERED, _SECONDS)
+        self._texts: ExpiringCache[bytes, frozenset[str] | str] = ExpiringCache(_MOST_REMEMBERED, _SECONDS)
 
     async def require(
         self, fields: Sequence[str], reader: FieldsReader, caller: Caller, indices: Sequence[str] = ()
@@ -119,6 +123,51 @@ class NumericFields:
                 f"{reader.reads} the numeric field [{problem[0]}], {problem[1]} in [{target}]: {reader.fix}"
             )
         self._known.put(key, None)
+
+    async def analysed(self, fields: Collection[str], caller: Caller) -> frozenset[str]:
+        """Return those fields that are analysed text in every index of a target; remembered for a minute.
+
+        The indices of a point in time are not known, so there a field must be text in every index that the caller sees.
+
+        Args:
+            fields: Names of fields.
+            caller: The request context.
+
+        Raises:
+            EngineError: The caller may not read the types of fields, or the engine failed.
+        """
+        names = sorted(name for name in fields if not set("*,").intersection(name))
+        if not names:
+            return frozenset()
+        target, more = caller.indices or "_all", {} if caller.indices else {"expand_wildcards": "open,hidden"}
+        key = self._keys.of(caller.headers, str([target, caller.params, names]).encode(errors="replace"))
+        known = self._texts.get(key)
+        found = await self._analysed(names, target, caller, more) if known is None else known.value
+        if known is None:
+            self._texts.put(key, found)
+        if isinstance(found, str):
+            raise NotForCaller(found)
+        return found
+
+    async def _analysed(
+        self, names: Sequence[str], target: str, caller: Caller, more: Mapping[str, str]
+    ) -> frozenset[str] | str:
+        """Return the names of analysed fields, or why the caller may not know them."""
+        failing = f"the types of the fields of [{target}] could not be read"
+        query_string = caller.query_string(fields=",".join(names), include_unmapped="true", **more)
+        request = self._requests.as_caller(caller)
+        try:
+            answer = await request.json("GET", f"/{target}/_field_caps".encode(), query_string, failing=failing)
+        except NotForCaller as error:
+            return str(error)
+        if answer.get("failures"):
+            raise EngineError(f"{failing}: an index did not answer")
+        return frozenset(name for name in names if is_analysed(answer["fields"].get(name, {})))
+
+
+def is_analysed(capabilities: Mapping[str, Any]) -> bool:
+    """Return whether a field is analysed text wherever it was looked for, by its part of `_field_caps`."""
+    return bool(capabilities) and capabilities.keys() <= TEXT_TYPES
 
 
 def field_problem(capabilities: Mapping[str, Any], fields: Sequence[str]) -> tuple[str, str] | None:

@@ -30,6 +30,8 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.search.fallback import ScoringError
 from es_ttc.vectors.tokens import Float32
 
+_GREATEST = 1e12
+"""Greatest first-pass score that a method gets: sums of its squares are exact enough in float32."""
 _NOT_STORED_WITH_DOCUMENTS = frozenset({Feature.FIRST_PASS, Feature.QUERY_TOKENS, Feature.ENCODER, Feature.CALIBRATION})
 
 
@@ -222,6 +224,23 @@ def first_pass_scores(hits: Sequence[Mapping[str, Any]]) -> Float32:
         return np.fromiter(map(itemgetter("_score"), hits), np.float32, len(hits))
     except (KeyError, TypeError):
         return np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
+
+
+def relative_scores(first_pass: Float32, pinned: int, joined: int) -> Float32:
+    """Return first-pass scores as methods get them, ``(n,)``: only how they differ counts there.
+
+    Pinned documents get the greatest score of the others, which would all be equal beside theirs. Very great scores are
+    scaled down, because methods compute in float32.
+
+    Args:
+        first_pass: ``(n,)`` the engine's scores.
+        pinned: Number of pinned documents at the beginning.
+        joined: Number of documents at the end that are not of the first pass.
+    """
+    any_other = pinned < len(first_pass) - joined
+    scores = np.minimum(first_pass, first_pass[pinned:].max()) if pinned and any_other else first_pass
+    greatest = float(scores.max(initial=0.0))
+    return scores if greatest <= _GREATEST else (scores.astype(np.float64) * (_GREATEST / greatest)).astype(np.float32)
 
 
 def checked_scores(scores: NDArray[Any], length: int, rescorer: Rescorer[Any]) -> Float32:

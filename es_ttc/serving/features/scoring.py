@@ -24,7 +24,7 @@ from es_ttc.serving.features.decoding import require_readable, require_sendable
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
 from es_ttc.serving.features.index_encoders import IndexEncoderLookup, ScorableDocuments
 from es_ttc.serving.features.index_meta import mapped_fields
-from es_ttc.serving.features.numbers import FieldsReader, NumericFields, numbers_of
+from es_ttc.serving.features.numbers import FieldsReader, FieldTypes, numbers_of
 from es_ttc.serving.features.scores import (
     Method,
     ScoringRequest,
@@ -34,6 +34,7 @@ from es_ttc.serving.features.scores import (
     checked_scores,
     first_pass_scores,
     no_features,
+    relative_scores,
 )
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.features.store import FeatureServices, MissingFeatures, SideIndexUnreadable, WindowFeatures
@@ -52,12 +53,19 @@ class _HitColumns:
         first_pass: ``(n,)`` the engine's scores.
         joined: Number of hits at the end that are not of the first pass.
         numbers: By numeric field that the method reads ``(n,)`` values, NaN where a document has none.
+        pinned: Number of pinned hits at the beginning.
     """
 
     ids: Sequence[str]
     first_pass: Float32
     joined: int = 0
     numbers: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    pinned: int = 0
+
+    @property
+    def relative(self) -> Float32:
+        """The engine's scores as methods get them."""
+        return relative_scores(self.first_pass, self.pinned, self.joined)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,7 @@ class WindowScorer:
         numbers: Refuses targets without a numeric field that a method reads.
     """
 
-    def __init__(self, services: FeatureServices, numbers: NumericFields) -> None:
+    def __init__(self, services: FeatureServices, numbers: FieldTypes) -> None:
         self._services = services
         self._numbers = numbers
         self._calibrations = CalibrationStore(services.upstream)
@@ -105,6 +113,7 @@ class WindowScorer:
         request: ScoringRequest,
         *,
         joined: int = 0,
+        pinned: int = 0,
         encoder: str | None = None,
     ) -> WindowScores:
         """Return the scores of hits.
@@ -114,6 +123,7 @@ class WindowScorer:
                 versions if they may be of an attached index.
             request: The method and the request's data.
             joined: Number of hits at the end that are not of the first pass.
+            pinned: Number of pinned hits at the beginning, see :func:`relative_scores`.
             encoder: Identity of the window's encoder; None for that of the hits' indices.
 
         Raises:
@@ -127,7 +137,7 @@ class WindowScorer:
         if not hits:
             return WindowScores.none(0)
         ids = [hit.get("_id", "") for hit in hits]
-        of_hits = _HitColumns(ids, first_pass_scores(hits), joined, await self._read_numbers(hits, request))
+        of_hits = _HitColumns(ids, first_pass_scores(hits), joined, await self._read_numbers(hits, request), pinned)
         if not request.method.encodes:
             window = _without_features(of_hits, request)
         else:
@@ -288,7 +298,7 @@ class WindowScorer:
         if method.partial is None:
             window = Window(
                 of_hits.ids if len(complete) == len(keys) else [of_hits.ids[place] for place in complete],
-                of_hits.first_pass[places],
+                of_hits.relative[places],
                 numbers={name: values[places] for name, values in of_hits.numbers.items()},
                 **columns(documents, method.needs | method.wants),
             )
@@ -298,7 +308,7 @@ class WindowScorer:
                 documents = [by_place.get(place, {}) for place in range(len(keys))]
             places = np.arange(len(keys))
             features = partial_columns(documents, method.needs | method.wants)
-            window = Window(of_hits.ids, of_hits.first_pass, numbers=of_hits.numbers, **features)
+            window = Window(of_hits.ids, of_hits.relative, numbers=of_hits.numbers, **features)
             if of_hits.joined:
                 in_first_pass = places < len(places) - of_hits.joined
                 window = replace(window, present={**window.present, Feature.FIRST_PASS: in_first_pass})
@@ -501,7 +511,7 @@ def _without_features(of_hits: _HitColumns, request: ScoringRequest) -> WindowSc
     scored = WindowScores.none(len(of_hits.ids))
     scored.first_pass = of_hits.first_pass
     scored.mask[:] = scored.complete[:] = True
-    scored.window = Window(of_hits.ids, of_hits.first_pass, numbers=of_hits.numbers)
+    scored.window = Window(of_hits.ids, of_hits.relative, numbers=of_hits.numbers)
     scored.query = Query(request.texts[0], np.zeros((0, 0), np.float32))
     return scored
 

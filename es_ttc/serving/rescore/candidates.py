@@ -11,6 +11,7 @@ read.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,10 +24,11 @@ from es_ttc.engine.versions import Product
 from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
-from es_ttc.serving.adaptive.filters import required_filters
+from es_ttc.serving.adaptive.filters import UndecidedDemands, required_filters, text_fields
 from es_ttc.serving.features.attached import changed_inside, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import SEQ_NO, identity_mark
+from es_ttc.serving.features.numbers import FieldTypes
 from es_ttc.serving.features.store import FeatureServices
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.bodies import Body, search_body
@@ -42,7 +44,7 @@ from es_ttc.serving.knn.msearch import (
 )
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
-from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SAFE_PARAMS, SearchPlan
+from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, unsafe_params
 from es_ttc.serving.rescore.response import CandidateRequest, JoinedCandidates
 from es_ttc.serving.search.engine import EngineRefusal, EngineSearches, ItemRefusal
 from es_ttc.serving.search.request import SHARED_PARTS, shared_parts
@@ -56,7 +58,6 @@ _UNDERSTOOD = frozenset(
     }
 )  # fmt: skip
 """Parts of a body that do not affect which documents are found, or whose meaning for candidates is known."""
-_PARAMS_UNDERSTOOD = SAFE_PARAMS | {"_source", "_source_excludes", "_source_includes", "explain", "version"}
 Send = Callable[[Sequence[Body]], Awaitable[Sequence[Mapping[str, Any]]]]
 """Sends searches to the caller's target, and returns the engine's responses."""
 
@@ -69,9 +70,8 @@ def obstacle(plan: SearchPlan) -> str | None:
     for key in plan.body:
         if key not in _UNDERSTOOD:
             return f"[{key}] of the search is not known to hold for documents that kNN finds"
-    for name, _ in plan.params:
-        if name not in _PARAMS_UNDERSTOOD:
-            return f"the URL parameter [{name}] is not known to hold for documents that kNN finds"
+    for name in unsafe_params(plan.params, of_hits=True):
+        return f"the URL parameter [{name}] is not known to hold for documents that kNN finds"
     query = plan.body.get("query")
     if isinstance(query, Mapping) and "hybrid" in query:
         return "a [hybrid] query brings candidates of its own"
@@ -84,11 +84,13 @@ class NearestDocuments:
     Args:
         services: The engine, the features, the encoders.
         engine: Sends searches with the caller's headers.
+        types: The types of the fields of a target.
     """
 
-    def __init__(self, services: FeatureServices, engine: EngineSearches) -> None:
+    def __init__(self, services: FeatureServices, engine: EngineSearches, types: FieldTypes) -> None:
         self._services = services
         self.engine = engine
+        self._types = types
         self._own: ExpiringCache[str, str] = ExpiringCache(_MOST_REMEMBERED, _REMEMBERED_SECONDS)
         """By target, the encoder of documents that contain their own vectors."""
 
@@ -116,32 +118,50 @@ class NearestDocuments:
         if search.reason is not None:
             return JoinedCandidates(requested=search.request.count, reason=search.reason)
         try:
-            found, named = await self._found(search)
+            found, named = await self._found(search, identified=all("_id" in hit for hit in hits))
         except (EngineRefusal, ItemRefusal):
             reason = "the engine refused the kNN search for candidates"
             return JoinedCandidates(requested=search.request.count, reason=reason)
-        except (EngineError, EncoderMismatch, MissingFeature) as error:  # the window itself may still be scored
+        except (
+            UndecidedDemands,
+            EngineError,
+            EncoderMismatch,
+            MissingFeature,
+        ) as error:
             return JoinedCandidates(requested=search.request.count, reason=str(error))
         if not found:
             reason = "kNN finds no document: none with a vector that the engine can search matches the filters"
             return JoinedCandidates(requested=search.request.count, reason=reason)
         return JoinedCandidates(outside(hits, found, named=named), search.request.count, named, search.filters)
 
-    async def _found(self, search: "CandidateSearch") -> tuple[list[dict[str, Any]], bool]:
-        """Return the nearest documents, and whether they have ids."""
-        found = None if search.early is None else await asyncio.shield(search.early)  # the window may be ranked twice
-        if found is not None and not any(map(changed_inside, found)):
-            return found, False
-        with span("candidates"):
-            return await self._found_now(search, changed=found is not None)
-
-    async def _found_now(self, search: "CandidateSearch", *, changed: bool) -> tuple[list[dict[str, Any]], bool]:
+    async def _found(self, search: "CandidateSearch", *, identified: bool) -> tuple[list[dict[str, Any]], bool]:
         """Return the nearest documents, and whether they have ids.
 
         Args:
             search: The search for candidates.
-            changed: Whether documents are known to have changed inside, so that their ids are needed.
+            identified: Whether the window's hits have ids, by which documents of equal content can be told apart.
         """
+
+        def need_ids(hits: Sequence[Mapping[str, Any]]) -> bool:
+            return any(map(changed_inside, hits)) or (identified and has_twins(hits))
+
+        found = None if search.early is None else await asyncio.shield(search.early)  # the window may be ranked twice
+        if found is not None and not need_ids(found):
+            return found, False
+        with span("candidates"):
+            return await self._found_now(search, need_ids, with_ids=found is not None)
+
+    async def _found_now(
+        self, search: "CandidateSearch", need_ids: Callable[[Sequence[Mapping[str, Any]]], bool], *, with_ids: bool
+    ) -> tuple[list[dict[str, Any]], bool]:
+        """Return the nearest documents, and whether they have ids.
+
+        Args:
+            search: The search for candidates.
+            need_ids: Whether ids are needed to tell documents apart.
+            with_ids: Whether it is known that they are.
+        """
+        await self._decide(search)
         encoder = self._known(search.caller)
         if encoder is None:
             indices = await self._searched_indices(search)
@@ -152,11 +172,26 @@ class NearestDocuments:
             encoder = indices.encoder
             self._own.put(search.caller.indices, encoder)
         vector = await self._vector(search, encoder)
-        if not changed:
+        if not with_ids:
             found = await self._own_vectors(search, encoder, vector, named=False)
-            if not any(map(changed_inside, found)):
+            if not need_ids(found):
                 return found, False
         return await self._own_vectors(search, encoder, vector, named=True), True
+
+    async def _decide(self, search: "CandidateSearch") -> None:
+        """Set the queries that every candidate must match.
+
+        Raises:
+            UndecidedDemands: They cannot be decided.
+            EngineError: The types of the fields could not be read.
+        """
+        if search.decided:
+            return
+        plan = search.request.plan
+        names = search.mapped_fields
+        analysed = await self._types.analysed(names, search.caller) if names else frozenset()
+        search.filters = required_filters(plan.body, plan.texts, analysed.__contains__)
+        search.decided = True
 
     def _known(self, caller: Caller) -> str | None:
         """Return the encoder of a target whose documents are known to contain their own vectors, or None."""
@@ -169,6 +204,7 @@ class NearestDocuments:
         encoded = await asyncio.shield(begun)
         if encoded.key != encoder:
             return None
+        await self._decide(search)
         with span("candidates"):
             return await self._own_vectors(search, encoder, encoded.query.vectors[0], named=False)
 
@@ -235,7 +271,9 @@ class CandidateSearch:
         request: What is requested.
         early: The kNN search that was sent at the same time as the first pass, or None.
         caller: The request context with which documents are read.
-        filters: Queries that every candidate must match.
+        mapped_fields: The fields whose types decide what candidates must match.
+        filters: Queries that every candidate must match, once it is decided.
+        decided: Whether it is.
         reason: Why there can be none, or None.
     """
 
@@ -243,13 +281,20 @@ class CandidateSearch:
     request: CandidateRequest
     early: asyncio.Task[list[dict[str, Any]] | None] | None = None
     caller: Caller = field(init=False)
-    filters: list[Any] = field(init=False)
+    mapped_fields: frozenset[str] = frozenset()
+    filters: list[Any] = field(default_factory=list)
+    decided: bool = False
     reason: str | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.caller = self.request.request.caller(self.request.item)
-        self.filters = required_filters(self.request.plan.body, query_in_url=False)
-        self.reason = obstacle(self.request.plan)
+        plan = self.request.plan
+        self.reason = obstacle(plan)
+        if self.reason is None:
+            try:
+                self.mapped_fields = text_fields(plan.body, plan.texts)
+            except UndecidedDemands as error:
+                self.reason = str(error)
 
     @property
     def shared(self) -> Body:
@@ -295,11 +340,23 @@ def outside(hits: Sequence[Mapping[str, Any]], found: Sequence[dict[str, Any]], 
     Args:
         hits: The window's hits.
         found: The hits found.
-        named: Whether documents are identified by their ids; otherwise by index and content hash, so that no document
-            with the same content as one in the window is returned.
+        named: Whether documents are identified by their ids; otherwise by index and content hash: then as many
+            documents of one content join as are found beyond those of the window.
     """
-    held = {identity_mark(hit, named=named) for hit in hits}
-    return [{**hit, "_score": 0.0} for hit in found if identity_mark(hit, named=named) not in held]
+    held = Counter(identity_mark(hit, named=named) for hit in hits)
+    joined = []
+    for hit in found:
+        mark = identity_mark(hit, named=named)
+        if held[mark]:
+            held[mark] -= 1
+        else:
+            joined.append({**hit, "_score": 0.0})
+    return joined
+
+
+def has_twins(hits: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether two hits have the same content, so that their content does not identify them."""
+    return len({identity_mark(hit, named=False) for hit in hits}) < len(hits)
 
 
 def _ignore_failure(task: asyncio.Task[Any]) -> None:

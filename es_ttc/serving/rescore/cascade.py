@@ -64,14 +64,16 @@ class Cascade:
         """Whether the first item ranks hits with only content hashes."""
         return self.items[0].reads_bare_hits
 
-    async def rank(self, response: dict[str, Any], first_pass_ms: float, caller: Caller) -> RescoredResponse:
+    async def rank(
+        self, response: dict[str, Any], first_pass_ms: float, caller: Caller, *, ranked_ms: float | None = None
+    ) -> RescoredResponse:
         """Put the response in the order of the items up to the first one that needs complete hits; see `rest`.
 
         Raises:
             InvalidRequest: The request is malformed.
             EsTtcError: An item failed, and says ``on_error: fail``.
         """
-        return await _Run(self, response, caller).begin(first_pass_ms)
+        return await _Run(self, response, caller, ranked_ms).begin(first_pass_ms)
 
 
 def items_of(ranking: "Item | Cascade") -> Sequence[Item]:
@@ -87,6 +89,7 @@ class _Run:
         cascade: The items.
         response: The response, changed in place.
         caller: The request context with which documents are read.
+        ranked_ms: Time of an earlier ranking of this search, in ms, or None.
         began: `time.perf_counter` at its beginning.
         summaries: The parts of the summary of the items that have run.
         applied: Whether all of them were applied.
@@ -97,6 +100,7 @@ class _Run:
     cascade: Cascade
     response: dict[str, Any]
     caller: Caller
+    ranked_ms: float | None
     began: float = field(default_factory=time.perf_counter)
     summaries: list[dict[str, Any]] = field(default_factory=list)
     applied: bool = True
@@ -112,7 +116,7 @@ class _Run:
         """Run the first item, and those that need no complete hits."""
         first, response = self.cascade.items[0], self.response
         origins = {id(hit): (rank, hit.get("_score")) for rank, hit in enumerate(self._hits, 1)}
-        ranked = await first.rank(response, first_pass_ms, self.caller)
+        ranked = await first.rank(response, first_pass_ms, self.caller, ranked_ms=self.ranked_ms)
         self.applied, self.groups = ranked.applied, ranked.groups
         summary = response["ttc"]
         took = {_FIRST_PASS: summary["took"].pop(_FIRST_PASS)}
@@ -153,7 +157,7 @@ class _Run:
         head, tail = self._hits[: plan.page.asked], self._hits[plan.page.asked :]
         before = {id(hit): (rank, hit.get("_score"), hit.pop("_ttc", None)) for rank, hit in enumerate(head, 1)}
         part = {"hits": {"hits": head, "max_score": response["hits"].get("max_score")}}
-        ranked = await item.rank(part, None, self.caller, spent=(began - self.began) * 1000)
+        ranked = await item.rank(part, None, self.caller, spent=(began - self.began) * 1000, ranked_ms=self.ranked_ms)
         head = part["hits"]["hits"]
         for hit in head:
             rank, score, details = before[id(hit)]

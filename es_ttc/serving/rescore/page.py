@@ -13,12 +13,19 @@ from es_ttc.vectors.tokens import Float32
 Ints = NDArray[np.intp]
 
 NO_FEATURES = "no features, kept below the scored documents of its block"
+PINNED = "a first-pass score far above those of the others, kept on top"
+BURIED = "scored 0 by the functions of the query, kept below the scored documents"
 
-_COMBINED: Mapping[ScoreMode, Callable[[Float32, Float32], Any]] = {
+_PINNED_RATIO = 1000.0
+_PINNED_QUERY = (2.0**127, 2.0**127 * 1.01)
+"""Scores that Elasticsearch gives to the documents of `pinned` and `rule`."""
+
+_GREATEST = np.finfo(np.float32).max
+_COMBINED: Mapping[ScoreMode, Callable[[NDArray[np.float64], NDArray[np.float64]], Any]] = {
     ScoreMode.REPLACE: lambda first, second: second,  # noqa: ARG005 - first-pass scores are not used
     ScoreMode.TOTAL: np.add,
     ScoreMode.MULTIPLY: np.multiply,
-    ScoreMode.AVG: lambda first, second: (first + second) / np.float32(2),
+    ScoreMode.AVG: lambda first, second: (first + second) / 2,
     ScoreMode.MAX: np.maximum,
     ScoreMode.MIN: np.minimum,
 }
@@ -40,7 +47,7 @@ class Ranking:
 def combine(
     mode: ScoreMode, first_pass: Float32, rescored: Float32, *, query_weight: float, rescore_query_weight: float
 ) -> Float32:
-    """Return both scores combined as in the engines' native rescorer: weighted first, in float32.
+    """Return both scores combined as in the engines' native rescorer: weighted first.
 
     Args:
         mode: How; ``replace`` uses the weighted rescored score only.
@@ -49,15 +56,35 @@ def combine(
         query_weight: Factor of the engine's scores.
         rescore_query_weight: Factor of the method's scores.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        first: Float32 = first_pass * np.float32(query_weight)
-        second: Float32 = rescored * np.float32(rescore_query_weight)
-        combined: Float32 = np.nan_to_num(_COMBINED[mode](first, second), nan=0.0)
-    return combined
+    first = first_pass.astype(np.float64) * query_weight
+    second = rescored.astype(np.float64) * rescore_query_weight
+    return as_float32(_COMBINED[mode](first, second))
 
 
-def rank(first_pass: Float32, final: Float32, scored: NDArray[np.bool_], block: int) -> Ranking:
-    """Reorder a first pass block by block.
+def as_float32(scores: NDArray[np.float64]) -> Float32:
+    """Return scores as the engines have them; a greater one is the greatest that they can have."""
+    return np.minimum(scores, _GREATEST).astype(np.float32)
+
+
+def pinned_count(first_pass: Float32) -> int:
+    """Return how many documents at the beginning of a window are pinned: they stay on top in first-pass order.
+
+    They are those before the last place whose score is more than 1,000 times the next one (and more than 1,000), and
+    those with a score that only Elasticsearch's `pinned` and `rule` give.
+
+    Args:
+        first_pass: ``(n,)`` the engine's scores of the window.
+    """
+    scores = first_pass.astype(np.float64)
+    by_query = (scores >= _PINNED_QUERY[0]) & (scores < _PINNED_QUERY[1])
+    above = scores[:-1] > _PINNED_RATIO * np.maximum(scores[1:], 1.0)
+    places = np.flatnonzero(above)
+    leading = len(scores) if by_query.all() else int(np.argmin(by_query))
+    return max(leading, int(places[-1]) + 1 if len(places) else 0)
+
+
+def rank(first_pass: Float32, final: Float32, scored: NDArray[np.bool_], block: int, pinned: int = 0) -> Ranking:
+    """Reorder a first pass block by block, without its first, pinned documents.
 
     Inside a block the scored documents come first, by final score (equal ones in first-pass order), then the others in
     first-pass order. No document leaves its block, so pages of one size contain every document exactly once. A run of
@@ -68,16 +95,18 @@ def rank(first_pass: Float32, final: Float32, scored: NDArray[np.bool_], block: 
         final: ``(n,)`` final scores, finite and not negative; not used for documents without a score.
         scored: ``(n,)`` which documents have a final score.
         block: Number of ranks of a block, 1 or more.
+        pinned: Number of documents at the beginning that keep their place and their score.
     """
     order = np.empty(len(first_pass), dtype=np.intp)
     scores = np.empty(len(first_pass), dtype=np.float32)
     floor = np.float32(np.inf)
     for start in range(0, len(first_pass), block):
         ranks = np.arange(start, min(start + block, len(first_pass)))
+        held, ranks = ranks[ranks < pinned], ranks[ranks >= pinned]
         with_score, without = ranks[scored[ranks]], ranks[~scored[ranks]]
         by_score = with_score[np.argsort(-final[with_score], kind="stable")]
         place = start
-        for run, values in ((by_score, final), (without, first_pass)):
+        for run, values in ((held, first_pass), (by_score, final), (without, first_pass)):
             if len(run):
                 places = slice(place, place + len(run))
                 order[places] = run
@@ -87,7 +116,9 @@ def rank(first_pass: Float32, final: Float32, scored: NDArray[np.bool_], block: 
     return Ranking(order, scores)
 
 
-def ranking_of(section: Section, first_pass: Float32, scores: Float32, mask: NDArray[np.bool_], block: int) -> Ranking:
+def ranking_of(
+    section: Section, first_pass: Float32, scores: Float32, mask: NDArray[np.bool_], block: int, pinned: int = 0
+) -> Ranking:
     """Return a first pass in the order of the final scores.
 
     Args:
@@ -96,6 +127,7 @@ def ranking_of(section: Section, first_pass: Float32, scores: Float32, mask: NDA
         scores: ``(m,)`` the method's scores of the first m documents; m is at most n.
         mask: ``(m,)`` which of them have a score.
         block: Number of ranks of a block, see :func:`rank`.
+        pinned: Number of pinned documents, see :func:`rank`.
     """
     every, scored = np.zeros(len(first_pass), np.float32), np.zeros(len(first_pass), np.bool_)
     every[: len(scores)], scored[: len(mask)] = scores, mask
@@ -106,7 +138,7 @@ def ranking_of(section: Section, first_pass: Float32, scores: Float32, mask: NDA
         query_weight=section.query_weight,
         rescore_query_weight=section.rescore_query_weight,
     )
-    return rank(first_pass, final, scored, block)
+    return rank(first_pass, final, scored, block, pinned)
 
 
 def below(scores: Float32, floor: np.float32) -> Float32:
@@ -119,8 +151,8 @@ def below(scores: Float32, floor: np.float32) -> Float32:
     falling: Float32 = np.minimum.accumulate(scores)
     if falling[0] <= floor:
         return falling
-    scaled: Float32 = np.minimum(falling * np.float32(floor / falling[0]), floor)
-    return scaled
+    scaled = falling.astype(np.float64) * (float(floor) / float(falling[0]))
+    return np.minimum(scaled.astype(np.float32), floor)
 
 
 def explained(

@@ -8,7 +8,7 @@ Several items with a section run in order. Each has a plan of its own, which dif
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -17,6 +17,7 @@ from es_ttc.errors import EsTtcError, InvalidRequest, MissingText
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.strategies import STRATEGIES
+from es_ttc.serving.adaptive.filters import changes_scores
 from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.rescore.highlights import Highlight, take_highlights
@@ -41,6 +42,7 @@ _NO_STORED_FIELDS = "_none_"
 _NEED_STORED_FIELDS = frozenset(
     {"_source", "_source_excludes", "_source_includes", "fields", "highlight", "script_fields", "version"}
 )
+_LEARNING_TO_RANK = "learning_to_rank"
 _COLLAPSE_KEYS = ["field", "max_concurrent_group_searches"]
 
 OF_HITS = frozenset(
@@ -49,15 +51,40 @@ OF_HITS = frozenset(
 """Parts of a body that affect only the contents of hits."""
 OF_THE_SEARCH = frozenset({"aggregations", "aggs", "profile", "suggest", "track_total_hits"})
 """Parts of a body that concern the whole search and no single hit."""
-SAFE_PARAMS = frozenset(
+_SAFE_PARAMS = frozenset(
     {
-        "allow_no_indices", "allow_partial_search_results", "batched_reduce_size", "ccs_minimize_roundtrips",
-        "error_trace", "expand_wildcards", "human", "ignore_unavailable", "max_concurrent_shard_requests",
-        "pre_filter_shard_size", "preference", "request_cache", "rest_total_hits_as_int", "routing", "search_type",
-        "timeout", "track_total_hits", "typed_keys",
+        "allow_no_indices", "allow_partial_search_results", "batched_reduce_size", "cancel_after_time_interval",
+        "ccs_minimize_roundtrips", "error_trace", "expand_wildcards", "human", "ignore_throttled", "ignore_unavailable",
+        "include_named_queries_score", "max_concurrent_shard_requests", "phase_took", "pre_filter_shard_size",
+        "preference", "request_cache", "rest_total_hits_as_int", "routing", "search_type", "stats", "timeout",
+        "track_scores", "track_total_hits", "typed_keys",
     }
 )  # fmt: skip
 """URL parameters with the same meaning in a second request for the same documents."""
+_SAFE_VALUES: Mapping[str, tuple[str, ...]] = {
+    "search_pipeline": ("_none",),
+    "sort": ("_score", "_score:desc"),
+    "terminate_after": ("0",),
+}
+"""URL parameters that mean nothing with these values."""
+_PARAMS_OF_HITS = frozenset(
+    {
+        "_source", "_source_excludes", "_source_includes", "docvalue_fields", "explain", "seq_no_primary_term",
+        "stored_fields", "version",
+    }
+)  # fmt: skip
+"""URL parameters that affect only the contents of hits."""
+
+
+def unsafe_params(params: Sequence[tuple[str, str]], *, of_hits: bool) -> list[str]:
+    """Return the URL parameters by which a further request may find other documents, or other contents of hits.
+
+    Args:
+        params: The URL parameters.
+        of_hits: Whether the contents of hits may differ.
+    """
+    safe = _SAFE_PARAMS | _PARAMS_OF_HITS if of_hits else _SAFE_PARAMS
+    return [name for name, value in params if name not in safe and value not in _SAFE_VALUES.get(name, ())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +141,9 @@ class SearchPlan:
         numbers: Numeric fields of documents that the methods read.
         later: The plans of the items that follow, in order; their pages are their windows.
         problem: Why the section cannot be applied, known before the first pass; the first pass is answered.
+        plain: The caller's own search, with a native rescorer that matches nothing in place of the sections: the answer
+            if a request of the gateway's own is refused. Empty if a refusal is the answer.
+        changes_scores: Whether the query has functions: then a first-pass score of 0 is meant to bury a document.
     """
 
     section: Section
@@ -131,6 +161,8 @@ class SearchPlan:
     numbers: tuple[str, ...] = ()
     later: "tuple[SearchPlan, ...]" = ()
     problem: EsTtcError | None = None
+    plain: Mapping[str, Any] = field(default_factory=dict)
+    changes_scores: bool = False
 
     @property
     def reads_passages(self) -> bool:
@@ -188,17 +220,28 @@ def plan_search(
     rest = dict(body)
     url = dict(params)
     collapse = None if rest.get("collapse") is None else parse_collapse(rest.pop("collapse"))
-    if collapse is not None and natives:
-        raise InvalidRequest(f"[collapse] cannot be used with native rescorers: leave [{KEY}] alone in [rescore]")
+    item = _within_natives(item, natives)
     page = plan_page(_ranks("from", url, rest, 0), _ranks("size", url, rest, DEFAULT_SIZE), item, max_window)
+    if collapse is not None:
+        require_within(natives, page.block)
     if collapse is not None:
         page = replace(page, fetch=min(page.block, page.fetch))  # the groups beyond it are the engine's
     texts, problem = _query_texts(section, rest, url)
     limits.check_query(texts)
     highlights = take_highlights(rest)
+    own_window = page.asked if "window_size" in item else max(1, page.start + page.size)
+    plain = {**rest, "rescore": [*natives, _guard(own_window)], "from": page.start, "size": page.size}
+    if collapse is not None:  # an engine that refuses it with a native rescorer cannot apply the rules of the latter
+        del plain["rescore"]
+        plain |= {"collapse": collapse.body} | ({"rescore": natives} if natives else {})
+        plain = {} if "sort" in rest or "scroll" in url else plain
     hide_ids = _take_none_fields(rest, url)
+    if hide_ids and plain:
+        plain["stored_fields"] = _NO_STORED_FIELDS
     hidden = _ask_for_doc_values(rest, url) + _ask_for_texts(rest, highlights)
     hidden_marks = _ask_for_version(rest, url)
+    if rest.get("version") is True and plain:
+        plain["version"] = not hidden_marks
     if collapse is not None and collapse.field not in map(_field_name, rest["docvalue_fields"]):
         rest["docvalue_fields"].append(collapse.field)  # not hidden: the engines return it too
     rest |= {"rescore": [*natives, _guard(page.window)], "from": 0, "size": page.fetch}
@@ -216,8 +259,36 @@ def plan_search(
         timeout_ms=own_timeout(rest, url),
         highlights=highlights,
         problem=problem,
+        plain=plain,
+        changes_scores=changes_scores(rest.get("query")),
     )
     return replace(plan, later=_later_plans(plan, items[1:], limits))
+
+
+def _within_natives(item: dict[str, Any], natives: Sequence[Any]) -> dict[str, Any]:
+    """Return an item with a window that is not greater than that of a rescorer before it which allows no greater one.
+
+    Elasticsearch accepts neither a hit nor a window beyond the window of `learning_to_rank`.
+    """
+    bounds = [one.get("window_size") for one in natives if isinstance(one, dict) and _LEARNING_TO_RANK in one]
+    bound = min((one for one in bounds if isinstance(one, int) and one > 0), default=None)
+    asked = item.get("window_size", DEFAULT_WINDOW)
+    return item if bound is None or not isinstance(asked, int) or asked <= bound else {**item, "window_size": bound}
+
+
+def require_within(natives: Sequence[Any], block: int) -> None:
+    """Refuse native rescorers that reorder documents after the window of a collapsed search.
+
+    Raises:
+        InvalidRequest: The window of one is greater: groups would then be ranked by documents that are not collapsed.
+    """
+    for one in natives:
+        window = one.get("window_size", DEFAULT_SIZE) if isinstance(one, dict) else 0
+        if isinstance(window, int) and window > block:
+            raise InvalidRequest(
+                f"[rescore.window_size] {window} of a native rescorer is greater than {block}, that of [{KEY}], which "
+                "cannot be used with [collapse]: take a window_size that is at least as great for the latter"
+            )
 
 
 def _later_plans(

@@ -5,11 +5,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from es_ttc.index.mappings.spec import HASH
 from es_ttc.serving.adaptive.ranking import AdaptiveRescoring
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.keys import content_numbers, marks_of, with_contents
 from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.logs import log
+from es_ttc.serving.rescore.candidates import has_twins
 from es_ttc.serving.rescore.cascade import Cascade, items_of
 from es_ttc.serving.rescore.collapse import following, rest_of_page
 from es_ttc.serving.rescore.evidence import PageEvidence
@@ -18,7 +22,7 @@ from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.response import RescoredResponse
 from es_ttc.serving.rescore.two_requests import filled, joined_hits, page_hits, with_joined
 from es_ttc.serving.rescore.window import WindowRescoring
-from es_ttc.serving.search.engine import EngineRefusal
+from es_ttc.serving.search.engine import EngineRefusal, ItemRefusal
 from es_ttc.serving.search.response import add_took
 from es_ttc.serving.tracing import span
 
@@ -67,70 +71,152 @@ class RescoredSearch:
         self._bare = bare
         self._kept: Sequence[Any] = ()  # a wide window takes milliseconds to free: after the response is sent
 
-    async def complete(self, response: dict[str, Any], ms: float) -> dict[str, Any]:
-        """Return the response in the method's order, with the parts that the caller requested."""
+    @property
+    def has_plain_answer(self) -> bool:
+        """Whether the caller's own search is answered if the engine refuses the first pass."""
+        return bool(self._plan.plain)
+
+    async def complete(
+        self, response: dict[str, Any], ms: float, refusal: EngineRefusal | ItemRefusal | None = None
+    ) -> dict[str, Any]:
+        """Return the response in the method's order, with the parts that the caller requested.
+
+        If a request of the gateway's own is refused or loses shards, the answer is that to the caller's own search.
+
+        Args:
+            response: The engine's response to the first pass; it is changed.
+            ms: Its time.
+            refusal: The engine's refusal of the first pass; then there is no response.
+
+        Raises:
+            EngineRefusal: The engine refused the caller's own search too.
+            ItemRefusal: The same, for a search of an `_msearch`.
+            EsTtcError: The search cannot be answered.
+        """
+        try:
+            if refusal is not None:
+                raise refusal
+            return await self._complete(response, ms)
+        except (EngineRefusal, ItemRefusal) as refused:
+            if self._plan.section.on_error == "fail" or not (self._plan.plain and refused.of_the_body):
+                raise
+            plain, plain_ms = await self._again(self._plan.plain)
+            if plain["_shards"]["failed"]:  # it is refused too, by a part of the shards
+                raise
+            reason = f"the engine refused a request of the gateway's own: {refused.reason}"
+            return self._plain(plain, ms + plain_ms, reason)
+        except _LostShards as lost:
+            return self._plain(lost.plain, ms + lost.ms, "a request of the gateway's own lost shards")
+
+    async def _complete(self, response: dict[str, Any], ms: float) -> dict[str, Any]:
         began = time.perf_counter()
-        ranked = await self._ranked_bare(response, ms) if self._bare else None
+        ranked, ranked_ms = await self._ranked_bare(response, ms) if self._bare else (None, None)
         if ranked is None:
             if self._bare:
                 response, ms = await self._again(self._plan.body)
-            ranked = await self._ranked_whole(response, ms)
+            ranked = await self._ranked_whole(response, ms, ranked_ms)
         if ranked.rest is not None:
             ranked = await ranked.rest()
         self.applied = ranked.applied
         await self._add_groups(response, ranked)
         for one in items_of(self._ranking):
-            await self._evidence.add(response, one.plan, one.method, self._caller, since=began, started=self._started)
-        hide(response["hits"]["hits"], self._plan)
+            if one.plan.reads_passages or one.plan.section.shows_map:
+                await self._evidence.add(
+                    response, one.plan, one.method, self._caller, since=began, started=self._started
+                )
+        hide(response, self._plan)
         return response
 
-    async def _ranked_whole(self, response: dict[str, Any], ms: float) -> RescoredResponse:
+    def _plain(self, response: dict[str, Any], ms: float, reason: str) -> dict[str, Any]:
+        """Return the engine's response to the caller's own search, with a summary that says why."""
+        method = ">".join(one.plan.section.method for one in items_of(self._ranking))
+        log.warning("plain search answered", method=method, reason=reason)
+        self.applied = False
+        summary = {"method": method, "applied": False, "window": len(response["hits"]["hits"]), "scored": 0}
+        return {**response, "ttc": {**summary, "reason": reason, "took": {"first_pass": round(ms, 2)}}}
+
+    async def _require_shards(self, response: dict[str, Any], further: Mapping[str, Any]) -> None:
+        """Report the shards that a request of the gateway's own has lost.
+
+        Raises:
+            _LostShards: The caller's own search loses fewer.
+        """
+        failed = further.get("_shards", {}).get("failed", 0)
+        if failed and self._plan.plain:
+            plain, ms = await self._again(self._plan.plain)
+            if plain.get("_shards", {}).get("failed", 0) < failed:
+                raise _LostShards(plain, ms)
+        if further is not response:
+            add_lost_shards(response, further)
+
+    async def _ranked_whole(self, response: dict[str, Any], ms: float, ranked_ms: float | None) -> RescoredResponse:
         """Rank a window of complete hits, and read the candidates on its page."""
-        ranked = await self._ranking.rank(response, ms, self._caller)
+        await self._require_shards(response, response)
+        ranked = await self._ranking.rank(response, ms, self._caller, ranked_ms=ranked_ms)
         page = response["hits"]["hits"]
         joined = ranked.joined.among(page)
         if not joined:
             return ranked
         filters, named = ranked.joined.filters, ranked.joined.named
+        size = len(joined) if named else self._plan.page.fetch
         with span("page"):
-            full, page_ms = await self._again(joined_hits(self._plan.body, joined, filters, named=named))
-        add_lost_shards(response, full)
+            full, page_ms = await self._again(joined_hits(self._plan.body, joined, filters, size, named=named))
+        await self._require_shards(response, full)
         response["hits"]["hits"] = with_joined(page, joined, full["hits"]["hits"], named=named)
         add_to_first_pass(response, page_ms)
         return ranked
 
-    async def _ranked_bare(self, response: dict[str, Any], ms: float) -> RescoredResponse | None:
-        """Rank a bare window and read the hits of its page; return None if the whole request must be sent again."""
+    async def _ranked_bare(self, response: dict[str, Any], ms: float) -> tuple[RescoredResponse | None, float | None]:
+        """Rank a bare window and read the hits of its page.
+
+        Returns:
+            The result, None if the whole request must be sent again; and the time of the ranking, None if there was
+            none.
+        """
         window = response["hits"]["hits"]
-        if await self._attached.needs_ids(window, self._caller):
-            return None
+        if response["_shards"]["failed"] or await self._attached.needs_ids(window, self._caller):
+            return None, None
         contents = content_numbers(window)  # before scoring empties the processor's caches
+        began = time.perf_counter()
         ranked = await self._ranking.rank(response, ms, self._caller)
+        ranked_ms = (time.perf_counter() - began) * 1000
         self._kept = window
-        page = response["hits"]["hits"]
+        return (ranked if await self._read_page(response, ranked, window, contents) else None), ranked_ms
+
+    async def _read_page(
+        self,
+        response: dict[str, Any],
+        ranked: RescoredResponse,
+        window: Sequence[dict[str, Any]],
+        contents: NDArray[np.int64],
+    ) -> bool:
+        """Read the hits of a bare page; return False if only the whole request tells which documents they are."""
+        page, joined = response["hits"]["hits"], ranked.joined
         if not page:
-            return ranked
-        if ranked.joined.named:
-            return None
-        contents = np.concatenate((contents, content_numbers(ranked.joined.hits)))
-        alike = with_contents([*window, *ranked.joined.hits], contents, page)
+            return True
+        if joined.named:
+            return False
+        contents = np.concatenate((contents, content_numbers(joined.hits)))
+        alike = with_contents([*window, *joined.hits], contents, page)
         marks = [mark for mark in marks_of(alike) if mark is not None]
+        if joined.among(page) and has_twins(alike):
+            return False  # only ids tell which of them joined
         by_hit = {id(hit): mark for hit, mark in zip(alike, marks, strict=True)}
         marks_of_page = [by_hit[id(hit)] for hit in page if id(hit) in by_hit]
         if len(marks_of_page) < len(page):
-            return None
+            return False
         try:
-            filters = ranked.joined.filters if ranked.joined.among(page) else None
+            filters = joined.filters if joined.among(page) else None
             with span("page"):
                 full, page_ms = await self._again(page_hits(self._plan.body, marks_of_page, len(marks), filters))
         except EngineRefusal:
-            return None
+            return False
         hits = None if full["_shards"]["failed"] else filled(page, marks_of_page, full["hits"]["hits"])
         if hits is None:
-            return None
+            return False
         response["hits"]["hits"] = hits
         add_to_first_pass(response, page_ms)
-        return ranked
+        return True
 
     async def _add_groups(self, response: dict[str, Any], ranked: RescoredResponse) -> None:
         """Append the engine's groups without a document in the window to those of the window."""
@@ -141,7 +227,7 @@ class RescoredSearch:
         if beyond is None:
             return
         further, ms = await self._again(beyond)
-        add_lost_shards(response, further)
+        await self._require_shards(response, further)
         explain = plan.explain and response["ttc"]["applied"]
         unscored = "a group without a document in the window, kept below those that have one"
         found = further["hits"]["hits"]
@@ -167,9 +253,11 @@ def add_lost_shards(response: dict[str, Any], further: Mapping[str, Any]) -> Non
         response["timed_out"] = True
 
 
-def hide(hits: Sequence[dict[str, Any]], plan: SearchPlan) -> None:
-    """Remove from hits the parts that only the gateway requested, in place."""
-    for hit in hits:
+def hide(response: Mapping[str, Any], plan: SearchPlan) -> None:
+    """Remove from hits, and from options of completion suggesters, the parts that only the gateway requested."""
+    suggestions = [entry for entries in response.get("suggest", {}).values() for entry in entries]
+    options = [option for entry in suggestions for option in entry.get("options", ()) if "_index" in option]
+    for hit in [*response["hits"]["hits"], *options]:
         for name in plan.hidden_marks:
             hit.pop(name, None)
         fields = hit.get("fields")
@@ -178,5 +266,23 @@ def hide(hits: Sequence[dict[str, Any]], plan: SearchPlan) -> None:
                 fields.pop(name, None)
             if not fields:
                 del hit["fields"]
+        highlight = hit.get("highlight")
+        if highlight is not None and highlight.pop(HASH, None) is not None and not highlight:
+            del hit["highlight"]
         if plan.hide_ids:
-            hit.pop("_id", None)
+            for name in ("_id", "_routing"):
+                hit.pop(name, None)
+
+
+class _LostShards(Exception):
+    """A request of the gateway's own has lost more shards than the caller's own search.
+
+    Args:
+        plain: The engine's response to the latter.
+        ms: Its time.
+    """
+
+    def __init__(self, plain: dict[str, Any], ms: float) -> None:
+        super().__init__()
+        self.plain = plain
+        self.ms = ms

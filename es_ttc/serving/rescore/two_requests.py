@@ -13,10 +13,8 @@ from typing import Any
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.serving.features.keys import Mark, identity_mark, marks_of
-from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SAFE_PARAMS, SearchPlan, has_top_hits
+from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, has_top_hits, unsafe_params
 
-_MAX_JOINED = 1000
-"""Maximum number of hits of candidates: documents of equal content are all returned."""
 _MIN_PAGES = 3
 """Minimum ratio of the window's size to the number of complete hits; measured in benchmarks/gateway.py."""
 
@@ -49,12 +47,27 @@ def can_split(plan: SearchPlan) -> bool:
         and plan.body.keys() <= OF_HITS | OF_THE_SEARCH | _OF_BOTH | _OURS
         and isinstance(query, dict)
         and "hybrid" not in query
+        and not _has_completion(plan.body.get("suggest"))
+        and not has_inner_hits([query, plan.body.get("post_filter")])
         and len(plan.body.get("rescore", [])) == 1
-        and all(name in SAFE_PARAMS for name, _ in plan.params)
+        and not unsafe_params(plan.params, of_hits=False)
         and not plan.hide_ids
         and not plan.explain
         and not (plan.body.keys() & _OF_HITS_IN_AGGREGATIONS and has_top_hits(plan.body))
     )
+
+
+def _has_completion(suggest: Any) -> bool:
+    """Return whether a suggester returns documents, which then lack their stored fields too."""
+    named = suggest.values() if isinstance(suggest, dict) else ()
+    return any(isinstance(one, dict) and "completion" in one for one in named)
+
+
+def has_inner_hits(part: Any) -> bool:
+    """Return whether a query asks for inner hits, which the engines cannot read without stored fields."""
+    if isinstance(part, list):
+        return any(map(has_inner_hits, part))
+    return isinstance(part, dict) and ("inner_hits" in part or any(map(has_inner_hits, part.values())))
 
 
 def bare_window(plan: SearchPlan) -> dict[str, Any]:
@@ -114,7 +127,7 @@ def filled(
 
 
 def joined_hits(
-    body: Mapping[str, Any], joined: Sequence[Mapping[str, Any]], filters: Sequence[Any], *, named: bool
+    body: Mapping[str, Any], joined: Sequence[Mapping[str, Any]], filters: Sequence[Any], size: int, *, named: bool
 ) -> dict[str, Any]:
     """Return the request for the hits of candidates, with the caller's fields.
 
@@ -122,6 +135,7 @@ def joined_hits(
         body: The caller's whole request.
         joined: The candidates' bare hits.
         filters: Queries that every document must match, apart from the query's text.
+        size: Maximum number of hits, one that the engine has accepted: documents of equal content are all returned.
         named: Whether documents are identified by their ids, or by their content.
     """
     rest = {key: value for key, value in body.items() if key not in OF_THE_SEARCH | _OURS}
@@ -134,7 +148,7 @@ def joined_hits(
     return rest | {
         "query": {"bool": {"should": [query], "filter": [these, *filters]}},
         "from": 0,
-        "size": _MAX_JOINED,
+        "size": size,
         "track_total_hits": False,
     }
 
@@ -150,7 +164,7 @@ def with_joined(
         full: The hits of :func:`joined_hits`.
         named: Whether documents are identified by their ids, or by their content.
     """
-    whole = {identity_mark(hit, named=named): hit for hit in full}
+    whole = {identity_mark(hit, named=named): hit for hit in reversed(full)}
     bare = {id(hit) for hit in joined}
     hits = []
     for hit in page:

@@ -27,7 +27,18 @@ from es_ttc.serving.rescore.collapse import (
     groups_of,
     window_groups,
 )
-from es_ttc.serving.rescore.page import Ranking, ranking_of, set_max_score, shortest, shown_hit, with_field_name
+from es_ttc.serving.rescore.page import (
+    BURIED,
+    NO_FEATURES,
+    PINNED,
+    Ranking,
+    pinned_count,
+    ranking_of,
+    set_max_score,
+    shortest,
+    shown_hit,
+    with_field_name,
+)
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.response import NONE_JOINED, CandidateRequest, JoinedCandidates, RescoredResponse
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
@@ -41,7 +52,7 @@ class WindowRescorers:
     def __init__(self, gateway: Gateway) -> None:
         self.scorer = gateway.scorer
         self.metrics = gateway.metrics
-        self._nearest = NearestDocuments(gateway.with_features, gateway.engine)
+        self._nearest = NearestDocuments(gateway.with_features, gateway.engine, gateway.numbers)
         self._default_timeout_ms = gateway.settings.default_timeout_ms
         self._tuned = gateway.tuned
 
@@ -102,7 +113,13 @@ class WindowRescoring:
         return not self.method.detail or isinstance(self.method.rescorer, SelectiveRescorer)
 
     async def rank(
-        self, response: dict[str, Any], first_pass_ms: float | None, caller: Caller, *, spent: float = 0.0
+        self,
+        response: dict[str, Any],
+        first_pass_ms: float | None,
+        caller: Caller,
+        *,
+        spent: float = 0.0,
+        ranked_ms: float | None = None,
     ) -> RescoredResponse:
         """Put the engine's response in the method's order, in place.
 
@@ -111,6 +128,8 @@ class WindowRescoring:
             first_pass_ms: Time of the first pass; None if another item has ranked before.
             caller: The request context with which documents are read.
             spent: The part of the time budget that earlier items of the list have used, in ms.
+            ranked_ms: Time of an earlier ranking of this search, which is repeated over complete hits, in ms; None for
+                the first one.
 
         Raises:
             InvalidRequest: The request is malformed.
@@ -128,7 +147,7 @@ class WindowRescoring:
                 self._scored(hits, caller, timings),
                 what="scoring",
                 method=plan.section.method,
-                budget_ms=budget_ms(max(0.0, self.budget - spent), plan.timeout_ms, self.started),
+                budget_ms=budget_ms(max(0.0, self.budget - spent - (ranked_ms or 0.0)), plan.timeout_ms, self.started),
             )
         if isinstance(outcome, EsTtcError):
             if plan.section.on_error == "fail":
@@ -138,43 +157,52 @@ class WindowRescoring:
             window = await self._reorder(response, outcome)
         response["ttc"] = self._summary(outcome, len(hits), timings)
         add_took(response, (time.perf_counter() - began) * 1000)
-        for stage, ms in timings.as_dict().items():
-            metrics.stage_seconds.labels(stage).observe(ms / 1000)
+        if ranked_ms is None:  # one search is counted once
+            for stage, ms in timings.as_dict().items():
+                metrics.stage_seconds.labels(stage).observe(ms / 1000)
         if isinstance(outcome, EsTtcError):
-            fell_back(metrics, "first pass answered", plan.section.method, outcome)
+            if ranked_ms is None:
+                fell_back(metrics, "first pass answered", plan.section.method, outcome)
             return RescoredResponse(False, window)
-        metrics.skipped(outcome.scores.skipped.values())
+        if ranked_ms is None:
+            metrics.skipped(outcome.scores.skipped.values())
         return RescoredResponse(True, window, outcome.joined)
 
     async def _scored(self, hits: Sequence[dict[str, Any]], caller: Caller, timings: Timings) -> "_ScoredWindow":
         """Return the scores of the window and the candidates that join it."""
+        window = hits[: self.plan.page.block]
+        pinned = pinned_count(first_pass_scores(window))
         if self.method.partial is None and self.candidates is None:
-            scores = await self._score(caller, hits, 0, timings)
-            return _ScoredWindow(hits, range(len(hits)), NONE_JOINED, scores, is_first_pass=True)
-        window = hits[: self.plan.page.block]  # the hits after it keep the engine's order
+            scores = await self._score(caller, hits, 0, pinned, timings)
+            return _ScoredWindow(hits, range(len(hits)), NONE_JOINED, scores, pinned, is_first_pass=True)
         joined = NONE_JOINED
         if self.candidates is not None:
             started = time.perf_counter()
             joined = await self.candidates.find(window)
             timings.candidates = (time.perf_counter() - started) * 1000
         union = [*window, *joined.hits]
-        scores = await self._score(caller, union, len(joined.hits), timings)
+        scores = await self._score(caller, union, len(joined.hits), pinned, timings)
+        # the hits after the window keep the engine's order
         places = [*range(len(window)), *[None] * len(joined.hits), *joined.places_left(hits, len(window))]
         every = [*union, *(hits[place] for place in places[len(union) :] if place is not None)]
-        return _ScoredWindow(every, places, joined, scores)
+        return _ScoredWindow(every, places, joined, scores, pinned)
 
     async def _score(
-        self, caller: Caller, hits: Sequence[dict[str, Any]], joined: int, timings: Timings
+        self, caller: Caller, hits: Sequence[dict[str, Any]], joined: int, pinned: int, timings: Timings
     ) -> WindowScores:
         request = ScoringRequest(self.method, self.plan.texts, self.begun, caller, timings)
-        return await self.rescorers.scorer.score(hits, request, joined=joined)
+        return await self.rescorers.scorer.score(hits, request, joined=joined, pinned=pinned)
 
     async def _reorder(self, response: dict[str, Any], outcome: "_ScoredWindow") -> WindowGroups | None:
         plan, section, scored = self.plan, self.plan.section, outcome.scores
         hits, window = outcome.hits, None
         first_pass = np.concatenate((scored.first_pass, first_pass_scores(hits[len(scored.first_pass) :])))
         block = plan.page.block if outcome.is_first_pass else max(1, len(scored.mask))
-        ranking = outcome.without_incomplete(ranking_of(section, first_pass, scored.values, scored.mask, block))
+        buried = first_pass <= 0 if plan.changes_scores else np.zeros(len(first_pass), np.bool_)
+        mask = scored.mask & ~buried[: len(scored.mask)]
+        ranking = outcome.without_incomplete(
+            ranking_of(section, first_pass, scored.values, mask, block, outcome.pinned)
+        )
         if plan.collapse is not None:
             groups, in_first_pass = groups_of(hits, plan.collapse.field), [one is not None for one in outcome.places]
             ranking = collapsed(ranking, groups)
@@ -191,8 +219,10 @@ class WindowRescoring:
                 detail["stale"] = True
             if place in scored.skipped:
                 detail["skipped"] = scored.skipped[place].value
-            rescored = shortest(scored.values[place]) if scored.has(place) else None
-            shown.append(shown_hit(hit, section, score, rescored, detail, explain=plan.explain))
+            kept = PINNED if place < outcome.pinned else BURIED if buried[place] else None
+            rescored = shortest(scored.values[place]) if scored.has(place) and kept is None else None
+            unscored = kept or NO_FEATURES
+            shown.append(shown_hit(hit, section, score, rescored, detail, explain=plan.explain, unscored=unscored))
         response["hits"]["hits"] = shown
         set_max_score(response, ranking.scores)
         return window
@@ -217,6 +247,8 @@ class WindowRescoring:
     def _summary(self, outcome: "_ScoredWindow | EsTtcError", considered: int, timings: Timings) -> dict[str, Any]:
         summary: dict[str, Any] = {"method": self.plan.section.method, "applied": not isinstance(outcome, EsTtcError)}
         summary["window"] = considered
+        if self.plan.page.block > self.plan.page.asked:  # so the order depends on the size of the page
+            summary["window_size"] = {"requested": self.plan.page.asked, "raised_to": self.plan.page.block}
         if self.tuned:
             summary["tuned"] = dict(self.tuned)
         if isinstance(outcome, EsTtcError):
@@ -244,6 +276,7 @@ class _ScoredWindow:
         places: For each of them its place in the first pass, from 0; None for a candidate.
         joined: The candidates.
         scores: The scores of the window's hits and the candidates.
+        pinned: Number of pinned hits at the beginning.
         is_first_pass: Whether the window is the whole first pass, which is reordered block by block.
     """
 
@@ -251,6 +284,7 @@ class _ScoredWindow:
     places: Sequence[int | None]
     joined: JoinedCandidates
     scores: WindowScores
+    pinned: int
     is_first_pass: bool = False
 
     def origin(self, number: int) -> dict[str, Any]:

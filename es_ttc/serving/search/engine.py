@@ -16,6 +16,7 @@ from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 
 _FRAMING = frozenset({b"content-length", b"content-encoding", b"accept-encoding"})
+_OF_THE_BODY = (400, 500)
 _JSON = b"application/json"
 _NDJSON = b"application/x-ndjson"
 
@@ -65,6 +66,19 @@ class EngineRefusal(Exception):
         super().__init__(answer.status)
         self.answer = answer
 
+    @property
+    def of_the_body(self) -> bool:
+        """Whether another body may be accepted: it is no matter of rights, of a missing index, or of a busy engine."""
+        return self.answer.status in _OF_THE_BODY
+
+    @property
+    def reason(self) -> str:
+        """The engine's reason."""
+        try:
+            return reason_of(jsonio.loads(self.answer.body))
+        except ValueError:
+            return f"it answered {self.answer.status}"
+
 
 class ItemRefusal(Exception):
     """The engine refused one search of an `_msearch`.
@@ -76,6 +90,25 @@ class ItemRefusal(Exception):
     def __init__(self, response: dict[str, Any]) -> None:
         super().__init__(response)
         self.response = response
+
+    @property
+    def of_the_body(self) -> bool:
+        """Whether another body may be accepted; see :attr:`EngineRefusal.of_the_body`."""
+        return self.response.get("status") in _OF_THE_BODY
+
+    @property
+    def reason(self) -> str:
+        """The engine's reason."""
+        return reason_of(self.response)
+
+
+def reason_of(answer: Any) -> str:
+    """Return the reason in an error of the engine, that of its first cause if there is one."""
+    error = answer.get("error") if isinstance(answer, dict) else None
+    if not isinstance(error, dict):
+        return str(error)
+    causes = error.get("root_cause") or [error]
+    return str(causes[0].get("reason") or error.get("reason"))
 
 
 class EngineSearches:

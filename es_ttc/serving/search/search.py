@@ -130,9 +130,15 @@ class Searches:
         request.require_json()
         for item in request.items if request.is_template else ():
             item.path = request.path if item.is_ours else item.path
+        refusal: EngineRefusal | None = None
         with span("first_pass"):
-            first = await self._engine.first_pass(request)
-        response = await (self._multi(request, first) if request.is_multi else self._single(request, first))
+            try:
+                first = await self._engine.first_pass(request)
+            except EngineRefusal as refused:
+                if request.is_multi or not _may_answer_plainly(request.items[0], refused):
+                    raise
+                first, refusal = FirstPass(refused.answer.headers, {0: ({}, refused.answer.ms)}), refused
+        response = await (self._multi(request, first) if request.is_multi else self._single(request, first, refusal))
         applied = all(_applied(item) for item in request.items)
         headers: RawHeaders = first.headers
         if any(_reported(item) for item in request.items):
@@ -279,8 +285,8 @@ class Searches:
         fields = [name for name in plan.numbers if name not in defined]
         await self._numbers.require(fields, FieldsReader.of_method(plan.section.method), caller)
 
-    async def _single(self, request: SearchRequest, first: FirstPass) -> dict[str, Any]:
-        return await self._completed(request, request.items[0], *first.responses[0])
+    async def _single(self, request: SearchRequest, first: FirstPass, refusal: EngineRefusal | None) -> dict[str, Any]:
+        return await self._completed(request, request.items[0], *first.responses[0], refusal)
 
     async def _multi(self, request: SearchRequest, first: FirstPass) -> dict[str, Any]:
         room = asyncio.Semaphore(MAX_AT_ONCE)
@@ -289,28 +295,34 @@ class Searches:
             if item.error is not None:
                 return item_error(item.error)
             response, ms = first.responses[position]
-            if not item.is_changed or "hits" not in response:
+            refusal = None if "hits" in response else ItemRefusal(response)
+            if not item.is_changed or (refusal is not None and not _may_answer_plainly(item, refusal)):
                 return response
             async with room:
                 try:
-                    return await self._completed(request, item, response, ms)
+                    return await self._completed(request, item, response, ms, refusal)
                 except EsTtcError as error:
                     return error.body()
-                except ItemRefusal as refusal:
-                    return refusal.response
+                except ItemRefusal as refused:
+                    return refused.response
 
         responses = await asyncio.gather(*(one(position, item) for position, item in enumerate(request.items)))
         took = max(first.took, round((time.perf_counter() - request.started) * 1000))
         return {"took": took, "responses": responses}
 
     async def _completed(
-        self, request: SearchRequest, item: SearchItem, response: dict[str, Any], ms: float
+        self,
+        request: SearchRequest,
+        item: SearchItem,
+        response: dict[str, Any],
+        ms: float,
+        refusal: EngineRefusal | ItemRefusal | None,
     ) -> dict[str, Any]:
         """Return the engine's response in the methods' order, with their summaries."""
-        if response["hits"]["hits"]:
+        if refusal is None and response["hits"]["hits"]:
             self._accepted.add(request.incoming.headers, request.target(item))
         if item.rescored is not None:
-            response = await item.rescored.complete(response, ms)
+            response = await item.rescored.complete(response, ms, refusal)
         if item.retrieved:
             add_retrievals(response, item.retrieved)
         if item.rewritten:
@@ -351,6 +363,11 @@ def _parsed(
         else:
             found += [(item, body, clauses)] if clauses else []
     return found
+
+
+def _may_answer_plainly(item: SearchItem, refusal: EngineRefusal | ItemRefusal) -> bool:
+    """Return whether the caller's own search is sent after the engine has refused the changed one."""
+    return item.rescored is not None and item.rescored.has_plain_answer and refusal.of_the_body
 
 
 def _applied(item: SearchItem) -> bool:

@@ -1,0 +1,153 @@
+"""What a query says by its scores holds after rescoring: pinned documents, functions that bury, scores of any size."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_ttc.serving.features.scores import relative_scores
+from es_ttc.serving.rescore.page import pinned_count, rank
+from tests.serving.client import Reply, search
+from tests.serving.conftest import Behind
+
+CATS = "which cat drinks milk?"
+WORDS = {"match": {"text": "farmer child cat milk"}}
+PINS = ("d50", "d58", "d42")
+"""Owls, bees and trouts."""
+SOLD_OUT = [3, 4, 5, 6]
+"""Numbers of cats."""
+SECTIONS: list[dict[str, Any]] = [
+    {},
+    {"method": "spectral"},
+    {"method": "hybrid"},
+    {"method": "mmr"},
+    {"method": "spectral", "score_mode": "total"},
+    {"method": "rr", "params": {"reranker": "dense"}},
+]
+
+
+def boosted(*numbers: int, boost: float) -> dict[str, Any]:
+    clauses = [
+        {"constant_score": {"filter": {"term": {"number": number}}, "boost": boost * (1 - place / 50)}}
+        for place, number in enumerate(numbers)
+    ]
+    return {"bool": {"must": WORDS, "should": clauses}}
+
+
+def ranked(behind: Behind, query: Any, section: dict[str, Any], **more: Any) -> Reply:
+    body = {"query": query, "size": 20, "rescore": {"ttc": {"query_text": CATS, **section}}, **more}
+    reply = search(behind.gateway, behind.index, body)
+    assert reply.status == 200, reply.body
+    assert reply.json()["ttc"]["applied"], reply.body
+    assert np.isfinite(reply.scores).all()
+    assert (np.diff(reply.scores) <= 0).all()
+    assert all(score > 0 for score in reply.scores) or more
+    return reply
+
+
+@pytest.mark.parametrize("place", range(len(SECTIONS)))
+@pytest.mark.parametrize("boost", [1e6, 1.7e38, 3e38])
+def test_pinned_documents_stay_on_top_and_the_others_are_ranked(behind: Behind, boost: float, place: int) -> None:
+    section = SECTIONS[place]
+    plain = ranked(behind, WORDS, section)
+    for count in (1, 3):
+        numbers = [int(name[1:]) for name in PINS[:count]]
+        reply = ranked(behind, boosted(*numbers, boost=boost), section)
+        assert reply.ids[:count] == [*PINS[:count]]
+        if section.get("method") not in ("hybrid", "mmr"):
+            others = [name for name in plain.ids if name not in PINS]
+            assert [name for name in reply.ids if name not in PINS][:5] == others[:5]
+
+
+@pytest.mark.parametrize("place", range(len(SECTIONS)))
+def test_scores_of_any_size_are_ranked(behind: Behind, place: int) -> None:
+    query = {"bool": {"must": WORDS, "filter": {"term": {"anyway": "creature"}}, "boost": 1}}
+    same = {"bool": {"must": [WORDS], "should": [{"constant_score": {"filter": {"match_all": {}}, "boost": 3e38}}]}}
+    assert ranked(behind, same, SECTIONS[place]).ids[0] in ranked(behind, query, SECTIONS[place]).ids
+
+
+def test_only_pinned_documents_in_a_window_stay_above_those_that_join(behind: Behind) -> None:
+    """As `pinned` of Elasticsearch scores them, where its organic query finds nothing."""
+    pins = [
+        {"constant_score": {"filter": {"term": {"number": int(name[1:])}}, "boost": 2.0**127 * (1 + place / 1e6)}}
+        for place, name in enumerate(reversed(PINS))
+    ]
+    reply = ranked(behind, {"bool": {"should": [{"match": {"text": "zebra"}}, *pins]}}, {})
+    assert reply.ids[:3] == [*PINS]
+    assert len(reply.ids) == 20
+    assert reply.json()["ttc"]["candidates"]["joined"] > 0
+
+
+BURYING: list[dict[str, Any]] = [
+    {"function_score": {"query": WORDS, "functions": [{"filter": {"terms": {"number": SOLD_OUT}}, "weight": 0}]}},
+    {
+        "script_score": {
+            "query": WORDS,
+            "script": {
+                "source": "params.out.contains((int) doc['number'].value) ? 0 : _score",
+                "params": {"out": SOLD_OUT},
+            },
+        }
+    },
+]
+
+
+@pytest.mark.parametrize("place", range(len(SECTIONS)))
+@pytest.mark.parametrize("query", BURYING)
+def test_what_the_query_scores_0_never_rises(behind: Behind, query: dict[str, Any], place: int) -> None:
+    for size in (100, 20):
+        reply = ranked(behind, query, SECTIONS[place], size=size)
+        first = search(behind.engine, behind.index, {"query": query, "size": 100})
+        buried = [name for name, score in zip(first.ids, first.scores, strict=True) if score == 0]
+        assert len(buried) == len(SOLD_OUT)
+        if size == 100:
+            assert reply.ids[-len(buried) :] == buried
+        else:
+            assert not set(reply.ids) & set(buried)
+    told = reply.json()["ttc"]
+    if "candidates" in told:
+        assert told["candidates"]["joined"] == 0
+        assert "changes scores" in told["candidates"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("scores", "count"),
+    [
+        ([], 0),
+        ([5.0], 0),
+        ([5.0, 0.0], 0),
+        ([900.0, 0.1], 0),
+        ([30.0, 20.0, 0.001], 0),
+        ([1e6, 20.0, 10.0], 1),
+        ([1e6, 9e5, 20.0], 2),
+        ([1e6, 0.0], 1),
+        ([1e30, 1e6, 20.0], 2),
+        ([3e38, 2.9e38, 2.8e38], 0),
+        ([1.7014123e38, 1.7014120e38], 2),
+        ([3e38, 1.7e38, 12.0], 2),
+    ],
+)
+def test_which_documents_are_pinned(scores: list[float], count: int) -> None:
+    first = np.array(scores, np.float32)
+    assert pinned_count(first) == count
+    shown = relative_scores(first, count, 0)
+    assert (shown[count:] / max(shown.max(initial=0), 1e-9) >= 0).all()
+    assert float(shown.max(initial=0)) <= 1e12
+
+
+@given(st.lists(st.floats(0, 2.0**127, width=32), min_size=1, max_size=40), st.integers(1, 20), st.data())
+def test_pinned_documents_keep_their_places_and_no_score_rises(
+    values: list[float], block: int, data: st.DataObject
+) -> None:
+    first = np.sort(np.array(values, np.float32))[::-1]
+    pinned = data.draw(st.integers(0, len(first)))
+    final = np.array(
+        data.draw(st.lists(st.floats(0, 1, width=32), min_size=len(first), max_size=len(first))), np.float32
+    )
+    ranking = rank(first, final, np.ones(len(first), np.bool_), block, pinned)
+    assert ranking.order[:pinned].tolist() == [*range(pinned)]
+    assert sorted(ranking.order.tolist()) == [*range(len(first))]
+    assert np.isfinite(ranking.scores).all()
+    assert (ranking.scores[1:] <= ranking.scores[:-1]).all()

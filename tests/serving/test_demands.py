@@ -1,0 +1,287 @@
+"""What a query demands beside its words holds for every document from outside its hits, on both engines."""
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.serving.adaptive.filters import UndecidedDemands, changes_scores, required_filters, text_fields
+from tests.serving.client import call, search
+from tests.serving.conftest import Behind, make_index, write
+
+TEXT = "pollination"
+OURS = {"match": {"body": TEXT}}
+OTHERS = {"match": {"tenant": "acme"}}
+TERM = {"term": {"tenant": "acme"}}
+ANALYSED = frozenset({"body", "title", "brand"})
+
+
+def demanded(query: Any, *texts: str) -> list[Any]:
+    return required_filters({"query": query}, texts or (TEXT,), ANALYSED.__contains__)
+
+
+def any_of(*queries: Any, least: int = 1) -> list[Any]:
+    should = [{"bool": {"filter": [query]}} for query in queries]
+    return [{"bool": {"should": should, "minimum_should_match": least}}]
+
+
+FREE: list[Any] = [
+    None,
+    OURS,
+    {"match_all": {}},
+    {"match": {"body": {"query": f" {TEXT}  ", "operator": "and", "fuzziness": "AUTO"}}},
+    {"match_bool_prefix": {"body": TEXT}},
+    {"multi_match": {"query": TEXT, "fields": ["title^3", "body"], "type": "cross_fields"}},
+    {"combined_fields": {"query": TEXT, "fields": ["title", "body"]}},
+    {"query_string": {"query": TEXT, "default_field": "body"}},
+    {"simple_query_string": {"query": TEXT, "fields": ["body"]}},
+    {"semantic": {"field": "meaning", "query": TEXT}},
+    {"knn": {"field": "v", "query_vector": [1], "k": 3}},
+    {"bool": {"must": OURS, "should": [TERM]}},
+    {"bool": {"should": [OURS, TERM]}},
+    {"bool": {"should": [OURS, {"match": {"title": TEXT}}, TERM], "minimum_should_match": 2}},
+    {"bool": {"must": OURS, "should": [TERM], "minimum_should_match": "-100%"}},
+    {"dis_max": {"queries": [OURS, {"match": {"title": TEXT}}], "tie_breaker": 0.3}},
+    {"pinned": {"ids": ["1"], "organic": OURS}},
+    {"function_score": {"query": OURS, "boost": 2}},
+]
+WHOLE: list[Any] = [
+    OTHERS,
+    TERM,
+    {"match": {"body": {"query": TEXT, "unheard_of": 1}}},
+    {"match": {"body": 5}},
+    {"match": {"body.raw": TEXT}},
+    {"match_phrase": {"body": TEXT}},
+    {"match_phrase_prefix": {"body": TEXT}},
+    {"multi_match": {"query": TEXT, "fields": ["body", "tenant"]}},
+    {"multi_match": {"query": TEXT, "fields": ["bod*"]}},
+    {"multi_match": {"query": TEXT}},
+    {"multi_match": {"query": TEXT, "fields": ["body"], "type": "phrase"}},
+    {"query_string": {"query": TEXT}},
+    *[
+        {"query_string": {"query": text, "default_field": "body"}}
+        for text in (
+            "a AND tenant:acme",
+            '"a b"',
+            "a +b",
+            "-a b",
+            "a -b",
+            "poll*",
+            "a~",
+            "(a)",
+            "a NOT b",
+            "/a/",
+            "a&&b",
+        )
+    ],
+    {"simple_query_string": {"query": "pollination +acme", "fields": ["body"]}},
+    {"nested": {"path": "p", "query": {"match": {"p.t": TEXT}}}},
+    {"constant_score": {"filter": OURS}},
+    {"terms_set": {"tags": {"terms": ["a"], "minimum_should_match_field": "n"}}},
+    {"rank_feature": {"field": "rank"}},
+    {"more_like_this": {"like": TEXT, "fields": ["body"]}},
+    {"knn": {"field": "v", "query_vector": [1], "similarity": 0.9}},
+    {"dis_max": {"queries": [OURS], "unheard_of": 1}},
+    {"bool": {"must": OURS, "adjust_pure_negative": False}},
+    {"unheard_of": {"body": TEXT}},
+    {"match": {"body": TEXT}, "term": {"a": 1}},
+]
+OTHER: list[tuple[Any, list[Any]]] = [
+    ({"knn": {"field": "v", "query_vector": [1], "filter": TERM}}, [TERM]),
+    ({"knn": {"v": {"vector": [1], "k": 3, "filter": TERM}}}, [TERM]),
+    ({"neural": {"v": {"query_text": TEXT, "k": 3, "filter": TERM}}}, [TERM]),
+    ({"bool": {"must": [OURS, OTHERS]}}, [OTHERS]),
+    ({"bool": {"must": [OURS, {"match": {"brand": "acme"}}]}}, [{"match": {"brand": "acme"}}]),
+    ({"match": {"brand": "its only text"}}, []),
+    ({"bool": {"must": [OURS], "filter": OURS}}, [OURS]),
+    ({"bool": {"should": [OTHERS, OURS], "minimum_should_match": 2}}, any_of(OTHERS)),
+    ({"bool": {"should": [OTHERS, OURS], "minimum_should_match": "100%"}}, any_of(OTHERS)),
+    ({"bool": {"should": [TERM, OTHERS], "minimum_should_match": 0}}, any_of(TERM, OTHERS)),
+    ({"bool": {"should": [TERM], "must_not": [OTHERS]}}, [{"bool": {"must_not": [OTHERS]}}, *any_of(TERM)]),
+    (
+        {"bool": {"must": OURS, "should": [TERM], "minimum_should_match": "2<75%"}},
+        [{"bool": {"should": [TERM], "minimum_should_match": "2<75%"}}],
+    ),
+    ({"dis_max": {"queries": [OTHERS, TERM]}}, any_of(OTHERS, TERM)),
+    ({"pinned": {"ids": ["1"], "organic": {"bool": {"must": [OURS, OTHERS]}}}}, [OTHERS]),
+]
+UNDECIDED: list[Any] = [
+    {"function_score": {"query": OURS, "functions": [{"filter": TERM, "weight": 0}]}},
+    {"function_score": {"query": OURS, "min_score": 2}},
+    {"script_score": {"query": OURS, "script": {"source": "0"}}},
+    {"boosting": {"positive": OURS, "negative": TERM, "negative_boost": 0.1}},
+    {"rule": {"organic": OURS, "ruleset_ids": ["a"], "match_criteria": {}}},
+    {"bool": {"must": OURS, "should": [{"script_score": {"query": OURS, "script": {"source": "0"}}}]}},
+    {"nested": {"path": "p", "query": {"script_score": {"query": OURS, "script": {"source": "0"}}}}},
+]
+
+
+@pytest.mark.parametrize(("query", "demands"), [*((one, []) for one in FREE), *((one, [one]) for one in WHOLE), *OTHER])
+def test_what_a_query_demands(query: Any, demands: list[Any]) -> None:
+    assert demanded(query, TEXT, "another") == demands
+    assert not changes_scores(query)
+
+
+@pytest.mark.parametrize("query", UNDECIDED)
+def test_what_changes_scores_leaves_it_undecided(query: Any) -> None:
+    with pytest.raises(UndecidedDemands, match="changes scores"):
+        demanded(query)
+    assert changes_scores(query)
+
+
+def test_parts_of_the_body_beside_the_query() -> None:
+    body = {"query": OURS, "post_filter": TERM, "knn": [{"field": "v", "query_vector": [1], "filter": OTHERS}]}
+    assert required_filters(body, [TEXT], ANALYSED.__contains__) == [OTHERS, TERM]
+    assert text_fields(body, [TEXT]) == {"body"}
+    defined = {"query": OURS, "runtime_mappings": {"body": {"type": "keyword"}}}
+    assert required_filters(defined, [TEXT], ANALYSED.__contains__) == [OURS]
+    deep: Any = OURS
+    for _ in range(5000):
+        deep = {"bool": {"must": deep}}
+    with pytest.raises(UndecidedDemands):
+        demanded(deep)
+
+
+LEAVES = st.sampled_from([OURS, OTHERS, {"term": {"a": 1}}, {"term": {"b": 1}}, {"range": {"n": {"gte": 1}}}])
+
+
+def bools(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    clauses = st.lists(inner, max_size=3)
+    least = st.sampled_from([None, 0, 1, 2, "1", "-1", "50%", "-50%", "100%"])
+    plain = st.fixed_dictionaries({}, optional=dict.fromkeys(("must", "filter", "must_not", "should"), clauses))
+    whole = st.builds(lambda one, at: one if at is None else {**one, "minimum_should_match": at}, plain, least)
+    any_query = st.builds(lambda some: {"dis_max": {"queries": some}}, st.lists(inner, min_size=1, max_size=3))
+    return st.one_of(whole.map(lambda one: {"bool": one}), any_query)
+
+
+def least_of(given: Any, count: int) -> int:
+    if given is None:
+        return 0
+    number = int(str(given).rstrip("%"))
+    number = int(count * number / 100) if "%" in str(given) else number
+    return number + count if str(given).startswith("-") else number
+
+
+def holds(query: Any, true: frozenset[str], *, words: bool) -> bool:
+    """Return whether a document matches, with ``words`` as if it had the search's own words."""
+    [(kind, clause)] = query.items()
+    if kind == "dis_max":
+        return any(holds(one, true, words=words) for one in clause["queries"])
+    if kind != "bool":
+        return str(query) in true or (words and query == OURS)
+    must = [holds(one, true, words=words) for one in clause.get("must", [])]
+    must += [holds(one, true, words=False) for one in clause.get("filter", [])]
+    must += [not holds(one, true, words=False) for one in clause.get("must_not", [])]
+    should = [holds(one, true, words=words) for one in clause.get("should", [])]
+    least = least_of(clause.get("minimum_should_match"), len(should))
+    if should and not clause.get("must") and not clause.get("filter"):
+        least = max(least, 1)
+    return all(must) and sum(should) >= (least if should else 0)
+
+
+@given(st.recursive(LEAVES, bools, max_leaves=12), st.frozensets(LEAVES.map(str)))
+def test_a_document_may_join_where_all_but_the_words_holds(query: Any, true: frozenset[str]) -> None:
+    filters = demanded(query, TEXT, "another")
+    assert all(holds(one, true, words=False) for one in filters) == holds(query, true, words=True)
+
+
+def with_tenant(*ways: Any) -> dict[str, Any]:
+    return {"bool": {"must": [OURS, *ways]}}
+
+
+MUST: list[dict[str, Any]] = [
+    {"match": {"tenant": "acme"}},
+    {"match": {"n": 5}},
+    {"match": {"open": True}},
+    {"match": {"brand": "acme"}},
+    {"match_phrase": {"brand": "acme"}},
+    {"multi_match": {"query": "acme", "fields": ["tenant", "brand"]}},
+    {"match_bool_prefix": {"tenant": "acme"}},
+    {"combined_fields": {"query": "acme", "fields": ["brand"]}},
+    {"dis_max": {"queries": [{"match": {"tenant": "acme"}}, {"term": {"n": 5}}]}},
+    {"term": {"tenant": "acme"}},
+    {"query_string": {"query": "tenant:acme"}},
+    {"query_string": {"query": "acme", "default_field": "tenant"}},
+    {"simple_query_string": {"query": "+acme", "fields": ["brand"]}},
+    {"constant_score": {"filter": {"match": {"tenant": "acme"}}}},
+]
+"""Ways to write that a document must be of one tenant."""
+WAYS: list[dict[str, Any]] = [
+    *[with_tenant(way) for way in MUST],
+    {"bool": {"should": [OURS, {"match": {"tenant": "acme"}}], "minimum_should_match": 2}},
+    {"bool": {"should": [OURS, {"match": {"tenant": "acme"}}], "minimum_should_match": "100%"}},
+    {"query_string": {"query": "pollination AND tenant:acme", "default_field": "body"}},
+    {"query_string": {"query": "+pollination +acme", "fields": ["body", "brand"]}},
+    {"simple_query_string": {"query": "pollination + acme", "fields": ["body", "brand"], "default_operator": "and"}},
+    {"boosting": {"positive": with_tenant(MUST[0]), "negative": {"term": {"n": 7}}, "negative_boost": 0.5}},
+    {"function_score": {"query": with_tenant(MUST[0]), "functions": [{"weight": 2}]}},
+    {"function_score": {"query": with_tenant(MUST[0])}},
+    {"script_score": {"query": with_tenant(MUST[0]), "script": {"source": "_score"}}},
+    {"bool": {"must": OURS, "must_not": {"match": {"tenant": "zeta"}}}},
+]
+
+
+@pytest.fixture(scope="module")
+def tenants(behind: Behind, encoder: Encoder) -> Iterator[Behind]:
+    """Documents of two tenants of which the other's are as near to the query, half of them without its word."""
+    name = f"test-tenants-{uuid.uuid4().hex[:8]}"
+    spec = make_index(behind.engine, name, encoder, documents=[])
+    types = {"tenant": "keyword", "n": "integer", "open": "boolean", "brand": "text", "body": "text"}
+    fields = {"properties": {field: {"type": kind} for field, kind in types.items()}}
+    assert call(behind.engine, "PUT", f"/{name}/_mapping", fields).status == 200
+    texts = ("Bees and pollination of flowers", "Bees carry pollen between flowers", "Nectar feeds the bee")
+    documents = [
+        {
+            "_id": f"{tenant}-{place}", "text": text, "body": text, "tenant": tenant, "brand": f"{tenant} corp",
+            "n": number, "open": tenant == "acme",
+        }
+        for tenant, number in (("acme", 5), ("zeta", 6))
+        for place, text in enumerate(texts)
+    ]  # fmt: skip
+    asyncio.run(write(behind.engine, name, encoder, documents))
+    yield replace(behind, index=name, spec=spec)
+    call(behind.engine, "DELETE", f"/{name}")
+
+
+def ranked(behind: Behind, query: Any, index: str = "", **section: Any) -> tuple[list[str], dict[str, Any]]:
+    body = {"query": query, "rescore": {"ttc": {"query_text": TEXT, **section}}}
+    reply = search(behind.gateway, index or behind.index, body)
+    assert reply.status == 200, reply.body
+    return reply.ids, reply.json()["ttc"]
+
+
+@pytest.mark.parametrize("place", range(len(WAYS)))
+def test_no_way_to_write_a_tenant_lets_another_one_join(tenants: Behind, place: int) -> None:
+    for _ in range(2):  # the second time the types of fields and the encoder are known
+        ids, told = ranked(tenants, WAYS[place])
+        assert told["applied"], told
+        assert ids
+        assert all(name.startswith("acme") for name in ids), ids
+
+
+def test_what_the_words_miss_still_joins(tenants: Behind) -> None:
+    ids, told = ranked(tenants, with_tenant(MUST[0]))
+    assert sorted(ids) == ["acme-0", "acme-1", "acme-2"]
+    assert told["candidates"]["joined"] == 2
+    assert len(ranked(tenants, OURS)[0]) == 6
+    _, told = ranked(tenants, WAYS[-2])
+    assert told["candidates"]["joined"] == 0
+    assert "[script_score]" in told["candidates"]["reason"]
+
+
+def test_a_field_must_be_text_in_every_searched_index(tenants: Behind, index_name: str) -> None:
+    other = {"mappings": {"properties": {"body": {"type": "keyword"}}}}
+    assert call(tenants.engine, "PUT", f"/{index_name}", other).status == 200
+    alias = f"{tenants.index}-both"
+    add = [{"add": {"index": name, "alias": alias}} for name in (tenants.index, index_name)]
+    assert call(tenants.engine, "POST", "/_aliases", {"actions": add}).status == 200
+    for target in (f"{tenants.index},{index_name}", alias):
+        ids, told = ranked(tenants, OURS, target)
+        assert sorted(ids) == ["acme-0", "zeta-0"]
+        assert told["candidates"]["joined"] == 0
