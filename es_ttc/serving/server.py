@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -16,7 +17,7 @@ from starlette.types import ASGIApp
 from es_ttc.errors import ConfigurationError
 from es_ttc.serving.app import FurtherRoutes, create_app
 from es_ttc.serving.features.encoding import Loader
-from es_ttc.serving.http.protocol import http_limits, limited_protocol
+from es_ttc.serving.http.protocol import LimitedProtocol, http_limits, limited_protocol
 from es_ttc.serving.http.tls import ServerCertificate, server_certificate
 from es_ttc.settings import GatewaySettings
 
@@ -118,7 +119,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept the connections that wait in the backlog, answer all requests that have arrived, and end."""
-        self.config.http_protocol_class.leaving = True  # type: ignore[attr-defined, unused-ignore]
+        cast("type[LimitedProtocol]", self.config.http_protocol_class).leaving = True
         waiting, until = select.poll(), time.monotonic() + _BACKLOG_SECONDS
         for listening in sockets or ():
             waiting.register(listening, select.POLLIN)

@@ -189,3 +189,10 @@ def test_numbers_of_a_knn_clause(behind: Behind, change: dict[str, Any]) -> None
     reply = search(behind.gateway, behind.index, {"knn": {**KNN["knn"], **change}, "size": "5"})
     assert reply.ids == expected.ids
     assert len(reply.ids) == 5
+
+
+def test_a_media_type_with_a_version_of_many_digits(behind: Behind) -> None:
+    kind = f"application/vnd.elasticsearch+json;compatible-with={'9' * 5000}"
+    path = f"/{behind.index}/_search"
+    reply = call(behind.gateway, "POST", path, b"{}", {"content-type": kind, "accept": kind})
+    assert reply.status == 200, "a newer version than the engine's"

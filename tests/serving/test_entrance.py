@@ -159,6 +159,10 @@ def test_hosts_and_origins(opensearch_url: str) -> None:
         assert status(host="search.example.org", origin="null") == 403
         refused = call(url, "GET", "/_cat/health")
         assert "add it to [allowed_hosts]" in refused.reason
+    with running_gateway(GatewaySettings(engine=opensearch_url, port=0, encoder="minilm@onnx")) as url:
+        assert status("/_ttc/", host="search.example.org:443", origin="https://search.example.org") == 200
+        assert status("/_ttc/", host="search.example.org", origin="https://search.example.org") == 200
+        assert status("/_ttc/", host="search.example.org:9280", origin="https://search.example.org") == 403
 
 
 def test_a_page_of_another_address_changes_nothing_below_the_gateways_own_paths(behind: Behind) -> None:

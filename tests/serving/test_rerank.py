@@ -126,7 +126,17 @@ def test_what_cannot_be_meant_is_a_400_in_the_engines_shape(gateway: str, change
     assert words in reply.reason
 
 
-@pytest.mark.parametrize("raw", [b"", b"[]", b"{", b'{"documents": ["x"]}', b'{"query": "\xff"}'])
+UNREADABLE = [
+    b"",
+    b"[]",
+    b"{",
+    b'{"documents": ["x"]}',
+    b'{"query": "\xff"}',
+    b'{"query": "a", "query": "b", "documents": ["x"]}',
+]
+
+
+@pytest.mark.parametrize("raw", UNREADABLE)
 def test_a_body_that_cannot_be_read_is_a_400(gateway: str, raw: bytes) -> None:
     assert call(gateway, "POST", "/_ttc/rerank", raw, JSON).status == 400
 

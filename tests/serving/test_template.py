@@ -14,11 +14,11 @@ from tests.serving.test_rescore import CATS, EVERYTHING, ours
 
 BODY = {"query": EVERYTHING, "size": 7, "rescore": ours()}
 SECTION = {"method": "spectral", "query_text": CATS}
-PARAMS = {"word": "creature", "size": 7, "text": CATS, "section": SECTION}
+PARAMS = {"word": "creature", "size": 7, "window": 100, "text": CATS, "section": SECTION}
 SOURCE = {
     "query": {"match": {"anyway": "{{word}}"}},
     "size": "{{size}}",
-    "rescore": {"window_size": 100, "ttc": {"method": "spectral", "query_text": "{{text}}"}},
+    "rescore": {"window_size": "{{window}}", "ttc": {"method": "spectral", "query_text": "{{text}}"}},
 }
 AS_TEXT = (
     '{"query": {"match": {"anyway": "{{word}}"}}, "size": {{size}}, '
@@ -51,7 +51,7 @@ def test_a_template_is_answered_as_the_search_it_stands_for(behind: Behind, rend
         return
     expected = search(behind.gateway, behind.index, BODY)
     assert len(expected.ids) == 7
-    for source in (AS_TEXT, {**SOURCE, "size": 7}):
+    for source in (AS_TEXT, SOURCE):
         reply = templated(behind, {"source": source, "params": PARAMS})
         assert reply.status == 200, reply.body
         assert (reply.ids, reply.scores) == (expected.ids, expected.scores)

@@ -12,6 +12,7 @@ from es_ttc.serving.http.media_types import PRODUCT_HEADER
 from es_ttc.serving.http.proxy import json_headers
 from es_ttc.serving.logs import log
 
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}  # browsers leave them out of `Origin`
 _ALWAYS = frozenset({"/_ttc/health", "/_ttc/ready"})  # probes name an address, not a host
 
 
@@ -99,7 +100,7 @@ class Entrance:
         if self._hosts and not self._is_own(host := _header(scope, b"host")):
             return WrongHost(f"this gateway does not answer for the host [{host}]: add it to [allowed_hosts]")
         origin, host = _header(scope, b"origin").lower(), _header(scope, b"host").lower()
-        own = origin in self._origins if self._origins else not _is_ours(scope) or origin.partition("://")[2] == host
+        own = origin in self._origins if self._origins else not _is_ours(scope) or _is_same(origin, host)
         if origin and not own:
             return NotAllowed(f"requests from pages of [{origin}] are not allowed: add it to [allowed_origins]")
         return None
@@ -110,6 +111,12 @@ class Entrance:
         except ValueError:
             return False
         return any(name == own or (own.startswith("*.") and name.endswith(own[1:])) for own in self._hosts)
+
+
+def _is_same(origin: str, host: str) -> bool:
+    """Return whether a page's origin and a `Host` header name the same host and port."""
+    scheme, _, address = origin.partition("://")
+    return address == host.removesuffix(_DEFAULT_PORTS.get(scheme, ""))
 
 
 def _is_ours(scope: Scope) -> bool:

@@ -83,7 +83,7 @@ def older_types(headers: RawHeaders, major: int) -> RawHeaders:
 def _compatible_with(headers: RawHeaders) -> int:
     """Return the newest version that a request's media types name; 0 for none."""
     named = (_COMPATIBLE_WITH.search(value) for name, value in headers if name in _MEDIA)
-    return max((int(found[2]) for found in named if found), default=0)
+    return max((int(found[2][:9]) for found in named if found), default=0)  # no version has more digits
 
 
 def _replaced(headers: RawHeaders, replace: Callable[[bytes], bytes]) -> RawHeaders:
