@@ -12,6 +12,7 @@ from es_ttc.errors import DeadlineExceeded
 from es_ttc.rescorers import compiled
 from es_ttc.rescorers.spectral import norms
 from es_ttc.rescorers.spectral.greatest import greatest_by_scale, greatest_cosines
+from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 SCALES = (1, 3.0, 10.0, float("inf"))
@@ -29,7 +30,7 @@ def window(count: int) -> list[TokenVectors]:
 def test_a_call_that_was_given_up_ends(score: Any, stored: bool, loops: bool) -> None:
     compiled.enable(loops)
     documents, vectors = window(6), window(1)[0].values[:2]
-    own = [norms.scale_norms(one.values, SCALES) for one in documents] if stored else None
+    own = [norms.scale_norms(dequantise(one), SCALES) for one in documents] if stored else None
     expected = score(vectors, documents, own, SCALES)
     call = Call()
     np.testing.assert_array_equal(call.run(lambda: score(vectors, documents, own, SCALES)), expected)
@@ -53,7 +54,7 @@ def test_computed_norms_are_kept_with_their_document(monkeypatch: pytest.MonkeyP
         for one, nothing in zip(documents, empty, strict=True):
             found = norms.norms_of_scales(one, None, SCALES[1:])
             np.testing.assert_array_equal(norms.norms_of_scales(one, nothing, SCALES[1:]), found)
-            np.testing.assert_array_equal(found, compute(one.values, SCALES[1:]).values)
+            np.testing.assert_array_equal(found, compute(dequantise(one), SCALES[1:]).values)
     assert computed == [20, 21, 22]
     del documents, one
     gc.collect()
