@@ -6,6 +6,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
+from es_ttc.errors import DeadlineExceeded
+
 T = TypeVar("T")
 
 _here = threading.local()
@@ -51,6 +53,16 @@ class Call:
         finally:
             with self._lock:
                 self._ends.remove(end)
+
+
+def stop_if_given_up() -> None:
+    """End the call of this thread if its caller no longer waits for it.
+
+    Raises:
+        DeadlineExceeded: It was cancelled.
+    """
+    if current().given_up.done():
+        raise DeadlineExceeded("the call was given up")
 
 
 def current() -> Call:

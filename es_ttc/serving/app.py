@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -72,8 +72,7 @@ def create_app(
             )
             yield
             background.cancel()
-            with suppress(asyncio.CancelledError):
-                await background
+            await asyncio.gather(background, return_exceptions=True)
         garbage.restore()
         await gateway.close()
         if settings.traces:

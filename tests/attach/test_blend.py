@@ -101,3 +101,26 @@ async def test_a_changed_text_has_no_passages_of_the_earlier_one(
     for hit in shown.values():
         [passage] = hit["_ttc"]["passages"]
         assert hit["_source"][passage["field"]][passage["start"] : passage["end"]]
+
+
+async def test_an_alias_that_moves_to_features_elsewhere_keeps_its_candidates(
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    alias, own = f"{shop}-alias", f"{shop}-native"
+    await native(engine, own, spec, encoder)
+    await attach(engine, shop, spec, encoder)
+
+    async def point(to: str, *, leave: str = "") -> None:
+        actions: list[dict[str, Any]] = [{"add": {"index": to, "alias": alias}}]
+        actions += [{"remove": {"index": leave, "alias": alias}}] if leave else []
+        await engine.request("POST", "/_aliases", body={"actions": actions})
+
+    await point(own)
+    assert blended(gateway, alias).json()["ttc"]["candidates"]["joined"] > 0
+    await point(shop, leave=own)
+    for query in (WORDS, {"match": {"body": "zebra"}}):
+        moved, named = blended(gateway, alias, query), blended(gateway, shop, query)
+        assert moved.json()["ttc"]["candidates"] == named.json()["ttc"]["candidates"]
+        assert (moved.ids, moved.json()["ttc"]["candidates"]["joined"] > 0) == (named.ids, True)
+    await point(own, leave=shop)
+    assert blended(gateway, alias).ids == blended(gateway, own).ids

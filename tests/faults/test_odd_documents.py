@@ -22,7 +22,7 @@ from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SIDECAR_TOKEN, Behind, make_index
 from tests.serving.test_sidecar import FIELDS, answer, ask, first_pass, frame_of, what_is_missing
 
-OF_TOKENS = {"truncated", "too-long", "no-codebook"}
+OF_TOKENS = {"truncated", "too-long", "more-than-allowed", "no-codebook"}
 INDEX = "faults-odd-documents"
 CATS = "which cat drinks milk?"
 GOOD = tuple(f"d{number}" for number in range(60) if number != 7)
@@ -57,6 +57,7 @@ def odd_documents(own: dict[str, str], encoder: str, good_hash: str) -> dict[str
             {"tokens": b64(pack_tokens(rows(5, 100))), "pooled": b64(pack_tokens(rows(1, 100)))},
         ),
         "too-long": ("dimensions", {"tokens": b64(pack_tokens(TokenVectors(np.zeros((70_000, 1), np.float16))))}),
+        "more-than-allowed": ("dimensions", {"tokens": b64(pack_tokens(rows(65, 384)))}),
         "huge": ("values", {"tokens": b64(pack_tokens(huge)), "pooled": b64(pack_tokens(rows(1, 384, 1e20)))}),
         "unknown-layout": ("layout", {"hash": "abc-a-layout-of-the-future"}),
         "foreign": ("encoder", {"encoder": FOREIGN}),
@@ -151,8 +152,8 @@ def test_what_was_skipped_is_marked_and_counted(odd: Behind) -> None:
     ids = [*GOOD[:20], *ODD]
     reply = rescored(odd, ids, detail=True)
     expected: dict[str, int] = {}
-    marks = {"dimensions": 2, "damaged": 2, "encoder": 2, "marks": 4, "layout": 1, "values": 1, "codebook": 1}
-    assert reply.json()["ttc"]["skipped"] == {"count": 13, "reasons": dict(sorted(marks.items()))}
+    marks = {"dimensions": 3, "damaged": 2, "encoder": 2, "marks": 4, "layout": 1, "values": 1, "codebook": 1}
+    assert reply.json()["ttc"]["skipped"] == {"count": 14, "reasons": dict(sorted(marks.items()))}
     for hit in reply.json()["hits"]["hits"]:
         if "skipped" in hit["_ttc"]:
             expected[hit["_ttc"]["skipped"]] = expected.get(hit["_ttc"]["skipped"], 0) + 1

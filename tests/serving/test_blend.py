@@ -363,7 +363,7 @@ def test_a_new_document_without_features_keeps_a_place_by_its_words(behind: Behi
         ({"candidates": {"bm25": 100}}, "[ttc.candidates] unknown field [bm25], known fields are [knn]"),
         ({"method": "rr", "candidates": {"knn": 10}}, "[ttc.candidates] cannot be used with [rr]"),
         ({"params": {"signals": {"lexicl": 1}}}, "lexical"),
-        ({"params": {"signals": {"sentences": 1}}}, "--chunks"),
+        ({"params": {"signals": {"sentences": 1}}, "on_error": "fail"}, "--chunks"),
         ({"methd": "blend"}, "did you mean [method]?"),
     ],
 )
@@ -387,8 +387,8 @@ def test_an_index_without_features_says_how_to_add_them(behind: Behind) -> None:
     name = f"{behind.index}-plain"
     call(behind.engine, "PUT", f"/{name}/_doc/1?refresh=true", {"text": "a farmer watches"})
     try:
-        reply = search(behind.gateway, name, blended())
-        assert (reply.status, "es-ttc attach" in reply.reason) == (400, True), reply.body
+        told = search(behind.gateway, name, blended()).json()["ttc"]
+        assert (told["applied"], "es-ttc attach" in told["reason"]) == (False, True), told
     finally:
         call(behind.engine, "DELETE", f"/{name}")
 

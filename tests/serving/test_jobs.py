@@ -1,6 +1,7 @@
 """Jobs over HTTP: the task API's manners, one sentence for what is wrong, nothing without the engine's consent."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from es_ttc.encoders.base import Encoder
+from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call
@@ -74,3 +76,33 @@ def test_what_is_wrong_is_told_in_the_engines_shape(gateway: str, place: Workpla
     assert "lacks its placeholder" in reason(submitted(prompt_text="Words, please."), 400)
     assert call(gateway, "GET", "/_ttc/jobs").json() == {"jobs": []}
     assert submitted(prompt_text="Words for {{document}}", prompt="mine").json()["plan"]["prompt"] == "mine"
+
+
+def test_a_record_of_a_newer_release_does_not_stop_the_counts(
+    engine_url: str, index_name: str, encoder: Encoder
+) -> None:
+    jobs = f"{index_name}-jobs"
+
+    async def prepare() -> None:
+        engine = await connected(engine_url)
+        await JobStore(engine, jobs).prepare()
+        await engine.close()
+
+    asyncio.run(prepare())
+    record = {"kind": "encoding", "job": {"id": "encode-x", "index": "x", "status": "running", "name": {"newer": 1}}}
+    assert call(engine_url, "PUT", f"/{jobs}/_doc/encode-x?refresh=true", record).status == 201
+    settings = GatewaySettings(engine=engine_url, port=0, jobs_index=jobs, jobs_metrics_seconds=0.1)
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+
+        def seen(expected: int) -> bool:
+            time.sleep(0.05)
+            return f"es_ttc_jobs_seen {expected}.0" in call(gateway, "GET", "/_ttc/metrics").body.decode()
+
+        deadline = time.monotonic() + 20
+        for expected in (0, 1, 0, 1):
+            while not seen(expected):
+                assert time.monotonic() < deadline
+            if expected:
+                call(engine_url, "PUT", f"/{jobs}/_doc/encode-x?refresh=true", record)
+            else:
+                call(engine_url, "DELETE", f"/{jobs}/_doc/encode-x?refresh=true")

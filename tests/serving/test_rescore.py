@@ -676,3 +676,28 @@ def test_whatever_stands_in_the_section_is_answered_or_refused(
     if reply.status != 200:
         assert reply.status == 400
         assert reply.json()["error"]["root_cause"][0]["reason"]
+
+
+def test_hits_of_another_cluster_leave_the_local_ones_scored(engine_url: str, index_name: str, behind: Behind) -> None:
+    """The node is a remote cluster of its own, under the name of the test's index."""
+    call(engine_url, "PUT", f"/{index_name}/_doc/1?refresh=true", {"anyway": "creature"})
+    [node] = call(engine_url, "GET", "/_nodes/transport").json()["nodes"].values()
+
+    def connect(seeds: list[str] | None) -> Reply:
+        settings = {"persistent": {f"cluster.remote.{index_name}.seeds": seeds}}
+        return call(engine_url, "PUT", "/_cluster/settings", settings)
+
+    try:
+        connected = connect([node["transport_address"]])
+        assert connected.status == 200, connected.body
+        body = {"query": EVERYTHING, "size": 70, "rescore": ours()}
+        local = search(behind.gateway, behind.index, body)
+        both = search(behind.gateway, f"{behind.index},{index_name}:{index_name}", body)
+        summary = both.json()["ttc"]
+        assert (both.status, summary["applied"], summary["scored"]) == (200, True, 59), both.body
+        assert f"{index_name}:{index_name}" in {hit["_index"] for hit in both.json()["hits"]["hits"][59:]}
+        assert both.ids[:59] == local.ids[:59]
+        alone = search(behind.gateway, f"{index_name}:{index_name}", body)
+        assert (alone.status, alone.ids, alone.json()["ttc"]["applied"]) == (200, ["1"], False)
+    finally:
+        connect(None)

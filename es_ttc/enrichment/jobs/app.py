@@ -189,9 +189,10 @@ def run_until_stopped(app: Celery, settings: Settings, **options: Any) -> int:
 
 
 async def prepare(settings: Settings) -> None:
-    """Create the indices of the job records, if there are none; wait for an engine that starts or is started again.
+    """Check the indices of the job records; wait for an engine that starts or is started again.
 
     Raises:
+        InvalidRequest: One has another mapping.
         EngineUnavailable: It could not be reached for a minute.
     """
     attempts = stamina.retry_context(
@@ -200,17 +201,17 @@ async def prepare(settings: Settings) -> None:
     async for attempt in attempts:
         with attempt:
             try:
-                await _create_indices(settings)
+                await _check_indices(settings)
             except EngineUnavailable as error:
                 if attempt.num == 1:
                     logger.warning("%s; trying again for %.0f s", error, _ENGINE_SECONDS)
                 raise
 
 
-async def _create_indices(settings: Settings) -> None:
+async def _check_indices(settings: Settings) -> None:
     engine = await connect(settings)
     try:
-        await JobStore(engine, settings.jobs_index).prepare()
+        await JobStore(engine, settings.jobs_index).check()
     finally:
         await engine.close()
 

@@ -22,7 +22,7 @@ from es_ttc.enrichment.jobs.followed_enrichment import enrich_like
 from es_ttc.enrichment.jobs.held_lease import HeldLease, LeaseLost
 from es_ttc.enrichment.jobs.partition_run import TurnEnd
 from es_ttc.enrichment.jobs.record import JobState
-from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
+from es_ttc.enrichment.jobs.store import JobStore, UnknownJob, stopped
 from es_ttc.errors import ConfigurationError, EncoderMismatch, EngineError, EngineUnavailable, EsTtcError
 from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location, found_behind, target_of
 from es_ttc.index.attach.fill import FillResult, fill
@@ -145,15 +145,18 @@ async def take_encoding_turn(
 
 
 async def pause_encoding(store: JobStore, job: str, reason: str) -> None:
-    """Pause a job that encodes, with the reason."""
+    """Pause a job that encodes, with the reason; end it if its index was deleted."""
+    try:
+        gone = await store.is_gone((await store.encoding(job)).index)
 
-    def paused(record: EncodingJob) -> EncodingJob | None:
-        if record.status is not JobState.RUNNING:
-            return None
-        return record.model_copy(update={"status": JobState.PAUSED, "reason": reason})
+        def paused(record: EncodingJob) -> EncodingJob | None:
+            return stopped(record, reason, gone=gone)
 
-    await store.change_encoding(job, paused)
-    logger.warning("job %s pauses: %s", job, reason)
+        await store.change_encoding(job, paused)
+    except UnknownJob:
+        logger.warning("the record of job %s was deleted", job)
+        return
+    logger.warning("job %s %s: %s", job, "ends" if gone else "pauses", reason)
 
 
 class _EncodingRun:

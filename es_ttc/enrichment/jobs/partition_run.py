@@ -23,7 +23,7 @@ from es_ttc.enrichment.jobs.documents import Documents, DocumentText, Enrichment
 from es_ttc.enrichment.jobs.held_lease import HeldLease, LeaseLost
 from es_ttc.enrichment.jobs.limits import SharedRateLimits
 from es_ttc.enrichment.jobs.record import DocumentOutcome, Job, JobState, now
-from es_ttc.enrichment.jobs.store import DocumentResult, JobStore, Lease, StoredProposal, UnknownJob
+from es_ttc.enrichment.jobs.store import DocumentResult, JobStore, Lease, StoredProposal, UnknownJob, stopped
 from es_ttc.enrichment.proposals.filtering import filtered
 from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose
 from es_ttc.enrichment.proposals.relevance import relevance_of
@@ -128,14 +128,17 @@ async def take_turn(engine: Engine, settings: Settings, redis: Any, job_id: str,
 
 
 async def pause(store: JobStore, job: str, reason: str) -> None:
-    """Pause a job automatically, with the reason."""
+    """Pause a job automatically, with the reason; end it if its index was deleted."""
+    try:
+        gone = await store.is_gone((await store.get(job)).index)
 
-    def paused(record: Job) -> Job | None:
-        if record.status is not JobState.RUNNING:
-            return None
-        return record.model_copy(update={"status": JobState.PAUSED, "reason": reason})
+        def paused(record: Job) -> Job | None:
+            return stopped(record, reason, gone=gone)
 
-    await store.change(job, paused)
+        await store.change(job, paused)
+    except UnknownJob:
+        logger.warning("the record of job %s was deleted", job)
+        return
     logger.warning("job %s pauses: `es-ttc jobs show %s` says why", job, job)  # a reason may contain a model's output
 
 

@@ -7,6 +7,7 @@ that it is based on.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -44,6 +45,27 @@ if (params.unless_held && until != null && until > ctx._now) {
 _KEYWORD = {"type": "keyword"}
 _DATE = {"type": "date"}
 _STORED = {"type": "keyword", "index": False, "doc_values": False, "store": False}
+_OF_JOBS: dict[str, Any] = {
+    "kind": _KEYWORD,
+    "job": {
+        "dynamic": False,
+        "properties": {"index": _KEYWORD, "status": _KEYWORD, "created": _DATE, "id": _KEYWORD},
+    },
+    "of": _KEYWORD,
+    "owner": _KEYWORD,
+    "expires": _DATE,
+    "trouble": {**_KEYWORD, "ignore_above": 2000},
+}
+_OF_OUTCOMES: dict[str, Any] = {
+    **dict.fromkeys(("job", "document", "outcome", "kind"), _KEYWORD),
+    **{name: {"type": "integer"} for name in ("read", "written", "attempts", "phrases", "dropped")},
+    "routing": _STORED,
+    "reason": _STORED,
+    "reused": {"type": "boolean"},
+    "at": _DATE,
+    "due": _DATE,
+}
+_OF_PROPOSALS: dict[str, Any] = {"asked": _KEYWORD, "index": _KEYWORD, "job": _KEYWORD, "at": _DATE}
 _HIDDEN = {"index": {"hidden": True, "number_of_shards": 1, "auto_expand_replicas": "0-1"}}
 
 
@@ -151,37 +173,20 @@ class JobStore:
         self.outcomes = f"{index}-outcomes"
         self.proposals = f"{index}-proposals"
 
+    @property
+    def _indices(self) -> dict[str, dict[str, Any]]:
+        """The indices and their fields."""
+        return {self.jobs: _OF_JOBS, self.outcomes: _OF_OUTCOMES, self.proposals: _OF_PROPOSALS}
+
     async def prepare(self) -> None:
-        """Create the indices that do not exist."""
-        for name, properties in (
-            (
-                self.jobs,
-                {
-                    "kind": _KEYWORD,
-                    "job": {
-                        "dynamic": False,
-                        "properties": {"index": _KEYWORD, "status": _KEYWORD, "created": _DATE, "id": _KEYWORD},
-                    },
-                    "of": _KEYWORD,
-                    "owner": _KEYWORD,
-                    "expires": _DATE,
-                    "trouble": {**_KEYWORD, "ignore_above": 2000},
-                },
-            ),
-            (
-                self.outcomes,
-                {
-                    **dict.fromkeys(("job", "document", "outcome", "kind"), _KEYWORD),
-                    **{name: {"type": "integer"} for name in ("read", "written", "attempts", "phrases", "dropped")},
-                    "routing": _STORED,
-                    "reason": _STORED,
-                    "reused": {"type": "boolean"},
-                    "at": _DATE,
-                    "due": _DATE,
-                },
-            ),
-            (self.proposals, {"asked": _KEYWORD, "index": _KEYWORD, "job": _KEYWORD, "at": _DATE}),
-        ):
+        """Create the indices that do not exist; for commands alone, because a deleted index must not come back.
+
+        Raises:
+            InvalidRequest: One exists with another mapping, and holds records.
+        """
+        for name, properties in self._indices.items():
+            if await self._is_foreign(name):
+                await self._delete_empty(name)
             if await self.engine.exists(name):
                 continue
             body = {"settings": _HIDDEN, "mappings": {"dynamic": False, "properties": properties}}
@@ -192,6 +197,50 @@ class JobStore:
                     name
                 ):  # else another process has just created it
                     raise
+
+    async def check(self) -> None:
+        """Check that the indices which exist have their mappings.
+
+        Raises:
+            InvalidRequest: One has another mapping: it was deleted, and a write has made it again.
+        """
+        for name in self._indices:
+            if await self._is_foreign(name):
+                raise _foreign(name)
+
+    async def _is_foreign(self, name: str) -> bool:
+        """Return whether an index exists with another mapping than ours."""
+        try:
+            mappings = (await self.engine.mapping(name)).values()
+        except EngineError as error:
+            if error.upstream_status == 404:
+                return False
+            raise
+        return any(str(mapping.get("dynamic")).lower() != "false" for mapping in mappings)
+
+    async def _delete_empty(self, name: str) -> None:
+        """Delete an index with another mapping, if no job, outcome or proposal is lost with it.
+
+        Raises:
+            InvalidRequest: Something would be lost.
+        """
+        await self.engine.refresh(name)
+        held = {"exists": {"field": "job"}}  # leases and checkpoints hold none, and are made again
+        if await self.engine.count(name, held):
+            raise _foreign(name)
+        await self.engine.delete_index(name)
+
+    async def _require_own(self) -> None:
+        """Undo a write that has made the deleted index of jobs again.
+
+        Raises:
+            EngineError: The index was deleted.
+        """
+        if not await self._is_foreign(self.jobs):
+            return
+        with suppress(EngineError, InvalidRequest):  # the account may lack the right to delete it
+            await self._delete_empty(self.jobs)
+        raise _deleted(self.jobs)
 
     # Jobs
 
@@ -249,6 +298,10 @@ class JobStore:
         """Change the record of a job that encodes; see :meth:`change`."""
         return await self._change(EncodingJob, name, change)
 
+    async def is_gone(self, index: str) -> bool:
+        """Return whether the index of a job was deleted."""
+        return not await self.engine.exists(index)
+
     async def encodings(self, *, status: Sequence[str] = ()) -> list[EncodingJob]:
         """Return the jobs that encode, the newest first."""
         return [
@@ -287,7 +340,12 @@ class JobStore:
             "size": min(most, _MOST_LISTED),
             "sort": [{"job.created": "desc"}],
         }
-        answer = await self.engine.search(self.jobs, body)
+        try:
+            answer = await self.engine.search(self.jobs, body)
+        except EngineError as error:
+            if error.upstream_status == 400:
+                await self.check()
+            raise
         return [hit["_source"]["job"] for hit in answer["hits"]["hits"]]
 
     async def turn_of(self, job: Job) -> Job | None:
@@ -535,14 +593,8 @@ class JobStore:
 
     async def _put_record(self, name: str, document: Mapping[str, Any], **params: str) -> Any:
         params.setdefault("refresh", "true")
-        try:
-            return await self.engine.request(
-                "PUT", f"/{self.jobs}/_doc/{quote(name, safe='')}", params=params, body=document
-            )
-        except EngineError as error:
-            if error.upstream_status == 409:
-                raise VersionConflict(name) from error
-            raise
+        path = f"/{self.jobs}/_doc/{quote(name, safe='')}"
+        return await self._written("PUT", path, name, document, params, conflicts=(409,))
 
     def _lease(
         self, job: str, owner: str, seconds: float, trouble: str = "", *, unless_held: bool = False
@@ -554,21 +606,68 @@ class JobStore:
         return {"script": script, "scripted_upsert": True, "upsert": {}} if unless_held else {"script": script}
 
     async def _write_lease(self, name: str, body: Mapping[str, Any], **params: str) -> Any:
+        path = f"/{self.jobs}/_update/{quote(name, safe='')}"
+        return await self._written("POST", path, name, body, params, conflicts=(404, 409))
+
+    async def _written(
+        self,
+        method: str,
+        path: str,
+        name: str,
+        body: Mapping[str, Any],
+        params: Mapping[str, str],
+        *,
+        conflicts: Sequence[int],
+    ) -> Any:
+        """Return the answer to a write of one record.
+
+        An engine makes a deleted index again with the first write to it.
+
+        Raises:
+            VersionConflict: The record was changed by another writer.
+            EngineError: The index was deleted, or the engine returned another error.
+        """
         try:
-            return await self.engine.request(
-                "POST", f"/{self.jobs}/_update/{quote(name, safe='')}", params=params, body=body
-            )
+            answer = await self.engine.request(method, path, params=params, body=body)
         except EngineError as error:
-            if error.upstream_status in (404, 409):
+            if error.upstream_status in (*conflicts, 400):
+                await self._require_own()
+            if error.upstream_status in conflicts:
                 raise VersionConflict(name) from error
             raise
+        if answer.get("_seq_no") == 0:
+            await self._require_own()
+        return answer
 
     async def _write(self, index: str, actions: Sequence[_Action]) -> None:
         if not actions:
             return
+        if not await self.engine.exists(index):
+            raise _deleted(index)
         for item in await write(self.engine, index, actions):
             if item.error is not None:
                 raise EngineError(f"the record [{item.id}] in [{index}] cannot be written: {item.error}")
+
+
+def _deleted(name: str) -> EngineError:
+    return EngineError(f"the index [{name}] with the records of jobs was deleted: run the command that made the job")
+
+
+def _foreign(name: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"the index [{name}] has not the mapping of es-ttc's records of jobs: it was deleted and made again by a "
+        "write, or is someone else's; delete it, or name another one with ES_TTC_JOBS_INDEX, and run the command that "
+        "makes the job"
+    )
+
+
+def stopped(job: R, reason: str, *, gone: bool) -> R | None:
+    """Return the record of a running job that is paused, or ended if its index is gone; None for another one."""
+    if job.status is not JobState.RUNNING:
+        return None
+    if gone:
+        return job.model_copy(update={"status": JobState.CANCELLED, "reason": "its index was deleted", "ended": now()})
+    return job.model_copy(update={"status": JobState.PAUSED, "reason": reason})
 
 
 def _record(job: Job | EncodingJob) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from es_ttc.common.cancellable_calls import stop_if_given_up
 from es_ttc.rescorers.scratch import Scratch
 from es_ttc.rescorers.similarity import token_similarities
 from es_ttc.rescorers.spectral.kernel import IDENTITY, MEAN
@@ -56,6 +57,7 @@ def blocks(
     for size, places in _by_transform_size(tokens).items():
         block = max(1, _BLOCK_BYTES // (4 * size * len(vectors) * len(scales)))
         for start in range(0, len(places), block):
+            stop_if_given_up()
             documents = places[start : start + block]
             yield _block(
                 vectors,

@@ -1,6 +1,6 @@
 """Each document's greatest cosine over positions, of all scales or of each; compiled loops where at hand."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from es_ttc.common.cancellable_calls import current, stop_if_given_up
 from es_ttc.rescorers import compiled
 from es_ttc.rescorers.similarity import EMPTY_DOCUMENT, require_dims
 from es_ttc.rescorers.spectral.aggregation import maximum
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _PARTS_A_CORE = 1  # so that cores end at about the same time
 _LEAST_PART = 3 * 2**19  # components, some 150 us: less is done sooner than another thread wakes up and is waited for
+_TOKENS_AT_ONCE = 65_536
+"""Number of tokens that are compared before it is asked whether anybody still waits."""
 _TILED = 8  # components that tiles multiply while one is read, and multiplied by a vector or two
 
 
@@ -106,22 +109,29 @@ def _compiled(
     queries = np.ascontiguousarray(vectors, dtype=np.float32)
     found = np.empty((len(table.places), *best.shape[1:]), dtype=np.float32)
 
-    def work(part: slice) -> None:
-        window.greatest_cosines(
-            table,
-            part,
-            queries,
-            found,
-            plain=plain,
-            identity=identity,
-            smoothing=len(smoothing),
-            mean=mean,
-            floor=float(NORM_FLOOR),
-        )
+    call = current()
 
+    def work(part: slice) -> None:
+        for some in _short_parts(ends, part):
+            if call.given_up.done():  # the rest would be computed for nobody
+                return
+            window.greatest_cosines(
+                table,
+                some,
+                queries,
+                found,
+                plain=plain,
+                identity=identity,
+                smoothing=len(smoothing),
+                mean=mean,
+                floor=float(NORM_FLOOR),
+            )
+
+    ends = np.cumsum(table.lengths)
     tiled = plain * vectors.shape[1]
     components = vectors.size - tiled + tiled // _TILED
-    share(work, _parts(np.cumsum(table.lengths), components))
+    share(work, _parts(ends, components))
+    stop_if_given_up()
     best[table.places] = found
 
 
@@ -135,6 +145,17 @@ def _kernel_table(scales: tuple[float, ...]) -> "KernelTable":
         return half_spectra(length, scales, size), size
 
     return KernelTable(spectra)
+
+
+def _short_parts(ends: NDArray[np.int64], part: slice) -> Iterator[slice]:
+    """Yield parts of a part of a window that are computed in a few milliseconds each."""
+    start = part.start
+    while start < part.stop:
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + _TOKENS_AT_ONCE, side="right"))
+        stop = min(max(stop, start + 1), part.stop)
+        yield slice(start, stop)
+        start = stop
 
 
 def _parts(ends: NDArray[np.int64], components: int) -> list[slice]:

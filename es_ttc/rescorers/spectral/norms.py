@@ -5,9 +5,12 @@ missing to make it the cosine of section III-C, and it is the same for every que
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from weakref import ref
 
 import numpy as np
 
+from es_ttc.common.cancellable_calls import stop_if_given_up
 from es_ttc.rescorers import compiled
 from es_ttc.rescorers.scratch import Scratch
 from es_ttc.rescorers.spectral.kernel import IDENTITY, MEAN, is_smoothing
@@ -18,6 +21,16 @@ from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 _CHUNK_BYTES = 2**20
 
 _scratch = Scratch()
+
+
+class _Kept(NamedTuple):
+    document: ref[TokenVectors]
+    wanted: tuple[bool, tuple[float, ...]]
+    norms: ScaleNorms
+
+
+_kept: dict[int, _Kept] = {}
+"""Computed norms by the identity of the document's vectors."""
 
 
 def scale_norms(tokens: Float32, scales: Sequence[float]) -> ScaleNorms:
@@ -49,15 +62,30 @@ def norms_of_scales(tokens: TokenVectors, stored: ScaleNorms | None, scales: Seq
         ValueError: The stored norms belong to a document of another length.
     """
     if stored is None:
-        return scale_norms(dequantise(tokens), scales).values
+        return _computed(tokens, scales).values
     if stored.values.shape != (len(stored.scales), len(tokens)):
         raise ValueError(f"norms of shape {stored.values.shape} for {len(stored.scales)} scales, {len(tokens)} tokens")
     if stored.scales[: len(scales)] == tuple(scales):  # the whole grid, or all but the mean at its end
         return stored.values[: len(scales)]
     missing = [scale for scale in scales if scale not in stored.scales]
-    computed = scale_norms(dequantise(tokens), missing) if missing else ScaleNorms((), stored.values[:0])
+    computed = _computed(tokens, missing) if missing else ScaleNorms((), stored.values[:0])
     rows = dict(zip(stored.scales + computed.scales, (*stored.values, *computed.values), strict=True))
     return np.array([rows[scale] for scale in scales], dtype=np.float32).reshape(len(scales), len(tokens))
+
+
+def _computed(tokens: TokenVectors, scales: Sequence[float]) -> ScaleNorms:
+    """Return norms that are not stored; they are kept as long as the document's vectors.
+
+    Raises:
+        DeadlineExceeded: Nobody waits for them any more.
+    """
+    place, wanted = id(tokens), (compiled.enabled(), tuple(scales))
+    known = _kept.get(place)
+    if known is None or known.wanted != wanted:
+        stop_if_given_up()
+        made = scale_norms(dequantise(tokens), scales)
+        known = _kept[place] = _Kept(ref(tokens, lambda _: _kept.pop(place, None)), wanted, made)
+    return known.norms
 
 
 def _lengths(tokens: Float32, scales: tuple[float, ...]) -> Float32:

@@ -8,7 +8,6 @@ from enum import StrEnum
 from es_ttc.enrichment.jobs import commands
 from es_ttc.enrichment.jobs.encoding_record import is_encoding
 from es_ttc.enrichment.jobs.record import JobState
-from es_ttc.errors import EsTtcError
 from es_ttc.serving.callers_engine import CallersEngine
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.http.caller import Caller
@@ -60,7 +59,7 @@ class JobMetrics:
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
                 pending = await self._look()
-        except (EsTtcError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - also a record that a newer release has written
             self._metrics.jobs_seen.set(0)
             reason = str(error) or f"no answer within {_LOOK_SECONDS:g} s"
             if reason != self._failure:  # said once, not at every look

@@ -203,6 +203,8 @@ class AttachedFeatureLocator:
         caller: Caller,
     ) -> list[_UnverifiedHit]:
         """Find the features of one index's hits in its side index; return the hits whose text is to be compared."""
+        if ":" in index:  # side indices of other clusters are not searched
+            return []
         ids = sorted({identity_of(hits[place])[0] for place in places})
         marks, uuid = await asyncio.gather(self._marks(index, ids, caller), self.uuid(index, caller))
         if marks is None:

@@ -1,6 +1,7 @@
 """The stored features of a window's documents: from the cache by content hash, else read from the engine in parts."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import cbor2
 
+from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.readers import ReadFeature
@@ -31,6 +33,7 @@ from es_ttc.serving.features.decoding import (
     reader_for,
 )
 from es_ttc.serving.features.encoding import Encoders
+from es_ttc.serving.features.index_meta import meta_of
 from es_ttc.serving.features.keys import DocumentKey, SentBlobs
 from es_ttc.serving.features.read_budget import Kind, ReadBudget, unknown_size
 from es_ttc.serving.features.skip_reasons import SkipReason, consistent
@@ -45,6 +48,9 @@ _MIN_DOCUMENTS_TO_SHARE = 32  # two reads share the engine's cores, and one is d
 _AT_ONCE = 2  # parts of one window that are read at the same time
 _ONE_HASH = {"script": {"script": f"doc['{HASH}'].size() == 1"}}
 """Excludes documents with several content hashes, by which a search cannot be collapsed."""
+_MAX_REMEMBERED = 10_000
+_SECONDS = 60.0
+"""Time for which the number of tokens that an index allows is used, and documents with more of them are not read."""
 _REFUSED_AS_A_WHOLE = (400, 500)
 _NO_SCRIPTS = 400
 _MAX_CODEBOOKS = 4  # of one read; an index has one
@@ -141,6 +147,8 @@ class FeatureStore:
         self._budget = budget
         self._reads: set[asyncio.Task[Fetched]] = set()
         self._scripts = True
+        self._allowed: ExpiringCache[str, float] = ExpiringCache(_MAX_REMEMBERED, _SECONDS)
+        self._too_long: ExpiringCache[DocumentKey, None] = ExpiringCache(_MAX_REMEMBERED, _SECONDS)
 
     async def window(self, keys: Sequence[DocumentKey], features: Iterable[Feature], caller: Caller) -> WindowFeatures:
         """Return features of documents; a document that lacks one is returned without it.
@@ -161,11 +169,16 @@ class FeatureStore:
         cached = self._cached(keys, frozenset(features))
         if not cached.missing:
             return _completed(cached, keys, {})
+        fetched: Fetched = {}
+        if Feature.TOKENS in cached.lacking:
+            fetched |= {key: {Feature.TOKENS: SkipReason.DIMENSIONS} for key in cached.missing if key in self._too_long}
+        missing = [key for key in cached.missing if key not in fetched]
+        if not missing:
+            return _completed(cached, keys, fetched)
         await self._budget.known()
         search, lacking = self._budget.turns.search(), sorted(cached.lacking)
-        fetched: Fetched = {}
         await gather_all(
-            self._read_in_parts(search, group, lacking, caller, fetched) for group in group_by_layout(cached.missing)
+            self._read_in_parts(search, group, lacking, caller, fetched) for group in group_by_layout(missing)
         )
         return _completed(cached, keys, fetched)
 
@@ -349,7 +362,7 @@ class FeatureStore:
         codebooks: dict[str, Codebook] = {}
         decoded = await self._pool.run(decode, raw, keys, features, codebooks)
         if not decoded.codebooks:
-            return decoded.fetched
+            return await self._of_allowed_length(decoded.fetched, keys[0], caller)
         for identifier in sorted(decoded.codebooks)[:_MAX_CODEBOOKS]:
             try:
                 codebooks[identifier] = await self._codebooks.codebook(keys[0].index, identifier, caller)
@@ -359,7 +372,39 @@ class FeatureStore:
                 log.warning("codebook cannot be read", index=keys[0].index, error=str(error))
         if codebooks:
             decoded = await self._pool.run(decode, raw, keys, features, codebooks)
-        return decoded.fetched
+        return await self._of_allowed_length(decoded.fetched, keys[0], caller)
+
+    async def _of_allowed_length(self, fetched: Fetched, example: DocumentKey, caller: Caller) -> Fetched:
+        """Return features without token vectors that are more than the index's mapping allows: nobody encoded them."""
+        lengths = {
+            key: len(read.value)
+            for key, stored in fetched.items()
+            if isinstance(read := stored.get(Feature.TOKENS), ReadFeature) and read.value is not ABSENT.value
+        }
+        if not lengths:
+            return fetched
+        allowed = await self._max_tokens(example.index, caller)
+        for key, length in lengths.items():
+            if length > allowed:
+                fetched[key][Feature.TOKENS] = SkipReason.DIMENSIONS
+                self._too_long.put(key, None)
+        return fetched
+
+    async def _max_tokens(self, index: str, caller: Caller) -> float:
+        """Return the greatest number of token vectors of a document of an index; infinite if it cannot be known."""
+        known = self._allowed.get(index)
+        if known is not None:
+            return known.value
+        allowed = math.inf
+        try:
+            async for found in meta_of(self._upstream, index, "max_tokens", caller):
+                if found and isinstance(found[0], int):
+                    allowed = found[0]
+                    break
+        except (EngineError, LookupError, TypeError):  # someone else's metadata
+            pass
+        self._allowed.put(index, allowed)
+        return allowed
 
 
 @dataclass(frozen=True, slots=True)

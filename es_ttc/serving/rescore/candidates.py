@@ -117,8 +117,21 @@ class NearestDocuments:
         """
         if search.reason is not None:
             return JoinedCandidates(requested=search.request.count, reason=search.reason)
+        target, identified = search.caller.indices, all("_id" in hit for hit in hits)
+        if self._known(search.caller) is not None and _lacks_own_features(hits):
+            self._own.put(target, "")  # an alias has moved to an index with features elsewhere
+            search.early = None
         try:
-            found, named = await self._found(search, identified=all("_id" in hit for hit in hits))
+            try:
+                found, named = await self._found(search, identified=identified)
+            except (EngineRefusal, ItemRefusal):
+                if self._known(search.caller) is None:
+                    raise
+                found, named = [], False
+            if not found and self._known(search.caller) is not None:
+                self._own.put(target, "")
+                search.early = None
+                found, named = await self._found(search, identified=identified)
         except (EngineRefusal, ItemRefusal):
             reason = "the engine refused the kNN search for candidates"
             return JoinedCandidates(requested=search.request.count, reason=reason)
@@ -196,7 +209,7 @@ class NearestDocuments:
     def _known(self, caller: Caller) -> str | None:
         """Return the encoder of a target whose documents are known to contain their own vectors, or None."""
         known = self._own.get(caller.indices) if caller.indices else None  # a point in time names no target
-        return None if known is None else known.value
+        return None if known is None else known.value or None
 
     async def _early(
         self, search: "CandidateSearch", encoder: str, begun: asyncio.Task[EncodedQuery]
@@ -332,6 +345,14 @@ class CandidateSearch:
     async def send_all(self, bodies: Sequence[Body]) -> list[dict[str, Any]]:
         """Send several bodies; see :meth:`send`."""
         return [await self.send(body) for body in bodies]
+
+
+def _lacks_own_features(hits: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether no hit of one of the indices has features of its own."""
+    having: dict[str, bool] = {}
+    for hit, key in zip(hits, own_keys(hits).keys, strict=True):
+        having[hit["_index"]] = having.get(hit["_index"], False) or key is not None
+    return not all(having.values())
 
 
 def outside(hits: Sequence[Mapping[str, Any]], found: Sequence[dict[str, Any]], *, named: bool) -> list[dict[str, Any]]:

@@ -135,13 +135,16 @@ class LaterEncoding:
         self._cache.put(name, found)
         return found
 
-    async def encode(self, answer: Any, locations: Locations, seconds: float) -> tuple[int, int]:
+    async def encode(
+        self, answer: Any, locations: Locations, seconds: float, *, refresh: bool = False
+    ) -> tuple[int, int]:
         """Encode what a response names; return the number of documents with features, and of the others.
 
         Args:
             answer: The engine's response to a write.
             locations: The indices whose documents are encoded.
             seconds: Maximum time.
+            refresh: Whether the next search is to find the features, as the write's own parameter asks for documents.
         """
         written, unknown = _written_in(answer, locations)
         total = unknown + sum(map(len, written.values()))
@@ -155,6 +158,8 @@ class LaterEncoding:
                     for start in range(0, len(documents), _MOST_TOGETHER):
                         part = documents[start : start + _MOST_TOGETHER]
                         done += await encode_just_written(engine, held, part, encoder, self._encode)
+                    if refresh:
+                        await engine.refresh(held.index)
         except TimeoutError:
             pass
         except Exception as error:  # noqa: BLE001 - whatever fails, the documents are written, and pending

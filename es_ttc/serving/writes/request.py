@@ -56,10 +56,19 @@ def may_change_indices(incoming: RawRequest) -> bool:
 
 def pipeline_of(incoming: RawRequest) -> str | None:
     """Return the ingest pipeline that a request's parameters name."""
-    if b"pipeline" not in incoming.query_string:
+    return _parameter(incoming, "pipeline")
+
+
+def refreshes(incoming: RawRequest) -> bool:
+    """Return whether the next search is to find what a request writes."""
+    return _parameter(incoming, "refresh") in ("", "true", "wait_for")
+
+
+def _parameter(incoming: RawRequest, wanted: str) -> str | None:
+    if wanted.encode() not in incoming.query_string:
         return None
     params = parse_qsl(incoming.query_string.decode("latin-1"), keep_blank_values=True)
-    return next((value for name, value in params if name == "pipeline"), None)
+    return next((value for name, value in params if name == wanted), None)
 
 
 def is_json(incoming: RawRequest, api: str) -> bool:

@@ -25,7 +25,7 @@ from es_ttc.serving.writes.bulk_body import BulkBody, names_in
 from es_ttc.serving.writes.bulk_lines import MAX_DOCUMENT_BYTES
 from es_ttc.serving.writes.documents import Pending
 from es_ttc.serving.writes.followed_indices import FollowedIndex, FollowedIndices, PipelineIndex
-from es_ttc.serving.writes.request import WriteRequest, is_json, may_change_indices, pipeline_of, write_in
+from es_ttc.serving.writes.request import WriteRequest, is_json, may_change_indices, pipeline_of, refreshes, write_in
 
 _KIND = "write"
 _MAX_IN_MEMORY = 16 * 2**20
@@ -92,7 +92,9 @@ class WriteEncoding:
         headers: RawHeaders = []
         encoded = pending = 0
         if status < 400:
-            encoded, pending = await self._later.encode(held.decoded(), locations, self._seconds)
+            encoded, pending = await self._later.encode(
+                held.decoded(), locations, self._seconds, refresh=refreshes(incoming)
+            )
             if encoded or pending:
                 headers = [(b"x-ttc-encoded", b"false" if pending else b"true")]
         await held.release(headers)

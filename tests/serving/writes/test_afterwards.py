@@ -93,6 +93,23 @@ def test_an_attached_index(place: Place, index_name: str, attached: str) -> None
     assert scored(place, index_name) == (3 if attached == "beside" else 2)
 
 
+def test_a_refresh_includes_the_features(place: Place, index_name: str, attached: str) -> None:
+    body = b'{"index":{"_id":"one"}}\n{"text":"An owl."}\n{"index":{"_id":"two"}}\n{"text":"A cat."}\n'
+    section = {"window_size": 100, "ttc": {"method": "spectral", "query_text": "an owl"}}
+
+    def scored_now() -> int:
+        search_for = {"size": 50, "query": {"match_all": {}}, "rescore": section}
+        found: int = search(place.gateway, index_name, search_for).json()["ttc"]["scored"]
+        return found
+
+    for refresh in ("refresh=true", "refresh", "refresh=wait_for"):
+        reply = call(place.gateway, "POST", f"/{index_name}/_bulk?{refresh}", body, NDJSON)
+        assert (encoded(reply), scored_now()) == ("true", 2)
+    target = f"/{index_name}/_doc/three?refresh=true"
+    assert encoded(call(place.gateway, "PUT", target, b'{"text":"A dog."}', JSON)) == "true"
+    assert scored_now() == 3
+
+
 def test_an_alias(place: Place, followed: Any, index_name: str) -> None:
     index = followed("now")
     alias = f"{index_name}-alias"
