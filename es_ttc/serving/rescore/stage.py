@@ -143,7 +143,8 @@ class RescoreStage:
         item.body = bare_window(plan) if in_two_steps else plan.body
         completion = RescoreCompletion(plan, rescoring, self._attached, self._evidence, in_two_steps=in_two_steps)
         item.completions.append(completion)
-        item.has_plain_answer = bool(plan.plain)
+        unread = plan.numbers and "pit" in plan.body  # the engine is the first to say that a field is no number
+        item.has_plain_answer = bool(plan.plain) and not unread
 
     async def _require_numbers(self, plan: SearchPlan, caller: Caller) -> None:
         """Refuse a search whose target lacks a numeric field that the method reads.
