@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.adaptive.filters import UndecidedDemands, changes_scores, required_filters, text_fields
+from es_ttc.serving.adaptive.filters import (
+    UndecidedDemands,
+    changes_scores,
+    query_of_url,
+    required_filters,
+    text_fields,
+)
 from tests.serving.client import call, search
 from tests.serving.conftest import Behind, make_index, write
 
@@ -146,6 +152,20 @@ def test_parts_of_the_body_beside_the_query() -> None:
         deep = {"bool": {"must": deep}}
     with pytest.raises(UndecidedDemands):
         demanded(deep)
+
+
+def test_a_query_in_the_url_demands_as_one_in_the_body() -> None:
+    assert query_of_url({"size": "3"}) is None
+    free = query_of_url({"q": TEXT, "df": "body", "default_operator": "AND"})
+    assert demanded(free) == []
+    bound = query_of_url({"q": f"{TEXT} AND tenant:acme", "df": "body"})
+    assert demanded(bound) == [{"query_string": {"query": f"{TEXT} AND tenant:acme", "default_field": "body"}}]
+
+
+def test_inner_hits_are_left_to_the_callers_query() -> None:
+    family = {"has_child": {"type": "c", "query": TERM}}
+    with_hits = {"has_child": {**family["has_child"], "inner_hits": {"size": 1}}}
+    assert demanded({"bool": {"must": [OURS, with_hits], "filter": [with_hits]}}) == [family, family]
 
 
 LEAVES = st.sampled_from([OURS, OTHERS, {"term": {"a": 1}}, {"term": {"b": 1}}, {"range": {"n": {"gte": 1}}}])
