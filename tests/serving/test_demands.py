@@ -305,3 +305,13 @@ def test_a_field_must_be_text_in_every_searched_index(tenants: Behind, index_nam
         ids, told = ranked(tenants, OURS, target)
         assert sorted(ids) == ["acme-0", "zeta-0"]
         assert told["candidates"]["joined"] == 0
+
+
+def test_of_a_point_in_time(tenants: Behind) -> None:
+    path = "_pit" if tenants.product == "elasticsearch" else "_search/point_in_time"
+    opened = call(tenants.engine, "POST", f"/{tenants.index}/{path}?keep_alive=1m").json()
+    pit = {"pit": {"id": opened.get("id") or opened["pit_id"]}, "rescore": {"ttc": {"query_text": TEXT}}}
+    for query, count in ((OURS, 6), (with_tenant(MUST[0]), 3)):
+        reply = call(tenants.gateway, "POST", "/_search", {"query": query, **pit})
+        assert reply.status == 200, reply.body
+        assert len(reply.ids) == len(set(reply.ids)) == count
