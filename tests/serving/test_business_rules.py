@@ -57,8 +57,8 @@ def test_pinned_documents_stay_on_top_and_the_others_are_ranked(behind: Behind, 
         reply = ranked(behind, boosted(*numbers, boost=boost), section)
         assert reply.ids[:count] == [*PINS[:count]]
         if section.get("method") not in ("hybrid", "mmr"):
-            others = [name for name in plain.ids if name not in PINS]
-            assert [name for name in reply.ids if name not in PINS][:5] == others[:5]
+            others, shown = ([name for name in one.ids if name not in PINS][:10] for one in (plain, reply))
+            assert len(set(others) & set(shown)) >= 8
 
 
 @pytest.mark.parametrize("place", range(len(SECTIONS)))

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.adaptive.filters import UndecidedDemands, changes_scores, required_filters, text_fields
+from es_ttc.serving.adaptive.filters import (
+    UndecidedDemands,
+    changes_scores,
+    query_of_url,
+    required_filters,
+    text_fields,
+)
 from tests.serving.client import call, search
 from tests.serving.conftest import Behind, make_index, write
 
@@ -146,6 +152,20 @@ def test_parts_of_the_body_beside_the_query() -> None:
         deep = {"bool": {"must": deep}}
     with pytest.raises(UndecidedDemands):
         demanded(deep)
+
+
+def test_a_query_in_the_url_demands_as_one_in_the_body() -> None:
+    assert query_of_url({"size": "3"}) is None
+    free = query_of_url({"q": TEXT, "df": "body", "default_operator": "AND"})
+    assert demanded(free) == []
+    bound = query_of_url({"q": f"{TEXT} AND tenant:acme", "df": "body"})
+    assert demanded(bound) == [{"query_string": {"query": f"{TEXT} AND tenant:acme", "default_field": "body"}}]
+
+
+def test_inner_hits_are_left_to_the_callers_query() -> None:
+    family = {"has_child": {"type": "c", "query": TERM}}
+    with_hits = {"has_child": {**family["has_child"], "inner_hits": {"size": 1}}}
+    assert demanded({"bool": {"must": [OURS, with_hits], "filter": [with_hits]}}) == [family, family]
 
 
 LEAVES = st.sampled_from([OURS, OTHERS, {"term": {"a": 1}}, {"term": {"b": 1}}, {"range": {"n": {"gte": 1}}}])
@@ -285,3 +305,13 @@ def test_a_field_must_be_text_in_every_searched_index(tenants: Behind, index_nam
         ids, told = ranked(tenants, OURS, target)
         assert sorted(ids) == ["acme-0", "zeta-0"]
         assert told["candidates"]["joined"] == 0
+
+
+def test_of_a_point_in_time(tenants: Behind) -> None:
+    path = "_pit" if tenants.product == "elasticsearch" else "_search/point_in_time"
+    opened = call(tenants.engine, "POST", f"/{tenants.index}/{path}?keep_alive=1m").json()
+    pit = {"pit": {"id": opened.get("id") or opened["pit_id"]}, "rescore": {"ttc": {"query_text": TEXT}}}
+    for query, count in ((OURS, 6), (with_tenant(MUST[0]), 3)):
+        reply = call(tenants.gateway, "POST", "/_search", {"query": query, **pit})
+        assert reply.status == 200, reply.body
+        assert len(reply.ids) == len(set(reply.ids)) == count

@@ -91,10 +91,15 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
 def _without_inner_hits(part: Any) -> Any:
     """Return queries without inner hits: those of the caller's query have the same names."""
     if isinstance(part, list):
-        return [_without_inner_hits(one) for one in part]
+        return [_without_inner_hits(one) for one in part] if has_objects(part) else part
     if isinstance(part, Mapping):
         return {key: _without_inner_hits(value) for key, value in part.items() if key != "inner_hits"}
     return part
+
+
+def has_objects(values: Sequence[Any]) -> bool:
+    """Return whether a list of a query holds clauses; not if it begins with a value: it may have thousands of terms."""
+    return bool(values) and isinstance(values[0], Mapping | list)
 
 
 def text_fields(body: Mapping[str, Any], texts: Sequence[str]) -> frozenset[str]:

@@ -10,6 +10,7 @@ import numpy as np
 from es_ttc.errors import EngineError
 from es_ttc.reranking.strategies import BudgetedReranker, RerankedList
 from es_ttc.serving.adaptive.candidates import CandidateDocuments
+from es_ttc.serving.adaptive.filters import query_of_url
 from es_ttc.serving.rescore.collapse import Group, WindowGroups, collapsed, firsts, window_groups
 from es_ttc.serving.rescore.page import Ranking, ranking_of
 from es_ttc.serving.rescore.plan import SearchPlan
@@ -141,7 +142,7 @@ async def add_hits_outside_first_pass(
         by_index.setdefault(index, {})[identifier] = document
     url = dict(plan.params)
     params = urlencode([pair for pair in plan.params if pair[0] in _PARAMS_OF_HITS]).encode()
-    query = plan.body.get("query") if "q" not in url else {"query_string": {"query": url["q"]}}
+    query = query_of_url(url) or plan.body.get("query")
     if isinstance(query, Mapping) and "hybrid" in query:
         query = None
     for index, numbers in by_index.items():

@@ -24,7 +24,7 @@ from es_ttc.serving.features.store import MissingFeatures
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
-from es_ttc.serving.rescore.page import ranking_of
+from es_ttc.serving.rescore.page import pinned_count, ranking_of
 from es_ttc.serving.search.section import DEFAULT_METHOD, Section, parse_section, texts_in
 
 _KIND = "score"
@@ -113,7 +113,8 @@ class SidecarService:
             async with asyncio.timeout(frame.deadline_ms / 1000):
                 begun = self._scorer.begin_encoding(method, texts)
                 scoring = ScoringRequest(method, texts, begun, self._caller, timings)
-                scored = await self._scorer.score_sent(documents, scoring)
+                pinned = pinned_count(documents.first_pass[: frame.block])
+                scored = await self._scorer.score_sent(documents, scoring, pinned=pinned)
         except (MissingFeature, EncoderMismatch) as problem:
             raise NoFeatures(str(problem)) from problem  # for which the plugin answers the first pass
         except TimeoutError:
@@ -152,7 +153,8 @@ def _answer(
     timings: Timings,
     tuned: Any,
 ) -> dict[str, Any]:
-    ranking = ranking_of(section, documents.first_pass, scored.values, scored.mask, frame.block)
+    pinned = pinned_count(documents.first_pass[: frame.block])
+    ranking = ranking_of(section, documents.first_pass, scored.values, scored.mask, frame.block, pinned)
     answer: dict[str, Any] = {
         "version": PROTOCOL_VERSION,
         "scores": [

@@ -127,7 +127,8 @@ class FieldTypes:
     async def analysed(self, fields: Collection[str], caller: Caller) -> frozenset[str]:
         """Return those fields that are analysed text in every index of a target; remembered for a minute.
 
-        The indices of a point in time are not known, so there a field must be text in every index that the caller sees.
+        The indices of a point in time are not known, so there a field must be text in every index that has it and that
+        the caller sees.
 
         Args:
             fields: Names of fields.
@@ -139,7 +140,8 @@ class FieldTypes:
         names = sorted(name for name in fields if not set("*,").intersection(name))
         if not names:
             return frozenset()
-        target, more = caller.indices or "_all", {} if caller.indices else {"expand_wildcards": "open,hidden"}
+        target = caller.indices or "_all"
+        more = {"include_unmapped": "true"} if caller.indices else {"expand_wildcards": "open,hidden"}
         key = self._keys.of(caller.headers, str([target, caller.params, names]).encode(errors="replace"))
         known = self._texts.get(key)
         found = await self._analysed(names, target, caller, more) if known is None else known.value
@@ -154,7 +156,7 @@ class FieldTypes:
     ) -> frozenset[str] | str:
         """Return the names of analysed fields, or why the caller may not know them."""
         failing = f"the types of the fields of [{target}] could not be read"
-        query_string = caller.query_string(fields=",".join(names), include_unmapped="true", **more)
+        query_string = caller.query_string(fields=",".join(names), **more)
         request = self._requests.as_caller(caller)
         try:
             answer = await request.json("GET", f"/{target}/_field_caps".encode(), query_string, failing=failing)

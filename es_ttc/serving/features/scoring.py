@@ -179,12 +179,15 @@ class WindowScorer:
         keys = [key for key in own_keys(hits).keys if key is not None]
         return await self._index_encoders.agreed(keys, request.caller) if keys else None
 
-    async def score_sent(self, documents: SuppliedDocuments, request: ScoringRequest) -> WindowScores | MissingFeatures:
+    async def score_sent(
+        self, documents: SuppliedDocuments, request: ScoringRequest, *, pinned: int = 0
+    ) -> WindowScores | MissingFeatures:
         """Return the scores of documents that an engine's plugin reads, or the features that it must send.
 
         Args:
             documents: The documents of a first pass.
             request: The method and the request's data.
+            pinned: Number of pinned documents at the beginning.
 
         Raises:
             EncoderMismatch: The gateway lacks the index's encoder, or the documents are of indices with different ones.
@@ -194,7 +197,8 @@ class WindowScorer:
             ScoringError: The method failed.
         """
         method, caller = request.method, request.caller
-        of_hits = _HitColumns([str(place) for place in range(len(documents.keys))], documents.first_pass)
+        names = [str(place) for place in range(len(documents.keys))]
+        of_hits = _HitColumns(names, documents.first_pass, pinned=pinned)
         if not method.encodes:
             return await self._scored(_without_features(of_hits, request), request)
         if not any(documents.keys):

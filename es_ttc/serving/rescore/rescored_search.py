@@ -74,7 +74,8 @@ class RescoredSearch:
     @property
     def has_plain_answer(self) -> bool:
         """Whether the caller's own search is answered if the engine refuses the first pass."""
-        return bool(self._plan.plain)
+        unread = self._plan.numbers and "pit" in self._plan.body  # the engine is the first to say a field is no number
+        return bool(self._plan.plain) and not unread
 
     async def complete(
         self, response: dict[str, Any], ms: float, refusal: EngineRefusal | ItemRefusal | None = None

@@ -12,6 +12,7 @@ from typing import Any
 
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
+from es_ttc.serving.adaptive.filters import has_objects
 from es_ttc.serving.features.keys import Mark, identity_mark, marks_of
 from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, has_top_hits, unsafe_params
 
@@ -66,7 +67,7 @@ def _has_completion(suggest: Any) -> bool:
 def has_inner_hits(part: Any) -> bool:
     """Return whether a query asks for inner hits, which the engines cannot read without stored fields."""
     if isinstance(part, list):
-        return any(map(has_inner_hits, part))
+        return has_objects(part) and any(map(has_inner_hits, part))
     return isinstance(part, dict) and ("inner_hits" in part or any(map(has_inner_hits, part.values())))
 
 
