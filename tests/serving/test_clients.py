@@ -40,7 +40,7 @@ async def test_elasticsearch_py(behind: Behind, index_name: str) -> None:
         assert single["ttc"]["applied"] is True
         both = await client.msearch(index=behind.index, searches=[{}, {"query": QUERY, "size": 5, "rescore": RESCORE}])
         assert both["responses"][0]["hits"]["hits"] == single["hits"]["hits"]
-        wrong = await client.msearch(index=behind.index, searches=[{}, {"rescore": {"ttc": {}}}])
+        wrong = await client.msearch(index=behind.index, searches=[{}, {"rescore": {"ttc": {"methd": "blend"}}}])
         assert wrong["responses"][0]["status"] == 400
         await client.indices.delete(index=index_name)
 
