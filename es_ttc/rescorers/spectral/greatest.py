@@ -64,8 +64,7 @@ def greatest_cosines(
             best[block.documents, : len(vectors)] = maximum(block.cosines.reshape(*block.cosines.shape[:2], -1))
         for block in blocks(every[len(vectors) :], tokens, None, (IDENTITY,)) if further else ():
             best[block.documents, len(vectors) :] = maximum(block.cosines.reshape(*block.cosines.shape[:2], -1))
-    odd = [] if norms is None else with_wrong_norms(best[:, : len(vectors)])
-    if len(odd):
+    if norms is not None and len(odd := with_wrong_norms(best[:, : len(vectors)])):
         best[odd] = greatest_cosines(vectors, [tokens[place] for place in odd], None, scales, plain=plain)
     return best
 
@@ -83,8 +82,7 @@ def greatest_by_scale(
     else:
         for block in blocks(vectors, tokens, norms, scales):
             best[block.documents] = maximum(block.cosines).swapaxes(1, 2)
-    odd = [] if norms is None else with_wrong_norms(best)
-    if len(odd):
+    if norms is not None and len(odd := with_wrong_norms(best)):
         computed = greatest_by_scale(vectors, [tokens[place] for place in odd], None, scales)
         best[odd] = computed.swapaxes(1, 2)
     return np.ascontiguousarray(best.swapaxes(1, 2))

@@ -123,8 +123,7 @@ def _by_vector(
     scores = np.full((len(tokens), len(vectors)), EMPTY_DOCUMENT, dtype=np.float32)
     for block in blocks(vectors, tokens, norms, params.scales):
         scores[block.documents] = pool(_by_scale(block, params), params)
-    odd = [] if norms is None else with_wrong_norms(scores)
-    if len(odd):
+    if norms is not None and len(odd := with_wrong_norms(scores)):
         scores[odd] = _by_vector(vectors, [tokens[place] for place in odd], None, params)
     return scores
 

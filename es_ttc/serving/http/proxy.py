@@ -33,7 +33,7 @@ class PassThrough:
         *,
         body: bytes | None = None,
         rewritten: bytes | AsyncIterator[bytes] | None = None,
-        mark: Callable[[], RawHeaders] = list,
+        mark: Callable[[int], RawHeaders] | None = None,
     ) -> int:
         """Forward one request and return the status of the response.
 
@@ -42,7 +42,7 @@ class PassThrough:
             send: Sends the response.
             body: The request's own body, which is streamed if it was not read completely and is not given.
             rewritten: Another body in its place, of another length and not compressed.
-            mark: Returns further headers of the response, when the engine's response begins.
+            mark: Returns further headers of the response for its status, when the engine's response begins.
 
         Raises:
             RequestTooLarge: The request is to be signed, and its body is too long.
@@ -54,7 +54,8 @@ class PassThrough:
         data = await self._data(incoming, types.headers, body, rewritten)
         path, query_string = incoming.raw_path, incoming.query_string
         async with self._upstream.send(incoming.method, path, query_string, types.headers, data) as response:
-            answered = [*end_to_end(response.raw_headers), *types.response_headers, *mark()]
+            marks = [] if mark is None else mark(response.status)
+            answered = [*end_to_end(response.raw_headers), *types.response_headers, *marks]
             await start_answer(send, response.status, answered)
             chunk = await response.content.readany()
             while chunk and not response.content.at_eof():

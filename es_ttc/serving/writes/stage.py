@@ -192,8 +192,10 @@ class WriteEncoding:
         written = allowance.written
         written.complete |= not isinstance(body, AsyncIterator)
 
-        def mark() -> RawHeaders:
-            return [(b"x-ttc-encoded", b"true" if written.all_encoded else b"false")] if written.any else []
+        def mark(status: int) -> RawHeaders:
+            if not written.any or status >= 400:  # what was refused is not in the index
+                return []
+            return [(b"x-ttc-encoded", b"true" if written.all_encoded else b"false")]
 
         try:
             status = await self._pass_through.forward(incoming, send, rewritten=body, mark=mark)
