@@ -280,11 +280,7 @@ async def _attach(
 
 
 async def _sources(engine: "Engine", name: str, *, inside: bool) -> "Sequence[Index]":
-    """Return the indices behind a name.
-
-    Raises:
-        InvalidRequest: One has features in its own documents, and they are not to be stored there.
-    """
+    """Return the indices behind a name."""
     from es_ttc.errors import InvalidRequest
     from es_ttc.index.attach.source import sources_of
 

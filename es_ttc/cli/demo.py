@@ -51,17 +51,7 @@ FAINT = "dim"
 
 @dataclass(frozen=True, slots=True)
 class DemoSession:
-    """What is up while the demonstration runs.
-
-    Attributes:
-        runner: Runs the client.
-        client: A client of the gateway.
-        gateway: The gateway's address.
-        engine: The engine's address.
-        described: The engine's product and version.
-        encoder: Encodes documents and queries.
-        exhibits: The collections, each in its index.
-    """
+    """What is up while the demonstration runs."""
 
     runner: InterruptibleRunner
     client: "Engine"
@@ -81,12 +71,7 @@ class DemoSession:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What needs no engine.
-
-    Attributes:
-        encoder: The encoder, without a cache.
-        collections: What is shown.
-    """
+    """What needs no engine."""
 
     encoder: "Encoder"
     collections: "Sequence[Collection]"

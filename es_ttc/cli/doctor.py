@@ -27,14 +27,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One row of the report.
-
-    Attributes:
-        subject: The checked part.
-        verdict: The result.
-        detail: One line about it.
-        mend: The command or setting that fixes it; empty if there is nothing to fix.
-    """
+    """One row of the report."""
 
     subject: str
     verdict: Verdict

@@ -310,13 +310,7 @@ def _show(result: "CollectionResult", k: int) -> None:
 
 
 def results_table(result: "CollectionResult", k: int, *, wide: bool = True) -> Table:
-    """Return a collection's results as a table; the best of each column is bold.
-
-    Args:
-        result: What was found.
-        k: Cutoff of the headline metrics.
-        wide: Whether there is room for every headline metric, the interval and p; some 125 columns.
-    """
+    """Return a collection's results as a table; the best of each column is bold."""
     from es_ttc.lab.evaluation.metrics import headline_metrics
     from es_ttc.lab.evaluation.report import best, score
 

@@ -17,12 +17,7 @@ def examples(*lines: str) -> str:
 
 
 class JsonObjectType(click.ParamType[dict[str, Any]]):
-    """A JSON object.
-
-    Args:
-        example: Displayed in the error for another value.
-        nested: Whether every value must be an object too.
-    """
+    """A JSON object."""
 
     name = "JSON"
 
@@ -90,13 +85,7 @@ text_fields_flag = click.option(
 
 
 def codec_option(default: str, what: str = "", also: Mapping[str, str] = MappingProxyType({})) -> Callable[..., Any]:
-    """Return the option for the storage of token vectors.
-
-    Args:
-        default: The default.
-        what: The stored data, for the help.
-        also: Further codecs, with their help.
-    """
+    """Return the option for the storage of token vectors."""
     more = "".join(f"; {name}: {meaning}" for name, meaning in also.items())
     return click.option(
         "--codec",
@@ -141,11 +130,7 @@ def _scale(value: str, context: click.Context, option: click.Parameter) -> float
 
 
 def feature_options(learned: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds the options for the features of an index.
-
-    Args:
-        learned: The source of the residual codecs' centroids, for the help.
-    """
+    """Return a decorator that adds the options for the features of an index."""
     options: tuple[Callable[..., Any], ...] = (
         click.option(
             "--dims", type=click.IntRange(1), help="Number of leading dimensions to keep (Matryoshka models)."

@@ -16,14 +16,7 @@ SIZES = range(1, 51)
 
 @dataclass(slots=True)
 class Choices:
-    """The options of the next query.
-
-    Attributes:
-        index: The searched index.
-        method: The ranking method.
-        size: Number of displayed hits.
-        compare: Whether the engine's own rankings are displayed too.
-    """
+    """The options of the next query."""
 
     index: str
     method: str
@@ -36,18 +29,7 @@ Answer = Callable[[str, Choices], RenderableType]
 
 
 class Prompt:
-    """Reads lines until the end: `:quit`, Ctrl-D, or Ctrl-C twice; once, it drops the line.
-
-    Args:
-        choices: The initial options.
-        indices: Names for `:index`.
-        methods: Names for `:method`.
-        others: Names of methods that this index or gateway cannot serve.
-        answer: Answers a query.
-        curl: Returns the command line of the same request to the gateway.
-        console: Displays the results.
-        read: Reads a line; raises EOFError at the end of input.
-    """
+    """Reads lines until the end: `:quit`, Ctrl-D, or Ctrl-C twice; once, it drops the line."""
 
     def __init__(
         self,

@@ -50,17 +50,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class CliQuery:
-    """A query and its ranking method.
-
-    Attributes:
-        text: The query.
-        method: ``bm25``, ``dense``, a rescorer of the first pass's best, a rewriter of the query, or a retriever behind
-            ``knn:``.
-        size: Number of hits.
-        params: The method's own parameters.
-        first_pass: ``bm25`` or ``dense``: the first pass of a rescorer.
-        among: A query that every document of the ranking matches; None for all documents.
-    """
+    """A query and its ranking method."""
 
     text: str
     method: str
@@ -113,13 +103,7 @@ def match_body(fields: Sequence[str], query: CliQuery) -> dict[str, Any]:
 
 
 def rescore_body(fields: Sequence[str], query: CliQuery, first_pass: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return a search with a section for a method and its detail.
-
-    Args:
-        fields: The searched and displayed text fields.
-        query: The query.
-        first_pass: A search body that finds the window; None: that of ``match_body``.
-    """
+    """Return a search with a section for a method and its detail."""
     section = _section(query)
     if first_pass is not None:  # it has no query text of its own
         section["query_text"] = query.text

@@ -25,11 +25,7 @@ class _KnownTotalColumn(ProgressColumn):
 
 
 class Step:
-    """One running step.
-
-    Attributes:
-        done: The line for the finished step; set it to the result.
-    """
+    """One running step."""
 
     def __init__(self, progress: Progress, doing: str) -> None:
         self.done = doing

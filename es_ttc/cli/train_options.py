@@ -29,16 +29,7 @@ def training_options(
     *,
     models: Sequence[Callable[..., Any]],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds the options of every training, with its defaults.
-
-    Args:
-        epochs: Default of ``--epochs``.
-        batch: Default of ``--batch``.
-        learning_rate: Default of ``--learning-rate``.
-        patience: Default of ``--patience``.
-        weight_decay: Default of ``--weight-decay``.
-        models: Options that name the model to begin from.
-    """
+    """Return a decorator that adds the options of every training, with its defaults."""
     options = (
         click.option(
             "--out", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Folder for the result."

@@ -36,13 +36,7 @@ _SPACES = frozenset("\t\n\v\f\r\x85\u2028\u2029")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The match of a method.
-
-    Attributes:
-        field: Name of the document's field.
-        start: First character in that field.
-        end: Character after the last.
-    """
+    """The match of a method."""
 
     field: str
     start: int
@@ -51,14 +45,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One document of a ranking.
-
-    Attributes:
-        id: Its id.
-        score: Its score; None if there is none (sorted by a field).
-        fields: Its text fields by name, in the order of display.
-        span: The method's match, if it is known.
-    """
+    """One document of a ranking."""
 
     id: str
     score: float | None
@@ -73,13 +60,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The result of one method, best first; it may have more hits than are displayed, for the moves.
-
-    Attributes:
-        heading: The method.
-        hits: Best first.
-        note: A note about all of them; may be empty.
-    """
+    """The result of one method, best first; it may have more hits than are displayed, for the moves."""
 
     heading: str
     hits: Sequence[Hit]
@@ -121,14 +102,7 @@ class Passage:
 def listing(
     ranking: Ranking, places: Iterable[int], *, lines: int = 2, relevant: Collection[str] = ()
 ) -> RenderableType:
-    """Display ranks of a ranking as a list: rank, label, score, id, and below them the matching passage.
-
-    Args:
-        ranking: The ranking.
-        places: The ranks, from 1; those beyond its end are left out.
-        lines: Lines of each passage.
-        relevant: Ids of relevant documents, marked by a dot.
-    """
+    """Display ranks of a ranking as a list: rank, label, score, id, and below them the matching passage."""
     if not ranking.hits:
         return Text("nothing was found", FAINT)
     entries: list[RenderableType] = []
@@ -161,13 +135,7 @@ def answer(rankings: Sequence[Ranking], size: int) -> RenderableType:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Rankings side by side, one row per rank; from the second on, with each document's move against the first.
-
-    Attributes:
-        rankings: At least one; the first is what the others are compared with.
-        size: Number of displayed ranks.
-        relevant: Ids of relevant documents, marked by a dot.
-    """
+    """Rankings side by side, one row per rank; from the second on, with each document's move against the first."""
 
     rankings: Sequence[Ranking]
     size: int = 10
@@ -265,14 +233,7 @@ def _fitting(characters: Iterable[str], cells: int) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One method in a table of methods.
-
-    Attributes:
-        method: Its name.
-        ndcg: nDCG@10, 0 to 1.
-        recall: Recall@10, 0 to 1.
-        added_ms: Additional time of a query relative to the first method's; None for the first.
-    """
+    """One method in a table of methods."""
 
     method: str
     ndcg: float

@@ -38,11 +38,7 @@ class WatchedCache(Protocol):
 
 
 class LruCache(Generic[K, V]):
-    """Keeps the most recently used values, up to a total weight. Not thread-safe: use it in the event loop only.
-
-    Args:
-        capacity: Maximum total weight; a heavier value is not kept.
-    """
+    """Keeps the most recently used values, up to a total weight. Not thread-safe: use it in the event loop only."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -110,13 +106,7 @@ class Fresh(NamedTuple, Generic[V]):
 
 
 class ExpiringCache(Generic[K, V]):
-    """Keeps the most recently used values for a limited time. Not thread-safe: use it in the event loop only.
-
-    Args:
-        capacity: Maximum number of values.
-        seconds: Time that a value is kept.
-        clock: A monotonic clock in seconds.
-    """
+    """Keeps the most recently used values for a limited time. Not thread-safe: use it in the event loop only."""
 
     def __init__(self, capacity: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds

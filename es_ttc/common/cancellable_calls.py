@@ -14,11 +14,7 @@ _here = threading.local()
 
 
 class Call:
-    """One call.
-
-    Attributes:
-        given_up: Done when the call is cancelled.
-    """
+    """One call."""
 
     def __init__(self) -> None:
         self.given_up: Future[None] = Future()

@@ -28,9 +28,6 @@ class ChildProcess(Generic[Argument, Answer]):
     Args:
         make: Returns the function that answers calls; the child makes it for the first call. It must be possible to
             pickle ``make``, arguments, answers and errors.
-
-    Attributes:
-        pid: The child's process ID.
     """
 
     def __init__(self, make: Callable[[], Callable[[Argument], Answer]]) -> None:

@@ -30,14 +30,7 @@ def _entry_points(group: str, _path: tuple[str, ...]) -> EntryPoints:
 
 @dataclass(frozen=True, slots=True)
 class Group(Generic[T]):
-    """One entry-point group.
-
-    Attributes:
-        name: Name of the group, as in a package's ``pyproject.toml``.
-        kind: Name of its members in messages.
-        is_member: Returns whether an object implements the protocol.
-        checks: Further checks of the contract.
-    """
+    """One entry-point group."""
 
     name: str
     kind: str
@@ -115,13 +108,6 @@ A = TypeVar("A", bound=Method)
 class MethodGroup(Generic[A, M]):
     """A group of methods, each created once.
 
-    Args:
-        name: Name of the group.
-        kind: Name of its members in messages.
-        is_member: Returns whether an object implements the protocol.
-        params: Base class of the models of parameters.
-        checks: Further checks of the contract.
-
     Attributes:
         names: See :meth:`Group.names`.
         load: See :meth:`Group.load`; returns the same object at every call.
@@ -156,11 +142,6 @@ def parse_params(model: type[M], raw: Mapping[str, Any], method: str) -> M:
     """Parse a method's parameters from the decoded JSON of a request's ``params``.
 
     Types are JSON's own: a number is not read from a string, nor a boolean from a number.
-
-    Args:
-        model: The model that validates them.
-        raw: The decoded JSON.
-        method: The method's name, for messages.
 
     Raises:
         InvalidRequest: An unknown key (the nearest valid one is named), a wrong type or a value out of range.

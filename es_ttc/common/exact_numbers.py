@@ -23,11 +23,7 @@ _LEAST, _GREATEST = -(2**63), 2**64 - 1
 
 
 class ExactNumber:
-    """A JSON number that is exact neither as a 64-bit integer nor as a double.
-
-    Args:
-        text: The number as written.
-    """
+    """A JSON number that is exact neither as a 64-bit integer nor as a double."""
 
     __slots__ = ("text",)
 

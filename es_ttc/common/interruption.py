@@ -64,11 +64,7 @@ class InterruptibleRunner:
 
 
 class _MainTask:
-    """The task of a coroutine, which SIGTERM cancels.
-
-    Attributes:
-        is_interrupted: Whether SIGTERM has cancelled it.
-    """
+    """The task of a coroutine, which SIGTERM cancels."""
 
     def __init__(self) -> None:
         self.is_interrupted = False

@@ -34,13 +34,7 @@ _WRITING = 0  # byte of the file of locks that a writer holds; the next ones bel
 
 
 class Record(NamedTuple):
-    """A record of the log.
-
-    Attributes:
-        key: Its key.
-        value: Its value, read-only, in the shared memory.
-        segment: Number of its segment since the start.
-    """
+    """A record of the log."""
 
     key: bytes
     value: memoryview
@@ -51,13 +45,6 @@ class SharedLog:
     """A log in memory for several processes; pickling it for a child process shares it.
 
     A process takes part after :meth:`join`. It is not thread-safe. :func:`make_shared_log` makes one.
-
-    Args:
-        file: Descriptor of the memory.
-        locks: Descriptor of the file of locks.
-        segment_size: Size of a segment, in bytes.
-        processes: Maximum number of processes that take part at the same time.
-        segments: Number of segments; one of them is being emptied at any time.
     """
 
     def __init__(self, file: int, locks: int, segment_size: int, processes: int, segments: int) -> None:
@@ -130,9 +117,6 @@ class SharedLog:
         """Append records, and return those that this process has not read, with its own.
 
         A record whose key is among the unread ones is left out, and so are records for which there is no room now.
-
-        Args:
-            records: Keys with values.
         """
         with self._locked():
             unread = self._unread()
@@ -245,13 +229,7 @@ class SharedLog:
 
 
 def make_shared_log(capacity: int, processes: int, segments: int = 8) -> SharedLog:
-    """Return a new log, empty.
-
-    Args:
-        capacity: Size of all records, in bytes.
-        processes: Maximum number of processes that take part at the same time.
-        segments: Number of segments; one of them is being emptied at any time.
-    """
+    """Return a new log, empty."""
     granularity = mmap.ALLOCATIONGRANULARITY
     size = max(granularity, capacity // segments // granularity * granularity)
     file = _anonymous_file(_header_size(processes, segments) + size * segments)

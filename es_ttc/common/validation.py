@@ -74,11 +74,6 @@ def read_object(model: type[M], data: Any) -> M:
 def validated(model: type[M], data: Mapping[str, Any], where: str) -> M:
     """Validate a JSON object of a request strictly.
 
-    Args:
-        model: The model.
-        data: The decoded object.
-        where: The object's name in messages.
-
     Raises:
         InvalidRequest: One sentence about the first error: the field, the value, the fix.
     """
@@ -123,12 +118,7 @@ def shown(value: Any) -> str:
 
 
 def sentence(fault: Fault, where: str) -> str:
-    """Return the description of an error as one sentence.
-
-    Args:
-        fault: The error.
-        where: The object's name in messages.
-    """
+    """Return the description of an error as one sentence."""
     if fault.kind is Kind.UNREADABLE:
         return f"[{where}] holds a value that cannot be read: {fault.problem}"
     if fault.kind is Kind.UNKNOWN and fault.known:

@@ -14,11 +14,6 @@ def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
 
     Words joined by hyphens are one: HOMA-IR. An end without a word's boundary within 40 characters (a script without
     spaces) stays, but no character is separated from its combining marks.
-
-    Args:
-        text: The text.
-        start: First character.
-        end: Character after the last one.
     """
     if not 0 <= start < end <= len(text):
         return start, end

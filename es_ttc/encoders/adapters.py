@@ -54,11 +54,6 @@ def shipped(model: Path) -> list[str]:
 def find(model: Path, name: str, hashes: FileHashes) -> Adapter:
     """Return an adapter by name.
 
-    Args:
-        model: The model's folder.
-        name: An adapter that the model ships, else a folder, else a repository on the hub (``organisation/adapter``).
-        hashes: Computes the revision.
-
     Raises:
         ConfigurationError: There is none of this name (the message lists those of the model), or it has no weights as
             safetensors.

@@ -16,13 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Windows that run together.
-
-    Attributes:
-        members: Positions of the windows, at most ``rows``.
-        rows: Rows of the batch, padding rows included.
-        length: Tokens of a row, padding included.
-    """
+    """Windows that run together."""
 
     members: list[int]
     rows: int
@@ -36,14 +30,7 @@ def padded_length(length: int, max_length: int) -> int:
 
 
 def fixed_batches(lengths: Sequence[int], *, max_length: int, tokens: int, spare: int = 0) -> Iterator[Batch]:
-    """Group windows into batches of fixed shapes, the longest first (so that the memory peak comes first).
-
-    Args:
-        lengths: Tokens of every window.
-        max_length: The model's limit.
-        tokens: Padded tokens of one batch; a batch has at least one row.
-        spare: Rows of a batch beyond these, which no window takes.
-    """
+    """Group windows into batches of fixed shapes, the longest first (so that the memory peak comes first)."""
     by_length: dict[int, list[int]] = defaultdict(list)
     for position, length in enumerate(lengths):
         by_length[padded_length(length, max_length)].append(position)

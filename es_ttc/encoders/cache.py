@@ -149,10 +149,6 @@ class EncodingStore:
     Entries or files that cannot be read are treated as missing, and those that cannot be written are dropped: both are
     logged, neither is an error. A file that cannot be used at all (no permission, a lasting lock) is not changed, and
     the cache is disabled; only a damaged file is created again.
-
-    Args:
-        path: The SQLite file.
-        max_bytes: Maximum size of the entries.
     """
 
     def __init__(self, path: Path, *, max_bytes: int) -> None:

@@ -8,10 +8,6 @@ from es_ttc.errors import ConfigurationError
 def device_of(name: str, *, mps: bool) -> torch.device:
     """Return a device by name; ``auto`` is CUDA if available.
 
-    Args:
-        name: auto, cpu, cuda, mps or another torch device.
-        mps: Whether ``auto`` may be Apple's MPS.
-
     Raises:
         ConfigurationError: It cannot be used.
     """

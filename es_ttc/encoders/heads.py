@@ -23,11 +23,7 @@ _GELU = np.float32(np.sqrt(2 / np.pi))
 
 
 class Layer(Protocol):
-    """One map of unit rows to unit rows.
-
-    Attributes:
-        kind: Its name on the card of a trained encoder.
-    """
+    """One map of unit rows to unit rows."""
 
     kind: ClassVar[Kind]
 

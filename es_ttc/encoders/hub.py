@@ -45,10 +45,6 @@ def require_known(name: str, short_names: Sequence[str]) -> None:
 
     Nothing is raised where the hub does not answer within `_LOOK_SECONDS`, or wants a token that it does not get.
 
-    Args:
-        name: As for :func:`snapshot`.
-        short_names: As for :func:`snapshot`.
-
     Raises:
         ConfigurationError: The hub does not know the model, or it is switched off and the cache lacks the model.
     """

@@ -64,12 +64,7 @@ _INSTEAD: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class FoundKind:
-    """The kind of a model, and where it was found.
-
-    Attributes:
-        kind: The kind.
-        evidence: What says so, for messages.
-    """
+    """The kind of a model, and where it was found."""
 
     kind: Kind
     evidence: str
@@ -98,10 +93,6 @@ def kind_of(folder: Path) -> FoundKind:
 
 def require_served(name: str, folder: Path) -> Kind:
     """Return the kind of the model in a folder.
-
-    Args:
-        name: The encoder's name, for the message.
-        folder: Its folder.
 
     Raises:
         ConfigurationError: It is of a kind that is not served, or a configuration file is damaged.

@@ -24,15 +24,7 @@ _DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """How queries are filled up.
-
-    Attributes:
-        strategy: ``fixed`` (every query has exactly ``length`` tokens; longer ones are cut) or ``min`` (longer ones are
-            kept).
-        length: Tokens of a query, special ones and the marker included.
-        token: Id of the token that is added, usually the mask token's.
-        attend: Whether the other tokens attend to the added ones.
-    """
+    """How queries are filled up."""
 
     strategy: Literal["fixed", "min"]
     length: int
@@ -81,11 +73,6 @@ def skipped_ids(words: Iterable[str], id_of: Callable[[str], int | None], unknow
 
     A word that is no token of its own is dropped, as by the model's own library: its id is the unknown token's, which
     stands for real text.
-
-    Args:
-        words: The words of the model's skiplist.
-        id_of: Returns a token's id; the unknown token's, or None, for what is no token.
-        unknown: The unknown token.
     """
     none = None if unknown is None else id_of(unknown)
     found = {word: id_of(word) for word in words}
@@ -102,11 +89,6 @@ def described(inner: int, outer: int, function: str, *, residual: bool) -> str:
 def require_positions(late: LateInteraction, positions: int | None, source: str) -> None:
     """Check that a model has a position for every token that it reads.
 
-    Args:
-        late: The model's settings.
-        positions: Its positions; None or 0 where they have no limit.
-        source: Its name in the message.
-
     Raises:
         ConfigurationError: A length is beyond the positions.
     """
@@ -120,11 +102,6 @@ def require_positions(late: LateInteraction, positions: int | None, source: str)
 
 def require_vocabulary(tokens: Iterable[int], embeddings: int, source: str) -> None:
     """Check that every token has an embedding.
-
-    Args:
-        tokens: The ids of the tokenizer's tokens.
-        embeddings: The number of embeddings.
-        source: The model's name in the message.
 
     Raises:
         ConfigurationError: The tokenizer knows tokens that the weights do not.
@@ -149,11 +126,6 @@ class LateReader:
     """Reads texts as a late-interaction model does: one window of a text, with its role's length.
 
     Unlike a dense encoder's, a text beyond the length is not read, as in the model's own library: `truncated` says so.
-
-    Args:
-        tokenizer: The model's, with its markers.
-        late: The model's settings.
-        max_length: Maximum number of tokens of a document.
 
     Raises:
         ConfigurationError: Special tokens and marker leave no room for the text.
@@ -208,12 +180,7 @@ class LateReader:
 
 
 class LateModel:
-    """A model of token vectors alone: its pooled vectors are the means of these, at unit length.
-
-    Args:
-        model: Gives projected token vectors, of any length.
-        dims: Number of components to keep.
-    """
+    """A model of token vectors alone: its pooled vectors are the means of these, at unit length."""
 
     def __init__(self, model: TokenModel, *, dims: int) -> None:
         self._model = model

@@ -58,13 +58,7 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class LateFiles:
-    """A late-interaction model as its files describe it.
-
-    Attributes:
-        late: What it adds to an encoder.
-        tokenizer: Its tokenizer, with its markers.
-        projections: The layers after the transformer.
-    """
+    """A late-interaction model as its files describe it."""
 
     late: LateInteraction
     tokenizer: Tokenizer

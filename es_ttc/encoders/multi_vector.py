@@ -88,10 +88,6 @@ def load_multi_vector(
 def settings_of(model: MultiVectorEncoder, *, source: str) -> LateInteraction:
     """Return what a loaded model adds to an encoder.
 
-    Args:
-        model: The model.
-        source: Its name in messages.
-
     Raises:
         ConfigurationError: A length is beyond the model's positions, or the expansion's token is unknown.
     """
@@ -131,11 +127,6 @@ def settings_of(model: MultiVectorEncoder, *, source: str) -> LateInteraction:
 
 class TorchTokens:
     """A model's projected token vectors; see :class:`es_ttc.encoders.late.TokenModel`.
-
-    Args:
-        model: The model, on its device.
-        source: Its name in messages.
-        bfloat16: Whether matrix products use bfloat16.
 
     Raises:
         ConfigurationError: The model is made of something else than a transformer with a fast tokenizer, projections,
@@ -276,9 +267,6 @@ def _require_weights(folder: Path, model: MultiVectorEncoder) -> None:
     """Refuse a backbone most of whose weights were not in the file: the library makes up those that it does not find.
 
     Names may differ by a prefix, and in a few parts between releases, so half of them do.
-
-    Raises:
-        ConfigurationError: They are of another architecture.
     """
     transformer: Any = model[0]
     stored: set[str] = set()

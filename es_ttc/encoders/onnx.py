@@ -69,12 +69,6 @@ def load_onnx(
 class OnnxModel:
     """A model whose graph gives token embeddings; see :class:`es_ttc.encoders.text_encoder.WindowModel`.
 
-    Args:
-        path: The ``.onnx`` file.
-        pooling: Computes the pooled vector from rows.
-        include_prompt: Whether leading special tokens and the prompt are pooled too.
-        threads: Number of concurrent windows.
-
     Raises:
         ConfigurationError: The graph does not belong to a text encoder.
     """
@@ -115,10 +109,6 @@ def shared_graph(path: Path, *, threads: int) -> "OnnxGraph":
 
 class OnnxGraph:
     """A graph that gives token embeddings; several threads may run it.
-
-    Args:
-        path: The ``.onnx`` file.
-        threads: Number of concurrent windows.
 
     Raises:
         ConfigurationError: The graph does not belong to a text encoder.

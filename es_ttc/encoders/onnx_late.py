@@ -51,11 +51,6 @@ def load_late_onnx(
 class OnnxTokens:
     """A graph's projected token vectors; see :class:`es_ttc.encoders.late.TokenModel`.
 
-    Args:
-        path: The ``.onnx`` file.
-        projections: The model's projections, which the graph may carry already.
-        threads: Number of concurrent windows.
-
     Raises:
         ConfigurationError: The graph and the projections do not fit, or it cannot be seen which of them it carries.
     """

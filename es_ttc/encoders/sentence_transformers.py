@@ -147,11 +147,6 @@ class TorchModel:
 
     Modules after the pooling (Dense, LayerNorm) are applied to every token vector too, so that both are of one space.
 
-    Args:
-        model: The model, on its device.
-        source: Its name in messages.
-        bfloat16: Whether matrix products use bfloat16.
-
     Raises:
         ConfigurationError: The model is not a transformer with a fast tokenizer followed by a pooling.
     """
@@ -239,15 +234,7 @@ class ModelByRole:
 def padded_features(
     windows: Sequence[InputWindow], batch: Batch, *, pad: int, typed: bool, device: torch.device
 ) -> dict[str, Any]:
-    """Return the tensors of a batch, padded to its shape.
-
-    Args:
-        windows: The batch's windows.
-        batch: Its shape.
-        pad: Id of the token that fills it up.
-        typed: Whether the model takes token types.
-        device: Where the tensors are.
-    """
+    """Return the tensors of a batch, padded to its shape."""
     ids = np.full((batch.rows, batch.length), pad, dtype=np.int64)
     mask = np.zeros_like(ids)
     types = np.zeros_like(ids)

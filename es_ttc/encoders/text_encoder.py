@@ -147,11 +147,7 @@ class TextEncoder:
         return rows[0][:max_tokens] if len(rows) == 1 else np.concatenate(rows)[:max_tokens]
 
     def _unit(self, rows: Float32, position: int) -> Float32:
-        """Truncate rows to ``dims`` components and normalise them.
-
-        Raises:
-            EncoderError: The model returned infinite or undefined components.
-        """
+        """Truncate rows to ``dims`` components and normalise them."""
         cut = rows[:, : self._identity.dims]
         norms: Float32 = np.sqrt(np.einsum("ij,ij->i", cut, cut))[:, None]
         if not np.isfinite(norms).all():

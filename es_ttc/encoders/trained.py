@@ -47,17 +47,7 @@ class BaseEncoder(BaseModel):
 
 
 class ModelCard(BaseModel):
-    """The fields of ``card.json`` that serving reads; the others are for readers.
-
-    Attributes:
-        version: Version of the layout.
-        kind: The training method: nnn, colt, dense or head.
-        name: Its public name.
-        base: The base encoder.
-        heads: Kinds of each role's layers.
-        models: Roles with a fine-tuned model of their own.
-        params: Parameters to use with it, by method.
-    """
+    """The fields of ``card.json`` that serving reads; the others are for readers."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -94,12 +84,6 @@ class TrainedEncoder:
     """An encoder whose vectors are mapped by a head; it implements :class:`~es_ttc.encoders.base.Encoder`.
 
     Token vectors are mapped by the same head as pooled ones, so both stay in one space.
-
-    Args:
-        base: The base encoder, or one for each role if they differ.
-        heads: The head of each role.
-        identity: The identity of the result.
-        backend: Backend for display.
     """
 
     def __init__(
@@ -193,13 +177,6 @@ def load_trained(
     folder: Path, card: ModelCard, load: Callable[[str], Encoder], name: str, hashes: FileHashes
 ) -> TrainedEncoder:
     """Load a trained encoder.
-
-    Args:
-        folder: Its folder.
-        card: Its card.
-        load: Loads an encoder by name.
-        name: Name of the base encoder.
-        hashes: Computes the identity.
 
     Raises:
         ConfigurationError: It is damaged, or the encoder is not the one that it was trained on.

@@ -75,10 +75,6 @@ class VllmModel:
     """A model behind a server; see :class:`es_ttc.encoders.text_encoder.WindowModel`.
 
     Requests run in an event loop of the model's own, whatever the calling thread.
-
-    Args:
-        settings: The server.
-        name: The model's name at the server.
     """
 
     def __init__(self, settings: EndpointSettings, name: str) -> None:

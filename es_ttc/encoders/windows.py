@@ -41,12 +41,7 @@ class InputWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowedText:
-    """The windows of one text; none for a text without tokens of its own.
-
-    Attributes:
-        windows: As many as are needed for ``max_tokens`` rows.
-        truncated: Whether the whole text has more rows than that.
-    """
+    """The windows of one text; none for a text without tokens of its own."""
 
     windows: list[InputWindow]
     truncated: bool
@@ -79,11 +74,6 @@ def copied(tokenizer: Tokenizer) -> Tokenizer:
 
 class Reader:
     """Tokenizes texts and cuts them into windows; thread-safe, because the tokenizer is not changed later.
-
-    Args:
-        tokenizer: Nothing else may change it, see :func:`copied`; its truncation and padding are switched off.
-        max_length: Maximum number of tokens of one input, special ones included.
-        prompts: The text that goes before every text of a role.
 
     Raises:
         ConfigurationError: Special tokens and prompt leave no room for the text.

@@ -18,9 +18,6 @@ def word_means(encodings: Encodings) -> Float32:
 
     Special tokens and those of the prompt are left out: they cover no characters. A text without words of its own has
     its pooled vector.
-
-    Args:
-        encodings: With token vectors.
     """
     means = encodings.pooled.copy()
     for place, (rows, offsets) in enumerate(zip(encodings.tokens, encodings.offsets, strict=True)):

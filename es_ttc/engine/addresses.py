@@ -21,14 +21,7 @@ _DOT_SEGMENT = re.compile(rb"(?:^|/)(?:\.|%2e){1,2}(?:/|$)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class EngineAddress:
-    """One node of the engine.
-
-    Attributes:
-        scheme: ``http`` or ``https``.
-        host: Name or IP address.
-        port: TCP port.
-        prefix: Path below which the engine is reachable, without a trailing slash; usually empty.
-    """
+    """One node of the engine."""
 
     scheme: str
     host: str
@@ -45,10 +38,6 @@ class EngineAddress:
 
         Scheme, host and port are always those of this address: the URL is built from its parts, never parsed from a
         joined text.
-
-        Args:
-            raw_path: The request's path in origin form, percent-encoded.
-            query_string: The query string, encoded, without its question mark.
 
         Raises:
             InvalidRequest: The path is not in origin form, contains a character that is not allowed in a request line,

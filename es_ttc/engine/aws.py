@@ -23,13 +23,7 @@ _OTHER_CREDENTIALS = (
 
 
 class RequestSigner:
-    """Signs requests.
-
-    Args:
-        credentials: botocore's credentials; those that expire are renewed.
-        region: The region of the domain or collection.
-        service: ``es`` for Amazon OpenSearch Service, ``aoss`` for OpenSearch Serverless.
-    """
+    """Signs requests."""
 
     def __init__(self, credentials: Any, region: str, service: str) -> None:
         self._credentials = credentials
@@ -38,11 +32,6 @@ class RequestSigner:
 
     async def headers(self, method: str, url: URL, body: bytes | None) -> dict[str, str]:
         """Return the headers that sign a request.
-
-        Args:
-            method: The HTTP method.
-            url: The URL as it is sent, encoded.
-            body: The whole body as it is sent.
 
         Raises:
             ConfigurationError: Expired credentials cannot be renewed.
@@ -86,11 +75,7 @@ def signer_of(settings: EngineSettings) -> RequestSigner | None:
 
 
 def _credentials() -> Any:
-    """Return the credentials of botocore's chain.
-
-    Raises:
-        ConfigurationError: botocore is missing, or finds none.
-    """
+    """Return the credentials of botocore's chain."""
     try:
         from botocore.exceptions import BotoCoreError
         from botocore.session import Session

@@ -38,14 +38,7 @@ exact: ContextVar[bool] = ContextVar("exact", default=False)
 
 @dataclass(frozen=True, slots=True)
 class PointInTimeApi:
-    """The product's API of points in time.
-
-    Attributes:
-        opened_at: Path below an index that opens one.
-        key: Name of its id in the response.
-        closed_at: Path that closes one.
-        closed_by: Returns the body that closes one.
-    """
+    """The product's API of points in time."""
 
     opened_at: str
     key: str
@@ -101,11 +94,7 @@ class ClientEngine(ABC):
     async def _exchange(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str, seconds: float
     ) -> Answer:
-        """Send one request, once.
-
-        Raises:
-            Unreachable: No response arrived.
-        """
+        """Send one request, once."""
 
     @abstractmethod
     async def _detect(self, nodes: Mapping[str, Any]) -> Detected:

@@ -74,15 +74,6 @@ async def answer_of(
 ) -> Answer:
     """Return the response to a request; a read is repeated where that may help.
 
-    Args:
-        send: Sends the request, once.
-        method: Its HTTP method.
-        path: Its path.
-        engine: The engine's name in messages.
-        nodes: Number of nodes.
-        seconds: Time for which the request is repeated.
-        accept: Statuses from 300 on that are not errors.
-
     Raises:
         EngineError: The engine returned an error.
         EngineUnavailable: It returned no response in time, or stayed busy (429, 502, 503, 504).
@@ -117,10 +108,6 @@ async def answer_of(
 
 def require_all_shards(answer: Mapping[str, Any], index: str) -> None:
     """Raise an error for a partial answer: missing documents would be taken for deleted ones, or for none.
-
-    Args:
-        answer: The decoded answer to a search or a count.
-        index: The searched index, for the message.
 
     Raises:
         EngineUnavailable: Shards failed, or the search timed out.

@@ -62,11 +62,6 @@ class NodeConnector(aiohttp.TCPConnector):
     """Makes connections within a time, whatever the timeouts of the request that needs one.
 
     A node that drops packets neither accepts nor refuses a connection.
-
-    Args:
-        seconds: The time, with the TLS handshake.
-        given_up: Is called with host and port of a node whose connection was cancelled while it did not answer.
-        options: See aiohttp.
     """
 
     def __init__(self, seconds: float, given_up: GivenUp | None = None, **options: Any) -> None:
@@ -96,13 +91,7 @@ class NodeConnector(aiohttp.TCPConnector):
 def open_session(
     settings: EngineSettings, *, connections: int = 100, given_up: GivenUp | None = None
 ) -> aiohttp.ClientSession:
-    """Open a session without defaults: no headers, no cookies, no decompression, no overall timeout.
-
-    Args:
-        settings: Certificates and the timeout for connecting.
-        connections: Maximum number of open connections.
-        given_up: See :class:`NodeConnector`.
-    """
+    """Open a session without defaults: no headers, no cookies, no decompression, no overall timeout."""
     connector = NodeConnector(
         connect_seconds(settings),
         given_up,

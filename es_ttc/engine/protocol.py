@@ -46,14 +46,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class BulkItem:
-    """The engine's result for one action of a bulk.
-
-    Attributes:
-        position: Index of the action in the bulk as sent.
-        id: The document's id.
-        status: HTTP status of this action.
-        error: ``type: reason`` if it failed, else None.
-    """
+    """The engine's result for one action of a bulk."""
 
     position: int
     id: str

@@ -32,13 +32,7 @@ OpenSearch maintains the newest minor version of each major version: each of its
 
 @dataclass(frozen=True, slots=True)
 class VersionedFeature:
-    """An ability that only some versions have.
-
-    Attributes:
-        what: What it is, for the documentation.
-        without: What es-ttc does without it, for the documentation.
-        since: The first version that has it, by product; a product that is not named has it in no version.
-    """
+    """An ability that only some versions have."""
 
     what: str
     without: str
@@ -118,11 +112,7 @@ class EngineVersion:
         return not self.serverless and (not oldest or self.numbers < oldest[-1])
 
     def refusal(self, engine: str) -> UnsupportedEngine | None:
-        """Return the error for a version that es-ttc does not work with; None for any other.
-
-        Args:
-            engine: What the message calls the engine.
-        """
+        """Return the error for a version that es-ttc does not work with; None for any other."""
         if not self.too_old:
             return None
         return UnsupportedEngine(f"{engine} runs {self}, which is too old: {oldest_versions()} or newer is needed")
@@ -130,10 +120,6 @@ class EngineVersion:
 
 def identify(info: Any, url: str) -> EngineVersion:
     """Return the product and the version that a response to ``GET /`` names.
-
-    Args:
-        info: The decoded response.
-        url: The engine's address, for the message.
 
     Raises:
         EngineError: It is neither of the two products.
@@ -147,12 +133,7 @@ def identify(info: Any, url: str) -> EngineVersion:
 
 
 def neither(url: str, answered: str) -> EngineError:
-    """Return the error for an address where another program answers.
-
-    Args:
-        url: The address.
-        answered: How it answers ``GET /``, for the message.
-    """
+    """Return the error for an address where another program answers."""
     return EngineError(
         f"[{url}] is neither Elasticsearch nor OpenSearch: it answers GET / {answered}; give the address of an engine, "
         f"{oldest_versions()} or newer"

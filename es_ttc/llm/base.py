@@ -10,12 +10,7 @@ import orjson
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation.
-
-    Attributes:
-        role: The speaker.
-        content: The text.
-    """
+    """One turn of a conversation."""
 
     role: Literal["system", "user", "assistant"]
     content: str
@@ -42,12 +37,7 @@ class JsonSchema:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one answer, as the endpoint counts them; 0 if it does not report them.
-
-    Attributes:
-        prompt_tokens: Read by the model.
-        completion_tokens: Written by it.
-    """
+    """Tokens of one answer, as the endpoint counts them; 0 if it does not report them."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -61,17 +51,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A model's answer.
-
-    Attributes:
-        text: The text; may be empty.
-        finish: Why it ended: ``stop``, or ``length`` if its tokens were spent, or the endpoint's own word.
-        usage: Tokens.
-        model: The model's name at the endpoint.
-        held: Whether the request contained the schema and was accepted. Some endpoints accept it without enforcing it:
-            parse the text leniently all the same.
-        seconds: Time of the request, including waiting and repetitions.
-    """
+    """A model's answer."""
 
     text: str
     finish: str
@@ -82,11 +62,7 @@ class Reply:
 
 
 class LanguageModel(Protocol):
-    """A language model: behind an endpoint (:class:`~es_ttc.llm.client.LlmClient`), or in this process.
-
-    Attributes:
-        api: The API that is used by default.
-    """
+    """A language model: behind an endpoint (:class:`~es_ttc.llm.client.LlmClient`), or in this process."""
 
     api: Literal["chat", "completions"]
 

@@ -11,11 +11,6 @@ class CircuitBreaker:
 
     Each failed trial doubles the time until the next, up to five minutes. Failures of calls that were running when it
     opened do not prolong it.
-
-    Args:
-        failures: Number of consecutive failures until it opens.
-        seconds: Time until the first trial.
-        now: A monotonic clock in seconds.
     """
 
     def __init__(self, failures: int, seconds: float, now: Callable[[], float] = time.monotonic) -> None:

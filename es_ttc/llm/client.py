@@ -19,9 +19,6 @@ _MAY_BE_THE_SCHEMA = frozenset({400, 404, 415, 422, 501})
 class LlmClient:
     """One model at one endpoint. Use as an async context manager, in one event loop.
 
-    Args:
-        settings: Address, model, key, limits.
-
     Raises:
         ConfigurationError: No address is configured, or it is not a URL.
     """
@@ -93,15 +90,6 @@ class LlmClient:
     ) -> Reply:
         """Send a prompt by the configured API (``llm_api``): as a user's message, or as a text to continue.
 
-        Args:
-            prompt: The prompt.
-            max_tokens: Maximum length of the answer.
-            temperature: Sampling temperature; 0 for the most likely answer.
-            stop: Texts at which the answer ends.
-            schema: Schema of the answer; an endpoint that rejects schemas gets none.
-            seed: Seed for a repeatable answer, if the endpoint supports it.
-            seconds: Total time limit; the default allows ``llm_timeout`` for every attempt.
-
         Raises:
             LlmError: The model returned no answer or an error; its ``failure`` says which.
         """
@@ -169,11 +157,7 @@ def _schema_fields(path: str, schema: JsonSchema) -> dict[str, Any]:
 
 
 def _reply(answer: Mapping[str, Any], held: bool, seconds: float, url: str, path: str) -> Reply:
-    """Parse an answer of either API.
-
-    Raises:
-        LlmError: It is invalid.
-    """
+    """Parse an answer of either API."""
     try:
         choice = answer["choices"][0]
         text = choice["message"]["content"] if "message" in choice else choice["text"]

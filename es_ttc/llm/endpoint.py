@@ -44,18 +44,7 @@ _DOWN = frozenset({LlmFailure.UNREACHABLE, LlmFailure.TIMEOUT, LlmFailure.SERVER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSettings:
-    """Address and limits of an endpoint.
-
-    Attributes:
-        url: Its base address, with or without ``/v1``.
-        api_key: Sent as a bearer token.
-        ca_certs: Certificates that sign its own.
-        timeout: Seconds that one attempt may take.
-        attempts: Maximum number of attempts for one request, including the first.
-        concurrency: Maximum number of requests in flight.
-        breaker_failures: Number of consecutive failures after which it is not contacted.
-        breaker_seconds: Initial time without contact.
-    """
+    """Address and limits of an endpoint."""
 
     url: str
     api_key: SecretStr | None = None
@@ -69,10 +58,6 @@ class EndpointSettings:
 
 class Endpoint:
     """Sends JSON to one endpoint. Use as an async context manager, in one event loop.
-
-    Args:
-        settings: Address and limits.
-        setting: Name of the setting with the address, for messages.
 
     Raises:
         ConfigurationError: The address is not an http or https URL, or the certificates cannot be read.
@@ -116,12 +101,6 @@ class Endpoint:
 
     async def post(self, path: str, body: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
         """Send one JSON request and return the decoded answer.
-
-        Args:
-            path: Below the base address, such as ``completions``.
-            body: The request's body.
-            seconds: Total time limit, including waiting and repetitions; the default allows the full time for every
-                attempt.
 
         Raises:
             LlmError: The endpoint returned no answer or an error; its ``failure`` says which.

@@ -56,15 +56,7 @@ class Loaded:
 
 @dataclass(slots=True)
 class _Question:
-    """One request that waits for its batch.
-
-    Attributes:
-        asked: A text to continue, or a conversation.
-        params: vLLM's sampling parameters.
-        held: Whether the answer follows a schema.
-        begun: When it was made.
-        answer: The future of its answer.
-    """
+    """One request that waits for its batch."""
 
     asked: str | list[dict[str, str]]
     params: Any
@@ -230,10 +222,6 @@ def _fail(questions: Sequence[_Question], error: LlmError) -> None:
 @lru_cache(maxsize=1)
 def load_vllm(path: str, options: bytes) -> Loaded:
     """Load a model by vLLM; the same object for the same arguments.
-
-    Args:
-        path: A folder, or a name on the hub.
-        options: Further arguments of ``vllm.LLM``, as JSON.
 
     Raises:
         ConfigurationError: vLLM is not installed, or cannot load the model.

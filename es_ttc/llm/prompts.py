@@ -15,12 +15,7 @@ _LONGEST = 100_000  # characters; a prompt file is a page or two
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt with placeholders, written ``{{query}}``.
-
-    Attributes:
-        name: Its name in messages and records.
-        text: The whole text.
-    """
+    """A prompt with placeholders, written ``{{query}}``."""
 
     name: str
     text: str

@@ -37,14 +37,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file of the page.
-
-    Attributes:
-        body: Its bytes.
-        compressed: The same, by gzip.
-        media_type: Its type, without the character set, which is UTF-8.
-        tag: Its ETag, a weak one: it is the same for both.
-    """
+    """A file of the page."""
 
     body: bytes
     compressed: bytes

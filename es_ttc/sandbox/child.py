@@ -37,11 +37,7 @@ _SOCKETS = frozenset({"socket.__new__", "socket.connect", "socket.bind", "socket
 
 
 class _Parent:
-    """The connection to the parent process.
-
-    Args:
-        channel: The only socket of the process.
-    """
+    """The connection to the parent process."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel

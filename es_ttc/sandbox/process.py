@@ -114,12 +114,7 @@ _Array = tuple[Shared, tuple[int, ...], str]
 
 
 class Process:
-    """One child process.
-
-    Args:
-        allowance: Its resource limits.
-        hash_seed: Seed of the hashes of its strings.
-    """
+    """One child process."""
 
     def __init__(self, allowance: ProcessLimits, hash_seed: int = 0) -> None:
         self._allowance = allowance
@@ -195,11 +190,6 @@ class Process:
     def begin(self, source: str, seconds: float, *, restricted: bool = True) -> None:
         """Lock it, and send it its program.
 
-        Args:
-            source: The program.
-            seconds: Time limit of the program's definition.
-            restricted: Whether the child also applies the checks of :mod:`es_ttc.rescorers.programs.source`.
-
         Raises:
             Refused: The program failed while it was defined.
             ConfigurationError: The process could not be locked.
@@ -220,12 +210,6 @@ class Process:
 
     def rank(self, inputs: Inputs, source: Source, seconds: float, note: Note | None = None) -> tuple[Float32, float]:
         """Return the program's scores, ``(q, n)`` and finite, and its seconds, without those of answers.
-
-        Args:
-            inputs: The inputs.
-            source: The data that it may request.
-            seconds: Time limit.
-            note: Receives the scores of every channel, if they are requested.
 
         Raises:
             Refused: It failed, exceeded a limit, or tried a forbidden action.
@@ -333,13 +317,7 @@ def _checkout() -> dict[str, str]:
 
 
 class _Answers:
-    """Answers a child's requests, as arrays.
-
-    Args:
-        source: The source of the data.
-        size: q, n and d.
-        note: Receives the channels.
-    """
+    """Answers a child's requests, as arrays."""
 
     def __init__(self, source: Source, size: tuple[int, int, int], note: Note | None) -> None:
         self._source = source

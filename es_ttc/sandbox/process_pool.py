@@ -56,11 +56,7 @@ class ProgramLimits:
 
 
 class ProgramProcessPool:
-    """Runs programs in processes of their own; a process is started at the first call of a program.
-
-    Args:
-        limits: The limits of programs.
-    """
+    """Runs programs in processes of their own; a process is started at the first call of a program."""
 
     def __init__(self, limits: ProgramLimits) -> None:
         self._limits = limits
@@ -220,15 +216,7 @@ def _close_started(starting: "Future[Process]") -> None:
 
 
 class _WindowInputs:
-    """The data of a window for a program.
-
-    Args:
-        queries: ``(q, d)``.
-        documents: ``(n, d)``.
-        context: All other data.
-        call: Cancelled at the request's deadline.
-        end: The window's deadline, by `time.monotonic`.
-    """
+    """The data of a window for a program."""
 
     def __init__(self, queries: Float32, documents: Float32, context: Context, call: Call, end: float) -> None:
         self._queries = queries

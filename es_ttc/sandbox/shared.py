@@ -19,12 +19,7 @@ _SEALED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 class Shared:
-    """A block of memory without a name; it is released with the last descriptor.
-
-    Args:
-        content: Its content; its size cannot change.
-        writable: Whether its receivers may write.
-    """
+    """A block of memory without a name; it is released with the last descriptor."""
 
     def __init__(self, content: bytes | memoryview, *, writable: bool = False) -> None:
         self.size = max(1, len(content))

@@ -48,13 +48,7 @@ class MalformedMessage(Exception):
 
 
 class Message(NamedTuple):
-    """A received message.
-
-    Attributes:
-        about: The JSON object.
-        payload: The bytes after it.
-        descriptors: Open descriptors, now owned by the receiver.
-    """
+    """A received message."""
 
     about: dict[str, Any]
     payload: bytes

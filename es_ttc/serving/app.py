@@ -10,20 +10,20 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from es_ttc.serving import garbage, tracing
-from es_ttc.serving.admin.bearer import AdminToken
 from es_ttc.serving.admin.job_metrics import JobMetrics, counted_by
 from es_ttc.serving.admin.jobs import JobsApi
 from es_ttc.serving.endpoints import PAGE, PREFIX, JobEndpoints, StatusEndpoints, not_found, routes
 from es_ttc.serving.engine_app import EngineApp, PathDispatch
 from es_ttc.serving.features.encoding import Loader
 from es_ttc.serving.gateway import Gateway
+from es_ttc.serving.http.bearer import AdminToken
 from es_ttc.serving.http.body_memory import BodyMemory
 from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.entrance import Entrance
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.process import GatewayProcess, OnlyProcess
 from es_ttc.serving.schemas.openapi import MODEL_TOKEN, SIDECAR_TOKEN, token_of_path
-from es_ttc.serving.search.search import Searches
+from es_ttc.serving.search import Searches
 from es_ttc.serving.warm_up import WarmUp
 from es_ttc.serving.writes.stage import WriteEncoding
 from es_ttc.settings import GatewaySettings
@@ -56,6 +56,7 @@ def create_app(
     if settings.traces:
         tracing.start()
     gateway = Gateway(settings, load, process)
+    writes = WriteEncoding(gateway)
     callers = CallerLimits(settings.max_caller_requests, settings.max_caller_windows_per_second)
 
     @asynccontextmanager
@@ -74,6 +75,7 @@ def create_app(
             background.cancel()
             await asyncio.gather(background, return_exceptions=True)
         garbage.restore()
+        await writes.close()
         await gateway.close()
         if settings.traces:
             tracing.stop()
@@ -83,8 +85,9 @@ def create_app(
     endpoints = [*(further(gateway) if further is not None else ()), *routes(status, jobs)]
     own = Starlette(routes=endpoints, exception_handlers={HTTPException: not_found}, lifespan=lifespan)
     memory = BodyMemory(settings.max_bodies_mb * 2**20)
-    searches, writes = Searches(gateway, callers), WriteEncoding(gateway)
-    engine = EngineApp(searches, writes, gateway.metrics, memory, settings.max_concurrent_requests, callers)
+    engine = EngineApp(
+        Searches(gateway, callers), writes, gateway.metrics, memory, settings.max_concurrent_requests, callers
+    )
     return Entrance(
         PathDispatch(own, engine, memory),
         settings.allowed_hosts,

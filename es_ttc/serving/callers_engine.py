@@ -16,12 +16,7 @@ T = TypeVar("T")
 
 
 class CallersEngine(ClientEngine):
-    """The engine for records that callers read and write: jobs, judgements.
-
-    Args:
-        requests: Sends requests with the caller's credentials.
-        settings: The engine's addresses and timeout.
-    """
+    """The engine for records that callers read and write: jobs, judgements."""
 
     product = "opensearch"  # not used: no request for these records depends on the product
 

@@ -17,9 +17,9 @@ from es_ttc.serving.http.proxy import end_answer, json_headers, start_answer
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.logs import log, request_id
 from es_ttc.serving.metrics import GONE, Metrics
-from es_ttc.serving.search.request import Api
-from es_ttc.serving.search.response import Outcome
-from es_ttc.serving.search.search import Searches
+from es_ttc.serving.request.request import Api
+from es_ttc.serving.request.response import Outcome
+from es_ttc.serving.search import Searches
 from es_ttc.serving.tracing import RequestSpan
 from es_ttc.serving.writes.stage import WriteEncoding
 
@@ -32,16 +32,7 @@ _UNWATCHED_SECONDS = 0.05  # most responses are complete by then, so no task wat
 
 
 class EngineApp:
-    """The ASGI application for all requests except those to the gateway's own endpoints.
-
-    Args:
-        searches: Answers `_search`, `_msearch` and their templates.
-        writes: Answers all other requests.
-        metrics: Receives every request.
-        memory: Counts the bodies of requests.
-        limit: Maximum number of concurrent requests; further ones are answered with 429.
-        callers: Limits each caller's.
-    """
+    """The ASGI application for all requests except those to the gateway's own endpoints."""
 
     def __init__(
         self,
@@ -132,13 +123,7 @@ class EngineApp:
 
 
 class PathDispatch:
-    """Passes a request to the gateway's own endpoints or to the engine's application, without routing the latter.
-
-    Args:
-        own: The endpoints below `/_ttc/`, and the gateway's start and end.
-        engine: All other requests.
-        memory: Counts the bodies of requests below `/_ttc/`.
-    """
+    """Passes a request to the gateway's own endpoints or to the engine's application, without routing the latter."""
 
     def __init__(self, own: ASGIApp, engine: ASGIApp, memory: BodyMemory) -> None:
         self._own = own
@@ -175,9 +160,6 @@ class InFlightLimit:
 
     Uploads, whose bodies are passed on while they arrive, may use half of the limit, so that slow clients cannot block
     all others.
-
-    Args:
-        limit: Maximum number of concurrent requests.
     """
 
     def __init__(self, limit: int) -> None:

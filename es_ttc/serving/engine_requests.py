@@ -59,12 +59,7 @@ _KINDS: dict[int, type[EngineError]] = {401: NotForCaller, 403: NotForCaller, 40
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer of the engine.
-
-    Attributes:
-        status: The HTTP status.
-        raw: The body, not decoded.
-    """
+    """An answer of the engine."""
 
     status: int
     raw: bytes
@@ -102,14 +97,6 @@ class EngineRequests:
     ) -> Answer:
         """Send one request and return its answer, whatever its status.
 
-        Args:
-            method: The HTTP method.
-            path: The path, percent-encoded.
-            query_string: The query string, encoded.
-            body: The body.
-            content_type: The body's type.
-            accept: The type of the answer; it is not compressed, because that takes more time than it saves.
-
         Raises:
             EngineUnavailable: No answer came in time.
         """
@@ -135,15 +122,6 @@ class EngineRequests:
         accept: bytes = JSON,
     ) -> bytes:
         """Send one request with a JSON body and return its answer, not decoded.
-
-        Args:
-            method: The HTTP method.
-            path: The path, percent-encoded.
-            query_string: The query string, encoded.
-            body: The body, sent as JSON; None for no body.
-            failing: Beginning of the error message.
-            in_own_words: Whether the error contains the engine's reason and answer.
-            accept: The type of the answer.
 
         Raises:
             EngineError: The engine returned an error; see the module.
@@ -225,10 +203,6 @@ class EngineRequests:
 
 def require_complete(answer: Mapping[str, Any], failing: str) -> None:
     """Raise an error if a search's answer covers only a part of the documents: it timed out, or shards failed.
-
-    Args:
-        answer: The engine's decoded answer.
-        failing: Beginning of the error message.
 
     Raises:
         IncompleteAnswer: It does.

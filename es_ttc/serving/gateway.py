@@ -23,10 +23,9 @@ from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.pool import BoundedPool, Offload
 from es_ttc.serving.process import GatewayProcess
 from es_ttc.serving.programs import serve_programs
-from es_ttc.serving.query.shared_model import SharedModel
-from es_ttc.serving.search.engine import EngineSearches
+from es_ttc.serving.request.engine import EngineSearches
+from es_ttc.serving.shared_model import SharedModel
 from es_ttc.serving.warm_up import WarmUp
-from es_ttc.serving.writes.afterwards import LaterEncoding
 from es_ttc.settings import GatewaySettings
 
 _QUEUE_A_THREAD = 32
@@ -34,13 +33,7 @@ _ENCODING_THREADS = 2
 
 
 class Gateway:
-    """What the parts of one gateway share: settings, connections, caches, encoders, threads.
-
-    Args:
-        settings: The gateway's settings.
-        load: Loads an encoder by name with a cache folder; None for the default.
-        process: What this process shares with others.
-    """
+    """What the parts of one gateway share: settings, connections, caches, encoders, threads."""
 
     def __init__(self, settings: GatewaySettings, load: Loader | None, process: GatewayProcess) -> None:
         self.settings = settings
@@ -56,7 +49,6 @@ class Gateway:
         self.scoring = BoundedPool("scoring", threads=threads, queue=threads * _QUEUE_A_THREAD)
         names = (settings.encoder, *settings.encoders)
         self.encoders = Encoders(names, settings.cache_dir, load or _load_encoder, _load_variant, self.encoding)
-        self.later = LaterEncoding(settings, self.encoders, self.encoding)
         self.warm_up = WarmUp(self.encoders, self.upstream)
         self.attached = AttachedFeatureLocator(self.upstream, settings.side_credentials)
         reads = ReadBudget(self.upstream, settings.feature_reads_mb, process.count)
@@ -80,7 +72,6 @@ class Gateway:
     async def close(self) -> None:
         """Close threads, processes and connections."""
         await self.rerankers.close()
-        await self.later.close()
         self.offload.close()
         self.encoding.close()
         self.scoring.close()

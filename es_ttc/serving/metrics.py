@@ -88,14 +88,7 @@ class Metrics:
         self._known: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
 
     def answered(self, kind: str, status: int, seconds: float, *, applied: bool = True) -> None:
-        """Count an answered request.
-
-        Args:
-            kind: Its kind.
-            status: Its HTTP status; :data:`GONE` if the client disconnected.
-            seconds: Its time.
-            applied: Whether all its methods were applied.
-        """
+        """Count an answered request."""
         if status == GONE:
             outcome = "gone"
         elif status >= 400:
@@ -116,30 +109,17 @@ class Metrics:
             self.skipped_documents.labels(str(reason)).inc()
 
     def written(self, encoded: int, pending: Mapping[Any, int]) -> None:
-        """Count documents that were written to indices that encode them on the way.
-
-        Args:
-            encoded: Number of those with features.
-            pending: Number of the others, by reason.
-        """
+        """Count documents that were written to indices that encode them on the way."""
         for outcome, documents in (("encoded", encoded), *pending.items()):
             if documents:
                 self.written_documents.labels(str(outcome)).inc(documents)
 
     def watch_requests(self, in_flight: Callable[[], int]) -> None:
-        """Add a metric of requests.
-
-        Args:
-            in_flight: Returns the number of requests that are being answered.
-        """
+        """Add a metric of requests."""
         self._gauge("es_ttc_in_flight_requests", "Requests being answered.", in_flight)
 
     def watch_model(self, closed: Callable[[], bool]) -> None:
-        """Add a metric of the language model.
-
-        Args:
-            closed: Returns whether its circuit breaker is open.
-        """
+        """Add a metric of the language model."""
         what = "Processes that do not contact the language model, because it has failed several times in a row."
         self._gauge("es_ttc_model_breaker_open", what, closed)
 
@@ -207,14 +187,7 @@ class Metrics:
         *,
         together: Literal["livesum", "livemax"] = "livesum",
     ) -> None:
-        """Add a gauge.
-
-        Args:
-            name: Its name.
-            what: Its description.
-            value: Returns its present value.
-            together: The value of several processes: the sum of theirs, or the greatest one.
-        """
+        """Add a gauge."""
         gauge = Gauge(name, what, registry=self.registry, multiprocess_mode=together)
         self._watched.append(lambda: gauge.set(value()))
 

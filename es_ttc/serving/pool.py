@@ -50,13 +50,7 @@ class _Waiting:
 
 
 class BoundedPool:
-    """Threads with a bounded queue for each kind of work. One event loop uses it at a time.
-
-    Args:
-        name: The pool's name in messages and thread names.
-        threads: Number of threads.
-        queue: Maximum number of waiting calls of each kind.
-    """
+    """Threads with a bounded queue for each kind of work. One event loop uses it at a time."""
 
     def __init__(self, name: str, *, threads: int, queue: int) -> None:
         self._name = name
@@ -162,14 +156,7 @@ class Offload:
         self._executor = ThreadPoolExecutor(_OFFLOAD_THREADS, thread_name_prefix="es-ttc-requests")
 
     async def run(self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function.
-
-        Args:
-            size: Size of its input in bytes.
-            function: The function.
-            args: Its arguments.
-            kwargs: Its keyword arguments.
-        """
+        """Call a function."""
         if size <= _INLINE_BYTES:
             return function(*args, **kwargs)
         return await asyncio.wrap_future(self._executor.submit(function, *args, **kwargs))
@@ -180,13 +167,7 @@ class Offload:
 
 
 def slices(sizes: Sequence[float], *, most: int, weight: float) -> Iterator[slice]:
-    """Yield slices of a sequence, each as long as the limits allow, so that other work can run between them.
-
-    Args:
-        sizes: The weight of each element.
-        most: Maximum number of elements of a slice.
-        weight: Maximum weight of a slice with several elements.
-    """
+    """Yield slices of a sequence, each as long as the limits allow, so that other work can run between them."""
     start, total = 0, 0.0
     for place, size in enumerate(sizes):
         if place > start and (place - start >= most or total + size > weight):

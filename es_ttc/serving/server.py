@@ -59,13 +59,7 @@ def address_of(listening: socket.socket, *, tls: bool = False) -> str:
 
 
 def serve(settings: GatewaySettings, listening: socket.socket, further: FurtherRoutes | None = None) -> None:
-    """Answer requests until SIGINT or SIGTERM, then wait for running requests for up to 30 s.
-
-    Args:
-        settings: The gateway's settings.
-        listening: The socket.
-        further: Makes further routes; see :func:`~es_ttc.serving.app.create_app`.
-    """
+    """Answer requests until SIGINT or SIGTERM, then wait for running requests for up to 30 s."""
     server_of(create_app(settings, further=further), settings).run(sockets=[listening])
 
 
@@ -74,11 +68,6 @@ def running_gateway(
     settings: GatewaySettings, *, load: Loader | None = None, further: FurtherRoutes | None = None
 ) -> Iterator[str]:
     """Run a gateway in a thread and yield its URL; its encoder is loaded, if that is possible.
-
-    Args:
-        settings: The gateway's settings; with port 0 it uses any free port.
-        load: Loads encoders; see :func:`~es_ttc.serving.app.create_app`.
-        further: Makes further routes; see there.
 
     Raises:
         ConfigurationError: It cannot start.
@@ -136,11 +125,6 @@ class _Server(uvicorn.Server):
 
 def server_of(app: ASGIApp, settings: GatewaySettings, started: Callable[[], None] = lambda: None) -> _Server:
     """Return a server with the limits from the settings; it is not started.
-
-    Args:
-        app: The application.
-        settings: The gateway's settings.
-        started: Is called when the server accepts requests.
 
     Raises:
         ConfigurationError: The certificate cannot be used.

@@ -25,14 +25,7 @@ _MAX_PAUSE_SECONDS = 30.0
 
 @dataclass(slots=True)
 class Worker:
-    """A started process.
-
-    Attributes:
-        process: The process.
-        said: Where it says that it accepts connections.
-        since: When it was started, by the monotonic clock.
-        accepts: Whether it accepts connections.
-    """
+    """A started process."""
 
     process: SpawnProcess
     said: Connection
@@ -69,12 +62,7 @@ class Starter(Protocol):
 
 
 class Supervisor:
-    """Keeps processes running.
-
-    Args:
-        starter: Starts them.
-        count: Their number.
-    """
+    """Keeps processes running."""
 
     def __init__(self, starter: Starter, count: int) -> None:
         self._starter = starter

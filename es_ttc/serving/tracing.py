@@ -13,13 +13,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from es_ttc.errors import ConfigurationError
-from es_ttc.serving.http.caller import RawHeaders
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, SpanKind
 
+_Headers = list[tuple[bytes, bytes]]
 _SERVICE = "es-ttc-gateway"
 _CONTEXT_HEADERS = frozenset({b"traceparent", b"tracestate"})
 _OFF: AbstractContextManager[None] = nullcontext()
@@ -68,26 +68,15 @@ def span(name: str) -> AbstractContextManager[object]:
     return _OFF if _provider is None else _started(_provider, name)
 
 
-def engine_call(method: str, raw_path: bytes, headers: RawHeaders) -> AbstractContextManager[RawHeaders]:
-    """Return the span of one call to the engine, which gives the headers to send: the engine's parent is this span.
-
-    Args:
-        method: The HTTP method.
-        raw_path: The path.
-        headers: The caller's or the gateway's headers.
-    """
+def engine_call(method: str, raw_path: bytes, headers: _Headers) -> AbstractContextManager[_Headers]:
+    """Return the span of one call to the engine, which gives the headers to send: the engine's parent is this span."""
     return nullcontext(headers) if _provider is None else _engine_call(_provider, method, raw_path, headers)
 
 
 class RequestSpan:
-    """The span of a caller's request, below the caller's own.
+    """The span of a caller's request, below the caller's own."""
 
-    Args:
-        method: The HTTP method.
-        headers: The caller's headers.
-    """
-
-    def __init__(self, method: str, headers: RawHeaders) -> None:
+    def __init__(self, method: str, headers: _Headers) -> None:
         self._method = method
         self._headers = headers
         self._managed: AbstractContextManager[Span] | None = None
@@ -126,7 +115,7 @@ class RequestSpan:
 
 
 @contextmanager
-def _engine_call(provider: "TracerProvider", method: str, raw_path: bytes, headers: RawHeaders) -> Iterator[RawHeaders]:
+def _engine_call(provider: "TracerProvider", method: str, raw_path: bytes, headers: _Headers) -> Iterator[_Headers]:
     from opentelemetry.propagate import inject
     from opentelemetry.trace import SpanKind
 

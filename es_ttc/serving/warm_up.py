@@ -27,12 +27,7 @@ _MOST = 4
 
 
 class WarmUp:
-    """Loads the methods' code, the first encoder, and the encoders of the engine's indices.
-
-    Args:
-        encoders: The encoders that may be loaded.
-        upstream: The engine.
-    """
+    """Loads the methods' code, the first encoder, and the encoders of the engine's indices."""
 
     def __init__(self, encoders: Encoders, upstream: Upstream) -> None:
         self._encoders = encoders
@@ -99,11 +94,7 @@ class WarmUp:
             log.warning("encoder does not work", identity=encoder.identity.key, problem=str(error))
 
     async def _written_with(self) -> Mapping[str, str]:
-        """Return the keys of the encoders in the mappings, each with an index that names it.
-
-        Raises:
-            EngineUnavailable: The engine does not answer.
-        """
+        """Return the keys of the encoders in the mappings, each with an index that names it."""
         await self._upstream.version(self._upstream.service_headers())
         engine = EngineRequests(self._upstream).as_gateway()
         try:

@@ -83,12 +83,7 @@ class _State(IntEnum):
 
 
 class WorkerProcess:
-    """One of several processes.
-
-    Args:
-        log: The memory that they share; this process joins it.
-        count: Their number.
-    """
+    """One of several processes."""
 
     def __init__(self, log: SharedLog, count: int) -> None:
         self.count = count
@@ -122,15 +117,7 @@ def memory_to_share(settings: GatewaySettings, count: int) -> SharedLog:
 
 
 class _Starter:
-    """Starts processes.
-
-    Args:
-        settings: The settings.
-        memory: The memory that they share.
-        listening: The socket.
-        read_again: Returns the settings as they are now.
-        further: Makes further routes.
-    """
+    """Starts processes."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.adaptive.filters import (
+from es_ttc.serving.rescore.demands import (
     UndecidedDemands,
     changes_scores,
     query_of_url,

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from es_ttc.errors import ConfigurationError, TooManyRequests
 from es_ttc.playground.routes import playground_routes
-from es_ttc.serving.admin.bearer import AdminToken
+from es_ttc.serving.http.bearer import AdminToken
 from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.tls import server_certificate

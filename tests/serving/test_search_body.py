@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.errors import InvalidRequest, MissingText
+from es_ttc.serving.request.request import parse_params
 from es_ttc.serving.rescore.plan import SearchPlan, plan_search
-from es_ttc.serving.search.request import parse_params
 
 NATIVE = {"window_size": 50, "query": {"rescore_query": {"match": {"text": "b"}}}}
 GUARD: dict[str, Any] = {"match_none": {}}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.serving.search.section import ScoreMode, milliseconds, parse_section
+from es_ttc.serving.request.section import ScoreMode, milliseconds, parse_section
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

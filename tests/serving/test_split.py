@@ -8,9 +8,9 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import document_hash, document_json
 from es_ttc.index.ingest.encode import action_lines, encode_documents
 from es_ttc.serving.features.keys import content_numbers, marks_of, with_contents
+from es_ttc.serving.request.request import parse_params
 from es_ttc.serving.rescore.plan import plan_search
 from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, page_hits
-from es_ttc.serving.search.request import parse_params
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search

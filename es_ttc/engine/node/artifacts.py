@@ -33,11 +33,6 @@ def fetch(pins: Sequence[Pinned], cache: Path, on_progress: ProgressCallback = i
 
     Two processes that download at once take turns; the second finds all files.
 
-    Args:
-        pins: The artifacts.
-        cache: Folder of the cache; created if it does not exist.
-        on_progress: Receives the number of bytes, from several threads but never at the same time.
-
     Raises:
         NodeError: A file is unavailable, or is not the pinned one.
         ConfigurationError: jgo is not installed.
@@ -53,11 +48,6 @@ def fetch(pins: Sequence[Pinned], cache: Path, on_progress: ProgressCallback = i
 
 def download(artifact: Artifact, folder: Path, on_bytes: Callable[[int], None] | None = None) -> Path:
     """Download one artifact below an empty folder and return its path, without verification.
-
-    Args:
-        artifact: The artifact.
-        folder: The folder, in the layout of a Maven repository.
-        on_bytes: Receives the size of each downloaded piece.
 
     Raises:
         ConfigurationError: jgo is not installed.

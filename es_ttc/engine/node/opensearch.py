@@ -33,12 +33,7 @@ _OLDEST_WITH_ARCHIVES = 19
 
 
 class OpenSearchDistribution:
-    """OpenSearch with k-NN, downloaded and built at the first use.
-
-    Args:
-        plugin: The es-ttc plugin, if the node is to have it.
-        version: One of `es_ttc.engine.node.parts.VERSIONS`.
-    """
+    """OpenSearch with k-NN, downloaded and built at the first use."""
 
     product = "opensearch"
 

@@ -40,13 +40,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """An artifact with a pinned checksum.
-
-    Attributes:
-        artifact: The artifact.
-        sha256: Checksum of the file, hexadecimal.
-        size: The file's size in bytes.
-    """
+    """An artifact with a pinned checksum."""
 
     artifact: Artifact
     sha256: str

@@ -23,14 +23,7 @@ _BUILD = "build it in a checkout with `mvn -f plugin package`, or name its zip"
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """The plugin in one node.
-
-    Attributes:
-        archive: Its zip file, for the product's own plugin tool.
-        sidecar: Address of the gateway that scores.
-        token: The token for the gateway, its `sidecar_token`.
-        more: Further settings below `ttc.sidecar.`.
-    """
+    """The plugin in one node."""
 
     archive: Path
     sidecar: str
@@ -40,13 +33,6 @@ class Plugin:
     @classmethod
     def of(cls, archive: Path | None, product: str, sidecar: str, token: SecretStr | None, **more: str) -> Self:
         """Return the plugin.
-
-        Args:
-            archive: Its zip file; None for the one built in this checkout.
-            product: ``opensearch`` or ``elasticsearch``.
-            sidecar: Address of the gateway.
-            token: The gateway's `sidecar_token`.
-            **more: Further settings below `ttc.sidecar.`.
 
         Raises:
             ConfigurationError: There is no such zip file, or no token.

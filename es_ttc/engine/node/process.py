@@ -39,14 +39,7 @@ LOG_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node that answers. As a context manager it is stopped at the end, unless it was running before.
-
-    Attributes:
-        state: Its stored state.
-        folder: Its folder.
-        port: Its HTTP port.
-        reused: Whether it was running already.
-    """
+    """A node that answers. As a context manager it is stopped at the end, unless it was running before."""
 
     state: State
     folder: NodeFolder
@@ -74,11 +67,6 @@ class Node:
 
 def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: Distribution | None = None) -> Node:
     """Return a node that answers; start it unless one of this name is running.
-
-    Args:
-        spec: The spec of the node.
-        on_progress: Receives the number of downloaded bytes, then of seconds waited.
-        distribution: The product; default: OpenSearch.
 
     Raises:
         InvalidRequest: A value of the spec is invalid, or a node of this name runs with other values.
@@ -119,11 +107,6 @@ def node_folder(name: str, cache_dir: Path) -> NodeFolder:
 
 def stop(name: str, cache_dir: Path, *, drop_data: bool = False) -> bool:
     """Stop a node; for the first one of a cluster, which has the cluster's name, stop all nodes.
-
-    Args:
-        name: Which one.
-        cache_dir: Folder of downloads and nodes.
-        drop_data: Whether its data and its folder are removed.
 
     Returns:
         Whether it ran.
@@ -168,11 +151,7 @@ def _reuse(
 
 
 def _require_same_cluster(before: State, spec: NodeSpec) -> None:
-    """Raise an error for data of another cluster: its nodes would wait for absent ones.
-
-    Raises:
-        InvalidRequest: They belong to another cluster.
-    """
+    """Raise an error for data of another cluster: its nodes would wait for absent ones."""
     members = spec.cluster.members if spec.cluster else ()
     if before.members != members:
         raise InvalidRequest(

@@ -35,10 +35,6 @@ def repair(home: Path, build: Callable[[Path], None]) -> list[str]:
 
     A running node keeps the files that it has open.
 
-    Args:
-        home: The product's files.
-        build: Writes all files to an empty folder.
-
     Returns:
         The replaced files.
 

@@ -13,21 +13,7 @@ from es_ttc.engine.node.state import HOST, State, open_folder, read_port
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The present state of a node.
-
-    Attributes:
-        name: The node's name.
-        status: Whether it answers, is starting, or is stopped.
-        url: Its address; None unless it is running.
-        product: ``opensearch`` or ``elasticsearch``.
-        version: The product's version.
-        pid: The engine's process; None when stopped.
-        memory_bytes: Resident memory of that process and its children; None when stopped.
-        heap: Java heap that it was started with.
-        data: Folder of its data.
-        log: Its log.
-        cluster: The name of its cluster; None for a single node.
-    """
+    """The present state of a node."""
 
     name: str
     status: Literal["running", "starting", "stopped"]
@@ -44,13 +30,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """The present state of a cluster.
-
-    Attributes:
-        name: Its name, which is the first node's.
-        nodes: The names of its nodes.
-        urls: The addresses of those that are running.
-    """
+    """The present state of a cluster."""
 
     name: str
     nodes: tuple[str, ...]

@@ -15,14 +15,7 @@ _COLLECTION = ("-XX:G1ReservePercent=25", "-XX:InitiatingHeapOccupancyPercent=30
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """The cluster of a node.
-
-    Attributes:
-        name: Its name, which is the first node's.
-        members: The names of all its nodes.
-        seeds: Their transport addresses.
-        transport: This node's transport port.
-    """
+    """The cluster of a node."""
 
     name: str
     members: tuple[str, ...]

@@ -17,22 +17,7 @@ LOG_TAIL_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The stored state.
-
-    Attributes:
-        name: The node's name.
-        product: ``opensearch`` or ``elasticsearch``.
-        version: The product's version.
-        data: Folder of the data.
-        heap: Java heap.
-        keep_data: Whether the data are kept when it is stopped.
-        owner: The process with which it ends, or None.
-        supervisor: Its supervisor, after the start.
-        node: The engine's process, after the start.
-        plugin: Digest of the es-ttc plugin, or None.
-        members: The names of all nodes of its cluster; none for a single node.
-        transport: Its transport port, if it is part of a cluster.
-    """
+    """The stored state."""
 
     name: str
     product: str

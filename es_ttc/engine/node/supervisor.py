@@ -50,18 +50,7 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The configuration of a supervisor.
-
-    Attributes:
-        arguments: The node's command line.
-        environment: Its environment.
-        folder: Its working folder.
-        user: The user to run it as, or None for the current one.
-        log: File of its output.
-        state: File in which the processes are stored.
-        owner: Process with which the node ends; None if it does not end with one.
-        remove: Files and folders to remove after the node has stopped.
-    """
+    """The configuration of a supervisor."""
 
     arguments: list[str]
     environment: dict[str, str]

@@ -53,13 +53,7 @@ _SWEEP_SHARE = 4.0
 
 
 def make_app(settings: Settings, broker: str, redis: str) -> Celery:
-    """Return the application.
-
-    Args:
-        settings: The engine, the model's endpoint, the limits.
-        broker: Address of Redis for Celery.
-        redis: Address of Redis for its client.
-    """
+    """Return the application."""
     app = Celery("es-ttc", broker=broker, set_as_current=False)
     longest = settings.jobs_turn_seconds + 2 * settings.llm_timeout * settings.llm_attempts + _SPARE_SECONDS
     longest += _LOADING_SECONDS if settings.llm_offline is not None else 0.0
@@ -89,15 +83,7 @@ def make_app(settings: Settings, broker: str, redis: str) -> Celery:
 
 
 def configure(app: Celery, settings: Settings, queue: str, sweep: str, *, longest: float) -> None:
-    """Configure an application with one queue and one scheduled task.
-
-    Args:
-        app: The application.
-        settings: The interval of the sweep.
-        queue: Name of its queue.
-        sweep: The scheduled task.
-        longest: Maximum duration of a task, in seconds; afterwards its message is delivered again.
-    """
+    """Configure an application with one queue and one scheduled task."""
     app.conf.update(
         task_default_queue=queue,
         task_serializer="json",
@@ -133,27 +119,14 @@ def priority_of(priority: int) -> int:
 
 
 def run_worker(settings: Settings, broker: str, redis: str, *, processes: int) -> int:
-    """Process jobs until stopped; return the exit status.
-
-    Args:
-        settings: The engine, the model's endpoint, the limits.
-        broker: Address of Redis for Celery.
-        redis: Address of Redis for its client.
-        processes: Number of concurrent turns.
-    """
+    """Process jobs until stopped; return the exit status."""
     asyncio.run(prepare(settings))
     app = make_app(settings, broker, redis)
     return run_until_stopped(app, settings, concurrency=processes, pool="prefork", optimization="fair")
 
 
 def run_until_stopped(app: Celery, settings: Settings, **options: Any) -> int:
-    """Run a worker of an application with its schedule until it is stopped; return the exit status.
-
-    Args:
-        app: The application.
-        settings: The interval of the schedule.
-        options: Options of Celery's worker.
-    """
+    """Run a worker of an application with its schedule until it is stopped; return the exit status."""
     # In memory: the default scheduler stores a shelf, which is a pickle, in the working folder.
     beat = EmbeddedService(
         app, max_interval=settings.jobs_sweep_seconds, scheduler_cls="celery.beat:Scheduler", thread=True

@@ -30,14 +30,7 @@ _MAX_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class DocumentText:
-    """The text of a document for the model.
-
-    Attributes:
-        key: Its id and routing.
-        text: Its text fields, joined.
-        fields: The texts of the fields.
-        hash: Content hash; empty if the document has no readable text.
-    """
+    """The text of a document for the model."""
 
     key: Key
     text: str
@@ -47,12 +40,7 @@ class DocumentText:
 
 @dataclass(frozen=True, slots=True)
 class Enrichment:
-    """The enrichment of one document.
-
-    Attributes:
-        text: The text that the model read.
-        phrases: The phrases to write.
-    """
+    """The enrichment of one document."""
 
     text: DocumentText
     phrases: tuple[str, ...]
@@ -65,12 +53,7 @@ class _Action:
 
 
 class Documents:
-    """The documents of one index, for jobs.
-
-    Args:
-        engine: The engine.
-        target: The index.
-    """
+    """The documents of one index, for jobs."""
 
     def __init__(self, engine: Engine, target: EnrichmentTarget) -> None:
         self._engine = engine

@@ -42,14 +42,7 @@ _RESTART_SECONDS = 2.0
 
 
 def make_encoding_app(settings: Settings, broker: str, redis: str, ending: threading.Event) -> Celery:
-    """Return the application.
-
-    Args:
-        settings: The engine, the encoders.
-        broker: Address of Redis for Celery.
-        redis: Address of Redis for its client.
-        ending: Set when the worker ends.
-    """
+    """Return the application."""
     app = Celery("es-ttc-encode", broker=broker, set_as_current=False)
     configure(app, settings, f"es-ttc-{settings.jobs_index}-encode", SWEEP, longest=_LONGEST_TURN_SECONDS)
     encoders = LoadedEncoders(settings)
@@ -77,13 +70,7 @@ def make_encoding_app(settings: Settings, broker: str, redis: str, ending: threa
 
 
 def run_encoding_worker(settings: Settings, broker: str, redis: str) -> int:
-    """Encode what is written to followed indices until stopped; return the exit status.
-
-    Args:
-        settings: The engine, the encoders.
-        broker: Address of Redis for Celery.
-        redis: Address of Redis for its client.
-    """
+    """Encode what is written to followed indices until stopped; return the exit status."""
     asyncio.run(prepare(settings))
     ending = threading.Event()
 
@@ -99,13 +86,7 @@ def run_encoding_worker(settings: Settings, broker: str, redis: str) -> int:
 
 
 class EncodingProcess:
-    """`es-ttc worker --only encode` in a process of its own during the block; if it dies, it is started again.
-
-    Args:
-        settings: The engine.
-        redis: Address of Redis, for ``ES_TTC_REDIS``.
-        verbose: Whether it logs every turn.
-    """
+    """`es-ttc worker --only encode` in a process of its own during the block; if it dies, it is started again."""
 
     def __init__(self, settings: Settings, redis: str, *, verbose: bool) -> None:
         command = [sys.executable, "-m", "es_ttc", "worker", "--only", "encode", *(("--verbose",) if verbose else ())]

@@ -10,18 +10,7 @@ _PREFIX = "encode-"
 
 
 class EncodingJob(BaseModel):
-    """A continuous job that encodes the documents that any client writes to one concrete index.
-
-    Attributes:
-        id: Its id, which follows from the index.
-        index: The index.
-        name: The alias or data stream by which the index was named: the next index behind it is followed too. Empty
-            for an index that was named itself.
-        status: Its state; it is never completed.
-        reason: Why it paused automatically; else empty.
-        created: When it was made.
-        ended: When it was cancelled.
-    """
+    """A continuous job that encodes the documents that any client writes to one concrete index."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -35,17 +24,7 @@ class EncodingJob(BaseModel):
 
 
 class EncodingRecord(BaseModel):
-    """How far a job that encodes has come, as its worker stores it every few seconds.
-
-    Attributes:
-        source: UUID of the index.
-        holder: The index with the features.
-        shards: For each shard the `_seq_no` up to which all documents are encoded.
-        written: Documents encoded since the job was made.
-        failed: Documents that cannot be encoded.
-        removed: Deleted documents whose features were removed from a side index.
-        encoder_seconds: Time that the encoder was busy.
-    """
+    """How far a job that encodes has come, as its worker stores it every few seconds."""
 
     source: str = ""
     holder: str = ""

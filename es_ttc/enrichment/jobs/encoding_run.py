@@ -59,12 +59,7 @@ class _IndexReplaced(Exception):
 
 
 class LoadedEncoders:
-    """The encoders of a worker, loaded when they are first needed and shared by its turns.
-
-    Args:
-        settings: The names of the encoders.
-        load: Loads one for an index by its name.
-    """
+    """The encoders of a worker, loaded when they are first needed and shared by its turns."""
 
     def __init__(self, settings: Settings, load: Callable[[EncoderIdentity, str], Encoder] | None = None) -> None:
         self._settings = settings
@@ -100,13 +95,6 @@ async def take_encoding_turn(
     engine: Engine, settings: Settings, encoders: LoadedEncoders, job_id: str, ending: Callable[[], bool]
 ) -> TurnEnd:
     """Encode what is written to the index of one job for a while.
-
-    Args:
-        engine: The engine.
-        settings: The worker's settings.
-        encoders: The worker's encoders.
-        job_id: The job.
-        ending: Returns whether the worker ends; the turn then ends soon.
 
     Raises:
         EngineError: The engine returned an error or stayed unreachable.
@@ -286,11 +274,7 @@ class _EncodingRun:
         await fill(self.store.engine, held.source, target, encoder, report=count)
 
     async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work until it is done, or until the job is stopped.
-
-        Raises:
-            JobStopped: The job was paused or cancelled, or the worker ends.
-        """
+        """Run work until it is done, or until the job is stopped."""
         task = asyncio.create_task(work)
         try:
             while not task.done():

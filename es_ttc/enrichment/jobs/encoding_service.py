@@ -20,12 +20,7 @@ from es_ttc.index.mappings.spec import STATE
 
 @dataclass(frozen=True, slots=True)
 class EncodingStatus:
-    """A job that encodes, with its progress.
-
-    Attributes:
-        job: Its record.
-        progress: Its counts.
-    """
+    """A job that encodes, with its progress."""
 
     job: EncodingJob
     progress: EncodingProgress
@@ -54,14 +49,7 @@ class EncodingStatus:
 
 
 async def start_encoding(engine: Engine, jobs_index: str, index: str, name: str = "") -> EncodingStatus:
-    """Make the job that encodes an index; one that is paused or cancelled runs again.
-
-    Args:
-        engine: The engine.
-        jobs_index: The index of the job records.
-        index: The index.
-        name: The alias or data stream whose next indices are followed too; empty for none.
-    """
+    """Make the job that encodes an index; one that is paused or cancelled runs again."""
     store = JobStore(engine, jobs_index)
     await store.prepare()
     job = EncodingJob(id=encoding_job_id(index), index=index, name=name)
@@ -149,10 +137,6 @@ async def start_next(store: JobStore, jobs: Sequence[EncodingJob]) -> list[Encod
     """Make jobs for the indices that were added behind an alias or a data stream, and end those of deleted ones.
 
     The first turn of a new job prepares its index, and makes the job that enriches it.
-
-    Args:
-        store: The records.
-        jobs: The running jobs.
 
     Returns:
         The running jobs.

@@ -17,12 +17,6 @@ async def enrich_like(engine: Engine, jobs_index: str, before: str, index: str) 
 
     It has the plan and the options of that job, and its budget anew. One that is paused is paused here too.
 
-    Args:
-        engine: The engine.
-        jobs_index: The index of the job records.
-        before: The index before it.
-        index: The new index, whose documents have features.
-
     Returns:
         Whether the index is enriched: not if the index before it is not, or no more.
     """

@@ -69,13 +69,7 @@ class EnrichmentOptions:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """An index whose writes are followed, with its jobs.
-
-    Attributes:
-        index: The index.
-        encoding: The job that encodes.
-        enrichment: The job that enriches; None without.
-    """
+    """An index whose writes are followed, with its jobs."""
 
     index: FollowedIndex
     encoding: EncodingStatus
@@ -104,14 +98,6 @@ async def follow(
     plugin_timeout: str | None = None,
 ) -> list[Followed]:
     """Prepare every index behind a name so that what any client writes is encoded, and enriched if requested.
-
-    Args:
-        engine: The engine.
-        settings: The index of jobs, and the model's endpoint.
-        name: An index, an alias or a data stream.
-        encode: When documents are encoded.
-        enrichment: How they are enriched; None for not at all.
-        plugin_timeout: Time limit of the plugin's processor for the gateway; None to use the engine's own processors.
 
     Raises:
         InvalidRequest: One of them has no features, or the plugin's processor, or enrichment is requested for features

@@ -20,12 +20,6 @@ class HeldLease:
     """A lease that was acquired. Use as an async context manager around the work.
 
     If the lease is lost, the work is cancelled, and :class:`LeaseLost` is raised.
-
-    Args:
-        store: The records of jobs.
-        job: The job.
-        lease: Its lease.
-        seconds: Time for which the lease is renewed.
     """
 
     def __init__(self, store: JobStore, job: str, lease: Lease, seconds: float) -> None:
@@ -46,11 +40,7 @@ class HeldLease:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """Release it.
-
-        Raises:
-            LeaseLost: It was lost.
-        """
+        """Release it."""
         ended = self._beating is not None and self._beating.done()
         lost = isinstance(error, VersionConflict) or (isinstance(error, asyncio.CancelledError) and ended)
         self._over.set()  # wait for a running renewal: its version is needed to release the lease

@@ -68,16 +68,7 @@ class _Proposed:
 
 @dataclass(slots=True)
 class _NoProposal:
-    """A document without a proposal.
-
-    Attributes:
-        text: The document's text.
-        kind: Kind of failure.
-        reason: One sentence.
-        usage: Tokens of the failed attempt.
-        temporary: Whether the endpoint may be the cause, and not the document.
-        final: Whether a further attempt would fail too.
-    """
+    """A document without a proposal."""
 
     text: DocumentText
     kind: str
@@ -375,11 +366,7 @@ class _PartitionRun:
             raise JobNotRunning
 
     async def _spend(self) -> None:
-        """Pause the job when its budget is spent; running calls of other workers still add to it.
-
-        Raises:
-            JobNotRunning: The budget is spent.
-        """
+        """Pause the job when its budget is spent; running calls of other workers still add to it."""
         budget = self.job.budget
         if budget.tokens is None and budget.cost is None:
             return

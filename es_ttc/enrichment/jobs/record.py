@@ -92,22 +92,7 @@ class JobSpec(BaseModel):
 
 
 class Job(JobSpec):
-    """An enrichment of the documents of one concrete index.
-
-    Attributes:
-        id: Its id.
-        plan: The plan.
-        status: Its state.
-        reason: Why it paused automatically; else empty.
-        created: When it was submitted.
-        started: When the first turn began.
-        ended: When it ended.
-        retried: When failed documents were last retried.
-        total: Number of documents to enrich when it was submitted.
-        filtered: Number of documents of the index when proposals were last filtered for a refresh; 0 before the first
-            time that nothing is pending.
-        final: Its counts at the end.
-    """
+    """An enrichment of the documents of one concrete index."""
 
     id: str
     plan: Plan
@@ -127,25 +112,7 @@ class Job(JobSpec):
 
 
 class JobProgress(BaseModel):
-    """Progress of a job, counted in the engine on request.
-
-    Attributes:
-        total: Documents of the job.
-        done: Documents enriched by it.
-        failed: Documents that failed finally.
-        skipped: Documents without text.
-        deferred: Documents that failed and will be retried.
-        pending: Still to be enriched.
-        reused: Documents among those done that used a stored proposal.
-        read: Tokens of requests.
-        written: Tokens of answers.
-        cost: Their cost.
-        rate: Documents per second, over the last minute.
-        remaining: Estimated seconds until the end; None if there is no rate.
-        phrases: Phrases written.
-        errors: Documents by kind of failure, with sample reasons.
-        trouble: Why a worker waits; empty if none does.
-    """
+    """Progress of a job, counted in the engine on request."""
 
     total: int
     done: int

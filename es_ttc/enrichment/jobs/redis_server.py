@@ -68,10 +68,6 @@ def addresses(url: str) -> tuple[str, str]:
 def await_redis(url: str, seconds: float) -> None:
     """Wait until a Redis answers.
 
-    Args:
-        url: Its address for its client.
-        seconds: How long it may take.
-
     Raises:
         ConfigurationError: It did not answer in time, or refuses the credentials.
     """
@@ -116,11 +112,7 @@ class EmbeddedRedis:
         return f"unix://{self._socket}"
 
     def __enter__(self) -> "EmbeddedRedis":
-        """Start it.
-
-        Raises:
-            ConfigurationError: It does not start.
-        """
+        """Start it."""
         self._start()
         self._watch.start()
         return self

@@ -38,13 +38,7 @@ class JobRequest(JobSpec, Parameters):
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job with its progress.
-
-    Attributes:
-        job: Its record.
-        progress: Its counts.
-        waits_for: The job on the same index that is processed first; None if there is none.
-    """
+    """A job with its progress."""
 
     job: Job
     progress: JobProgress
@@ -75,15 +69,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class SampledDocument:
-    """One document of a dry run.
-
-    Attributes:
-        text: The text that the model read.
-        proposals: The model's proposals.
-        filtered: The phrases kept and dropped.
-        usage: Tokens.
-        problem: Why there is nothing; else empty.
-    """
+    """One document of a dry run."""
 
     text: DocumentText
     proposals: tuple[str, ...]
@@ -94,16 +80,7 @@ class SampledDocument:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """A sample, and an estimate of the whole job.
-
-    Attributes:
-        documents: The sample.
-        pending: Number of documents of the whole job.
-        read: Estimated tokens of requests for the whole job.
-        written: Estimated tokens of answers for the whole job.
-        cost: Estimated cost.
-        seconds: Estimated time with one request at a time; 0 if all answers were known from an earlier dry run.
-    """
+    """A sample, and an estimate of the whole job."""
 
     documents: Sequence[SampledDocument]
     pending: int
@@ -113,11 +90,7 @@ class DryRun:
     seconds: float
 
     def reached(self, share: float) -> float | None:
-        """Return the similarity to their documents that a share of the phrases reaches; None if none was compared.
-
-        Args:
-            share: Between 0 and 1; the share of phrases to keep.
-        """
+        """Return the similarity to their documents that a share of the phrases reaches; None if none was compared."""
         found = sorted((one for each in self.documents for one in each.filtered.similarities), reverse=True)
         return found[min(len(found) - 1, int(share * len(found)))] if found else None
 
@@ -273,13 +246,6 @@ async def submit_continuous(
 
     A job of this name that has not ended stays as it is, but for the named options; one that waits for a model begins
     if there is one now.
-
-    Args:
-        engine: The engine.
-        settings: The model's endpoint.
-        request: The job.
-        name: Its id.
-        named: The options that replace those of a job that has not ended: ``prompt``, ``budget``, ``refresh``.
 
     Raises:
         InvalidRequest: A value is invalid.

@@ -82,22 +82,7 @@ class VersionConflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DocumentResult:
-    """The outcome of one document.
-
-    Attributes:
-        document: Its id.
-        routing: Its routing.
-        outcome: Its outcome.
-        kind: Kind of failure, or why it was skipped; empty if it is done.
-        reason: One sentence.
-        read: Tokens of requests about it, over all attempts.
-        written: Tokens of answers.
-        attempts: Number of failed attempts.
-        reused: Whether a stored proposal was used.
-        phrases: Phrases written.
-        dropped: Dropped proposals, by reason.
-        due: When it is retried, if it is deferred.
-    """
+    """The outcome of one document."""
 
     document: str
     routing: str | None
@@ -115,14 +100,7 @@ class DocumentResult:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to work on one partition of a job.
-
-    Attributes:
-        id: Id of its record.
-        owner: Its owner.
-        seq_no: `_seq_no` of the record.
-        term: `_primary_term` of the record.
-    """
+    """The right to work on one partition of a job."""
 
     id: str
     owner: str
@@ -132,15 +110,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class StoredProposal:
-    """A model's proposals for a text.
-
-    Attributes:
-        phrases: As the model wrote them.
-        read: Tokens of the request.
-        written: Tokens of the answer.
-        job: The job that paid.
-        document: The document for which it paid; others with the same text use them without cost.
-    """
+    """A model's proposals for a text."""
 
     phrases: tuple[str, ...]
     read: int
@@ -160,12 +130,7 @@ class _Action:
 
 
 class JobStore:
-    """Reads and writes records of jobs.
-
-    Args:
-        engine: The engine.
-        index: Name of the index of jobs, and prefix of the other two.
-    """
+    """Reads and writes records of jobs."""
 
     def __init__(self, engine: Engine, index: str) -> None:
         self.engine = engine
@@ -219,11 +184,7 @@ class JobStore:
         return any(str(mapping.get("dynamic")).lower() != "false" for mapping in mappings)
 
     async def _delete_empty(self, name: str) -> None:
-        """Delete an index with another mapping, if no job, outcome or proposal is lost with it.
-
-        Raises:
-            InvalidRequest: Something would be lost.
-        """
+        """Delete an index with another mapping, if no job, outcome or proposal is lost with it."""
         await self.engine.refresh(name)
         held = {"exists": {"field": "job"}}  # leases and checkpoints hold none, and are made again
         if await self.engine.count(name, held):
@@ -231,11 +192,7 @@ class JobStore:
         await self.engine.delete_index(name)
 
     async def _require_own(self) -> None:
-        """Undo a write that has made the deleted index of jobs again.
-
-        Raises:
-            EngineError: The index was deleted.
-        """
+        """Undo a write that has made the deleted index of jobs again."""
         if not await self._is_foreign(self.jobs):
             return
         with suppress(EngineError, InvalidRequest):  # the account may lack the right to delete it
@@ -441,12 +398,7 @@ class JobStore:
         return int(answer["deleted"])
 
     async def kept(self, asked: str, texts: Sequence[str]) -> list[StoredProposal | None]:
-        """Return stored proposals of a model.
-
-        Args:
-            asked: Key of the request without the text.
-            texts: Hashes of texts.
-        """
+        """Return stored proposals of a model."""
         if not texts:
             return []
         docs = [{"_id": f"{asked}-{text}"} for text in texts]
@@ -497,12 +449,7 @@ class JobStore:
         return last
 
     async def progress(self, job: Job, pending: Callable[[Job], Awaitable[int]]) -> JobProgress:
-        """Count a job's progress.
-
-        Args:
-            job: The job.
-            pending: Counts documents that are not enriched by the job's plan.
-        """
+        """Count a job's progress."""
         found = await self._counted(job.id)
         by_outcome = {bucket["key"]: bucket["doc_count"] for bucket in found["outcomes"]["buckets"]}
         done, failed = by_outcome.get(DocumentOutcome.DONE, 0), by_outcome.get(DocumentOutcome.FAILED, 0)
@@ -622,10 +569,6 @@ class JobStore:
         """Return the answer to a write of one record.
 
         An engine makes a deleted index again with the first write to it.
-
-        Raises:
-            VersionConflict: The record was changed by another writer.
-            EngineError: The index was deleted, or the engine returned another error.
         """
         try:
             answer = await self.engine.request(method, path, params=params, body=body)

@@ -49,12 +49,6 @@ async def document_frequencies(
 ) -> Frequencies:
     """Count the documents with each phrase in one of the fields, by each field's analyzer.
 
-    Args:
-        engine: The engine.
-        index: The index.
-        fields: Text fields; a phrase counts if its words are adjacent in one of them.
-        phrases: Phrases; each is counted once.
-
     Raises:
         EngineError: The engine returned an error, or a partial answer.
     """
@@ -67,12 +61,6 @@ async def field_frequencies(
     engine: SearchApi, index: str, fields: Sequence[str], words: Iterable[str]
 ) -> FieldFrequencies:
     """Count the documents that have each field, and those with each word in it.
-
-    Args:
-        engine: The engine.
-        index: The index.
-        fields: Text fields.
-        words: Words that a field's analyzer makes one token of; one that it drops counts 0.
 
     Raises:
         EngineError: The engine returned an error, or a partial answer.

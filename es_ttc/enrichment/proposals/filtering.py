@@ -22,13 +22,7 @@ _CANDIDATES = 3
 
 @dataclass(frozen=True, slots=True)
 class FilteredPhrases:
-    """One document's phrases after the filters.
-
-    Attributes:
-        kept: Phrases to write.
-        dropped: Dropped phrases, with the reason.
-        similarities: Cosines of phrases and the document, for all that were compared.
-    """
+    """One document's phrases after the filters."""
 
     kept: tuple[str, ...]
     dropped: tuple[DroppedPhrase, ...]
@@ -42,15 +36,7 @@ async def filtered(
     documents: Sequence[tuple[Sequence[str], Sequence[str]]],
     relevance: Relevance | None = None,
 ) -> list[FilteredPhrases]:
-    """Filter the proposals for some documents.
-
-    Args:
-        engine: The engine.
-        target: Their index.
-        plan: The plan, with tau and the limits.
-        documents: The proposals for each, and the texts of its fields.
-        relevance: Compares phrases with documents; None to compare nothing.
-    """
+    """Filter the proposals for some documents."""
     owned = [list(texts) for _, texts in documents]
     if plan.whole:
         rare = [(_whole(proposals), list[DroppedPhrase]()) for proposals, _ in documents]

@@ -26,12 +26,7 @@ _LETTER = re.compile(r"[^\W_]")
 
 
 def phrases_schema(most: int, longest: int = 60) -> JsonSchema:
-    """Return the schema of an answer, for endpoints that enforce schemas.
-
-    Args:
-        most: Maximum number of proposals.
-        longest: Maximum number of characters of a proposal.
-    """
+    """Return the schema of an answer, for endpoints that enforce schemas."""
     phrases = {"type": "array", "items": {"type": "string", "maxLength": longest}, "maxItems": most}
     return JsonSchema(
         "phrases",

@@ -41,12 +41,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A candidate phrase.
-
-    Attributes:
-        text: As the model wrote it, cleaned.
-        tokens: Its tokens by the field's analyzer; one or more.
-    """
+    """A candidate phrase."""
 
     text: str
     tokens: Tokens
@@ -54,14 +49,7 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class DroppedPhrase:
-    """A dropped phrase.
-
-    Attributes:
-        text: As the model wrote it.
-        reason: The reason.
-        documents: Its document frequency, if it was counted.
-        similarity: Its cosine with the document, if it was computed.
-    """
+    """A dropped phrase."""
 
     text: str
     reason: Reason
@@ -73,11 +61,6 @@ def candidates(proposals: Iterable[str], *, most_words: int = MOST_WORDS, limit:
     """Return phrases of 1 to ``most_words`` words, without list signs and quotes, each once, in order.
 
     A longer proposal is cut into all its windows of ``most_words`` words; one of more than eight words is dropped.
-
-    Args:
-        proposals: The model's proposals.
-        most_words: Maximum number of words of a phrase.
-        limit: Maximum number of phrases; None for all.
     """
     found: dict[str, str] = {}
     for proposal in proposals:
@@ -99,13 +82,7 @@ def clean(proposal: str) -> str:
 def screen(
     texts: Sequence[str], analysed: Sequence[Tokens], own: Sequence[Tokens]
 ) -> tuple[list[Phrase], list[DroppedPhrase]]:
-    """Drop phrases that are empty, repeated, or in the text already.
-
-    Args:
-        texts: The phrases.
-        analysed: The tokens of each.
-        own: The tokens of the text (a document's fields, or a query).
-    """
+    """Drop phrases that are empty, repeated, or in the text already."""
     kept: dict[Tokens, Phrase] = {}
     dropped: list[DroppedPhrase] = []
     for text, tokens in zip(texts, analysed, strict=True):

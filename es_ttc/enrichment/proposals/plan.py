@@ -52,16 +52,7 @@ class Parameters(BaseModel):
 
 
 class Plan(Parameters):
-    """The plan of an enrichment.
-
-    Attributes:
-        prompt: Name of the prompt.
-        text: The prompt's text: workers need no file.
-        model: The model's name at its endpoint.
-        api: The API of the model.
-        encoder: Key of the encoder that compares phrases with documents; None if they are not compared.
-        refreshed: Number of times that proposals were filtered again because the corpus had grown.
-    """
+    """The plan of an evaluation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -17,13 +17,7 @@ _MAX_EXCERPT = 200
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """A model's proposals for one document.
-
-    Attributes:
-        phrases: As the model wrote them.
-        usage: Tokens of all its answers.
-        calls: Number of answers.
-    """
+    """A model's proposals for one document."""
 
     phrases: tuple[str, ...]
     usage: Usage
@@ -31,12 +25,7 @@ class Proposals:
 
 
 class NoReadableProposal(Exception):
-    """A model's answers contain no proposal, not even the second one.
-
-    Args:
-        sample: The beginning of the last answer.
-        usage: Tokens of the answers.
-    """
+    """A model's answers contain no proposal, not even the second one."""
 
     def __init__(self, sample: str, usage: Usage) -> None:
         super().__init__(f"the model's answer holds no phrases: {sample!r}")

@@ -24,21 +24,13 @@ from es_ttc.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Relevance:
-    """A filter of phrases by similarity.
-
-    Attributes:
-        encoder: The encoder of the index.
-        least: Minimum cosine of a phrase that is kept, -1 to 1.
-    """
+    """A filter of phrases by similarity."""
 
     encoder: Encoder
     least: float
 
     async def similarities(self, documents: Sequence[tuple[str, Sequence[Phrase]]]) -> list[list[float]]:
         """Return the cosine of each phrase and its document.
-
-        Args:
-            documents: The text and the phrases of each.
 
         Raises:
             EncoderError: A text could not be encoded.

@@ -22,14 +22,7 @@ _PASSES = 100
 
 @dataclass(frozen=True, slots=True)
 class AttachedObjects:
-    """The objects that es-ttc has created in or for one index.
-
-    Attributes:
-        index: The index; it need not exist any more.
-        sides: Side indices, unfinished ones included; their aliases are removed with them.
-        inside: Whether documents contain features.
-        documents: How many of them do.
-    """
+    """The objects that es-ttc has created in or for one index."""
 
     index: str
     sides: tuple[str, ...]
@@ -70,11 +63,6 @@ async def traces_of(engine: Engine, name: str) -> list[AttachedObjects]:
 
 async def detach(engine: Engine, traces: AttachedObjects, *, report: Callable[[int, int], None] | None = None) -> None:
     """Remove all objects; it may be stopped at any time and run again.
-
-    Args:
-        engine: The engine.
-        traces: The objects to remove.
-        report: Receives the number of documents without features so far, and their total.
 
     Raises:
         EngineError: The engine returned an error, or a document is changed so often that it cannot be written.

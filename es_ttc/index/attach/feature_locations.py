@@ -25,13 +25,7 @@ _MAX_FAILURES = 5
 
 @dataclass(frozen=True, slots=True)
 class FeatureLocation:
-    """The index in which the features of an index are stored: a side index, or the index itself.
-
-    Attributes:
-        source: The index that is searched.
-        holder: The index with the features.
-        spec: The spec of its features.
-    """
+    """The index in which the features of an index are stored: a side index, or the index itself."""
 
     source: Index
     holder: Index
@@ -158,13 +152,6 @@ async def fill_attached(
 ) -> list[FillResult]:
     """Update the features of every index behind a name, one after the other.
 
-    Args:
-        engine: The engine.
-        name: An index, an alias or a data stream.
-        encoder: The encoder of the features.
-        options: Options of the fill.
-        report: Receives the progress.
-
     Raises:
         InvalidRequest: There is no such index, one of them has no features, or a text cannot be read any more.
         EncoderMismatch: The features are those of another encoder.
@@ -182,15 +169,7 @@ async def fill_found(
     options: FillOptions | None = None,
     report: Report | None = None,
 ) -> list[FillResult]:
-    """Update the features of indices, one after the other; see :func:`fill_attached`.
-
-    Args:
-        engine: The engine.
-        found: The indices, and where their features are stored.
-        encoder: The encoder of the features.
-        options: Options of the fill.
-        report: Receives the progress.
-    """
+    """Update the features of indices, one after the other; see :func:`fill_attached`."""
     filled = []
     for source, held in found:
         target = _target(engine, source, held)

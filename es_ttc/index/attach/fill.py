@@ -57,23 +57,7 @@ class FillOptions:
 
 @dataclass(slots=True)
 class FillResult:
-    """Counts of a fill.
-
-    Attributes:
-        index: The source.
-        total: Documents to check, as far as is known.
-        seen: Documents checked.
-        written: Documents whose features were written.
-        unchanged: Documents whose features were current.
-        carried: Documents whose features were mapped from those of the base encoder of a trained one.
-        failed: Documents that cannot have features; they are marked with the reason.
-        unmarked: Reasons for a few failed documents that could not be marked.
-        empty: Written documents that have no text.
-        removed: Documents whose features were removed because the documents were deleted.
-        deferred: Documents that changed meanwhile, and are left to the next pass.
-        seconds: Wall time.
-        encoder_seconds: Time that the encoder was busy.
-    """
+    """Counts of a fill."""
 
     index: str
     total: int = 0
@@ -107,14 +91,6 @@ async def fill(
 
     The fill ends when a pass finds no changes, or after ten passes if writers never pause. If it raises or is
     cancelled, everything written stays, and the next fill resumes.
-
-    Args:
-        engine: The engine.
-        source: The source index.
-        target: Where its features are stored.
-        encoder: The encoder of the target.
-        options: Options of the fill.
-        report: Receives the progress.
 
     Raises:
         EncoderMismatch: The encoder is a different one; nothing was written.
@@ -345,13 +321,7 @@ def encode_items(
     spec: IndexSpec,
     encoder: Encoder,
 ) -> list[FeatureWrite]:
-    """Return the writes for documents, with the features of those whose text has changed.
-
-    Args:
-        documents: Each with its features in the target, and its text fields.
-        spec: The spec of the target.
-        encoder: Encodes them.
-    """
+    """Return the writes for documents, with the features of those whose text has changed."""
     items: list[FeatureWrite] = []
     texts: dict[Any, dict[str, Any]] = {}
     changed: list[tuple[DocumentVersion, FeatureVersion | None, str, tuple[Span, ...], str]] = []

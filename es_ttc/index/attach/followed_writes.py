@@ -85,14 +85,6 @@ async def follow_writes(
 ) -> FollowedIndex:
     """Prepare an index so that workers find what any client writes to it; every step may be repeated.
 
-    Args:
-        engine: The engine.
-        held: The index, and where its features are stored.
-        encode: When documents are encoded.
-        enrich: Whether they are enriched.
-        plugin_timeout: Time limit of the plugin's processor for the gateway, after :func:`check_plugin`; None to use
-            the engine's own processors.
-
     Raises:
         InvalidRequest: The plugin's processor runs on the index without a job.
         EngineError: The engine returned an error.

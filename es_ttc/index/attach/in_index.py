@@ -127,9 +127,6 @@ async def _take(engine: Engine, source: Index, mapping: Mapping[str, Any]) -> No
 
     Engines have no conditional update of a mapping: the last one wins. So nothing else is done until it is clear which
     one that was.
-
-    Raises:
-        InvalidRequest: Another attach with other options is running.
     """
     if ROOT in await _meta_of(engine, source):
         raise _other_attach(source)
@@ -196,11 +193,7 @@ def _at(value: Mapping[str, Any], path: str) -> Any:
 
 
 def _java(value: Any) -> str:
-    """Return a JSON value as Java concatenates it to a string.
-
-    Raises:
-        ValueError: Java may write it in another way.
-    """
+    """Return a JSON value as Java concatenates it to a string."""
     match value:
         case str():
             return value
@@ -222,13 +215,7 @@ def _key(source: Index) -> str:
 
 
 class InIndexTarget:
-    """An index's own documents as the target of a fill; also for an index that es-ttc created.
-
-    Args:
-        engine: The engine.
-        source: The index.
-        spec: Its spec.
-    """
+    """An index's own documents as the target of a fill; also for an index that es-ttc created."""
 
     doc_value_fields: Sequence[str] = _MARKS
 

@@ -16,14 +16,7 @@ Encode = Callable[[Sequence[Any], IndexSpec, Encoder], Awaitable[list[FeatureWri
 
 
 class WrittenDocument(NamedTuple):
-    """A document as the engine's response to a write names it.
-
-    Attributes:
-        id: Its id.
-        seq_no: Its `_seq_no`.
-        term: Its `_primary_term`.
-        version: Its `_version`.
-    """
+    """A document as the engine's response to a write names it."""
 
     id: str
     seq_no: int
@@ -38,13 +31,6 @@ async def encode_just_written(
 
     The others are left to the job that encodes: a document that was changed meanwhile, or is routed by a value that the
     response does not name, or whose features another writer has just written.
-
-    Args:
-        engine: The engine.
-        held: Their index, and where its features are stored.
-        written: The documents.
-        encoder: The encoder of the index.
-        encode: Encodes them.
 
     Raises:
         EngineError: The engine returned an error.

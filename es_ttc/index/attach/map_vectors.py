@@ -45,11 +45,6 @@ def can_carry(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> bool:
 
     Residuals need a codebook of the new vectors, nested token vectors are not read here, and the mean of tokens is not
     mapped as they are: all of these are encoded.
-
-    Args:
-        before: The present spec.
-        after: The new spec.
-        encoder: The new one.
     """
     return (
         isinstance(encoder, TrainedEncoder)
@@ -74,14 +69,6 @@ async def carry_over(
     """Map the features of a side index into another one, and return the number of documents.
 
     Running it again resumes: documents that are done are skipped.
-
-    Args:
-        engine: The engine.
-        source: The source index.
-        before: Its side index.
-        after: The new one.
-        heads: Map vectors by role: those of documents, and those of documents as queries.
-        report: Receives the number so far.
 
     Raises:
         EngineError: The engine returned an error.

@@ -69,14 +69,6 @@ async def attach_beside(
     alias is switched in one step, and the previous one is deleted. If the new encoder is trained over the present
     vectors, these are mapped, and only stale or missing features are encoded.
 
-    Args:
-        engine: The engine.
-        source: The source index.
-        spec: The spec of the side index.
-        encoder: The encoder of the spec.
-        options: Options of the fill.
-        report: Receives the progress.
-
     Raises:
         InvalidRequest: The text of a field cannot be read, or another attach with other options has won.
         EngineError: The engine returned an error, or the side index was removed meanwhile.
@@ -165,9 +157,6 @@ async def _switch(engine: Engine, source: str, before: str | None, side: str) ->
     """Switch the alias from one side index to another in one step, if it still points to the first.
 
     An alias may have one index for writing, which would allow no second one; nothing is written through it.
-
-    Raises:
-        InvalidRequest: Another attach has switched it meanwhile: the new side index is deleted.
     """
     alias = side_alias(source)
     added = {"index": side, "alias": alias, "is_hidden": True, "is_write_index": True}
@@ -192,14 +181,7 @@ async def _switch(engine: Engine, source: str, before: str | None, side: str) ->
 
 
 class SideIndexTarget:
-    """A side index as the target of a fill.
-
-    Args:
-        engine: The engine.
-        source: The source index.
-        side: The side index.
-        spec: Its spec.
-    """
+    """A side index as the target of a fill."""
 
     doc_value_fields: Sequence[str] = ()
 
@@ -262,12 +244,7 @@ class SideIndexTarget:
     async def found(
         self, versions: Sequence[DocumentVersion], request: Mapping[str, Any]
     ) -> list[StoredFeatures | None]:
-        """Return documents in the side index, with their features.
-
-        Args:
-            versions: The documents.
-            request: The part of a search body that requests features.
-        """
+        """Return documents in the side index, with their features."""
         if not versions:
             return []
         body = {

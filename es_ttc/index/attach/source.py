@@ -20,16 +20,7 @@ _FIRST_PAGE = 50
 
 @dataclass(frozen=True, slots=True)
 class DocumentVersion:
-    """One write of one document.
-
-    Attributes:
-        id: The document's id.
-        routing: Its routing; None if it is routed by its id.
-        seq_no: The write's `_seq_no` in its shard.
-        term: The write's `_primary_term`.
-        version: The document's `_version`.
-        fields: The requested doc values.
-    """
+    """One write of one document."""
 
     id: str
     routing: str | None
@@ -150,16 +141,7 @@ async def count_between(engine: Engine, source: Index, after: Checkpoint, upto: 
 async def versions_between(
     engine: Engine, index: str, shard: int, after: int, upto: int, fields: Sequence[str] = ()
 ) -> AsyncIterator[list[DocumentVersion]]:
-    """Yield pages of the documents last written to a shard between two seq_nos, in the order of writing.
-
-    Args:
-        engine: The engine.
-        index: The index.
-        shard: The shard.
-        after: Writes above this one.
-        upto: Writes up to this one.
-        fields: Doc values to return.
-    """
+    """Yield pages of the documents last written to a shard between two seq_nos, in the order of writing."""
     while after < upto:
         hits = await _page(engine, index, shard, _between(after, upto), fields)
         if not hits:
@@ -188,13 +170,7 @@ async def _page(
 
 
 class TextReader:
-    """Reads the text fields of documents, in batches that fit into memory.
-
-    Args:
-        engine: The engine.
-        index: The index.
-        text_fields: The fields to read.
-    """
+    """Reads the text fields of documents, in batches that fit into memory."""
 
     def __init__(self, engine: Engine, index: str, text_fields: Sequence[str]) -> None:
         self._engine = engine

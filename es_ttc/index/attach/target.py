@@ -37,12 +37,7 @@ class FeatureVersion:
 
 @dataclass(frozen=True, slots=True)
 class StoredFeatures:
-    """A document's features in a target.
-
-    Attributes:
-        mark: Their state.
-        hit: The target's hit.
-    """
+    """A document's features in a target."""
 
     mark: FeatureVersion
     hit: Mapping[str, Any]
@@ -60,15 +55,7 @@ class WriteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FeatureWrite:
-    """One document's features to be written.
-
-    Attributes:
-        version: The version that they were made from.
-        mark: The state in the target before the write.
-        kind: The kind of the write.
-        fields: The fields below ``ttc``, without marks.
-        texts: The text fields that they were made from.
-    """
+    """One document's features to be written."""
 
     version: DocumentVersion
     mark: FeatureVersion | None
@@ -87,14 +74,7 @@ class BulkLines:
 
 @dataclass(slots=True)
 class WriteResult:
-    """Result of a write; items that are not named were written.
-
-    Attributes:
-        conflicts: Positions of those whose features another fill has written.
-        moved: Positions of those whose documents were changed meanwhile.
-        refused: Reasons why the engine rejects others permanently.
-        left: Reasons why others are not changed, not even marked: any update would alter them.
-    """
+    """Result of a write; items that are not named were written."""
 
     conflicts: set[int] = field(default_factory=set)
     moved: set[int] = field(default_factory=set)

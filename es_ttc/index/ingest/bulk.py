@@ -35,14 +35,7 @@ class BulkAction(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DocumentAction:
-    """One document to be indexed.
-
-    Attributes:
-        prepared: The document.
-        lines: Its action line and source line.
-        empty: Whether it has no text.
-        truncated: Whether its text was cut at the index's ``max_tokens``.
-    """
+    """One document to be indexed."""
 
     prepared: Prepared
     lines: tuple[bytes, bytes]
@@ -62,13 +55,7 @@ class DocumentAction:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Limits of a batch.
-
-    Attributes:
-        bytes: Maximum size.
-        actions: Maximum number of documents.
-        seconds: Maximum time since its first document.
-    """
+    """Limits of a batch."""
 
     bytes: int = 8 * 2**20
     actions: int = 1000
@@ -97,12 +84,7 @@ class RetryPolicy:
         return min(self.first_wait * 2.0**doublings, self.longest_wait) * random.uniform(0.5, 1.0)  # noqa: S311
 
     def next_wait(self, attempt: int, spent: float) -> float | None:
-        """Return the seconds to wait after an attempt, cut to the time limit; None after the last attempt.
-
-        Args:
-            attempt: Its number, from 1.
-            spent: Seconds since the first one began.
-        """
+        """Return the seconds to wait after an attempt, cut to the time limit; None after the last attempt."""
         if attempt == self.attempts or spent >= self.seconds:
             return None
         return min(self.wait(attempt), self.seconds - spent)
@@ -150,12 +132,6 @@ async def write(
     """Write one batch; temporarily rejected actions are sent again after a wait.
 
     Sending twice is safe: every action contains its document's id, or the expected version.
-
-    Args:
-        engine: The engine.
-        index: The index for actions that name none.
-        actions: The actions.
-        patience: How writing is retried; None: as long as the engine's settings say.
 
     Returns:
         Each action's result, in order: written, or rejected permanently.

@@ -13,15 +13,7 @@ _MOST_HITS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ReadDocument:
-    """A document that was read to be written again, unless another write occurs meanwhile.
-
-    Attributes:
-        id: Its id.
-        routing: Its routing; None if it is routed by its id.
-        seq_no: The `_seq_no` that was read.
-        term: The `_primary_term` that was read.
-        source: The user's own fields that were read.
-    """
+    """A document that was read to be written again, unless another write occurs meanwhile."""
 
     id: str
     routing: str | None
@@ -55,12 +47,6 @@ async def hits_by_id(engine: Engine, index: str, ids: Sequence[str], parts: Mapp
     """Return the hits of some ids, as of the last refresh, without deleted documents.
 
     Numbers that exceed a 64-bit float or integer are :class:`es_ttc.common.exact_numbers.ExactNumber`.
-
-    Args:
-        engine: The engine.
-        index: The index.
-        ids: The ids; one may occur twice with different routing.
-        parts: What to return of each hit, as parts of a search body.
 
     Raises:
         EngineUnavailable: A part of the index returned no answer.

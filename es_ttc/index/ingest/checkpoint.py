@@ -23,14 +23,7 @@ _SAMPLE = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Identifies a file whose records were counted.
-
-    Attributes:
-        name: Its name as given.
-        size: Bytes.
-        modified: Time of the last change, in ns.
-        sample: Hash of its first and last 64 KiB.
-    """
+    """Identifies a file whose records were counted."""
 
     name: str
     size: int
@@ -83,14 +76,7 @@ class IngestRunKey:
 
 
 class Checkpoint:
-    """The checkpoint's file, replaced as a whole by every save.
-
-    Args:
-        path: The file.
-        run: The run's id, which its dead letters have too.
-        job: The key of the run.
-        position: Number of leading records that are done.
-    """
+    """The checkpoint's file, replaced as a whole by every save."""
 
     def __init__(self, path: Path, run: str, job: IngestRunKey, position: int = 0) -> None:
         self.path = path
@@ -150,11 +136,7 @@ def fingerprints(names: Sequence[str]) -> tuple[Fingerprint, ...] | None:
 
 
 class CompletedPrefix:
-    """The number of leading records that are done, while records finish in any order.
-
-    Args:
-        position: The initial number.
-    """
+    """The number of leading records that are done, while records finish in any order."""
 
     def __init__(self, position: int = 0) -> None:
         self.position = position

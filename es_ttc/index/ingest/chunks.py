@@ -19,12 +19,6 @@ def encode_chunks(
 ) -> list[DocumentChunks]:
     """Return the chunks of documents, in order, as float16 if tokens are, else as int8.
 
-    Args:
-        texts: Their composed texts.
-        fields: Positions of each document's fields in its text.
-        spec: What the index stores.
-        encoder: The index's encoder.
-
     Raises:
         EncoderError: A text could not be encoded.
     """

@@ -19,13 +19,7 @@ _HASH_DIGITS = 32
 
 
 class Span(NamedTuple):
-    """Position of one field's text in the composed text.
-
-    Attributes:
-        field: Ordinal of the field among the index's text fields.
-        start: Its first character.
-        end: The character after its last.
-    """
+    """Position of one field's text in the composed text."""
 
     field: int
     start: int

@@ -16,17 +16,7 @@ from es_ttc.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One rejected document.
-
-    Attributes:
-        sequence: Its position in the whole input, from 0.
-        source: The file of the document; "" for documents in memory.
-        number: Its line or row in the file, from 1.
-        id: Its id, if it has one.
-        status: HTTP status: the engine's, or 400 if it was not sent.
-        reason: Why it was rejected.
-        document: The document as read, or the text that could not be decoded.
-    """
+    """One rejected document."""
 
     sequence: int
     source: str
@@ -64,12 +54,7 @@ class DeadLetterList:
 
 
 class DeadLetterFile:
-    """Appends rejected documents to a JSONL file, which is created for the first one.
-
-    Args:
-        path: The file; present lines stay.
-        run: The run's id, stored with each letter.
-    """
+    """Appends rejected documents to a JSONL file, which is created for the first one."""
 
     def __init__(self, path: Path, run: str) -> None:
         self.path = path

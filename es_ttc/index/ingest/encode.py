@@ -171,14 +171,7 @@ def encode_apart(
 def features_of(
     encoded: Encoded, spans: Sequence[Sequence[Span]], hashes: Sequence[str], spec: IndexSpec
 ) -> list[DocumentFeatures]:
-    """Assemble the features of a batch of texts, in order.
-
-    Args:
-        encoded: The batch.
-        spans: For each text the positions of the document's fields in it.
-        hashes: For each document its content hash.
-        spec: The spec of the index.
-    """
+    """Assemble the features of a batch of texts, in order."""
     tokens = encoded.encodings.tokens
     stored = [None] * len(hashes) if spec.tokens == "none" else stored_tokens(tokens, spec)
     return [
@@ -298,16 +291,7 @@ def span_features(matrix: Float32, offsets: NDArray[np.int32], grids: Sequence[S
 def action_lines(
     identifier: str, source: bytes, digest: str, features: DocumentFeatures, spec: IndexSpec, key: str = ""
 ) -> tuple[bytes, bytes]:
-    """Return a document's two lines of a bulk: the action and the source with its features.
-
-    Args:
-        identifier: The document's id.
-        source: Its JSON object.
-        digest: Hash of ``source``.
-        features: The features to store.
-        spec: The spec of the index.
-        key: The key with which the index's pipeline lets features pass; empty if it has none.
-    """
+    """Return a document's two lines of a bulk: the action and the source with its features."""
     fields = {**feature_fields(features, spec), "document": digest, **({"key": key} if key else {})}
     ours = orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
     comma = b"" if source == b"{}" else b","

@@ -37,13 +37,7 @@ class Layout:
 
 
 class DocumentLines(NamedTuple):
-    """One encoded document.
-
-    Attributes:
-        lines: Its action line and source line.
-        empty: Whether it has no text.
-        truncated: Whether its text was cut at the index's ``max_tokens``.
-    """
+    """One encoded document."""
 
     lines: tuple[bytes, bytes]
     empty: bool
@@ -51,12 +45,7 @@ class DocumentLines(NamedTuple):
 
 
 class EncodedPart(NamedTuple):
-    """What became of a part.
-
-    Attributes:
-        documents: For each document its lines, or why it cannot be encoded.
-        seconds: Time that the encoder was busy.
-    """
+    """What became of a part."""
 
     documents: list[DocumentLines | EncoderError]
     seconds: float
@@ -72,12 +61,7 @@ class LoadEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EncodeProcesses:
-    """Several processes that encode.
-
-    Attributes:
-        number: Number of processes.
-        load: Loads each one's encoder.
-    """
+    """Several processes that encode."""
 
     number: int
     load: LoadEncoder
@@ -88,14 +72,7 @@ EncodeProcess: TypeAlias = ChildProcess[Sequence[Prepared], EncodedPart]
 
 @dataclass(frozen=True, slots=True)
 class PartEncoders:
-    """Encoders at work on parts; call :meth:`close` at the end.
-
-    Attributes:
-        executor: Runs them.
-        at_once: Number of parts that it works on at once.
-        encode: Encodes a part in the executor.
-        children: The processes that encode, if it is not this one.
-    """
+    """Encoders at work on parts; call :meth:`close` at the end."""
 
     executor: Executor
     at_once: int
@@ -135,14 +112,7 @@ class PartEncoders:
 
 
 def encode_part(layout: Layout, encoder: Encoder, turn: Lock, part: Sequence[Prepared]) -> EncodedPart:
-    """Encode and pack a part.
-
-    Args:
-        layout: How documents are written.
-        encoder: The encoder of the index.
-        turn: Is held while the encoder is busy.
-        part: The documents.
-    """
+    """Encode and pack a part."""
     spec = layout.spec
     with turn:
         begun = time.monotonic()

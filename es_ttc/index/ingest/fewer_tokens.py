@@ -55,11 +55,6 @@ def kept_tokens(text: str, offsets: Offsets, dropped: DroppedTokens) -> NDArray[
     """Return which tokens of a text are kept, ``(n,)``; all of them where none would be.
 
     A token is a stop word only if it is a whole word of the text: `in` within `insulin` is not.
-
-    Args:
-        text: The text.
-        offsets: ``(n, 2)`` first and end character of each token; equal for special tokens and the prompt's.
-        dropped: What is left out.
     """
     if dropped == "none":
         return np.ones(len(offsets), np.bool_)

@@ -63,26 +63,7 @@ class IngestOptions:
 
 @dataclass(slots=True)
 class IngestResult:
-    """Counts of an ingest.
-
-    Attributes:
-        resumed_at: Records that an earlier run had done; not counted below.
-        rejected_before: Those among them that are in the dead-letter file.
-        read: Records read.
-        written: Documents written.
-        skipped: Documents that were in the index already, unchanged.
-        rejected: Documents in the dead-letter file.
-        missing: Documents that were written or unchanged, in this run or an earlier one, and are not in the index.
-        missing_ids: Ids of a few of them.
-        repeated: Records with the id of an earlier record of the input, whose document they replace.
-        reasons: Why a few of the rejected documents were rejected, with their places in the input.
-        empty: Written documents that have no text, and so no features.
-        truncated: Written documents whose text was cut at the index's ``max_tokens``, or at the length that a
-            late-interaction model reads.
-        seconds: Wall time.
-        encoder_seconds: Time that the encoder was busy; the sum where several processes have one each.
-        processes: Number of processes that encoded.
-    """
+    """Counts of an ingest."""
 
     resumed_at: int = 0
     rejected_before: int = 0
@@ -143,17 +124,6 @@ async def ingest(
     the ingest raises or is cancelled, the checkpoint contains everything done, and running again resumes; unfinished
     documents are done again, with the same result. At the end the index is queried for every document that is done;
     absent ones are counted as missing.
-
-    Args:
-        engine: The engine.
-        index: Name or alias of the index, or the index as just read from the engine.
-        inputs: The documents.
-        encoder: The encoder of the index.
-        dead_letters: Receives rejected documents.
-        options: Options of the ingest.
-        checkpoint: Stores the progress; reading starts at its position.
-        rejected_before: Sequence numbers of records before that position that are in the dead-letter file.
-        report: Receives the progress.
 
     Raises:
         InvalidRequest: The index was not created by es-ttc, or an input cannot be read.

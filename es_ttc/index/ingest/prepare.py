@@ -17,18 +17,7 @@ MAX_ID_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A document that is ready to be encoded.
-
-    Attributes:
-        sequence: Its position in the whole input, from 0.
-        record: The record.
-        id: Its id in the index.
-        source: Its JSON, without the id.
-        digest: Hash of ``source``.
-        text: The text to encode.
-        spans: Position of each text field in it.
-        hash: Content hash of the text fields.
-    """
+    """A document that is ready to be encoded."""
 
     sequence: int
     record: Record
@@ -96,11 +85,7 @@ def _identified(record: Record, id_field: str | None) -> _Identified:
 
 
 def _refuse_long_decimals(document: Document) -> None:
-    """Reject decimals that are not exact as doubles: engines rewrite them when they exclude `ttc` from `_source`.
-
-    Raises:
-        InvalidRequest: With the field and the value.
-    """
+    """Reject decimals that are not exact as doubles: engines rewrite them when they exclude `ttc` from `_source`."""
     for name, number in exact_numbers_in(document):
         if not number.integer:
             raise InvalidRequest(

@@ -74,12 +74,6 @@ class FullDocument(ReadDocument):
 class DocumentRewriter:
     """Reads complete documents of one index.
 
-    Args:
-        engine: The engine.
-        index: The index's concrete name.
-        spec: The spec of the index.
-        key: The key with which the index's pipeline lets features pass; empty if it has none.
-
     Raises:
         InvalidRequest: Its documents contain a field that can be neither read nor computed again.
     """

@@ -28,13 +28,6 @@ def learn_codebook(
 ) -> bytes:
     """Return a packed codebook, learned from the tokens of the first documents.
 
-    Args:
-        documents: Documents of the same kind as those of the index.
-        text_fields: The fields to encode.
-        encoder: The index's.
-        bits: Bits per component of a residual.
-        report: Receives the number of encoded documents.
-
     Raises:
         InvalidRequest: No document has text.
         EncoderError: A text could not be encoded.

@@ -21,13 +21,7 @@ _FLOAT32 = 4
 
 @dataclass(frozen=True, slots=True)
 class SizeEstimate:
-    """Mean size of the features of one document; its own text and its index are not counted.
-
-    Attributes:
-        tokens: Token vectors of a document.
-        at_once: Bytes on disk after it was written: Lucene keeps the JSON of new documents for recovery.
-        merged: Bytes on disk once its segment has been merged.
-    """
+    """Mean size of the features of one document; its own text and its index are not counted."""
 
     tokens: float
     at_once: float
@@ -46,11 +40,6 @@ class SizeEstimate:
 
 def estimate_size(documents: Sequence[Document], spec: IndexSpec, encoder: Encoder) -> SizeEstimate | None:
     """Encode the first documents that have text, and count the bytes of their features; None if none has text.
-
-    Args:
-        documents: Documents of the same kind as those that follow.
-        spec: The spec of the index.
-        encoder: The index's.
 
     Raises:
         EncoderError: A text could not be encoded.

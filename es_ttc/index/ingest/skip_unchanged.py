@@ -15,11 +15,6 @@ class UnchangedFilter:
     A search does not return writes after the last refresh. So that a second document of the same id is compared with
     the first one and not with the one before the run, the ids of such writes are remembered; a refresh now and then
     bounds their number.
-
-    Args:
-        engine: The engine.
-        index: The index.
-        spec: The spec of the index.
     """
 
     def __init__(self, engine: Engine, index: str, spec: IndexSpec) -> None:
@@ -35,12 +30,7 @@ class UnchangedFilter:
         self._active = await self._engine.count(self._index) > 0
 
     async def changed(self, documents: Sequence[Prepared], settled: int) -> list[Prepared]:
-        """Return the documents that must be written, in order.
-
-        Args:
-            documents: The next documents of the input.
-            settled: Number of leading records that are done.
-        """
+        """Return the documents that must be written, in order."""
         if not self._active or not documents:
             return list(documents)
         if len(self._recent) > _REMEMBERED:

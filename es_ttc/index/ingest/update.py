@@ -36,11 +36,6 @@ class DocumentUpdater:
     """Reads the texts of documents of one index.
 
     For complete documents see :class:`es_ttc.index.ingest.rewrite.DocumentRewriter`.
-
-    Args:
-        engine: The engine.
-        index: The index's concrete name.
-        fields: Its text fields.
     """
 
     def __init__(self, engine: Engine, index: str, fields: Sequence[str]) -> None:

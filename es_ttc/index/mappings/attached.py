@@ -86,13 +86,6 @@ def side_body(
     """Return settings and mappings of a side index.
 
     It has the source's number of shards and routing: two documents with the same id and different routing stay two.
-
-    Args:
-        spec: Its spec.
-        capabilities: The engine's capabilities.
-        source: The source's name.
-        settings: The source's settings, flat.
-        routing_required: Whether the source requires a routing for every document.
     """
     names = ("number_of_shards", "number_of_routing_shards", "routing_partition_size")
     shape = {name: settings[f"index.{name}"] for name in names if f"index.{name}" in settings}
@@ -115,12 +108,6 @@ def side_body(
 
 def inside_properties(spec: IndexSpec, capabilities: Capabilities, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the properties to add to the mapping of an index for in-index features.
-
-    Args:
-        spec: The spec of the features.
-        capabilities: The engine's capabilities.
-        settings: The index's settings, flat. OpenSearch allows a vector field only if ``index.knn`` was set when the
-            index was created; otherwise there is none, and rescoring reads the pooled vector from its blob.
 
     Raises:
         InvalidRequest: The spec has spans or nested tokens, which are such fields, and ``index.knn`` was not set.

@@ -28,12 +28,6 @@ LEAST_QUERIES = 2
 async def calibrate(engine: Engine, index: str, texts: Sequence[str], encoder: Encoder) -> Moments:
     """Write a calibration into an index's mapping, in place of an older one, and return it as it is read back.
 
-    Args:
-        engine: The engine.
-        index: The concrete index with the features: of an attached index its side index.
-        texts: The queries.
-        encoder: The index's.
-
     Raises:
         ConfigurationError: There are too few queries, or the encoder is not the index's.
         InvalidRequest: The index has no features of es-ttc.

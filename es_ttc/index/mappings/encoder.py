@@ -15,12 +15,6 @@ def load_encoder_for(
     An adapter is added only if the name has none and the model ships the index's: the stored identity cannot cause any
     other file to be read.
 
-    Args:
-        identity: The identity stored with the index.
-        name: The encoder's name, for :func:`es_ttc.encoders.load_encoder`.
-        cache_dir: Folder of downloads.
-        threads: Number of threads of the ONNX backend; None: one per processor.
-
     Returns:
         The encoder. Its identity is the index's, unless the name means another model, revision, prompts or adapter.
 

@@ -43,11 +43,6 @@ class EnrichmentTarget:
 async def add_enrichment(engine: Engine, name: str, analyzer: str | None = None) -> EnrichmentTarget:
     """Add the field of enrichment to an index; if it has one already, nothing changes.
 
-    Args:
-        engine: The engine.
-        name: Index or alias, of an index with features in its documents.
-        analyzer: Analyzer of the field; None for that of the index's first text field.
-
     Raises:
         InvalidRequest: The index has no features, or has the field with another analyzer.
     """

@@ -51,14 +51,7 @@ _LICENCES_WITH_RANK_VECTORS = ("enterprise", "trial")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field below ``ttc``.
-
-    Attributes:
-        name: Its full name.
-        kind: ``vector`` (kNN field), ``blob`` (binary), ``keyword``, ``float`` (searchable, doc values), ``integer``
-            (doc values only), ``nested`` (objects with ``children``) or ``rank_vectors`` (Elasticsearch's own).
-        children: The fields of a nested one.
-    """
+    """One field below ``ttc``."""
 
     name: str
     kind: Kind

@@ -17,16 +17,7 @@ _HIDDEN_TOO = {**_FLAT, "expand_wildcards": "all", "ignore_unavailable": "true",
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """One concrete index.
-
-    Attributes:
-        index: Its name.
-        uuid: Its UUID.
-        shards: Number of primary shards.
-        settings: Its settings, flat.
-        mapping: Its mapping.
-        aliases: Names of its aliases.
-    """
+    """One concrete index."""
 
     index: str
     uuid: str

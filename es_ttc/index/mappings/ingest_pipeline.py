@@ -27,12 +27,7 @@ _UNKNOWN = "No processor type exists with name"
 
 @dataclass(frozen=True, slots=True)
 class EncodeMode:
-    """Options of encoding at index time.
-
-    Attributes:
-        on_error: Handling of a document that cannot be encoded.
-        timeout: Timeout of the sidecar, in the engines' time format.
-    """
+    """Options of encoding at index time."""
 
     on_error: OnError = "pending"
     timeout: str = "30s"
@@ -45,12 +40,7 @@ def processor(spec: IndexSpec, waiting: EncodeMode | None = None) -> dict[str, A
 
 
 def following_processor(spec: IndexSpec, options: WriteOptions) -> dict[str, Any]:
-    """Return the processor for an index whose writes are followed.
-
-    Args:
-        spec: The spec of the index.
-        options: Its options, with a key and a time limit.
-    """
+    """Return the processor for an index whose writes are followed."""
     timeout = {"timeout": options.plugin_timeout} if options.encode == "now" else {}
     step = {"encode": options.encode, **timeout, "enrich": options.enrich, "key": options.key}
     return {PROCESSOR: {**step, "content": _content(spec)}}

@@ -96,10 +96,6 @@ def marked(digest: str, layout: Layout) -> str:
 def unpack_feature(feature: Feature, blob: Blob) -> Any:
     """Return the feature in a blob that needs no codebook.
 
-    Args:
-        feature: Which it is.
-        blob: The blob.
-
     Raises:
         ValueError: The blob is damaged.
     """
@@ -214,12 +210,7 @@ class NestedReader:
 
 
 class SourceReader:
-    """Reads token vectors as numbers from `_source`, and all other features from blobs.
-
-    Args:
-        name: The field to request.
-        vectors: Extracts the vectors from the value of ``ttc.tokens``.
-    """
+    """Reads token vectors as numbers from `_source`, and all other features from blobs."""
 
     most_documents = 100  # numbers as text: a document of 256 tokens is about a megabyte
     as_text = True
@@ -274,11 +265,7 @@ def _names(features: Sequence[Feature]) -> list[str]:
 
 
 def _unpack_row(blob: Blob) -> Float32:
-    """Return the one vector in a blob.
-
-    Raises:
-        ValueError: The blob is damaged, or holds another number of vectors.
-    """
+    """Return the one vector in a blob."""
     rows = dequantise(unpack_tokens(blob))
     if len(rows) != 1:
         raise ValueError(f"packed vector: {len(rows)} rows, where one is expected")

@@ -36,14 +36,7 @@ METRIC = "ndcg@10"
 
 @dataclass(frozen=True, slots=True)
 class Exhibit:
-    """A collection in its index.
-
-    Attributes:
-        collection: Documents, queries and judgements.
-        index: The index's name.
-        spec: What the index carries.
-        outcome: What became of the documents.
-    """
+    """A collection in its index."""
 
     collection: Collection
     index: str
@@ -64,13 +57,6 @@ async def fill(
     report: Callable[[int, int], None] = lambda *_: None,
 ) -> Exhibit:
     """Index a collection; what an earlier run has left under the same name is replaced.
-
-    Args:
-        engine: The engine.
-        name: Of the index.
-        collection: What is indexed.
-        encoder: Encodes the documents.
-        report: Told how many documents of how many are written.
 
     Raises:
         InvalidRequest: There is an index of this name that is not ours.
@@ -104,13 +90,6 @@ def measure(
     """Run every method on every query through the gateway, and compare them.
 
     Rescorers rescore BM25's best 100: what a user gets who adds the section to the search that they have.
-
-    Args:
-        runner: Runs the client.
-        client: A client of the gateway.
-        exhibit: What is searched.
-        encoder: Encodes the queries of dense search.
-        progress: Told about every query.
     """
     methods = resolve(METHODS)
     product = runner.run(client.capabilities()).product

@@ -26,12 +26,6 @@ def generate(
 ) -> Collection:
     """Make the collection; the same arguments give the same collection on every machine and Python.
 
-    Args:
-        documents: Profiles, 2 to 625 (25 given names x 25 family names).
-        queries: Wanted attributes, 1 to 100 (the concepts in ``data/concepts.tsv``).
-        attributes: Least and greatest number of attributes a profile lists.
-        seed: Of every choice.
-
     Raises:
         InvalidRequest: A size is out of range, or the profiles are too short for the queries.
     """

@@ -10,13 +10,7 @@ _WIDTH, _HEIGHT = 72, 16
 
 
 def terminal(records: Sequence[Record], width: int = _WIDTH, height: int = _HEIGHT) -> str:
-    """Return cost against gain as text: ``o`` a program of the frontier, ``.`` another one, the line P0.
-
-    Args:
-        records: The memory.
-        width: Columns of the field.
-        height: Lines of the field.
-    """
+    """Return cost against gain as text: ``o`` a program of the frontier, ``.`` another one, the line P0."""
     known = [record for record in measured(records) if record.mean is not None and record.cost is not None]
     if not known:
         return "no program has been measured yet"

@@ -22,18 +22,7 @@ _HASH_SEEDS = (0, 1)
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The result of an evaluation.
-
-    Attributes:
-        tasks: Results by task.
-        values: By task ``(q,)``: the metric of each query.
-        mean: Mean of the tasks' differences from P0.
-        wins: Number of tasks above +.001.
-        ties: Number of tasks in between.
-        losses: Number of tasks below -.001.
-        cost: The cost ratio c over the texts of all tasks.
-        fingerprint: Fingerprint of all scores.
-    """
+    """The result of an evaluation."""
 
     tasks: dict[str, TaskResult]
     values: dict[str, NDArray[np.float64]]
@@ -46,13 +35,7 @@ class Evaluation:
 
 
 class Evaluator:
-    """Measures programs on tasks, one at a time on this machine.
-
-    Args:
-        tasks: The tasks, T.
-        limits: Limits of a program.
-        lock: The lock file for computing. Evaluations of other searches with the same file wait.
-    """
+    """Measures programs on tasks, one at a time on this machine."""
 
     def __init__(self, tasks: Sequence[Task], limits: Limits, lock: Path) -> None:
         self.tasks = tasks

@@ -23,17 +23,7 @@ def search(
     distance: float,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[Record]:
-    """Run or resume a search up to a number of generations, and yield each record when it is on disk.
-
-    Args:
-        memory: The earlier generations; empty at the beginning.
-        evaluator: Measures programs on all tasks.
-        proposer: Writes programs.
-        generations: G: number of the last generation, the earlier ones included.
-        seeds: Programs that are measured before the first generation.
-        distance: Minimum structural distance from every program of the registry.
-        stopping: Returns whether to stop, before each generation.
-    """
+    """Run or resume a search up to a number of generations, and yield each record when it is on disk."""
     known = {record.name for record in memory.records}
     for place, seed in enumerate(seeds, 1 - len(seeds)):
         if seed.title not in known and not stopping():

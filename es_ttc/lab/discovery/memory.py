@@ -23,9 +23,6 @@ FILE = "memory.jsonl"
 class SearchLog:
     """One search's memory, open for appending by this process only.
 
-    Args:
-        folder: Folder of the search.
-
     Raises:
         ConfigurationError: Another process writes to it, or a line other than the last one is damaged.
     """

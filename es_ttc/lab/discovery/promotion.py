@@ -33,17 +33,7 @@ ranks."""
 
 @dataclass(frozen=True, slots=True)
 class HeldOutResult:
-    """The result of a program on the held-out queries of one task.
-
-    Attributes:
-        task: The task.
-        split: Split of the queries.
-        queries: Number of queries.
-        documents: Number of documents.
-        baseline: Mean of P0, the plain cosine.
-        value: Mean of the program.
-        versus: The difference, with its interval.
-    """
+    """The result of a program on the held-out queries of one task."""
 
     task: str
     split: str
@@ -108,12 +98,6 @@ def is_calibrated(record: Record, task: Task, sample: Float32, limits: Limits) -
 
     The gateway scores one query at a time. Statistics over other queries are available only from the sample that
     `es-ttc calibrate` stores in an index.
-
-    Args:
-        record: The program.
-        task: The task whose first queries are scored alone and together.
-        sample: ``(m, d)`` sample queries.
-        limits: Limits of the sandbox.
 
     Raises:
         InvalidRequest: Its scores of a query depend on the other queries even with the sample.

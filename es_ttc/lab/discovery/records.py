@@ -31,18 +31,7 @@ class LlmUsage(_Model):
 
 
 class Proposal(_Model):
-    """A proposed program.
-
-    Attributes:
-        source: Its text.
-        origin: Name of the proposer; `seed` for initial programs.
-        title: A descriptive name, if there is one.
-        parents: Names of the programs from which it was derived.
-        novelty: One sentence about its novelty (section 3.2).
-        hypothesis: One sentence: why it should help.
-        genome: Its tree in the grammar, if it has one.
-        llm: Its cost at an endpoint.
-    """
+    """A proposed program."""
 
     source: Text
     origin: str
@@ -55,18 +44,7 @@ class Proposal(_Model):
 
 
 class TaskResult(_Model):
-    """The result of a program on one task.
-
-    Attributes:
-        value: Mean nDCG@10.
-        delta: Difference from P0, the plain cosine.
-        queries: Queries of the task.
-        documents: Documents of the task.
-        index_texts: Number of encoded texts that depend on documents only.
-        query_texts: Number of encoded texts that depend on queries.
-        readings: The features that it reads, in addition to whole documents.
-        seconds: Its own time, without the encoder's.
-    """
+    """The result of a program on one task."""
 
     value: float
     delta: float
@@ -79,25 +57,7 @@ class TaskResult(_Model):
 
 
 class Record(_Model):
-    """One line of the memory: the result of one generation.
-
-    Attributes:
-        generation: Its number, from 1; initial programs have 0 or less.
-        name: `g017`, or the name of a seed.
-        proposal: The proposal.
-        verdict: Whether it was measured.
-        reason: Why it was not measured.
-        detail: One sentence about it.
-        tasks: Results by task.
-        mean: Mean of the tasks' differences from P0.
-        wins: Number of tasks above +.001.
-        ties: Number of tasks in between.
-        losses: Number of tasks below -.001.
-        cost: The paper's cost ratio c over all tasks.
-        admitted: Whether it entered the paper's frontier: a positive mean, above every one admitted before.
-        fingerprint: Fingerprint of the scores, which identifies programs with equal rankings.
-        seconds: Time of the generation.
-    """
+    """One line of the memory: the result of one generation."""
 
     kind: Literal["program"] = "program"
     generation: int
@@ -141,20 +101,7 @@ class TaskPlan(_Model):
 
 
 class Plan(_Model):
-    """The first line of a memory: everything that is needed to resume the search.
-
-    Attributes:
-        encoder: Name of the encoder, for the settings.
-        identity: Its identity; vectors of another encoder would give other results.
-        seed: Seed of all random choices.
-        proposer: Name of the proposer.
-        seeds: The initial programs.
-        tasks: The tasks.
-        seconds: Time limit of a program on a task.
-        memory_mb: Memory limit of a program.
-        most_cost: Maximum cost ratio of a program, over all tasks.
-        distance: Minimum structural distance from every program of the registry.
-    """
+    """The first line of a memory: everything that is needed to resume the search."""
 
     kind: Literal["plan"] = "plan"
     version: int = 1

@@ -40,13 +40,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Usage:
-    """The data that a program has read of one task, counted as in the paper.
-
-    Attributes:
-        readings: Features of an index in addition to whole documents: granularities, views, texts.
-        index_texts: Number of encoded texts that depend on documents only.
-        query_texts: Number of texts that it encoded itself.
-    """
+    """The data that a program has read of one task, counted as in the paper."""
 
     readings: set[str] = field(default_factory=set)
     index_texts: int = 0
@@ -61,14 +55,7 @@ class Usage:
 
 @dataclass(slots=True)
 class EncodingBudget:
-    """The remaining budget of encoding, over all tasks.
-
-    Attributes:
-        base: Number of queries and documents of all tasks.
-        limits: The limits of cost and encoder time.
-        texts: Number of encoded texts.
-        seconds: Time of the encoder.
-    """
+    """The remaining budget of encoding, over all tasks."""
 
     base: int
     limits: Limits
@@ -98,13 +85,7 @@ class EncodingBudget:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
-    """The result of one program on one task.
-
-    Attributes:
-        scores: ``(q, n)``, finite.
-        usage: The data that it has read.
-        seconds: Its time, without the encoder's.
-    """
+    """The result of one program on one task."""
 
     scores: Float32
     usage: Usage
@@ -143,12 +124,7 @@ def _ranked(process: Process, task: Task, limits: Limits, bill: EncodingBudget) 
 
 
 class _Counted:
-    """The data of one task for a program, with their cost.
-
-    Args:
-        task: The task.
-        bill: The remaining budget of encoding.
-    """
+    """The data of one task for a program, with their cost."""
 
     def __init__(self, task: Task, bill: EncodingBudget) -> None:
         self.usage = Usage()

@@ -54,13 +54,7 @@ class _TruncatedGraph:
 
 
 class InMemoryReranker:
-    """A rescorer as the reranker of one query.
-
-    Args:
-        features: The documents' features.
-        query: The query.
-        method: A strategy; its parameters name the rescorer.
-    """
+    """A rescorer as the reranker of one query."""
 
     def __init__(self, features: CorpusFeatures, query: Query, method: Method) -> None:
         self._features = features
@@ -84,16 +78,7 @@ class InMemoryReranker:
 def rerank(
     method: Method, first: Ranking, window: Positions, graph: MemoryGraph, features: CorpusFeatures, query: Query
 ) -> Ranking:
-    """Return one query's ranking by a strategy.
-
-    Args:
-        method: The strategy.
-        first: The first pass.
-        window: Its first documents, with which the strategy begins.
-        graph: The neighbour graph.
-        features: The documents' features.
-        query: The query.
-    """
+    """Return one query's ranking by a strategy."""
     strategy, params = method.strategy, method.params
     assert strategy is not None  # noqa: S101 - checked by the caller
     assert isinstance(params, StrategyParams)  # noqa: S101

@@ -19,11 +19,6 @@ class Bm25:
     """An index over texts: lower case, Lucene's English stop words, Snowball English stems, Lucene's BM25.
 
     As in Lucene, documents without a word count neither for document frequencies nor for the average length.
-
-    Args:
-        texts: The corpus.
-        k1: Saturation of term frequency, 0 or more.
-        b: Weight of document length, in [0, 1].
     """
 
     def __init__(self, texts: Sequence[str], *, k1: float = K1, b: float = B) -> None:

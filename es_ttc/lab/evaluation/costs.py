@@ -11,14 +11,7 @@ from es_ttc.vectors.chunks import GRANULARITIES
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Encoder calls of one program on one collection.
-
-    Attributes:
-        queries: Queries of the collection.
-        documents: Documents of the collection.
-        index_texts: Texts encoded that depend on documents only.
-        query_texts: Texts encoded that depend on queries.
-    """
+    """Encoder calls of one program on one collection."""
 
     queries: int
     documents: int
@@ -48,14 +41,7 @@ Kind = Reading | Literal["document", "query", "expanded"]
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """What one program takes on one collection, in seconds.
-
-    Attributes:
-        base_index: Encoding the documents as they are.
-        base_query: Encoding the queries.
-        index: What the program encodes of documents alone.
-        query: What it encodes for the queries, and its scoring.
-    """
+    """What one program takes on one collection, in seconds."""
 
     base_index: float
     base_query: float
@@ -82,15 +68,7 @@ class Seconds:
 def seconds_of(
     entry: Entry, counts: Mapping[Reading, int], queries: int, rates: Mapping[Kind, float], scoring: float
 ) -> Seconds:
-    """Return what a program takes on a collection.
-
-    Args:
-        entry: The program.
-        counts: Texts of each kind that the collection has; see :func:`counted`.
-        queries: Queries of the collection.
-        rates: Seconds that one text of each kind takes to encode.
-        scoring: Seconds of one query's scoring, encoding apart.
-    """
+    """Return what a program takes on a collection."""
     return Seconds(
         base_index=counts[TOPIC] * rates["document"],  # one topic a document
         base_query=queries * rates["query"],

@@ -123,14 +123,7 @@ def _stacked(vectors: Sequence[Float32 | None], dims: int) -> Float32:
 
 
 def encode_queries(texts: Sequence[str], encoder: Encoder, *, tokens: bool, progress: Progress = silent) -> list[Query]:
-    """Return queries encoded as in the gateway.
-
-    Args:
-        texts: The queries' texts.
-        encoder: The index's encoder.
-        tokens: Whether a method needs the queries' token vectors.
-        progress: Receives the progress.
-    """
+    """Return queries encoded as in the gateway."""
     late, words = encoder.identity.late_interaction, needs_words(encoder)
     queries: list[Query] = []
     for start in range(0, len(texts), _BATCH):

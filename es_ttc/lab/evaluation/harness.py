@@ -33,18 +33,7 @@ def evaluate(
     seed: int = SEED,
     progress: Progress = silent,
 ) -> CollectionResult:
-    """Run methods on one collection and compare them.
-
-    Args:
-        collection: Documents, queries and judgements.
-        methods: The methods.
-        searcher: Answers the queries.
-        k: Cutoff of the headline metrics.
-        baseline: The method with which the others are compared; see :func:`choose_baseline`.
-        resamples: Number of resamples of the bootstrap.
-        seed: Seed of the bootstrap.
-        progress: Receives the progress.
-    """
+    """Run methods on one collection and compare them."""
     reference = choose_baseline(methods, baseline)
     runs = {method.name: searcher.rank(method, progress) for method in methods}
     vectors = searcher.vectors

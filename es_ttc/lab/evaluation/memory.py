@@ -34,15 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class JoinedWindow:
-    """What BM25 finds for a query, with the documents that join it.
-
-    Attributes:
-        query: The query.
-        first: What BM25 finds.
-        documents: ``(k,)`` positions in the corpus of the documents that are scored: BM25's first ones, then those
-            that join.
-        window: These documents with their features.
-    """
+    """What BM25 finds for a query, with the documents that join it."""
 
     query: Query
     first: Ranking
@@ -229,11 +221,6 @@ class MemorySearcher:
         self, needs: frozenset[Feature], fields: Sequence[str] = (), progress: Progress = silent
     ) -> Iterator[JoinedWindow]:
         """Yield for each query what a method that joins the nearest documents scores.
-
-        Args:
-            needs: Features that the windows carry.
-            fields: Numeric fields that they carry.
-            progress: Told about every query.
 
         Raises:
             InvalidRequest: No document has one of the fields.

@@ -29,22 +29,7 @@ _OF_TOKENS = frozenset({Feature.TOKENS, Feature.NORMS})
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of an evaluation.
-
-    Attributes:
-        methods: The methods with their parameters.
-        k: Cutoff of the headline metrics.
-        baseline: The method with which the others are compared; None for dense if it is among them, else the first one.
-        first_pass: The method that finds the window of a rescorer.
-        window: Number of documents that a rescorer scores; None for the whole corpus.
-        codec: Storage type of token vectors.
-        max_tokens: Maximum number of token vectors of a document.
-        token_pooling: How many tokens share one vector, on average.
-        drop_tokens: Tokens without vectors.
-        engine: The engine that is used; None to evaluate in memory.
-        index: An index of the engine that is searched as it is; None: the collection's documents are indexed
-            temporarily.
-    """
+    """The plan of an evaluation."""
 
     methods: tuple[Method, ...]
     k: int = 10

@@ -74,13 +74,7 @@ def reciprocal_rank_fusion(rankings: Iterable[Sequence[T]], k: int = 60) -> list
 
 
 def reorder(first: Ranking, window: Positions, scores: Float32) -> Ranking:
-    """Return a window's documents in the order of their new scores; the others follow in first-pass order.
-
-    Args:
-        first: The first pass.
-        window: Documents of the first pass that were rescored, in its order; documents with equal scores keep it.
-        scores: Their new scores.
-    """
+    """Return a window's documents in the order of their new scores; the others follow in first-pass order."""
     order = np.argsort(-scores, kind="stable")
     rest = first.documents[~np.isin(first.documents, window)]
     return Ranking(np.concatenate([window[order], rest]), scores[order])

@@ -22,16 +22,7 @@ _MOVED = 5
 
 @dataclass(frozen=True, slots=True)
 class ChangedQuery:
-    """A query that a method answers much better or much worse than the baseline.
-
-    Attributes:
-        id: The query's id.
-        text: Its text.
-        baseline: The baseline's score.
-        method: The method's score.
-        before: The baseline's first documents: the label of each, and whether it is relevant.
-        after: The method's.
-    """
+    """A query that a method answers much better or much worse than the baseline."""
 
     id: str
     text: str

@@ -58,21 +58,7 @@ class MethodResult:
 
 @dataclass(frozen=True, slots=True)
 class CollectionResult:
-    """All methods on one collection.
-
-    Attributes:
-        name: The collection's name.
-        split: Which judgements.
-        documents: Number of documents.
-        judgements: Number of judged pairs.
-        relevant: Number of pairs judged relevant.
-        warnings: What about the data changes what the figures mean.
-        baseline: The method that the others are compared with.
-        methods: By name, in the order asked for.
-        texts: The judged queries' texts by id.
-        labels: By document, its title or the beginning of its text, for the methods' first documents.
-        right: By query, the ids of the documents judged relevant.
-    """
+    """All methods on one collection."""
 
     name: str
     split: str
@@ -103,20 +89,7 @@ class CollectionResult:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """All collections, and everything that is needed to do it again.
-
-    Attributes:
-        collections: In the order given.
-        k: Cutoff of the headline metrics.
-        encoder: The encoder's identity, or None where no method needed one.
-        encoder_backend: Its backend and arithmetic.
-        engine: ``memory``, or product and version.
-        settings: What was chosen: window, first pass, token codec...
-        machine: Processor, cores, memory, system.
-        versions: By package.
-        command: The command line that makes the same evaluation.
-        date: When it was made, ISO 8601, UTC.
-    """
+    """All collections, and everything that is needed to do it again."""
 
     collections: tuple[CollectionResult, ...]
     k: int

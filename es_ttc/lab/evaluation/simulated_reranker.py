@@ -16,9 +16,6 @@ def noise_scale(error_rate: float) -> float:
     Two documents whose grades differ by 1, each with normal noise of standard deviation s, are in the wrong order with
     probability Phi(-1 / (s sqrt 2)).
 
-    Args:
-        error_rate: From 0 to less than .5.
-
     Raises:
         ValueError: It is outside.
     """
@@ -28,15 +25,7 @@ def noise_scale(error_rate: float) -> float:
 
 
 class SimulatedReranker:
-    """Scores documents by their grade plus noise, which is constant for a query and document.
-
-    Args:
-        query: The query's id; with the seed it determines the noise.
-        grades: Relevance by document id; other documents have 0.
-        ids: The documents' ids by number.
-        error_rate: Share of pairs of adjacent grades that it puts in the wrong order.
-        seed: Seed of the noise.
-    """
+    """Scores documents by their grade plus noise, which is constant for a query and document."""
 
     def __init__(
         self, query: str, grades: Mapping[str, int], ids: Sequence[str], error_rate: float, seed: int = 0

@@ -50,24 +50,7 @@ class SearchHits:
 
 
 class EngineSearcher:
-    """Answers a collection's queries by searches, one after the other.
-
-    Args:
-        runner: Runs the client.
-        client: A client of the gateway.
-        product: The engine's product.
-        index: The collection's index.
-        collection: Documents and queries.
-        text_fields: The index's text fields.
-        retrieval: The first-pass methods by name, with their parameters.
-        queries: The encoded queries, in the collection's order, whose vectors dense search uses.
-        first_pass: The method that finds the window of a rescorer.
-        window: Number of documents that a rescorer scores; None for the whole corpus.
-        depth: Number of documents ranked for each query; None for that of
-            :func:`es_ttc.lab.evaluation.searcher.depth_of`.
-        documents: Number of documents of the index; None: those of the collection.
-        beside: Whether the index's vectors are in a side index, which the gateway searches.
-    """
+    """Answers a collection's queries by searches, one after the other."""
 
     def __init__(
         self,
@@ -227,17 +210,7 @@ def require_possible(methods: Sequence[Method], first_pass: FirstPass, window: i
 
 @dataclass(frozen=True, slots=True)
 class SearchedIndex:
-    """An index that is evaluated.
-
-    Attributes:
-        runner: Runs the engine's client.
-        engine: That client.
-        name: The index's name.
-        spec: Its spec.
-        documents: Number of its documents.
-        truncated: Number of documents that were cut when they were encoded; 0 if it is not known.
-        beside: Whether its vectors are in a side index.
-    """
+    """An index that is evaluated."""
 
     runner: InterruptibleRunner
     engine: Engine
@@ -265,15 +238,6 @@ def temporary_index(
     fields: Sequence[str] = (),
 ) -> Iterator[SearchedIndex]:
     """Index a collection under a new name; the index is deleted at the end of the context.
-
-    Args:
-        settings: The engine.
-        collection: The collection.
-        spec: The spec of the index.
-        encoder: Encodes the documents.
-        progress: Receives the progress.
-        graph: Whether a neighbour graph is built.
-        fields: Numeric fields that the documents keep.
 
     Raises:
         EngineError: A document was rejected, so that the figures would not be those of the collection.
@@ -360,15 +324,6 @@ async def index_collection(
     fields: Sequence[str] = (),
 ) -> IngestResult:
     """Create an index of one shard and write every document of a collection into it.
-
-    Args:
-        engine: The engine.
-        name: Name of the index, which must not exist.
-        collection: The collection.
-        spec: The spec of the index.
-        encoder: Encodes the documents.
-        report: Receives the number of written documents and of all.
-        fields: Numeric fields that the documents keep.
 
     Raises:
         EngineError: A document was rejected, so that the figures would not be those of the collection.

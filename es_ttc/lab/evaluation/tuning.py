@@ -62,11 +62,6 @@ class Tuning:
 def candidates(name: str, params: Mapping[str, Any] | None = None, grid: Grid | None = None) -> tuple[Method, ...]:
     """Return a method with every combination of a grid's values, the one with its defaults first.
 
-    Args:
-        name: The method.
-        params: Parameters that stay as they are.
-        grid: Values by parameter; what the method declares (``Params.tried``) where it is None.
-
     Raises:
         InvalidRequest: The method is unknown, a value does not fit it, there is no grid, or it is too large.
     """
@@ -104,15 +99,6 @@ def tune(
     progress: Progress = silent,
 ) -> Tuning:
     """Run candidates on a collection's queries and choose.
-
-    Args:
-        collection: Whose queries choose.
-        methods: What :func:`candidates` gives.
-        searcher: Answers the queries.
-        metric: What is maximised; see :func:`es_ttc.lab.evaluation.metrics.check_metric`.
-        folds: Parts for cross-fitting, 2 to the number of queries; None for none.
-        seed: Of the folds and the bootstrap.
-        progress: Receives the progress.
 
     Raises:
         InvalidRequest: There is no such metric, or no such number of folds.
@@ -176,19 +162,7 @@ def summary_of(
     sampled: bool,
     most: int | None = None,
 ) -> dict[str, Any]:
-    """Return the file of tuned parameters: first what its readers need, then where it comes from.
-
-    Args:
-        found: What was tried.
-        data: Name of the collection.
-        split: The split of its queries.
-        settings: How documents were found and stored.
-        encoder: Identity of the encoder.
-        folds: Number of folds; None for none.
-        seed: Seed of all draws.
-        sampled: Whether the queries are a sample.
-        most: Number of candidates that are kept, the best ones; None for all.
-    """
+    """Return the file of tuned parameters: first what its readers need, then where it comes from."""
     means = found.values.mean(axis=1).tolist()
     shown: Sequence[int] = range(len(means))
     if most is not None:

@@ -22,14 +22,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class PairAgreement:
-    """Agreement of two judges.
-
-    Attributes:
-        judges: Their names.
-        both: Number of documents that both judged.
-        equal: Share of them with equal grades.
-        kappa: Cohen's kappa with linear weights; None where both gave one and the same grade throughout.
-    """
+    """Agreement of two judges."""
 
     judges: tuple[str, str]
     both: int
@@ -39,13 +32,7 @@ class PairAgreement:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Agreement of all judges.
-
-    Attributes:
-        pairs: Every two judges who judged a document in common.
-        documents: Number of documents that two or more judged.
-        alpha: Krippendorff's alpha for ordinal data; None where nothing was judged twice, or all grades are equal.
-    """
+    """Agreement of all judges."""
 
     pairs: tuple[PairAgreement, ...]
     documents: int

@@ -36,14 +36,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """One judgement of a file.
-
-    Attributes:
-        query: Id of the query, or its text where the form has no ids.
-        document: Id of the document.
-        grade: As in the file.
-        place: Where it stands, for messages.
-    """
+    """One judgement of a file."""
 
     query: str
     document: str
@@ -53,12 +46,7 @@ class Graded:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Judgements with the texts of their queries.
-
-    Attributes:
-        texts: Texts by id of the queries that are judged.
-        qrels: Grades by query and document.
-    """
+    """Judgements with the texts of their queries."""
 
     texts: Mapping[str, str]
     qrels: Qrels
@@ -66,13 +54,6 @@ class Judged:
 
 def read(form: Format, path: Path, known: Mapping[str, str], *, split: str, highest: float | None) -> Judged:
     """Read a file or folder of judgements.
-
-    Args:
-        form: Its form.
-        path: The file; the folder for BEIR.
-        known: Texts of known queries by id.
-        split: The split of a BEIR folder.
-        highest: The greatest grade of the file's scale, whose grades are scaled to 0..3; None if they are 0..3.
 
     Raises:
         ConfigurationError: The file cannot be read, or a line is malformed.

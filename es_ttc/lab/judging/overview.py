@@ -18,14 +18,7 @@ SPLIT = "judgements"
 
 @dataclass(frozen=True)
 class Overview:
-    """The pools and judgements of an index.
-
-    Attributes:
-        index: Its name.
-        queries: The pooled queries.
-        judgements: All judgements.
-        with_llm: Whether those of language models count for grades; they always count for agreement.
-    """
+    """The pools and judgements of an index."""
 
     index: str
     queries: Sequence[PooledQuery]
@@ -136,11 +129,6 @@ class Overview:
 
 async def read_overview(store: JudgementStore, *, with_llm: bool = False, signals: bool = True) -> Overview:
     """Read the pools and judgements of an index.
-
-    Args:
-        store: The store.
-        with_llm: Whether language models' judgements count.
-        signals: Whether the pools' signals are read, which the choice of weights needs.
 
     Raises:
         UnknownIndex: The searched index does not exist.

@@ -40,13 +40,6 @@ class Source(StrEnum):
 class Judgement:
     """One judge's grade of a document for a query.
 
-    Attributes:
-        query: Id of the query.
-        document: Id of the document.
-        judge: Name of the judge.
-        grade: One of :data:`GRADES`.
-        source: Where it comes from.
-
     Raises:
         InvalidRequest: A field is empty, too long or out of range.
     """
@@ -67,12 +60,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class PooledMethod:
-    """A method whose documents are pooled.
-
-    Attributes:
-        method: Its name.
-        params: Its parameters.
-    """
+    """A method whose documents are pooled."""
 
     method: str
     params: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -95,14 +83,6 @@ class PooledMethod:
 @dataclass(frozen=True, slots=True)
 class PooledQuery:
     """A query and what some methods found for it.
-
-    Attributes:
-        id: Its id, unique in its index.
-        text: Its text.
-        methods: The methods.
-        runs: The documents that each of them found, best first, in the order of ``methods``.
-        depth: Documents of each run that are judged.
-        signals: The signals of blend, for the choice of its weights; None if they are not known.
 
     Raises:
         InvalidRequest: A field is too long, a run names a document twice, or there are too many methods.

@@ -71,13 +71,7 @@ class LoggedSignals:
 
 
 def pools_of(index: str, signals: Sequence[tuple[str, LoggedSignals]], qrels: Mapping[str, Mapping[str, int]]) -> Pools:
-    """Return the pools of judged queries whose signals are kept, with the judgements of now.
-
-    Args:
-        index: The index, as the name of the data.
-        signals: Ids of queries and their signals, at least one, all of one encoder and of the same signals.
-        qrels: Grades by query and document.
-    """
+    """Return the pools of judged queries whose signals are kept, with the judgements of now."""
     first = signals[0][1]
     pools = tuple(one.pool(query, qrels[query]) for query, one in signals)
     return Pools(index, "judgements", first.encoder, first.names, pools, {"index": index, "first_pass": "bm25"})

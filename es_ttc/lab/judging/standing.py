@@ -30,15 +30,7 @@ Qrels = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class MethodStanding:
-    """How a method stands.
-
-    Attributes:
-        method: Its name, with its parameters.
-        ndcg: Mean nDCG@10 over the judged queries.
-        interval: Its 95 % interval.
-        unjudged: Mean share of its first 10 documents that no one judged.
-        behind: The best method against it; None for the best itself.
-    """
+    """How a method stands."""
 
     method: str
     ndcg: float
@@ -140,12 +132,7 @@ def _unjudged(run: Sequence[str], judged: Mapping[str, int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TunedWeights:
-    """Weights of blend that judgements choose.
-
-    Attributes:
-        found: What was tried and chosen.
-        summary: The file that `es-ttc serve --tuned` takes.
-    """
+    """Weights of blend that judgements choose."""
 
     found: WeightTuning
     summary: dict[str, Any]
@@ -170,12 +157,6 @@ def tuned_weights(
     """Return the weights of blend that judgements choose, from the signals that the pools keep.
 
     The gain is cross-fitted: each query is answered with the weights that the other folds choose.
-
-    Args:
-        index: The searched index.
-        queries: The pooled queries.
-        qrels: Grades by query and document.
-        fewest: Number of queries with a relevant document that it takes; None for :data:`FEWEST_QUERIES`.
 
     Returns:
         The weights, or one sentence that says why there are none.

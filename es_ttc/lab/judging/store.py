@@ -68,12 +68,7 @@ class _Action:
 
 
 class JudgementStore:
-    """Reads and writes the pools and judgements of one searched index.
-
-    Args:
-        engine: The engine, with the caller's credentials.
-        index: Name of the searched index, alias or data stream.
-    """
+    """Reads and writes the pools and judgements of one searched index."""
 
     def __init__(self, engine: Engine, index: str) -> None:
         self._engine = engine
@@ -264,12 +259,7 @@ class JudgementStore:
 
 
 def _source_of(one: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the source in one answer of `_mget`, which is successful as a whole whatever happens to its documents.
-
-    Raises:
-        NotAllowed: The engine does not let the caller read it.
-        EngineError: It cannot be read.
-    """
+    """Return the source in one answer of `_mget`, which is successful as a whole whatever happens to its documents."""
     error = one.get("error")
     if error is None:
         return (one.get("_source") or {}) if one.get("found") else None

@@ -32,10 +32,6 @@ def grader(metric: str, judged: Sequence[Grades]) -> Callable[[Grades], Float64]
 
     Its argument are ``(q, n)`` grades in the ranking's order; 0 for a document that is not judged, and behind the end.
 
-    Args:
-        metric: See :func:`check_metric`.
-        judged: For each query the grades of all judged documents.
-
     Raises:
         InvalidRequest: There is no such metric.
     """

@@ -70,14 +70,7 @@ Document = tuple[str, Identity]
 
 @dataclass(frozen=True, slots=True)
 class IndexSource:
-    """The index whose documents are scored.
-
-    Attributes:
-        name: Its name, or an alias.
-        settings: The engine.
-        load: Loads the encoder of its features, which encodes the queries.
-        window: Documents of the first pass, joined by as many nearest ones.
-    """
+    """The index whose documents are scored."""
 
     name: str
     settings: GatewaySettings
@@ -87,12 +80,7 @@ class IndexSource:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What one query finds.
-
-    Attributes:
-        hits: Hits of the first pass, then of the documents that join.
-        first: Number of hits of the first pass.
-    """
+    """What one query finds."""
 
     hits: Sequence[Hit]
     first: int
@@ -107,13 +95,6 @@ def collect_from_index(
     progress: Progress = silent,
 ) -> Pools:
     """Score every signal once for each query's pool: what a gateway would score for a search of the query's text.
-
-    Args:
-        judged: Queries and judgements; its documents are not read.
-        source: The index.
-        signals: What is scored, beside blend's default signals.
-        fields: Numeric fields of the documents.
-        progress: Told about every step.
 
     Raises:
         InvalidRequest: The index has no features, or the indices of an alias differ in text fields or encoder.
@@ -146,11 +127,7 @@ async def _collect(
 
 
 async def _index(source: IndexSource) -> tuple[IndexSpec, str]:
-    """Return the spec of an index's features, and the engine's product and version.
-
-    Raises:
-        InvalidRequest: See :func:`collect_from_index`.
-    """
+    """Return the spec of an index's features, and the engine's product and version."""
     engine = await connect(source.settings)
     try:
         located = await alike_locations(engine, source.name)
@@ -165,14 +142,6 @@ async def log_for_caller(
 ) -> Pools:
     """Score blend's signals for queries in a gateway, with a caller's credentials.
 
-    Args:
-        gateway: The gateway.
-        headers: The caller's headers.
-        index: Name of the searched index.
-        spec: The spec of its features.
-        encoder: Their encoder.
-        queries: Texts by id.
-
     Raises:
         MissingFeature: The index lacks what a signal reads.
         InvalidRequest: No query finds a document.
@@ -184,12 +153,7 @@ async def log_for_caller(
 
 
 def _require_signals(pools: Sequence[Pool], signals: Sequence[SignalName], index: str) -> None:
-    """Refuse an index that lacks what a signal reads.
-
-    Raises:
-        MissingFeature: No document of any pool has the signal.
-        InvalidRequest: No query finds a document.
-    """
+    """Refuse an index that lacks what a signal reads."""
     scores = np.concatenate([pool.scores for pool in pools])
     if not len(scores):
         raise InvalidRequest(f"no query finds a document in index [{index}]: are these its queries?")
@@ -203,18 +167,7 @@ def _require_signals(pools: Sequence[Pool], signals: Sequence[SignalName], index
 
 
 class PoolLog:
-    """Logs pools.
-
-    Args:
-        gateway: The gateway, in this process.
-        caller: Whose credentials are used, and the searched index.
-        text_fields: Its text fields, which the first pass searches.
-        encoder: The encoder of its features.
-        signals: The signals.
-        fields: The numeric fields.
-        progress: Told about every step.
-        window: Documents of the first pass, joined by as many nearest ones.
-    """
+    """Logs pools."""
 
     def __init__(
         self,

@@ -34,16 +34,7 @@ _MISSING = {"None": Missing.NONE, "Zero": Missing.ZERO, "NaN": Missing.NAN}
 
 @dataclass(frozen=True, slots=True)
 class RankOptions:
-    """How trees are fitted; the defaults were looked at on training queries.
-
-    Attributes:
-        trees: Number of trees.
-        leaves: Leaves of each tree.
-        learning_rate: Share of each tree's values that is added.
-        least: Documents of a leaf at the least.
-        blend: Weight of blend's mean, from which the trees begin.
-        seed: Of LightGBM.
-    """
+    """How trees are fitted; the defaults were looked at on training queries."""
 
     trees: int = 50
     leaves: int = 7
@@ -91,16 +82,6 @@ def train(
     progress: Progress = silent,
 ) -> RankTraining:
     """Fit trees to all queries, and measure them cross-fitted.
-
-    Args:
-        pools: The signals of the queries, blend's default ones among them.
-        metric: What is compared with the default.
-        folds: Parts for cross-fitting.
-        names: The signals that the trees read.
-        fields: The numeric fields that they read.
-        options: How trees are fitted.
-        seed: Of the folds and the bootstrap.
-        progress: Told about every fit.
 
     Raises:
         InvalidRequest: There is no relevant document in any pool, or a pool is too large.

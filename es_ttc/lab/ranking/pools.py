@@ -62,16 +62,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """The pools of a collection's queries.
-
-    Attributes:
-        data: The collection's name.
-        split: The split of its judgements.
-        encoder: Identity of the encoder.
-        signals: Names of the matrices' columns.
-        pools: One a query, in the collection's order.
-        settings: How the pools were made, for people.
-    """
+    """The pools of a collection's queries."""
 
     data: str
     split: str
@@ -130,16 +121,6 @@ def collect(
     progress: Progress = silent,
 ) -> Pools:
     """Encode a collection and score every signal once for each query's pool.
-
-    Args:
-        collection: Documents, queries and judgements.
-        encoder: Encodes both.
-        signals: What is scored, beside blend's default signals.
-        window: Documents of the first pass, joined by as many nearest ones; None for the whole corpus.
-        max_tokens: Rows kept of one document's token matrix.
-        codec: Storage type of token vectors.
-        fields: Numeric fields of the documents.
-        progress: Told about every step.
 
     Raises:
         InvalidRequest: No document has one of the fields.

@@ -36,13 +36,7 @@ _ALIKE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """What a signal is worth: the metric without it, less the metric with it.
-
-    Attributes:
-        signal: The signal that is left out.
-        equal: With equal weights of the others.
-        refitted: With weights that the other folds choose for the others, against weights that they choose for all.
-    """
+    """What a signal is worth: the metric without it, less the metric with it."""
 
     signal: SignalName
     equal: Comparison
@@ -78,15 +72,6 @@ def tune_weights(
     progress: Progress = silent,
 ) -> WeightTuning:
     """Find weights on a collection's pools.
-
-    Args:
-        pools: The signals of its queries, blend's default ones among them.
-        metric: What is maximised.
-        folds: Parts for cross-fitting, 2 to the number of queries.
-        names: The signals that are weighed.
-        normalise: How signals are made comparable.
-        seed: Of the folds and the bootstrap.
-        progress: Told about every candidate.
 
     Raises:
         InvalidRequest: There is no such metric.
@@ -164,10 +149,6 @@ def measure(pools: Pools, metric: str) -> Callable[[Float32], Float64]:
     """Return what computes a metric of each query, ``(q,)``, from scores; what all scores share is computed once.
 
     Its argument are ``(q, n)`` scores; what stands behind the end of a query's pool is not read.
-
-    Args:
-        pools: The queries' pools.
-        metric: What is measured.
 
     Raises:
         InvalidRequest: There is no such metric.

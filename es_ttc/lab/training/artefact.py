@@ -35,19 +35,7 @@ def write(
     about: Mapping[str, Any],
     cache_dir: Path,
 ) -> EncoderIdentity:
-    """Write a trained encoder, and return its identity.
-
-    Args:
-        folder: The folder; its name becomes the encoder's.
-        kind: nnn, colt, dense or head.
-        base_name: The name by which the base encoder is loaded.
-        base: The base encoder's identity.
-        heads: The head of each role.
-        models: Roles with a fine-tuned model in the folder already.
-        params: Parameters to use with it, by method.
-        about: Data, options, progress and figures, for the card.
-        cache_dir: Folder of file hashes.
-    """
+    """Write a trained encoder, and return its identity."""
     arrays = {name: rows for role in ROLES for name, rows in heads[role].arrays(role).items()}
     # Heads without weights (a role that does not change) need a file too.
     replace(folder / HEADS, packed(arrays or {"empty": np.zeros(1, np.float32)}))

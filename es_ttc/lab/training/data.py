@@ -112,14 +112,6 @@ def load_task(
 ) -> Task:
     """Read a BEIR folder and encode it.
 
-    Args:
-        folder: With a train split.
-        encoder: The frozen encoder.
-        train_split: Its name; for cross-validation, which a benchmark ensures, the only one.
-        seed: Seed of the held-out part and of samples.
-        most_queries: Maximum number of train queries, drawn at random.
-        progress: Receives every batch.
-
     Raises:
         ConfigurationError: There is no train split, or too little in it.
     """
@@ -141,12 +133,6 @@ def judged_parts(
     folder: Path, *, seed: int, train_split: str = TRAIN, most_queries: int | None = None
 ) -> tuple[Collection, Collection, bool]:
     """Return the collection with its train queries, with its validation queries, and whether these are held out.
-
-    Args:
-        folder: A BEIR folder with a train split.
-        seed: Seed of the held-out part and of samples.
-        train_split: The train split's name.
-        most_queries: Maximum number of train queries, drawn at random.
 
     Raises:
         ConfigurationError: There is no train split.

@@ -49,13 +49,7 @@ def figures(questions: TrainingQueries, documents: Float32, penalty: Penalty | N
 
 
 def before_and_after(before: Task, after: Task, params: Mapping[str, Any] | None) -> dict[str, dict[str, float]]:
-    """Return figures before and after training; also for the method `nnn` if it has parameters.
-
-    Args:
-        before: The collection with the original encoder.
-        after: The collection with the trained one.
-        params: Of `nnn`.
-    """
+    """Return figures before and after training; also for the method `nnn` if it has parameters."""
     found = {}
     for name, plain, trained in (("valid", before.valid, after.valid), ("test", before.test, after.test)):
         if plain is None or trained is None:

@@ -10,12 +10,7 @@ from torch import Tensor
 
 
 def lipschitz(documents: Tensor, l2: Tensor | float = 0.0) -> Tensor:
-    """Return ``L``, the greatest eigenvalue of ``D^T D`` plus l2; nothing is differentiated through it.
-
-    Args:
-        documents: ``(n, d)``.
-        l2: The ridge.
-    """
+    """Return ``L``, the greatest eigenvalue of ``D^T D`` plus l2: the steepest the gradient's slope gets."""
     with torch.no_grad():
         rows = documents.detach()
         smaller = rows if rows.shape[0] < rows.shape[1] else rows.T

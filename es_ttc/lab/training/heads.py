@@ -30,10 +30,6 @@ class MixedMlp(nn.Module):
     """NNN-Tr's adapter (B.5): ``norm((1 - a) e + a MLP(e))``, two layers, GELU, a learned.
 
     "Training begins close to the frozen baseline": here exactly at it, because the outer layer begins with zeros.
-
-    Args:
-        dims: Components d.
-        hidden: Width of the hidden layer.
     """
 
     def __init__(self, dims: int, hidden: int) -> None:

@@ -28,20 +28,7 @@ OF_NO_INFLUENCE = ("device", "threads", "save_seconds")
 
 @dataclass(frozen=True, slots=True)
 class LoopOptions:
-    """Options of the loop, for all kinds of training.
-
-    Attributes:
-        epochs: Maximum number of epochs.
-        batch: Number of examples per step.
-        learning_rate: AdamW's.
-        weight_decay: AdamW's.
-        patience: Epochs without a better validation after which it ends.
-        seed: Seed of all random choices.
-        precision: Precision of matrix products outside the solver: bfloat16 by autocast, or float32.
-        device: auto (CUDA if available), cpu, cuda or another torch device.
-        threads: Number of processor threads; None: torch's own number.
-        save_seconds: Time between two checkpoints inside an epoch; each epoch ends with one.
-    """
+    """Options of the loop, for all kinds of training."""
 
     epochs: int = 20
     batch: int = 64
@@ -56,12 +43,7 @@ class LoopOptions:
 
 
 class Recipe(Protocol):
-    """One kind of training.
-
-    Attributes:
-        learned: The trainable modules.
-        examples: Number of examples of an epoch.
-    """
+    """One kind of training."""
 
     learned: nn.Module
     examples: int
@@ -81,16 +63,7 @@ class Recipe(Protocol):
 
 @dataclass(slots=True)
 class TrainingProgress:
-    """Position and results of a run.
-
-    Attributes:
-        epoch: Number of finished epochs.
-        step: Number of finished steps of the present epoch.
-        losses: Mean loss of each epoch.
-        step_losses: Loss of every step so far.
-        valid: The measure before training and after each epoch.
-        best: The epoch with the best validation; 0 is the start.
-    """
+    """Position and results of a run."""
 
     epoch: int = 0
     step: int = 0
@@ -114,14 +87,6 @@ def train(
     report: Report | None = None,
 ) -> TrainingProgress:
     """Train, and load the weights of the best epoch.
-
-    Args:
-        recipe: The recipe.
-        options: Options of the loop.
-        file: The checkpoint; None: no checkpoint is written.
-        about: JSON-ready values that must be the same to resume a run.
-        resume: Resume from the checkpoint, if there is one.
-        report: Receives the progress.
 
     Raises:
         ConfigurationError: The checkpoint is of another run, or the loss is not finite.

@@ -64,19 +64,7 @@ Sides = Callable[[Task, Role], TunedSide]
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """A request for a training.
-
-    Attributes:
-        kind: nnn, colt, dense or head.
-        data: BEIR folders.
-        out: Folder for the result.
-        recipe: Returns the recipe, given the tasks and a factory of sides with a fine-tuned encoder.
-        options: The recipe's options, JSON-ready, for the card.
-        loop: Options of the loop.
-        start: An initial trained encoder.
-        most_queries: Maximum number of train queries of each folder.
-        resume: Whether to resume a stopped training.
-    """
+    """A request for a training."""
 
     kind: str
     data: Sequence[Path]
@@ -91,14 +79,7 @@ class TrainingRequest:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The result of a training.
-
-    Attributes:
-        identity: The trained encoder's identity.
-        course: Losses and validation.
-        metrics: Figures by name.
-        params: Parameters by method.
-    """
+    """The result of a training."""
 
     identity: EncoderIdentity
     course: TrainingProgress
@@ -116,14 +97,6 @@ def run(
     report: Report | None = None,
 ) -> TrainingResult:
     """Train and write the trained encoder.
-
-    Args:
-        request: The request.
-        base_name: The name by which the frozen encoder is loaded.
-        encoder: The frozen encoder.
-        cache_dir: Folder of file hashes.
-        progress: Receives the progress of encoding.
-        report: Receives the progress of training.
 
     Raises:
         ConfigurationError: The data, the start or the checkpoint are invalid.

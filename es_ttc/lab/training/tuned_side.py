@@ -24,11 +24,6 @@ class TunedSide(nn.Module):
     """Texts encoded by a trainable model.
 
     Its vectors are those of the model's own library: a text is truncated at the model's length, pooled, normalised.
-
-    Args:
-        folder: The initial model.
-        role: The role, which selects the prompt.
-        texts: The texts by name.
     """
 
     def __init__(self, folder: Path, role: Role, texts: Mapping[str, Sequence[str]]) -> None:

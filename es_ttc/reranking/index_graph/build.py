@@ -30,18 +30,7 @@ Builder = Literal["vectors", "engine"]
 
 @dataclass(slots=True)
 class BuildProgress:
-    """Progress of a build.
-
-    Attributes:
-        index: The index whose graph it is.
-        graph: Name of the graph's own index.
-        builder: ``exact``, ``hnsw`` or ``engine``.
-        doing: The present stage: ``reading vectors``, then ``finding neighbours``.
-        done: Number of documents so far.
-        total: Number of all documents.
-        resumed: Number of documents that an earlier, stopped run had written.
-        seconds: Wall time by stage.
-    """
+    """Progress of a build."""
 
     index: str
     graph: str = ""
@@ -73,14 +62,6 @@ async def build_graph(
     report: Report = lambda _: None,
 ) -> BuildProgress:
     """Build the graph of an index, or resume a stopped build. A present graph stays in use until the end.
-
-    Args:
-        engine: The engine.
-        name: The index.
-        params: Degree, candidates, alpha.
-        builder: ``vectors`` reads them and computes here; ``engine`` searches each document's nearest neighbours by the
-            engine's kNN, without pruning: no vector is stored or compared outside the engine's index.
-        report: Receives the progress.
 
     Raises:
         InvalidRequest: The index has no features, or ids that are not unique; or another build is running.

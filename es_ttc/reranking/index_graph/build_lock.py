@@ -105,11 +105,7 @@ async def require_ours(engine: Engine, name: str, meta: GraphMeta) -> None:
 
 
 async def _abandoned_graphs(engine: Engine, source: str) -> dict[str, GraphMeta]:
-    """Return the abandoned unfinished graphs.
-
-    Raises:
-        InvalidRequest: Another build is running.
-    """
+    """Return the abandoned unfinished graphs."""
     first = await _unfinished(engine, source)
     waited = 0.0
     while any(found.owner for found in first.values()) and waited < _WATCHED_SECONDS:

@@ -28,13 +28,7 @@ _DRAWN = 80
 
 @dataclass(frozen=True, slots=True)
 class Reachability:
-    """Share of documents that can be reached from a few random seeds.
-
-    Attributes:
-        seeds: Number of seeds.
-        share: Share of all documents, the mean of several draws.
-        steps: For each number of steps, from 0, the share of documents at that distance from the nearest seed.
-    """
+    """Share of documents that can be reached from a few random seeds."""
 
     seeds: int
     share: float
@@ -43,22 +37,7 @@ class Reachability:
 
 @dataclass(frozen=True, slots=True)
 class GraphReport:
-    """Description of a graph.
-
-    Attributes:
-        index: The index whose graph it is.
-        graph: Name of the graph's own index.
-        meta: The graph's metadata.
-        bytes: Its size on disk; None if the engine does not tell this user.
-        figures: Degrees and components.
-        degrees: Number of documents by number of neighbours.
-        in_degrees: Number of documents by number of documents that link to them.
-        reach: Reachability from seeds.
-        dangling: Edges to documents that are not in the graph.
-        documents: Documents of the index that have a vector now.
-        written_since: Documents of the index written after the graph's checkpoint.
-        others: Names of unfinished or abandoned graphs of the index.
-    """
+    """Description of a graph."""
 
     index: str
     graph: str
@@ -88,12 +67,6 @@ class _LoadedGraph:
 
 async def show_graph(engine: Engine, name: str, *, seeds: int = 20, picture: Path | None = None) -> GraphReport:
     """Measure the graph of an index.
-
-    Args:
-        engine: The engine.
-        name: The index.
-        seeds: Number of seeds for the reachability.
-        picture: File for a picture, ``.svg`` or ``.png``.
 
     Raises:
         InvalidRequest: There is no finished graph.

@@ -38,17 +38,7 @@ _TOGETHER = 256
 
 @dataclass(slots=True)
 class GraphUpdate:
-    """Result of an update.
-
-    Attributes:
-        index: The index whose graph it is.
-        graph: Name of the graph's own index.
-        written: Documents that are new or whose vector has changed.
-        deleted: Documents that were deleted or have no vector any more.
-        rewired: Documents whose neighbours have changed, the written ones included.
-        read: Documents of the graph that were read.
-        seconds: Wall time.
-    """
+    """Result of an update."""
 
     index: str
     graph: str
@@ -253,12 +243,7 @@ class _GraphUpdater:
 
 
 class _Subgraph:
-    """Some documents of a graph as arrays, numbered in the order in which they are added.
-
-    Args:
-        dims: Number of components of a vector.
-        degree: R.
-    """
+    """Some documents of a graph as arrays, numbered in the order in which they are added."""
 
     def __init__(self, dims: int, degree: int) -> None:
         self.ids: list[str] = []

@@ -26,13 +26,7 @@ _SEARCHES_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class VectorDocument:
-    """One document with a vector.
-
-    Attributes:
-        id: The id.
-        hash: Content hash.
-        vector: ``(d,)`` float32; None if it has none, or was not requested.
-    """
+    """One document with a vector."""
 
     id: str
     hash: str | None
@@ -40,12 +34,7 @@ class VectorDocument:
 
 
 class VectorSource:
-    """The index that holds the features of the documents.
-
-    Args:
-        engine: The engine.
-        held: The index and layout in which they are stored.
-    """
+    """The index that holds the features of the documents."""
 
     def __init__(self, engine: Engine, held: FeatureLocation) -> None:
         self.held = held

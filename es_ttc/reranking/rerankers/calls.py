@@ -21,13 +21,7 @@ Key = tuple[str, ...]
 
 
 class PointwiseCalls:
-    """Calls a reranker that scores each text independently.
-
-    Args:
-        reranker: The reranker.
-        name: Its name, for messages.
-        cache: Scores by identity, query and content hash.
-    """
+    """Calls a reranker that scores each text independently."""
 
     def __init__(self, reranker: PointwiseReranker, name: str, cache: LruCache[Key, float]) -> None:
         self.reranker = reranker
@@ -37,11 +31,6 @@ class PointwiseCalls:
 
     async def scores(self, query: str, passages: Sequence[Passage], *, seconds: float = math.inf) -> list[float]:
         """Return one score for each passage; texts that were scored before for this query are not sent again.
-
-        Args:
-            query: The query's text.
-            passages: Any number of passages.
-            seconds: Time left for the search.
 
         Raises:
             PartialScores: A call failed, was late or exceeded the token limit; it contains the scores of the other
@@ -86,13 +75,7 @@ class PointwiseCalls:
 
 
 class ListwiseCalls:
-    """Calls a reranker that puts a few texts in order.
-
-    Args:
-        reranker: The reranker.
-        name: Its name, for messages.
-        cache: Orders by identity, query and content hashes.
-    """
+    """Calls a reranker that puts a few texts in order."""
 
     def __init__(self, reranker: ListwiseReranker, name: str, cache: LruCache[Key, tuple[int, ...]]) -> None:
         self.reranker = reranker

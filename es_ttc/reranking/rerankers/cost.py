@@ -14,15 +14,7 @@ from es_ttc.reranking.strategies.base import BudgetExhausted
 
 @dataclass(slots=True)
 class Cost:
-    """The cost of one search so far.
-
-    Attributes:
-        most_tokens: Number of tokens after which the reranker is not called again; None: no limit.
-        calls: Number of calls of the reranker.
-        prompt_tokens: Tokens that the reranker has read, if it reports them.
-        completion_tokens: Tokens that the reranker has written, if it reports them.
-        search_units: Units in which Cohere bills.
-    """
+    """The cost of one search so far."""
 
     most_tokens: int | None = None
     calls: int = 0

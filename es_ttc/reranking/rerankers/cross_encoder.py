@@ -38,9 +38,6 @@ class CrossEncoderReranker:
     """Scores texts by a cross-encoder, in a thread of its own.
 
     A cancelled call runs to its end, because a thread cannot be stopped; the next call waits for it.
-
-    Args:
-        settings: The model and its settings.
     """
 
     def __init__(self, settings: CrossEncoderSettings) -> None:

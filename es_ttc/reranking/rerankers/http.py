@@ -60,12 +60,7 @@ class _RetryableError(Exception):
 
 
 class HttpReranker:
-    """Sends a few texts at a time to an endpoint for scores.
-
-    Args:
-        settings: Its address and settings.
-        key: Its key.
-    """
+    """Sends a few texts at a time to an endpoint for scores."""
 
     def __init__(self, settings: HttpSettings, key: SecretStr | None) -> None:
         self.settings: RerankerSettings = settings
@@ -135,11 +130,7 @@ class HttpReranker:
 
 
 def _scores(answer: Any, documents: int) -> list[float]:
-    """Return the scores of Cohere's results, in the order of the documents.
-
-    Raises:
-        RerankerError: A document has no score, or two, or a result belongs to no document.
-    """
+    """Return the scores of Cohere's results, in the order of the documents."""
     try:
         found = {result["index"]: result["relevance_score"] for result in answer["results"]}
         results = len(answer["results"])

@@ -111,12 +111,7 @@ def reranker_of(settings: LlmRerankerSettings, model: LlmSettings) -> "Pointwise
 
 
 class _LlmReranker:
-    """The parts that both forms share: the model, the prompt, the identity.
-
-    Args:
-        settings: Its settings.
-        model: The endpoint.
-    """
+    """The parts that both forms share: the model, the prompt, the identity."""
 
     form: ClassVar[Form]
 

@@ -39,10 +39,6 @@ def kind(name: str) -> Kind:
 class Rerankers:
     """The rerankers that a request may name; each is created at its first use.
 
-    Args:
-        configured: For each name its ``kind`` and the kind's settings.
-        built_in: Factories of the rerankers that need no settings, by name.
-
     Raises:
         ConfigurationError: A kind is unknown, or its settings are wrong.
     """

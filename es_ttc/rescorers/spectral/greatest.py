@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _PARTS_A_CORE = 1  # so that cores end at about the same time
 _LEAST_PART = 3 * 2**19  # components, some 150 us: less is done sooner than another thread wakes up and is waited for
+_MAX_COSINE = 1.01
+"""Cosines of stored vectors and norms are at most 1, apart from their rounding."""
 _TOKENS_AT_ONCE = 65_536
 """Number of tokens that are compared before it is asked whether anybody still waits."""
 _TILED = 8  # components that tiles multiply while one is read, and multiplied by a vector or two
@@ -62,6 +64,8 @@ def greatest_cosines(
             best[block.documents, : len(vectors)] = maximum(block.cosines.reshape(*block.cosines.shape[:2], -1))
         for block in blocks(every[len(vectors) :], tokens, None, (IDENTITY,)) if further else ():
             best[block.documents, len(vectors) :] = maximum(block.cosines.reshape(*block.cosines.shape[:2], -1))
+    if norms is not None and len(odd := with_wrong_norms(best[:, : len(vectors)])):
+        best[odd] = greatest_cosines(vectors, [tokens[place] for place in odd], None, scales, plain=plain)
     return best
 
 
@@ -78,7 +82,19 @@ def greatest_by_scale(
     else:
         for block in blocks(vectors, tokens, norms, scales):
             best[block.documents] = maximum(block.cosines).swapaxes(1, 2)
+    if norms is not None and len(odd := with_wrong_norms(best)):
+        computed = greatest_by_scale(vectors, [tokens[place] for place in odd], None, scales)
+        best[odd] = computed.swapaxes(1, 2)
     return np.ascontiguousarray(best.swapaxes(1, 2))
+
+
+def with_wrong_norms(cosines: Float32) -> NDArray[np.intp]:
+    """Return the places of documents with a cosine above 1: their stored norms are not those of their vectors.
+
+    Args:
+        cosines: ``(k, ...)``.
+    """
+    return np.flatnonzero((cosines > _MAX_COSINE).any(axis=tuple(range(1, cosines.ndim))))
 
 
 def _compiled(

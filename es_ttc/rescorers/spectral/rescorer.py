@@ -11,7 +11,7 @@ from es_ttc.rescorers.similarity import EMPTY_DOCUMENT
 from es_ttc.rescorers.spectral import aggregation
 from es_ttc.rescorers.spectral.cosines import Block, blocks
 from es_ttc.rescorers.spectral.evidence import cosine_of, evidence
-from es_ttc.rescorers.spectral.greatest import greatest_by_scale, greatest_cosines
+from es_ttc.rescorers.spectral.greatest import greatest_by_scale, greatest_cosines, with_wrong_norms
 from es_ttc.rescorers.spectral.params import SpectralParams
 from es_ttc.rescorers.spectral.pooling import pool, shares
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
@@ -123,6 +123,8 @@ def _by_vector(
     scores = np.full((len(tokens), len(vectors)), EMPTY_DOCUMENT, dtype=np.float32)
     for block in blocks(vectors, tokens, norms, params.scales):
         scores[block.documents] = pool(_by_scale(block, params), params)
+    if norms is not None and len(odd := with_wrong_norms(scores)):
+        scores[odd] = _by_vector(vectors, [tokens[place] for place in odd], None, params)
     return scores
 
 

@@ -30,17 +30,7 @@ Fields = Callable[[str], Awaitable[Sequence[str]]]
 
 
 class CandidateDocuments:
-    """Numbers documents, and reads their fields.
-
-    Args:
-        upstream: The engine.
-        caller: The request context with which documents are read.
-        params: The URL parameters that hold for every search of the request.
-        shared: Parts of the caller's body that the conditions may depend on.
-        conditions: Queries that every document must match.
-        hits: The first pass; its documents are numbered from 0.
-        marks: Doc-value fields that are read of every other document, in addition to those of its features.
-    """
+    """Numbers documents, and reads their fields."""
 
     def __init__(
         self,
@@ -115,13 +105,7 @@ class CandidateDocuments:
         return found
 
     def matching(self, index: str, ids: Sequence[str], query: Any = None) -> Body:
-        """Return the query for some documents under the conditions of the search.
-
-        Args:
-            index: The concrete index.
-            ids: Their ids.
-            query: The caller's query, for highlights and names of clauses.
-        """
+        """Return the query for some documents under the conditions of the search."""
         must: list[Any] = [{"ids": {"values": [*ids]}}, {"term": {"_index": index}}, *self._conditions]
         return {"bool": {"filter": must, **({"should": [query]} if query else {})}}
 

@@ -31,16 +31,7 @@ _FAILING = "neighbours could not be read"
 
 
 class CallerNeighbours:
-    """Reads neighbours for one search.
-
-    Args:
-        upstream: The engine.
-        caller: The request context with which graphs are read.
-        documents: The candidate documents.
-        end: `time.monotonic` at the deadline.
-        depth: Maximum number of steps from the first pass.
-        fan_out: Maximum number of neighbours per document.
-    """
+    """Reads neighbours for one search."""
 
     def __init__(
         self, upstream: Upstream, caller: Caller, documents: CandidateDocuments, end: float, *, depth: int, fan_out: int
@@ -87,10 +78,6 @@ class CallerNeighbours:
 
     async def require(self, window: Sequence[int], first: int) -> None:
         """Wait until it is known whether there is a graph.
-
-        Args:
-            window: The documents at the start.
-            first: How many of them are read.
 
         Raises:
             MissingFeature: No index of the window has a graph, finished or unfinished.

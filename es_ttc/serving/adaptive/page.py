@@ -10,11 +10,11 @@ import numpy as np
 from es_ttc.errors import EngineError
 from es_ttc.reranking.strategies import BudgetedReranker, RerankedList
 from es_ttc.serving.adaptive.candidates import CandidateDocuments
-from es_ttc.serving.adaptive.filters import query_of_url
+from es_ttc.serving.request.section import Section
 from es_ttc.serving.rescore.collapse import Group, WindowGroups, collapsed, firsts, window_groups
+from es_ttc.serving.rescore.demands import query_of_url
 from es_ttc.serving.rescore.page import Ranking, ranking_of
 from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.search.section import Section
 from es_ttc.vectors.tokens import Float32
 
 _OF_HITS = frozenset(
@@ -60,14 +60,6 @@ def rank_hits(
 
     Pinned documents stay on top. Then come the reranked documents, by score; then the other documents of the window,
     then the rest of the first pass. A document from outside that was not reranked is left out.
-
-    Args:
-        reranked: The result of the strategy.
-        reranker: The budgeted reranker.
-        documents: The documents; the first ``found`` are the first pass.
-        found: Hits of the first pass.
-        section: The request's section, which decides how scores are combined.
-        pinned: Number of pinned documents.
     """
     judged = [document for document in reranked.documents[: reranked.judged] if document >= pinned]
     places = {*range(pinned), *judged}

@@ -23,7 +23,6 @@ from es_ttc.reranking.strategies.base import reranked_so_far
 from es_ttc.reranking.strategies.methods import require_suited
 from es_ttc.rescorers import registry
 from es_ttc.serving.adaptive.candidates import CandidateDocuments
-from es_ttc.serving.adaptive.filters import UndecidedDemands, query_of_url, required_filters, text_fields
 from es_ttc.serving.adaptive.neighbours import CallerNeighbours
 from es_ttc.serving.adaptive.page import TARGET_PARAMS, RankedHits, add_hits_outside_first_pass, in_groups, rank_hits
 from es_ttc.serving.adaptive.rerankers import (
@@ -33,6 +32,7 @@ from es_ttc.serving.adaptive.rerankers import (
     TextFields,
     rescorer_of,
 )
+from es_ttc.serving.deadline import ScoringError, budget_ms, fell_back
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, first_pass_scores
@@ -40,13 +40,13 @@ from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
+from es_ttc.serving.request.response import add_took, shortest
 from es_ttc.serving.rescore.collapse import groups_of
-from es_ttc.serving.rescore.page import pinned_count, set_max_score, shortest, shown_hit
+from es_ttc.serving.rescore.demands import UndecidedDemands, query_of_url, required_filters, text_fields
+from es_ttc.serving.rescore.page import pinned_count, set_max_score, shown_hit
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.response import RescoredResponse
 from es_ttc.serving.rescore.window import cut_first_pass
-from es_ttc.serving.search.fallback import ScoringError, budget_ms, fell_back
-from es_ttc.serving.search.response import add_took
 
 _SHARED = ("derived", "runtime_mappings", "timeout")
 _AHEAD = 20
@@ -58,19 +58,7 @@ _MOST_KNOWN = 10_000
 
 @dataclass(slots=True)
 class _RerankingResult:
-    """The result of a strategy.
-
-    Attributes:
-        reranked: The reranked documents.
-        budgeted: The budgeted reranker.
-        documents: The documents by number.
-        graph: The neighbours that were read; None for a method that uses no graph.
-        failures: Failures during the search, the reranker's first.
-        encoder: Identity of the encoder, if the reranker is a rescorer.
-        cost: Cost of a reranker of the settings.
-        skipped: Documents whose features are not used, if the reranker is a rescorer.
-        undecided: Why no document from outside the first pass was looked for, or None.
-    """
+    """The result of a strategy."""
 
     reranked: RerankedList
     budgeted: BudgetedReranker

@@ -152,12 +152,7 @@ class ListwiseTextReranker(_TextReranker):
 
 
 class TextFields:
-    """The text fields of an index, from its mapping or that of its side index; cached for a short time.
-
-    Args:
-        upstream: The engine.
-        attached: The indices with the features of the searched ones.
-    """
+    """The text fields of an index, from its mapping or that of its side index; cached for a short time."""
 
     def __init__(self, upstream: Upstream, attached: AttachedFeatureLocator) -> None:
         self._upstream = upstream

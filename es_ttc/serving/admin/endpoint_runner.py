@@ -12,13 +12,7 @@ from es_ttc.serving.pool import work_of
 
 
 class EndpointRunner:
-    """Runs the handlers of one kind of request.
-
-    Args:
-        kind: Its name in metrics and logs.
-        metrics: Receives every request.
-        at_once: Maximum number of concurrent requests.
-    """
+    """Runs the handlers of one kind of request."""
 
     def __init__(self, kind: str, metrics: Metrics, at_once: int) -> None:
         self._kind = kind

@@ -8,7 +8,7 @@ from pydantic import BaseModel, SecretStr
 
 from es_ttc.common.validation import Fault, read_object, sentence
 from es_ttc.errors import EsTtcError, NotSignedIn
-from es_ttc.serving.admin.bearer import carries
+from es_ttc.serving.http.bearer import carries
 
 PROTOCOL_VERSION = 1
 MEDIA_TYPE = "application/cbor"

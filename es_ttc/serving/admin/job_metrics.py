@@ -34,11 +34,6 @@ class JobMetrics:
     """Counts the pending documents of running jobs at an interval, and how long there have been any.
 
     A look that fails (no rights, no answer in time) changes no count, and `es_ttc_jobs_seen` is 0 until one succeeds.
-
-    Args:
-        look: Counts pending documents.
-        metrics: Receives the counts.
-        now: A monotonic clock in seconds.
     """
 
     def __init__(self, look: Look, metrics: Metrics, now: Callable[[], float] = time.monotonic) -> None:

@@ -32,13 +32,7 @@ CHANGES = ("_pause", "_resume", "_cancel", "_retry")
 
 
 class JobsApi:
-    """Answers requests about jobs.
-
-    Args:
-        upstream: The engine.
-        settings: The model's endpoint, and the index of the records.
-        metrics: Receives every request.
-    """
+    """Answers requests about jobs."""
 
     def __init__(self, upstream: Upstream, settings: GatewaySettings, metrics: Metrics) -> None:
         self._engine = EngineRequests(upstream)

@@ -7,8 +7,8 @@ from pydantic import SecretStr
 from starlette.requests import Request
 
 from es_ttc.errors import InvalidRequest, NotSignedIn
-from es_ttc.serving.admin.bearer import TOKEN_HEADER, carries
 from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.bearer import TOKEN_HEADER, carries
 from es_ttc.serving.http.json_body import require_json
 from es_ttc.serving.http.limits import decompressed
 from es_ttc.serving.http.raw_request import RawRequest

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from es_ttc.common.validation import validated
 from es_ttc.serving.admin.model_body import MAX_CHARACTERS
-from es_ttc.serving.rescore.page import shortest
+from es_ttc.serving.request.response import shortest
 from es_ttc.vectors.tokens import Float32
 
 KIND = "rerank"

@@ -24,8 +24,8 @@ from es_ttc.serving.features.store import MissingFeatures
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.request.section import DEFAULT_METHOD, Section, parse_section, texts_in
 from es_ttc.serving.rescore.page import pinned_count, ranking_of
-from es_ttc.serving.search.section import DEFAULT_METHOD, Section, parse_section, texts_in
 
 _KIND = "score"
 _MOST_MS = 3_600_000

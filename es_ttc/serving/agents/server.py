@@ -109,11 +109,7 @@ def _tool(function: Callable[..., Any]) -> Tool:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Turn errors into answers that an agent reads.
-
-    Raises:
-        ToolError: A tool failed.
-    """
+    """Turn errors into answers that an agent reads."""
     try:
         yield
     except EsTtcError as error:

@@ -69,11 +69,7 @@ class Explanation(BaseModel):
 
 
 class SearchTools:
-    """The tools, for one caller.
-
-    Args:
-        gateway: Sends requests with the caller's credentials.
-    """
+    """The tools, for one caller."""
 
     def __init__(self, gateway: EngineRequests) -> None:
         self._gateway = gateway
@@ -114,14 +110,6 @@ class SearchTools:
         filters: Mapping[str, Any] | None = None,
     ) -> SearchResult:
         """Search an index.
-
-        Args:
-            index: Its name, or an alias.
-            query: The text.
-            method: The ranking method.
-            size: Number of hits, at most :data:`MAX_HITS`.
-            fields: The text fields to search; none for those of the index.
-            filters: A query of the engine's query DSL that documents must match.
 
         Raises:
             InvalidRequest: The index has no features, or the size is out of range.

@@ -44,16 +44,7 @@ Identity = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The stored mark of a document's features in a side index.
-
-    Attributes:
-        side: The concrete side index.
-        encoder: Identity of the features' encoder.
-        hash: Hash of the encoded text.
-        source: UUID of the source index.
-        seq_no: `_seq_no` of the encoded write. All copies of the shard had it then, so no other write of that index can
-            have the same.
-    """
+    """The stored mark of a document's features in a side index."""
 
     side: str
     encoder: str

@@ -30,13 +30,7 @@ _KEPT_SHARE = 2  # of a segment, that part is for records that are kept when the
 
 @dataclass(frozen=True, slots=True)
 class KnownFeatures:
-    """What is known of a document's features.
-
-    Attributes:
-        stored: The features that it has; norms and offsets have the length of its token vectors.
-        known: Those features, and features that it is known not to have.
-        nbytes: Approximate size in memory.
-    """
+    """What is known of a document's features."""
 
     stored: Stored = field(default_factory=dict)
     known: frozenset[Feature] = frozenset()

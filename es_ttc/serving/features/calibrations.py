@@ -15,11 +15,7 @@ _MAX_CACHED = 256
 
 
 class CalibrationStore:
-    """Reads and caches calibrations.
-
-    Args:
-        upstream: The engine.
-    """
+    """Reads and caches calibrations."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream

@@ -19,12 +19,7 @@ _MAX_ABSENT = 1024
 
 
 class CodebookStore:
-    """Reads codebooks, and caches them by their id.
-
-    Args:
-        upstream: The engine.
-        pool: Unpacks them.
-    """
+    """Reads codebooks, and caches them by their id."""
 
     def __init__(self, upstream: Upstream, pool: BoundedPool) -> None:
         self._upstream = upstream

@@ -23,10 +23,6 @@ def columns(documents: Sequence[Stored], features: Iterable[Feature]) -> dict[st
 
     Norms and offsets are left out only if all documents lack them. A document without norms gets empty ones, which the
     method computes, and a document without offsets gets offsets of no text.
-
-    Args:
-        documents: The documents; one or more.
-        features: The features to return.
     """
     features = set(features)
     found: dict[str, Any] = {}

@@ -48,12 +48,7 @@ class ShardsFailed(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class DecodedFeatures:
-    """Decoded features.
-
-    Attributes:
-        fetched: The features of each document.
-        codebooks: Identifiers of codebooks that were missing.
-    """
+    """Decoded features."""
 
     fetched: Fetched
     codebooks: frozenset[str]
@@ -65,13 +60,6 @@ def read_request(
     """Return the search that reads stored features by content, for documents of one index, encoder and layout.
 
     It is a search and not an `_mget`, because hits of a window have no ids; it is as fast.
-
-    Args:
-        keys: The documents.
-        features: The features.
-        product: The engine's product.
-        further: Further queries that all documents must match.
-        bare: Whether inline scripts are allowed; see :meth:`FeatureReader.request`.
     """
     reader = reader_for(keys)
     request = reader.request(features, bare=bare)
@@ -127,13 +115,7 @@ def decode_sent(
 
 
 def features_from_hit(key: DocumentKey, hit: Hit, features: Iterable[Feature]) -> Stored:
-    """Return the features in a document's hit, without those that are missing or damaged.
-
-    Args:
-        key: The document.
-        hit: A hit of a search that requested stored fields.
-        features: The requested features; no token vectors.
-    """
+    """Return the features in a document's hit, without those that are missing or damaged."""
     reader = reader_for([key])
     stored: Stored = {}
     for feature in features:

@@ -53,10 +53,6 @@ class EncoderVariants:
 
         If the caller is cancelled, a running load continues for the next caller.
 
-        Args:
-            name: Name of the configured encoder.
-            identity: Identity of the variant.
-
         Raises:
             EncoderBusy: Others are being loaded, or too many have been loaded recently.
             EsTtcError: It cannot be loaded, or could not be loaded recently.
@@ -87,11 +83,7 @@ class EncoderVariants:
         return made if made.identity.key == identity.key else None
 
     def _known(self, key: str) -> Encoder | Literal[False] | None:
-        """Return a loaded variant, None for one that is known not to exist, False if nothing is known.
-
-        Raises:
-            EsTtcError: It could not be loaded recently.
-        """
+        """Return a loaded variant, None for one that is known not to exist, False if nothing is known."""
         cached = self._cache.get(key)
         if cached is not None:
             return cached
@@ -103,11 +95,7 @@ class EncoderVariants:
         return None
 
     def _count(self, key: str) -> None:
-        """Count a load.
-
-        Raises:
-            EncoderBusy: There have been too many recently.
-        """
+        """Count a load."""
         now = self._clock()
         self._loads = min(_MAX_BURST, self._loads + (now - self._counted) / _SECONDS_A_LOAD)
         self._counted = now

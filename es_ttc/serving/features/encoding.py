@@ -31,13 +31,7 @@ VariantLoader = Callable[[EncoderIdentity, str, Path], Encoder]
 
 @dataclass(frozen=True, slots=True)
 class EncodedQuery:
-    """A query's vectors.
-
-    Attributes:
-        query: The vectors.
-        key: Identity of the encoder.
-        seconds: Time of the encoding; 0 if the vectors were cached.
-    """
+    """A query's vectors."""
 
     query: Query
     key: str
@@ -45,15 +39,7 @@ class EncodedQuery:
 
 
 class Encoders:
-    """The encoders that the gateway may load. Each is loaded at its first use, off the event loop.
-
-    Args:
-        names: Their names; the first one is the default.
-        cache_dir: Folder for downloads.
-        load: Loads an encoder by name.
-        load_variant: Loads it with the dimensions, length and adapter of an identity.
-        pool: Runs loads and encoding.
-    """
+    """The encoders that the gateway may load. Each is loaded at its first use, off the event loop."""
 
     def __init__(
         self, names: Sequence[str], cache_dir: Path, load: Loader, load_variant: VariantLoader, pool: BoundedPool
@@ -102,10 +88,6 @@ class Encoders:
 
     async def serving(self, key: str, index: str) -> Encoder:
         """Return the encoder with an identity: a configured one, or a variant of one.
-
-        Args:
-            key: The identity, from the documents.
-            index: The documents' index, for the message.
 
         Raises:
             EncoderMismatch: No configured encoder has the identity, or a variant with it.

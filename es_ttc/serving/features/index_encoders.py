@@ -31,13 +31,7 @@ _MAX_ENCODERS = 10
 
 @dataclass(frozen=True)
 class ScorableDocuments:
-    """The documents of a window whose features are read, all of one encoder.
-
-    Attributes:
-        encoder: Identity of the encoder.
-        keys: For each hit the key of its features, None for one without usable features.
-        skipped: Places of hits whose features are not used, with the reason.
-    """
+    """The documents of a window whose features are read, all of one encoder."""
 
     encoder: str
     keys: Sequence[DocumentKey | None]
@@ -193,13 +187,7 @@ def _refusal(require: Callable[[DocumentKey], None], key: DocumentKey) -> Engine
 
 
 def most_frequent(in_index: Mapping[str, int], in_window: Mapping[str, int], preferred: Sequence[str]) -> str:
-    """Return the encoder of most documents of an index.
-
-    Args:
-        in_index: Number of documents per encoder in the index; empty if unknown.
-        in_window: The same in the window; decides ties of the index.
-        preferred: Decides ties of both.
-    """
+    """Return the encoder of most documents of an index."""
 
     def rank(encoder: str) -> tuple[int, int, int, str]:
         place = preferred.index(encoder) if encoder in preferred else len(preferred)

@@ -20,12 +20,6 @@ async def meta_of(upstream: Upstream, index: str, key: str | None, caller: Calle
 
     An empty list is yielded if there is no value, and nothing for credentials that may not read the mapping.
 
-    Args:
-        upstream: The engine.
-        index: The index, alias or pattern.
-        key: The key; None for the whole ``_meta.ttc``.
-        caller: The request context of the caller.
-
     Raises:
         EngineUnavailable: The engine does not answer.
     """
@@ -46,12 +40,6 @@ async def meta_of(upstream: Upstream, index: str, key: str | None, caller: Calle
 
 async def mapped_fields(upstream: Upstream, caller: Caller, indices: Sequence[str], fields: Set[str]) -> set[str]:
     """Return those fields that at least one index has, by the engine's `_field_caps`.
-
-    Args:
-        upstream: The engine.
-        caller: The request context.
-        indices: Concrete indices; empty for the caller's target.
-        fields: Names of fields.
 
     Raises:
         EngineError: The engine returned an error.

@@ -91,12 +91,6 @@ class DocumentKey(NamedTuple):
     """The content of a document that a search has just returned. Documents of equal content have equal features.
 
     It is a tuple because a search makes hundreds of them.
-
-    Attributes:
-        index: The concrete index that contains the features.
-        encoder: Identity of the features' encoder.
-        hash: Hash of the content that was encoded, and of how the features are stored.
-        side: Whether the index is a side index.
     """
 
     index: str  # type: ignore[assignment]  # in place of tuple.index, which nothing uses

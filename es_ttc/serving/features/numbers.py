@@ -32,12 +32,7 @@ _UNMAPPED = "unmapped"
 
 @dataclass(frozen=True, slots=True)
 class FieldsReader:
-    """What reads numeric fields, in the words of an error.
-
-    Attributes:
-        reads: The beginning of the sentence.
-        fix: What to do if a field is missing.
-    """
+    """What reads numeric fields, in the words of an error."""
 
     reads: str
     fix: str
@@ -50,10 +45,6 @@ class FieldsReader:
 
 def numbers_of(hits: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> dict[str, NDArray[np.float64]]:
     """Return numeric fields of hits, ``(n,)`` by name: NaN where a hit has none, the least of several values.
-
-    Args:
-        hits: Hits of a search that requested these doc values.
-        fields: Names of the fields.
 
     Raises:
         InvalidRequest: A value is no number: the request asks for the field in another format.
@@ -74,11 +65,7 @@ def _number_of(hit: Mapping[str, Any], name: str) -> float:
 
 
 class FieldTypes:
-    """Types of the fields of a target, by the engine's `_field_caps` with the caller's credentials.
-
-    Args:
-        upstream: The engine.
-    """
+    """Types of the fields of a target, by the engine's `_field_caps` with the caller's credentials."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._requests = EngineRequests(upstream)
@@ -92,12 +79,6 @@ class FieldTypes:
         """Check that a target has numeric fields; the answer is remembered for a minute.
 
         A target that cannot be examined is taken to have them: the engine's own answer says what is wrong.
-
-        Args:
-            fields: Names of the fields.
-            reader: What reads them, for the message.
-            caller: The request context.
-            indices: Concrete indices; none for the caller's target.
 
         Raises:
             MissingFeature: It has no such field that the caller may read, or the field is not numeric.
@@ -129,10 +110,6 @@ class FieldTypes:
 
         The indices of a point in time are not known, so there a field must be text in every index that has it and that
         the caller sees.
-
-        Args:
-            fields: Names of fields.
-            caller: The request context.
 
         Raises:
             EngineError: The caller may not read the types of fields, or the engine failed.
@@ -173,12 +150,7 @@ def is_analysed(capabilities: Mapping[str, Any]) -> bool:
 
 
 def field_problem(capabilities: Mapping[str, Any], fields: Sequence[str]) -> tuple[str, str] | None:
-    """Return the first field that is not numeric, with what it is; None if all are.
-
-    Args:
-        capabilities: What the engine's `_field_caps` answers.
-        fields: Names of the fields.
-    """
+    """Return the first field that is not numeric, with what it is; None if all are."""
     for name in fields:
         types = {kind: found for kind, found in capabilities.get(name, {}).items() if kind != _UNMAPPED}
         if not types:

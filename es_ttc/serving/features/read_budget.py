@@ -57,12 +57,7 @@ class DocumentSizes:
         return kind in self._learned
 
     def of(self, kind: Kind, unknown: float) -> float:
-        """Return the expected size of a document in bytes.
-
-        Args:
-            kind: Its kind.
-            unknown: The size to return if no document of the kind has been read.
-        """
+        """Return the expected size of a document in bytes."""
         return self._learned.get(kind, unknown)
 
     def learn(self, kind: Kind, nbytes: int, documents: int) -> None:
@@ -77,13 +72,7 @@ class DocumentSizes:
 
 
 def unknown_size(encoder: str, features: Sequence[Feature], *, as_text: bool) -> float:
-    """Return the assumed size in bytes of a document of an unknown kind: that of 1,024 tokens in int8.
-
-    Args:
-        encoder: Identity of its encoder.
-        features: The features that are read.
-        as_text: Whether vectors are read as numbers in JSON.
-    """
+    """Return the assumed size in bytes of a document of an unknown kind: that of 1,024 tokens in int8."""
     dims = dims_of(encoder) or _DIMS_OF_UNKNOWN
     bytes_of: Mapping[Feature, int] = {
         Feature.TOKENS: _TOKENS_OF_UNKNOWN * dims * (10 if as_text else 1),
@@ -137,13 +126,7 @@ class ReadQueue:
         return next(self._searches)
 
     async def take(self, search: int, left: float, nbytes: int) -> None:
-        """Wait for a turn; a cancelled task leaves the queue.
-
-        Args:
-            search: Number of the search.
-            left: Bytes that the search still has to read, including this part.
-            nbytes: Expected size of this part; :meth:`give_back` releases it.
-        """
+        """Wait for a turn; a cancelled task leaves the queue."""
         one = _Waiting(search, left, nbytes, asyncio.get_running_loop().create_future())
         self._waiting.append(one)
         self._grant()
@@ -180,17 +163,7 @@ class ReadQueue:
 
 
 class ReadBudget:
-    """Bounds the bytes in flight by the smallest heap of the engine's nodes, if the gateway may read it.
-
-    Args:
-        upstream: The engine.
-        megabytes: The bound in MiB; None to read it from the engine.
-        processes: Number of processes that share the bound.
-
-    Attributes:
-        turns: The queue of reads.
-        sizes: Expected sizes of documents.
-    """
+    """Bounds the bytes in flight by the smallest heap of the engine's nodes, if the gateway may read it."""
 
     def __init__(self, upstream: Upstream, megabytes: int | None, processes: int = 1) -> None:
         self._processes = processes

@@ -22,12 +22,12 @@ from es_ttc.rescorers.base import (
     as_partial,
 )
 from es_ttc.rescorers.similarity import shown_similarity
+from es_ttc.serving.deadline import ScoringError
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import DocumentKey, SentBlobs
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.search.fallback import ScoringError
 from es_ttc.vectors.tokens import Float32
 
 _GREATEST = 1e12
@@ -36,12 +36,7 @@ _NOT_STORED_WITH_DOCUMENTS = frozenset({Feature.FIRST_PASS, Feature.QUERY_TOKENS
 
 
 class NoFeatures(EsTtcError):
-    """No document of the window has usable features: they are pending, the documents have no text, or all are skipped.
-
-    Args:
-        reason: One sentence.
-        skipped: Places of hits whose features are not used.
-    """
+    """No document of the window has usable features: they are pending, the documents have no text, or all are skipped."""
 
     status = 503
     type = "ttc_pending_features_exception"
@@ -67,14 +62,7 @@ def no_features(skipped: Mapping[int, SkipReason]) -> NoFeatures:
 
 @dataclass(frozen=True)  # no slots: what follows from the fields is asked once per hit, and computed once
 class Method:
-    """A rescorer with the parameters of one request.
-
-    Attributes:
-        rescorer: The rescorer.
-        params: Its validated parameters.
-        detail: Whether hits contain the method's details.
-        reversed: Whether the window's encoder distinguishes roles, so that documents as queries are a feature.
-    """
+    """A rescorer with the parameters of one request."""
 
     rescorer: Rescorer[Any]
     params: Params

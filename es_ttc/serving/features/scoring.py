@@ -17,6 +17,7 @@ from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import CHUNKS, ENCODER, HASH, REVERSED
 from es_ttc.rescorers.base import Feature, Query, SelectiveRescorer, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
+from es_ttc.serving.deadline import ScoringError
 from es_ttc.serving.features.attached import FeatureLocations, own_keys
 from es_ttc.serving.features.calibrations import CalibrationStore
 from es_ttc.serving.features.columns import Stored, columns, partial_columns
@@ -39,7 +40,6 @@ from es_ttc.serving.features.scores import (
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.features.store import FeatureServices, MissingFeatures, SideIndexUnreadable, WindowFeatures
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.search.fallback import ScoringError
 from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import Float32
 
@@ -70,14 +70,7 @@ class _HitColumns:
 
 @dataclass(frozen=True, slots=True)
 class _ReadWindow:
-    """A window whose features were read.
-
-    Attributes:
-        of_hits: What its hits contain.
-        scorable: The documents with features.
-        found: Their features.
-        skipped: Places of hits whose features are not used.
-    """
+    """A window whose features were read."""
 
     of_hits: _HitColumns
     scorable: ScorableDocuments
@@ -86,12 +79,7 @@ class _ReadWindow:
 
 
 class WindowScorer:
-    """Scores windows of hits.
-
-    Args:
-        services: The engine, the features, the encoders.
-        numbers: Refuses targets without a numeric field that a method reads.
-    """
+    """Scores windows of hits."""
 
     def __init__(self, services: FeatureServices, numbers: FieldTypes) -> None:
         self._services = services
@@ -184,11 +172,6 @@ class WindowScorer:
     ) -> WindowScores | MissingFeatures:
         """Return the scores of documents that an engine's plugin reads, or the features that it must send.
 
-        Args:
-            documents: The documents of a first pass.
-            request: The method and the request's data.
-            pinned: Number of pinned documents at the beginning.
-
         Raises:
             EncoderMismatch: The gateway lacks the index's encoder, or the documents are of indices with different ones.
             NoFeatures: No document has the features that the method needs.
@@ -227,13 +210,7 @@ class WindowScorer:
         return await self._scored(await self._with_window(read, encoded, request), request)
 
     async def details(self, scored: WindowScores, method: Method, places: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the method's details of scored documents.
-
-        Args:
-            scored: The result of :meth:`score`.
-            method: The method.
-            places: Places in the scored window.
-        """
+        """Return the method's details of scored documents."""
         if scored.window is None or scored.query is None or not places:
             return []
         pool, rescorer = self._services.pool, method.rescorer
@@ -270,12 +247,7 @@ class WindowScorer:
     async def _read_numbers(
         self, hits: Sequence[Mapping[str, Any]], request: ScoringRequest
     ) -> dict[str, NDArray[np.float64]]:
-        """Return the numeric fields that the method reads, ``(n,)`` by name.
-
-        Raises:
-            MissingFeature: The indices of a point in time lack one.
-            InvalidRequest: A value is no number.
-        """
+        """Return the numeric fields that the method reads, ``(n,)`` by name."""
         caller, numbers = request.caller, numbers_of(hits, request.method.fields)
         empty = [name for name, values in numbers.items() if np.isnan(values).all()]
         if empty and caller.pit is not None:
@@ -329,11 +301,7 @@ class WindowScorer:
     async def _with_encoder_and_calibration(
         self, query: Query, window: Window, scorable: ScorableDocuments, request: ScoringRequest
     ) -> tuple[Query, Window]:
-        """Return query and window with an encoding function and a calibration, if the method reads them.
-
-        Raises:
-            MissingFeature: The method needs a calibration and the index has none.
-        """
+        """Return query and window with an encoding function and a calibration, if the method reads them."""
         method, key = request.method, scorable.known[0]
         needs = method.rescorer.needs(method.params)
         if Feature.ENCODER in needs:
@@ -351,12 +319,7 @@ class WindowScorer:
     async def _located(
         self, hits: Sequence[Mapping[str, Any]], request: ScoringRequest, encoder: str | None
     ) -> tuple[FeatureLocations, ScorableDocuments]:
-        """Return where the hits' features are, and which hits can be scored.
-
-        Raises:
-            NoFeatures: No hit has usable features.
-            MissingFeature: The index has no features.
-        """
+        """Return where the hits' features are, and which hits can be scored."""
         started = time.perf_counter()
         located = await self._services.attached.locate(hits, request.caller)
         request.timings.features += _ms_since(started)
@@ -371,13 +334,7 @@ class WindowScorer:
         return located, scorable
 
     async def _encoder(self, scorable: ScorableDocuments, request: ScoringRequest) -> Encoder:
-        """Return the documents' encoder; it is loaded only if it is also the encoder of their indices.
-
-        Raises:
-            EncoderMismatch: The gateway does not have it.
-            EncoderBusy: It is not loaded now.
-            NoFeatures: It is not loaded, and the indices have another one.
-        """
+        """Return the documents' encoder; it is loaded only if it is also the encoder of their indices."""
         known = scorable.known
         if not self._services.encoders.has(scorable.encoder) and not await self._index_encoders.is_encoder_of_all(
             scorable.encoder, known, request.caller
@@ -387,13 +344,7 @@ class WindowScorer:
         return await self._services.encoders.serving(scorable.encoder, known[0].index)
 
     async def _with_roles(self, scorable: ScorableDocuments, request: ScoringRequest) -> ScoringRequest:
-        """Return the request, with documents as queries among the method's needs where their encoder has such vectors.
-
-        Raises:
-            EncoderMismatch: See :meth:`_encoder`.
-            EncoderBusy: See :meth:`_encoder`.
-            NoFeatures: See :meth:`_encoder`.
-        """
+        """Return the request, with documents as queries among the method's needs where their encoder has such vectors."""
         if not request.method.reads_reversed or not (await self._encoder(scorable, request)).distinguishes_roles:
             return request
         return replace(request, method=replace(request.method, reversed=True))
@@ -421,12 +372,7 @@ class WindowScorer:
         located: FeatureLocations,
         request: ScoringRequest,
     ) -> NoReturn:
-        """Raise the error for a window without the needed features.
-
-        Raises:
-            NoFeatures: The indices have the fields: the documents' features are pending.
-            MissingFeature: The indices lack fields.
-        """
+        """Raise the error for a window without the needed features."""
         fields = {HASH, ENCODER, *(FEATURES[feature].name for feature in needs)}
         indices = sorted({str(hit["_index"]) for hit in hits})
         own = [index for index in indices if index not in located.sides]
@@ -451,13 +397,7 @@ class WindowScorer:
 
 
 def _lacks_reversed(method: Method, indices: Sequence[str], *, attached: bool) -> MissingFeature:
-    """Return the error for indices without documents as queries, which the method reads.
-
-    Args:
-        method: The method.
-        indices: The indices.
-        attached: Whether their features are in side indices.
-    """
+    """Return the error for indices without documents as queries, which the method reads."""
     first = indices[0]
     fix = (
         f"add them with `es-ttc attach {first} --chunks`"

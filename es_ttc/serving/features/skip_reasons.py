@@ -44,13 +44,7 @@ def summary(faults: Iterable[SkipReason]) -> dict[str, Any]:
 
 
 def fault_in(feature: Feature, value: Any, dims: int | None) -> SkipReason | None:
-    """Return why a decoded feature cannot be used, or None.
-
-    Args:
-        feature: The feature.
-        value: Its value, in the form that rescorers take.
-        dims: Dimensions of the encoder's vectors; None if unknown.
-    """
+    """Return why a decoded feature cannot be used, or None."""
     if feature is Feature.TOKENS:
         return _of_tokens(value, dims)
     if feature is Feature.POOLED or feature is Feature.REVERSED:

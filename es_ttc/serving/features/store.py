@@ -62,13 +62,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True)
 class WindowFeatures:
-    """The features of a window's documents.
-
-    Attributes:
-        documents: For each document the features that it has, consistent with each other; not to be changed.
-        from_memory: Number of documents whose features were all cached.
-        faults: By document the features that are not used, with the reason.
-    """
+    """The features of a window's documents."""
 
     documents: list[Stored]
     from_memory: int
@@ -77,12 +71,7 @@ class WindowFeatures:
 
 @dataclass(frozen=True, slots=True)
 class MissingFeatures:
-    """The features that a plugin must send.
-
-    Attributes:
-        hashes: Content hashes of documents that are not cached.
-        fields: The fields that are needed of them.
-    """
+    """The features that a plugin must send."""
 
     hashes: tuple[str, ...]
     fields: tuple[str, ...]
@@ -90,14 +79,7 @@ class MissingFeatures:
 
 @dataclass(frozen=True, slots=True)
 class _CachedWindow:
-    """The cached features of a window.
-
-    Attributes:
-        known: For each document its cached features.
-        missing: The documents of which a feature is not known, each once.
-        lacking: The features that are not known of a document.
-        complete: Number of documents of which all are known.
-    """
+    """The cached features of a window."""
 
     known: list[Stored]
     missing: list[DocumentKey]
@@ -118,16 +100,7 @@ class CodebookReader(Protocol):
 
 
 class FeatureStore:
-    """Reads features with the caller's credentials, and caches them by content hash.
-
-    Args:
-        upstream: The engine.
-        cache: Keeps features.
-        pool: Decodes blobs.
-        side_caller: Returns the request context with which a side index is read for a caller.
-        budget: Bounds the bytes that are read at the same time.
-        codebooks: Returns codebooks.
-    """
+    """Reads features with the caller's credentials, and caches them by content hash."""
 
     def __init__(
         self,
@@ -156,11 +129,6 @@ class FeatureStore:
         If the caller is cancelled, parts that have been requested are still read into the cache; the others are not
         requested.
 
-        Args:
-            keys: The documents; one whose content has changed has no features.
-            features: The features.
-            caller: The request context with which documents are read.
-
         Raises:
             SideIndexUnreadable: The engine refused a read of a side index.
             EngineError: The engine refused another read.
@@ -186,12 +154,6 @@ class FeatureStore:
         self, keys: Sequence[DocumentKey], features: Iterable[Feature], sent: SentBlobs, caller: Caller
     ) -> WindowFeatures | MissingFeatures:
         """Return features of documents from the cache and from sent blobs, or what must be sent.
-
-        Args:
-            keys: The documents.
-            features: The features.
-            sent: The sent blobs; a document without any has no features.
-            caller: The request context with which a codebook is read.
 
         Raises:
             EngineError: The layout is not one of blobs, or a codebook could not be read.
@@ -409,15 +371,7 @@ class FeatureStore:
 
 @dataclass(frozen=True, slots=True)
 class FeatureServices:
-    """The services that scoring, retrieval and the search for candidates share.
-
-    Attributes:
-        upstream: The engine.
-        store: The documents' features.
-        attached: Finds the features of attached indices.
-        encoders: The encoders of queries.
-        pool: Runs methods and other computations.
-    """
+    """The services that scoring, retrieval and the search for candidates share."""
 
     upstream: Upstream
     store: FeatureStore

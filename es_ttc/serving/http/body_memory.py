@@ -20,11 +20,7 @@ class BodyMemory:
 
 
 class BodyShare:
-    """The bytes of one request.
-
-    Args:
-        memory: The common count.
-    """
+    """The bytes of one request."""
 
     def __init__(self, memory: BodyMemory) -> None:
         self._memory = memory

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from es_ttc.errors import EsTtcError, NotAllowed, NotSignedIn
-from es_ttc.serving.admin.bearer import AdminToken
 from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.bearer import AdminToken
 from es_ttc.serving.http.media_types import PRODUCT_HEADER
 from es_ttc.serving.http.proxy import json_headers
 from es_ttc.serving.logs import log

@@ -28,18 +28,7 @@ _MAX_DIGITS = 1000  # as in the engines: longer numbers take quadratic time to p
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of searches with a `ttc` section; other requests are passed through.
-
-    Attributes:
-        body_mb: Size of the body, in MiB.
-        values: Values in a body.
-        objects: Keys, objects and arrays in a body.
-        depth: Maximum depth of nested objects and arrays.
-        items: Number of searches in one `_msearch`.
-        clauses: Number of `ttc` clauses in one search, of one hook.
-        query_chars: Number of characters of a query's texts together.
-        section_values: Values in a section.
-    """
+    """Limits of searches with a `ttc` section; other requests are passed through."""
 
     body_mb: int = 10
     values: int = 500_000

@@ -22,12 +22,7 @@ _COMPATIBLE_WITH = re.compile(rb"(compatible-with=)(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Negotiated:
-    """Headers with media types that the engine accepts.
-
-    Attributes:
-        headers: The request's headers.
-        response_headers: What the response's headers need in addition.
-    """
+    """Headers with media types that the engine accepts."""
 
     headers: RawHeaders
     response_headers: RawHeaders
@@ -47,9 +42,6 @@ class MediaTypes:
 
     async def negotiated(self, headers: RawHeaders) -> Negotiated:
         """Return headers with media types that the engine accepts.
-
-        Args:
-            headers: The headers of a request, names in lower case.
 
         Raises:
             EngineUnavailable: The engine does not answer.

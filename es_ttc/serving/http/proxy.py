@@ -13,13 +13,7 @@ _OF_ANOTHER_BODY = frozenset({b"content-length", b"content-encoding"})
 
 
 class PassThrough:
-    """Forwards requests.
-
-    Args:
-        upstream: The engine.
-        media_types: Replaces media types that it does not accept.
-        max_body: Maximum size of a body that is read completely, in bytes: only to sign it.
-    """
+    """Forwards requests."""
 
     def __init__(self, upstream: Upstream, media_types: MediaTypes, *, max_body: int) -> None:
         self._upstream = upstream
@@ -33,7 +27,7 @@ class PassThrough:
         *,
         body: bytes | None = None,
         rewritten: bytes | AsyncIterator[bytes] | None = None,
-        mark: Callable[[], RawHeaders] = list,
+        mark: Callable[[int], RawHeaders] | None = None,
     ) -> int:
         """Forward one request and return the status of the response.
 
@@ -54,7 +48,8 @@ class PassThrough:
         data = await self._data(incoming, types.headers, body, rewritten)
         path, query_string = incoming.raw_path, incoming.query_string
         async with self._upstream.send(incoming.method, path, query_string, types.headers, data) as response:
-            answered = [*end_to_end(response.raw_headers), *types.response_headers, *mark()]
+            marks = [] if mark is None else mark(response.status)
+            answered = [*end_to_end(response.raw_headers), *types.response_headers, *marks]
             await start_answer(send, response.status, answered)
             chunk = await response.content.readany()
             while chunk and not response.content.at_eof():

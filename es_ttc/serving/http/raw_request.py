@@ -10,17 +10,7 @@ from es_ttc.serving.http.caller import ClientDisconnected, RawHeaders
 
 
 class RawRequest:
-    """A request's method, target and headers byte for byte, and its body as a stream.
-
-    Attributes:
-        method: The HTTP method.
-        raw_path: The path as received, percent-encoded.
-        query_string: The query string as received, without its question mark.
-        headers: Header names in lower case, with their values.
-        client: The address that the request comes from.
-        gone: Whether the client has disconnected.
-        answered: Set when the response is complete: the end of the connection then has no meaning.
-    """
+    """A request's method, target and headers byte for byte, and its body as a stream."""
 
     def __init__(self, scope: Scope, receive: Receive, memory: BodyMemory | None = None) -> None:
         self.method: str = scope["method"]
@@ -66,9 +56,6 @@ class RawRequest:
     async def read_ahead(self, size: int) -> bool:
         """Read a short body, or the beginning of a longer one, and return whether it is complete.
 
-        Args:
-            size: Bytes after which the rest is left for :meth:`chunks`.
-
         Raises:
             ClientDisconnected: The client disconnected.
             TooManyRequests: Too many bytes of bodies are in memory.
@@ -99,11 +86,7 @@ class RawRequest:
                 yield chunk
 
     async def _next(self, *, held: bool = True) -> bytes:
-        """Return the next part of the body.
-
-        Args:
-            held: Whether it is kept in memory with the rest, or passed on at once.
-        """
+        """Return the next part of the body."""
         message = await self._receive()
         if message["type"] == "http.disconnect":
             self.gone = True

@@ -42,12 +42,6 @@ class GatewaySigner:
     async def signed(self, method: str, url: URL, headers: RawHeaders, body: bytes | None) -> tuple[URL, RawHeaders]:
         """Return the URL and the headers of a request as they are sent; unchanged if it is not signed.
 
-        Args:
-            method: The HTTP method.
-            url: The request's URL.
-            headers: Its headers, names in lower case.
-            body: Its whole body.
-
         Raises:
             ConfigurationError: Expired credentials cannot be renewed.
         """

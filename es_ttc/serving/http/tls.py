@@ -11,10 +11,6 @@ from es_ttc.settings import GatewaySettings
 class ServerCertificate:
     """The certificate of the address, and the context of new connections.
 
-    Args:
-        certificate: PEM file with the certificate and the intermediate ones.
-        key: PEM file with its key, not encrypted.
-
     Raises:
         ConfigurationError: A file cannot be read, or the key is not that of the certificate.
     """

@@ -34,9 +34,6 @@ _NOT_READY = frozenset({502, 503, 504})
 class Upstream:
     """Sends requests to the engine's nodes. Use as an async context manager.
 
-    Args:
-        settings: The engine's addresses, certificates and timeouts.
-
     Attributes:
         url: The engine's addresses without credentials, for messages.
         signer: Signs requests for AWS; None if none is signed.
@@ -77,15 +74,6 @@ class Upstream:
         """Send one request and return its response, not yet read.
 
         A node that cannot be reached is not contacted for a while, and the next one is tried.
-
-        Args:
-            method: The HTTP method.
-            raw_path: The path, percent-encoded.
-            query_string: The query string, encoded.
-            headers: Header names in lower case.
-            data: The body, in one piece or as a stream.
-            ours: Whether it is the gateway's own call, which has a timeout and whose response is read completely; a
-                caller's call lasts as long as the caller waits.
 
         Raises:
             EngineUnavailable: No node can be reached, or the connection broke.
@@ -191,11 +179,7 @@ class Upstream:
         return self._version
 
     async def _look(self, headers: RawHeaders) -> int:
-        """Read product and version from ``GET /``, as far as the engine tells them, and return the status.
-
-        Raises:
-            EngineUnavailable: The engine does not answer.
-        """
+        """Read product and version from ``GET /``, as far as the engine tells them, and return the status."""
         async with self.send("GET", b"/", b"", headers, None, ours=True) as response:
             raw = await response.read()
             if response.status == 200 and (found := _version_in(raw, self.url)) is not None:

@@ -45,18 +45,7 @@ def search_body(
     num_candidates: int | None = None,
     exact: bool = False,
 ) -> Body:
-    """Return the part of a `_search` body that finds documents by kNN.
-
-    Args:
-        product: The engine's product.
-        vector: ``(d,)``, not zero.
-        k: Number of requested documents, at most 10,000.
-        filters: Queries that every document must match.
-        options: Further keys of the kNN query.
-        among: The kind of vectors that is searched.
-        num_candidates: At least k; None for the engine's default.
-        exact: Whether every vector is compared.
-    """
+    """Return the part of a `_search` body that finds documents by kNN."""
     field, nested = _PATHS[among]
     values = vector.tolist()
     if exact:

@@ -20,9 +20,9 @@ from es_ttc.index.mappings.spec import HASH, ROOT, VECTOR
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.knn.bodies import all_of
-from es_ttc.serving.search.clauses import TEXT, FoundClause, Place, put_at
-from es_ttc.serving.search.section import KEY, Section, parse_section, require_clause
-from es_ttc.serving.search.values import body_integer, body_number
+from es_ttc.serving.request.clauses import TEXT, FoundClause, Place, put_at
+from es_ttc.serving.request.section import KEY, Section, parse_section, require_clause
+from es_ttc.serving.request.values import body_integer, body_number
 from es_ttc.vectors.tokens import Float32
 
 _VECTOR_KEY: Mapping[Product, str] = {"elasticsearch": "query_vector", "opensearch": "vector"}
@@ -47,18 +47,7 @@ _ALTERNATIVES = frozenset({"should", "queries", "retrievers"})
 
 @dataclass(frozen=True, slots=True)
 class KnnClause:
-    """One kNN clause that the gateway answers.
-
-    Attributes:
-        place: Its place in the body.
-        hook: ``top``, ``knn`` (a query) or ``retriever``.
-        syntax: The product whose syntax it has.
-        field: The vector field.
-        given: The caller's keys and values, unchanged.
-        texts: The query's texts; none if it contains a vector, or a section and an empty text.
-        vector: ``(d,)`` the caller's vector at unit length, or None.
-        section: Its ``ttc`` section; None if it has only a text.
-    """
+    """One kNN clause that the gateway answers."""
 
     place: Place
     hook: str
@@ -136,19 +125,7 @@ class KnnClause:
 
 @dataclass(frozen=True, slots=True)
 class RetrievalRequest:
-    """A kNN clause with the data of its request.
-
-    Attributes:
-        clause: The clause.
-        body: The body that contains it.
-        size: The page's size.
-        caller: The request context with which documents are read.
-        header: The header line of its searches in an `_msearch`.
-        timeout_ms: The search timeout of the request, in ms, or None.
-        started: `time.perf_counter` when the request arrived.
-        accepted: Whether the engine has recently answered this caller's searches of this target: then the query may be
-            encoded before the next answer.
-    """
+    """A kNN clause with the data of its request."""
 
     clause: KnnClause
     body: Mapping[str, Any]
@@ -162,15 +139,7 @@ class RetrievalRequest:
 
 @dataclass(frozen=True, slots=True)
 class RetrievalResult:
-    """The native query that replaces a clause.
-
-    Attributes:
-        clause: The clause.
-        query: The native query.
-        summary: The summary for the response; None if the clause has only a text.
-        applied: Whether the method was applied, if the clause names one.
-        details: Details of documents, by index and id.
-    """
+    """The native query that replaces a clause."""
 
     clause: KnnClause
     query: dict[str, Any]
@@ -181,11 +150,6 @@ class RetrievalResult:
 
 def parse_clause(found: FoundClause, max_k: int, limits: RequestLimits = DEFAULT_LIMITS) -> KnnClause:
     """Parse a kNN clause.
-
-    Args:
-        found: The clause as it stands in the body.
-        max_k: Maximum ``k`` of a clause with a section.
-        limits: Limits of its contents.
 
     Raises:
         InvalidRequest: It is invalid.
@@ -255,15 +219,7 @@ def with_scores(
     by_content: bool = False,
     name: str | None = None,
 ) -> dict[str, Any]:
-    """Return the native query that matches some documents and gives each of them its score.
-
-    Args:
-        documents: Index and id of each document.
-        scores: Their scores, not negative.
-        by_content: Whether ``documents`` contains content hashes in place of ids.
-        filters: Queries that a document must match too.
-        name: The clause's ``_name``.
-    """
+    """Return the native query that matches some documents and gives each of them its score."""
     if not documents:
         return {"match_none": {}}
     by_index: dict[str, list[str]] = {}
@@ -299,11 +255,7 @@ def _as_number(key: str, value: Any) -> Any:
 def _texts_or_vector(
     given: Mapping[str, Any], section: Section | None, syntax: Product, where: str
 ) -> tuple[tuple[str, ...], Float32 | None]:
-    """Return the clause's texts or its vector.
-
-    Raises:
-        InvalidRequest: It has both or neither, or texts in two places.
-    """
+    """Return the clause's texts or its vector."""
     key = _VECTOR_KEY[syntax]
     texts: list[tuple[str, ...]] = []
     if TEXT in given:

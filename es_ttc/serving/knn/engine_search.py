@@ -83,15 +83,6 @@ class KnnOptions:
 class EngineSearch:
     """Finds documents by the engine's kNN; see :class:`es_ttc.retrievers.base.Search`.
 
-    Args:
-        clause: The caller's clause, for its filter and the options of every search.
-        context: The values that all searches of the request share.
-        client: Sends searches.
-        services: The engine, the features, the encoders.
-        named: Whether documents are identified by their ids, for which the engine reads all stored fields; otherwise by
-            the hashes of their contents, which must be distinct.
-        details: Whether details of documents are requested.
-
     Attributes:
         named: As in the arguments.
         details: As in the arguments.
@@ -184,11 +175,7 @@ class EngineSearch:
         return await until_k(partial(self._own, vector, options), k, first=k)
 
     async def _own(self, vector: Float32, options: KnnOptions, count: int) -> tuple[NearestDocuments, bool]:
-        """Search the vectors in the documents themselves; see :func:`until_k`.
-
-        Raises:
-            AmbiguousContent: Documents are identified by content, and contents are not distinct.
-        """
+        """Search the vectors in the documents themselves; see :func:`until_k`."""
         body = self._body(vector, count, options, self._clause.filters)
         stored = [FEATURES[feature].name for feature in sorted(options.features)]
         [answer] = await self._client.search(
@@ -280,14 +267,7 @@ Find = Callable[[int], Awaitable[tuple[NearestDocuments, bool]]]
 
 
 async def until_k(find: Find, k: int, *, first: int) -> NearestDocuments:
-    """Return k neighbours that may be returned to the caller; request more until there are k, at most 10,000.
-
-    Args:
-        find: Requests a number of neighbours; returns those that may be returned to the caller, nearest first, and
-            whether there are no others.
-        k: Number of requested documents.
-        first: Number of neighbours of the first request.
-    """
+    """Return k neighbours that may be returned to the caller; request more until there are k, at most 10,000."""
     count = min(first, MOST_CANDIDATES)
     while True:
         found, exhausted = await find(count)
@@ -317,11 +297,7 @@ def neighbours(numbers: Sequence[int], scores: Sequence[float]) -> NearestDocume
 
 
 def _require_distinct(hits: Sequence[Hit]) -> None:
-    """Raise an error if documents cannot be identified by their contents.
-
-    Raises:
-        AmbiguousContent: Two are equal, or one may have changed.
-    """
+    """Raise an error if documents cannot be identified by their contents."""
     marks = marks_of(hits)
     if any(mark is None or mark[2] for mark in marks) or any(map(changed_inside, hits)):
         raise AmbiguousContent

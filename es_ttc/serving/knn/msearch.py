@@ -35,11 +35,7 @@ class _Waiting(Generic[S, R]):
 
 
 class BatchedSearches(Generic[S, R]):
-    """Sends the searches of several members in batches.
-
-    Args:
-        send: Sends searches and returns their answers, in their order.
-    """
+    """Sends the searches of several members in batches."""
 
     def __init__(self, send: Callable[[Sequence[S]], Awaitable[Sequence[R]]]) -> None:
         self.sent = 0
@@ -126,13 +122,7 @@ class SearchClient:
 
 @dataclass(frozen=True, slots=True)
 class MsearchItem:
-    """One search of an `_msearch`.
-
-    Attributes:
-        of_side_index: Whether it searches a side index, or the caller's target.
-        header: Its header line.
-        body: Its body.
-    """
+    """One search of an `_msearch`."""
 
     of_side_index: bool
     header: bytes
@@ -143,15 +133,7 @@ BatchedMsearch = BatchedSearches[MsearchItem, Answer]
 
 
 class MsearchSender:
-    """Sends the searches of a request's retrievals.
-
-    Args:
-        upstream: The engine.
-        caller: The request context of searches on the caller's target.
-        side_caller: The request context of searches of side indices.
-        path: Path of `_msearch` on the caller's target.
-        query_string: Its URL parameters.
-    """
+    """Sends the searches of a request's retrievals."""
 
     def __init__(
         self, upstream: Upstream, caller: Caller, side_caller: Caller, path: bytes, query_string: bytes
@@ -188,13 +170,7 @@ class MsearchSender:
 
 
 def search_client(batches: BatchedMsearch, member: Member, header: bytes) -> SearchClient:
-    """Return the search client of one retrieval.
-
-    Args:
-        batches: Sends the searches of all retrievals of the request.
-        member: The retrieval's number there.
-        header: The header line of its searches on the caller's target.
-    """
+    """Return the search client of one retrieval."""
 
     async def search(bodies: Sequence[Body]) -> Sequence[Answer]:
         answers = await batches.send(member, [MsearchItem(False, header, body) for body in bodies])

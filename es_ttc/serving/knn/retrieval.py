@@ -16,6 +16,7 @@ from es_ttc.rescorers.base import Feature, Params, Query
 from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Retrieved, Retriever
+from es_ttc.serving.deadline import ScoringError, attempt, budget_ms, fell_back
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.index_meta import mapped_fields
 from es_ttc.serving.gateway import Gateway
@@ -33,10 +34,8 @@ from es_ttc.serving.knn.msearch import (
 )
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
-from es_ttc.serving.rescore.page import shortest, with_field_name
-from es_ttc.serving.search.fallback import ScoringError, attempt, budget_ms, fell_back
-from es_ttc.serving.search.request import shared_parts
-from es_ttc.serving.search.response import add_summary
+from es_ttc.serving.request.request import shared_parts
+from es_ttc.serving.request.response import add_summary, shortest, with_field_name
 from es_ttc.vectors.tokens import Float32
 
 _DEFAULT_METHOD = "dense"
@@ -47,13 +46,7 @@ _ENCODING_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RetrievalMethod:
-    """A retriever with its parameters.
-
-    Attributes:
-        retriever: The retriever.
-        params: Its parameters.
-        tuned: Those parameters that are tuned values, not the request's.
-    """
+    """A retriever with its parameters."""
 
     retriever: Retriever[Any]
     params: Params
@@ -75,15 +68,7 @@ class RetrievalTimings:
 
 @dataclass(frozen=True, slots=True)
 class RankedDocuments:
-    """Documents found by a method.
-
-    Attributes:
-        ids: Index and id, best first; the content hash in place of the id if `named` is false.
-        named: Whether documents are identified by their ids.
-        scores: Scores, not negative, in descending order.
-        details: Details of documents, by index and id.
-        summary: The method's part of the summary.
-    """
+    """Documents found by a method."""
 
     ids: list[tuple[str, str]]
     named: bool
@@ -105,13 +90,7 @@ class RetrievalService:
     async def retrieve(
         self, requests: Sequence[RetrievalRequest], path: bytes, query_string: bytes
     ) -> list[RetrievalResult | EsTtcError]:
-        """Return the result of each clause of one request, or its error. Their searches are sent in batches.
-
-        Args:
-            requests: The clauses.
-            path: Path of `_msearch` on the caller's target.
-            query_string: Its URL parameters.
-        """
+        """Return the result of each clause of one request, or its error. Their searches are sent in batches."""
         if not requests:
             return []
         methods = [self._method(request.clause) for request in requests]
@@ -176,12 +155,7 @@ class RetrievalService:
         *,
         again: bool = False,
     ) -> RetrievalResult:
-        """Return the native query that replaces a clause.
-
-        Raises:
-            SideIndexReplaced: The side index was replaced during the search; at the first attempt only.
-            EsTtcError: The clause cannot be answered, also not by the engine's own kNN.
-        """
+        """Return the native query that replaces a clause."""
         timings = RetrievalTimings()
         clause = request.clause
         try:
@@ -266,11 +240,7 @@ class RetrievalService:
         search: EngineSearch,
         timings: RetrievalTimings,
     ) -> RankedDocuments | EsTtcError:
-        """Run the method; return the documents that it finds, or the reason for the fallback.
-
-        Raises:
-            AmbiguousContent: The search identifies documents by content, and contents are not distinct.
-        """
+        """Run the method; return the documents that it finds, or the reason for the fallback."""
         clause, name = request.clause, method.retriever.name
         began = time.perf_counter()
 
@@ -297,12 +267,7 @@ class RetrievalService:
         client: SearchClient,
         timings: RetrievalTimings,
     ) -> tuple[SearchedIndices, Query | None]:
-        """Return the searched indices and the query's vectors; no vectors if no document has any.
-
-        Raises:
-            EncoderMismatch: The vectors are of an encoder that this gateway lacks, or of several.
-            MissingFeature: The index has no such vectors, or kNN cannot search them.
-        """
+        """Return the searched indices and the query's vectors; no vectors if no document has any."""
         clause = request.clause
         if clause.vector is None and not clause.texts:
             raise MissingText("[query_text] is empty: the query has no text to search by")
@@ -339,11 +304,7 @@ class RetrievalService:
     async def _require_fields(
         self, request: RetrievalRequest, method: RetrievalMethod | None, indices: SearchedIndices
     ) -> None:
-        """Raise an error if no searched index has the fields that a method searches and reads.
-
-        Raises:
-            MissingFeature: A field is missing.
-        """
+        """Raise an error if no searched index has the fields that a method searches and reads."""
         fields = {request.clause.field} if method is None else _fields(method)
         known = frozenset({VECTOR, POOLED}) if indices.encoder else frozenset[str]()  # written with an encoder's name
         lacking = await self._lacking(request.caller, fields - known, indices)

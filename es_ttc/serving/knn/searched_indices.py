@@ -50,11 +50,7 @@ class SideIndex:
         return min(count, MOST_CANDIDATES)
 
     def filter_first(self, count: int) -> bool:
-        """Return whether to read the ids of all matching documents before the vectors are searched.
-
-        Args:
-            count: Number of neighbours that would be requested otherwise.
-        """
+        """Return whether to read the ids of all matching documents before the vectors are searched."""
         few = self.matching <= _FEW and 2 * self.matching < self.documents
         return few or (count >= MOST_CANDIDATES and self.matching <= MOST_CANDIDATES and self.matching < self.documents)
 
@@ -106,12 +102,6 @@ async def searched_indices_of(
     client: SearchClient, filters: Sequence[Any], shared: Body, *, unsearchable: bool
 ) -> SearchedIndices:
     """Return the indices that a clause searches.
-
-    Args:
-        client: Sends searches.
-        filters: The clause's filters.
-        shared: Parts of the caller's body that the filters may depend on.
-        unsearchable: Whether to find indices whose pooled vectors kNN cannot search.
 
     Raises:
         EncoderMismatch: The documents have vectors of several encoders.

@@ -41,16 +41,7 @@ class SideIndexReplaced(EngineError):
 
 
 class SideIndexSearch(EngineSearch):
-    """Finds documents by vectors in side indices, and by vectors of their own.
-
-    Args:
-        clause: The caller's clause.
-        context: The values that all searches of the request share.
-        indices: The searched indices, with their side indices.
-        client: Sends searches.
-        services: The engine, the features, the encoders.
-        details: Whether details of documents are requested.
-    """
+    """Finds documents by vectors in side indices, and by vectors of their own."""
 
     def __init__(
         self,

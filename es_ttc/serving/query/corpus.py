@@ -23,8 +23,8 @@ from es_ttc.serving.engine_requests import EngineRequests, require_complete
 from es_ttc.serving.features.index_meta import meta_of
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
-from es_ttc.serving.query.shared_model import SharedModel
-from es_ttc.serving.search.request import Pairs
+from es_ttc.serving.request.request import Pairs
+from es_ttc.serving.shared_model import SharedModel
 
 _WORD = re.compile(r"\w+")
 _FAILING = "the engine refused a question about the corpus"
@@ -32,14 +32,7 @@ _FAILING = "the engine refused a question about the corpus"
 
 @dataclass(frozen=True, slots=True)
 class CallerCorpus:
-    """The searched documents and the model; see :class:`es_ttc.rewriters.base.Corpus`.
-
-    Attributes:
-        engine: Reads with the caller's credentials.
-        model: The language model.
-        prompts: Prompts by name.
-        fields: The searched fields.
-    """
+    """The searched documents and the model; see :class:`es_ttc.rewriters.base.Corpus`."""
 
     engine: "CorpusQuestions"
     model: SharedModel

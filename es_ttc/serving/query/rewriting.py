@@ -15,16 +15,16 @@ from es_ttc.rewriters import registry
 from es_ttc.rewriters.base import Expansion, Fields, Rewriter
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.rewriters.weighted import NAMED
+from es_ttc.serving.deadline import attempt, budget_ms, fell_back
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, callers
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.query.corpus import CallerCorpus, CorpusQuestions
-from es_ttc.serving.search.clauses import FoundClause, Place, put_at
-from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
-from es_ttc.serving.search.request import Pairs
-from es_ttc.serving.search.response import add_summary
-from es_ttc.serving.search.section import KEY, Section, parse_section, require_clause
+from es_ttc.serving.request.clauses import FoundClause, Place, put_at
+from es_ttc.serving.request.request import Pairs
+from es_ttc.serving.request.response import add_summary
+from es_ttc.serving.request.section import KEY, Section, parse_section, require_clause
 from es_ttc.serving.tracing import span
 
 _FRESH_SECONDS = 300.0
@@ -40,13 +40,7 @@ _NOT_RIGHTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class QueryClause:
-    """One `ttc` query.
-
-    Attributes:
-        place: Keys and positions from the body to the object that contains the section.
-        section: Its section.
-        text: The query's text.
-    """
+    """One `ttc` query."""
 
     place: Place
     section: Section
@@ -76,16 +70,7 @@ class RewriteRequest:
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """The native query and its summary.
-
-    Attributes:
-        clause: The `ttc` query.
-        query: The native query.
-        summary: The summary for the response.
-        applied: Whether the method was applied.
-        detail: Whether hits contain the terms that they match.
-        ms: Time of the rewriting.
-    """
+    """The native query and its summary."""
 
     clause: QueryClause
     query: dict[str, Any]

@@ -24,7 +24,6 @@ from es_ttc.engine.versions import Product
 from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
-from es_ttc.serving.adaptive.filters import UndecidedDemands, required_filters, text_fields
 from es_ttc.serving.features.attached import changed_inside, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import SEQ_NO, identity_mark
@@ -44,10 +43,11 @@ from es_ttc.serving.knn.msearch import (
 )
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
+from es_ttc.serving.request.engine import EngineRefusal, EngineSearches, ItemRefusal
+from es_ttc.serving.request.request import SHARED_PARTS, shared_parts
+from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
 from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, unsafe_params
 from es_ttc.serving.rescore.response import CandidateRequest, JoinedCandidates
-from es_ttc.serving.search.engine import EngineRefusal, EngineSearches, ItemRefusal
-from es_ttc.serving.search.request import SHARED_PARTS, shared_parts
 from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import Float32
 
@@ -79,13 +79,7 @@ def obstacle(plan: SearchPlan) -> str | None:
 
 
 class NearestDocuments:
-    """Finds candidates.
-
-    Args:
-        services: The engine, the features, the encoders.
-        engine: Sends searches with the caller's headers.
-        types: The types of the fields of a target.
-    """
+    """Finds candidates."""
 
     def __init__(self, services: FeatureServices, engine: EngineSearches, types: FieldTypes) -> None:
         self._services = services
@@ -105,10 +99,6 @@ class NearestDocuments:
 
     async def find(self, search: "CandidateSearch", hits: Sequence[Mapping[str, Any]]) -> JoinedCandidates:
         """Return the candidates that join a window.
-
-        Args:
-            search: The search for candidates.
-            hits: The window's hits.
 
         Raises:
             EncoderError: The query could not be encoded.
@@ -148,12 +138,7 @@ class NearestDocuments:
         return JoinedCandidates(outside(hits, found, named=named), search.request.count, named, search.filters)
 
     async def _found(self, search: "CandidateSearch", *, identified: bool) -> tuple[list[dict[str, Any]], bool]:
-        """Return the nearest documents, and whether they have ids.
-
-        Args:
-            search: The search for candidates.
-            identified: Whether the window's hits have ids, by which documents of equal content can be told apart.
-        """
+        """Return the nearest documents, and whether they have ids."""
 
         def need_ids(hits: Sequence[Mapping[str, Any]]) -> bool:
             return any(map(changed_inside, hits)) or (identified and has_twins(hits))
@@ -167,13 +152,7 @@ class NearestDocuments:
     async def _found_now(
         self, search: "CandidateSearch", need_ids: Callable[[Sequence[Mapping[str, Any]]], bool], *, with_ids: bool
     ) -> tuple[list[dict[str, Any]], bool]:
-        """Return the nearest documents, and whether they have ids.
-
-        Args:
-            search: The search for candidates.
-            need_ids: Whether ids are needed to tell documents apart.
-            with_ids: Whether it is known that they are.
-        """
+        """Return the nearest documents, and whether they have ids."""
         await self._decide(search)
         encoder = self._known(search.caller)
         if encoder is None:
@@ -192,12 +171,7 @@ class NearestDocuments:
         return await self._own_vectors(search, encoder, vector, named=True), True
 
     async def _decide(self, search: "CandidateSearch") -> None:
-        """Set the queries that every candidate must match.
-
-        Raises:
-            UndecidedDemands: They cannot be decided.
-            EngineError: The types of the fields could not be read.
-        """
+        """Set the queries that every candidate must match."""
         if search.decided:
             return
         plan = search.request.plan
@@ -277,18 +251,7 @@ class NearestDocuments:
 
 @dataclass(slots=True)
 class CandidateSearch:
-    """The search for the candidates of one window.
-
-    Attributes:
-        service: Runs it.
-        request: What is requested.
-        early: The kNN search that was sent at the same time as the first pass, or None.
-        caller: The request context with which documents are read.
-        mapped_fields: The fields whose types decide what candidates must match.
-        filters: Queries that every candidate must match, once it is decided.
-        decided: Whether it is.
-        reason: Why there can be none, or None.
-    """
+    """The search for the candidates of one window."""
 
     service: NearestDocuments
     request: CandidateRequest
@@ -356,14 +319,7 @@ def _lacks_own_features(hits: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def outside(hits: Sequence[Mapping[str, Any]], found: Sequence[dict[str, Any]], *, named: bool) -> list[dict[str, Any]]:
-    """Return copies of those hits whose documents are not in a window, with score 0.
-
-    Args:
-        hits: The window's hits.
-        found: The hits found.
-        named: Whether documents are identified by their ids; otherwise by index and content hash: then as many
-            documents of one content join as are found beyond those of the window.
-    """
+    """Return copies of those hits whose documents are not in a window, with score 0."""
     held = Counter(identity_mark(hit, named=named) for hit in hits)
     joined = []
     for hit in found:

@@ -81,12 +81,7 @@ def firsts(groups: Sequence[Group]) -> Ints:
 
 
 def collapsed(ranking: Ranking, groups: Sequence[Group]) -> Ranking:
-    """Return a ranking with only the first document of every group.
-
-    Args:
-        ranking: The ranking of n documents.
-        groups: Their groups, in first-pass order.
-    """
+    """Return a ranking with only the first document of every group."""
     kept = firsts([groups[place] for place in ranking.order.tolist()])
     return Ranking(ranking.order[kept], ranking.scores[kept])
 
@@ -124,13 +119,6 @@ def rest_of_page(
 
     If no document of the window has a value, a request is returned in any case: the engine then returns the error of a
     field that cannot be collapsed.
-
-    Args:
-        body: The request for the window.
-        collapse: The caller's `collapse`.
-        window: The window's groups.
-        start: First group of the page, from 0.
-        size: Groups of the page.
     """
     before, missing = window.following(start, size)
     if not missing and window.groups != {None}:
@@ -147,15 +135,7 @@ def rest_of_page(
 def following(
     hits: Sequence[dict[str, Any]], field: str, window: WindowGroups, start: int, size: int
 ) -> Iterator[tuple[dict[str, Any], np.float32]]:
-    """Yield the engine's groups of a page, with scores that are not greater than those of the window.
-
-    Args:
-        hits: The engine's answer to :func:`rest_of_page`.
-        field: The field of the groups.
-        window: The window's groups.
-        start: First group of the page, from 0.
-        size: Groups of the page.
-    """
+    """Yield the engine's groups of a page, with scores that are not greater than those of the window."""
     grouped = zip(hits, groups_of(hits, field), strict=True)
     other = [hit for hit, group in grouped if group not in window.groups]
     if window.added:

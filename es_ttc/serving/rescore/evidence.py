@@ -18,13 +18,13 @@ from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
 from es_ttc.rescorers.evidence_map import evidence_map
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams
 from es_ttc.rescorers.spectral.passages import Passage, best_passages
+from es_ttc.serving.deadline import attempt, budget_ms
 from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
 from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.request.response import add_took
+from es_ttc.serving.request.section import MAX_PASSAGES
 from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.search.fallback import attempt, budget_ms
-from es_ttc.serving.search.response import add_took
-from es_ttc.serving.search.section import MAX_PASSAGES
 from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
@@ -97,12 +97,7 @@ class _HitDetail:
 
 
 class PageEvidence:
-    """Adds to the hits of a page what their request asks for.
-
-    Args:
-        scorer: Reads features, and runs what is computed.
-        default_timeout_ms: Time budget of a request that sets none.
-    """
+    """Adds to the hits of a page what their request asks for."""
 
     def __init__(self, scorer: WindowScorer, default_timeout_ms: float) -> None:
         self._scorer = scorer

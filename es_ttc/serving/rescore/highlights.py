@@ -14,7 +14,7 @@ from es_ttc.common.validation import shown, validated
 from es_ttc.common.whole_words import whole_words
 from es_ttc.errors import InvalidRequest
 from es_ttc.rescorers.spectral.passages import Passage
-from es_ttc.serving.search.section import KEY, MAX_PASSAGES
+from es_ttc.serving.request.section import KEY, MAX_PASSAGES
 
 _INHERITED = ("number_of_fragments", "order", "pre_tags", "post_tags")
 """Options that a field takes from the whole `highlight`."""
@@ -36,15 +36,7 @@ class _Options(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Highlight:
-    """One field that is highlighted.
-
-    Attributes:
-        field: The field's name.
-        count: Maximum number of fragments.
-        by_score: Whether the best fragment is first; otherwise they are in the text's order.
-        tags: What is put before and after a match.
-        escaped: Whether the text is escaped as HTML.
-    """
+    """One field that is highlighted."""
 
     field: str
     count: int

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.serving.search.section import ScoreMode, Section
+from es_ttc.serving.request.response import shortest
+from es_ttc.serving.request.section import ScoreMode, Section
 from es_ttc.vectors.tokens import Float32
 
 Ints = NDArray[np.intp]
@@ -164,16 +165,7 @@ def explained(
     *,
     unscored: str = NO_FEATURES,
 ) -> dict[str, Any]:
-    """Return the explanation of a final score, with the engine's own explanation of the first pass inside.
-
-    Args:
-        value: The hit's score in the response.
-        method: The method's name.
-        mode: How scores were combined.
-        rescored: The method's score of this document, or None.
-        engine: The engine's `_explanation` of the hit, or None.
-        unscored: Why it has no score, and its place.
-    """
+    """Return the explanation of a final score, with the engine's own explanation of the first pass inside."""
     first_pass = [] if engine is None else [without_guard(engine)]
     if rescored is None:
         description = f"ttc [{method}]: {unscored} in first-pass order"
@@ -193,17 +185,7 @@ def shown_hit(
     explain: bool = False,
     unscored: str = NO_FEATURES,
 ) -> dict[str, Any]:
-    """Return a hit for the response; it is changed in place.
-
-    Args:
-        hit: The engine's hit.
-        section: The section.
-        score: Its final score; None if the order is the engine's own.
-        rescored: The method's score, or None.
-        detail: Its details, for a section with ``detail``.
-        explain: Whether explanations are requested.
-        unscored: Why the method has no score of it, and its place.
-    """
+    """Return a hit for the response; it is changed in place."""
     if score is None:
         if "_explanation" in hit:
             hit["_explanation"] = without_guard(hit["_explanation"])
@@ -235,16 +217,3 @@ def without_guard(explanation: Any) -> Any:
         if len(details) == 2 and isinstance(details[1], dict) and details[1].get("description") == "primaryWeight":
             return details[0]
     return explanation
-
-
-def shortest(score: np.float32) -> float:
-    """Return a score as the engines print a float32: the shortest decimal number that rounds to it."""
-    return float(str(score))
-
-
-def with_field_name(detail: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
-    """Return details with the name of a text field in place of its ordinal."""
-    ordinal = detail.get("field")
-    if isinstance(ordinal, int) and 0 <= ordinal < len(fields):
-        return {**detail, "field": fields[ordinal]}
-    return detail

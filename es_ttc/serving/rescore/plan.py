@@ -17,12 +17,10 @@ from es_ttc.errors import EsTtcError, InvalidRequest, MissingText
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.strategies import STRATEGIES
-from es_ttc.serving.adaptive.filters import changes_scores
 from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
-from es_ttc.serving.rescore.highlights import Highlight, take_highlights
-from es_ttc.serving.search.query_text import texts_of
-from es_ttc.serving.search.section import (
+from es_ttc.serving.request.query_text import texts_of
+from es_ttc.serving.request.section import (
     DEFAULT_METHOD,
     KEY,
     Candidates,
@@ -31,7 +29,9 @@ from es_ttc.serving.search.section import (
     parse_section,
     texts_in,
 )
-from es_ttc.serving.search.values import body_integer, boolean, url_integer
+from es_ttc.serving.request.values import body_integer, boolean, url_integer
+from es_ttc.serving.rescore.demands import changes_scores
+from es_ttc.serving.rescore.highlights import Highlight, take_highlights
 
 DEFAULT_WINDOW = 100
 DEFAULT_SIZE = 10
@@ -77,24 +77,14 @@ _PARAMS_OF_HITS = frozenset(
 
 
 def unsafe_params(params: Sequence[tuple[str, str]], *, of_hits: bool) -> list[str]:
-    """Return the URL parameters by which a further request may find other documents, or other contents of hits.
-
-    Args:
-        params: The URL parameters.
-        of_hits: Whether the contents of hits may differ.
-    """
+    """Return the URL parameters by which a further request may find other documents, or other contents of hits."""
     safe = _SAFE_PARAMS | _PARAMS_OF_HITS if of_hits else _SAFE_PARAMS
     return [name for name, value in params if name not in safe and value not in _SAFE_VALUES.get(name, ())]
 
 
 @dataclass(frozen=True, slots=True)
 class Collapse:
-    """The caller's `collapse`.
-
-    Attributes:
-        field: The field whose value is a document's group.
-        body: The whole object.
-    """
+    """The caller's `collapse`."""
 
     field: str
     body: Mapping[str, Any]
@@ -294,11 +284,7 @@ def require_within(natives: Sequence[Any], block: int) -> None:
 def _later_plans(
     first: SearchPlan, items: Sequence[Mapping[str, Any]], limits: RequestLimits
 ) -> tuple[SearchPlan, ...]:
-    """Return the plans of the items after the first one with a section.
-
-    Raises:
-        InvalidRequest: One is invalid, or cannot follow another one.
-    """
+    """Return the plans of the items after the first one with a section."""
     plans = [first]
     for number, item in enumerate(items, 2):
         before = plans[-1]
@@ -379,13 +365,7 @@ def find_rescore(rescore: Any) -> tuple[list[Any], list[dict[str, Any]]] | None:
 
 
 def with_text(replaced: dict[str, Any], body: Mapping[str, Any], texts: set[tuple[str, ...]]) -> dict[str, Any]:
-    """Return a body with the text of its clauses in the first rescoring section, if that has no text of its own.
-
-    Args:
-        replaced: The body with native queries in place of the clauses.
-        body: The body as received.
-        texts: The texts of the clauses.
-    """
+    """Return a body with the text of its clauses in the first rescoring section, if that has no text of its own."""
     rescore = find_rescore(body.get("rescore"))
     if rescore is None or len(texts) != 1 or any(texts_of(body.get("query"))):
         return replaced
@@ -416,12 +396,6 @@ def parse_collapse(data: Any) -> Collapse:
 
 def plan_page(start: int, size: int, item: Mapping[str, Any], max_window: int) -> Page:
     """Return the page and its blocks.
-
-    Args:
-        start: `from`.
-        size: `size`.
-        item: The rescore item with the section, with or without window_size.
-        max_window: Maximum rank of a block.
 
     Raises:
         InvalidRequest: The window is no positive integer, or the page ends after ``max_window``.
@@ -518,11 +492,7 @@ def _ask_for_doc_values(body: dict[str, Any], url: Mapping[str, str]) -> tuple[s
 
 
 def _ask_for_texts(body: dict[str, Any], highlights: Sequence[Highlight]) -> tuple[str, ...]:
-    """Add the texts of highlighted fields to the hits' `fields`, in place; return those that were not requested.
-
-    Raises:
-        InvalidRequest: The engine would add them to the hits of an aggregation too.
-    """
+    """Add the texts of highlighted fields to the hits' `fields`, in place; return those that were not requested."""
     if not highlights:
         return ()
     if has_top_hits(body):

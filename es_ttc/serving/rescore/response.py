@@ -9,23 +9,14 @@ from typing import Any
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import identity_mark
 from es_ttc.serving.features.scores import Method
+from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.rescore.collapse import WindowGroups
 from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.search.request import SearchItem, SearchRequest
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateRequest:
-    """A request for candidates.
-
-    Attributes:
-        request: The search request.
-        item: The search, as it is sent to the engine.
-        plan: The parsed search.
-        count: Number of requested documents.
-        method: The method that will score them.
-        begun: The query's encoding in progress, or None.
-    """
+    """A request for candidates."""
 
     request: SearchRequest
     item: SearchItem

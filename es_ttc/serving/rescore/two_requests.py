@@ -12,8 +12,8 @@ from typing import Any
 
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
-from es_ttc.serving.adaptive.filters import has_objects
 from es_ttc.serving.features.keys import Mark, identity_mark, marks_of
+from es_ttc.serving.rescore.demands import has_objects
 from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, has_top_hits, unsafe_params
 
 _MIN_PAGES = 3
@@ -110,13 +110,7 @@ def page_hits(
 def filled(
     bare: Sequence[Mapping[str, Any]], marks: Sequence[Mark], full: Sequence[Any]
 ) -> list[dict[str, Any]] | None:
-    """Return the page's hits with the caller's fields and the scores of the bare hits; None if a document has changed.
-
-    Args:
-        bare: The page's bare hits, in order.
-        marks: Their marks.
-        full: The hits of :func:`page_hits`.
-    """
+    """Return the page's hits with the caller's fields and the scores of the bare hits; None if a document has changed."""
     found = {mark: hit for mark, hit in zip(marks_of(full), full, strict=True) if mark is not None}
     hits = []
     for thin, mark in zip(bare, marks, strict=True):
@@ -157,14 +151,7 @@ def joined_hits(
 def with_joined(
     page: Sequence[dict[str, Any]], joined: Sequence[dict[str, Any]], full: Sequence[dict[str, Any]], *, named: bool
 ) -> list[dict[str, Any]]:
-    """Return a page with complete hits in place of bare ones; a document that was deleted in between is left out.
-
-    Args:
-        page: The page's hits.
-        joined: The bare ones among them.
-        full: The hits of :func:`joined_hits`.
-        named: Whether documents are identified by their ids, or by their content.
-    """
+    """Return a page with complete hits in place of bare ones; a document that was deleted in between is left out."""
     whole = {identity_mark(hit, named=named): hit for hit in reversed(full)}
     bare = {id(hit) for hit in joined}
     hits = []

@@ -12,12 +12,15 @@ import numpy as np
 from es_ttc.errors import EsTtcError
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import SelectiveRescorer
+from es_ttc.serving.deadline import attempt, budget_ms, fell_back
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, WindowScores, first_pass_scores
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
+from es_ttc.serving.request.request import SearchItem, SearchRequest
+from es_ttc.serving.request.response import add_took, shortest, with_field_name
 from es_ttc.serving.rescore.candidates import CandidateSearch, NearestDocuments
 from es_ttc.serving.rescore.collapse import (
     Group,
@@ -35,15 +38,10 @@ from es_ttc.serving.rescore.page import (
     pinned_count,
     ranking_of,
     set_max_score,
-    shortest,
     shown_hit,
-    with_field_name,
 )
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.response import NONE_JOINED, CandidateRequest, JoinedCandidates, RescoredResponse
-from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
-from es_ttc.serving.search.request import SearchItem, SearchRequest
-from es_ttc.serving.search.response import add_took
 
 
 class WindowRescorers:
@@ -58,12 +56,6 @@ class WindowRescorers:
 
     def begin(self, request: SearchRequest, item: SearchItem, plan: SearchPlan, *, encode: bool) -> "WindowRescoring":
         """Check the method's name and parameters, and start to encode the query and to search candidates.
-
-        Args:
-            request: The request.
-            item: The search, as it is sent to the engine.
-            plan: The parsed search.
-            encode: Whether the query is encoded during the first pass, or after it.
 
         Raises:
             InvalidRequest: There is no such method, or its parameters are invalid.

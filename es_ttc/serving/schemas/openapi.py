@@ -10,13 +10,13 @@ from pydantic import TypeAdapter
 from es_ttc import __version__
 from es_ttc.enrichment.jobs.record import JobState
 from es_ttc.enrichment.jobs.service import JobRequest
-from es_ttc.serving.admin.bearer import TOKEN_HEADER
 from es_ttc.serving.admin.embeddings import EmbeddingsRequest
 from es_ttc.serving.admin.encode import EncodeRequest
 from es_ttc.serving.admin.frames import MEDIA_TYPE as CBOR
 from es_ttc.serving.admin.jobs import CHANGES
 from es_ttc.serving.admin.rerank_request import RerankRequest, TextsRequest
 from es_ttc.serving.admin.score import ScoreRequest
+from es_ttc.serving.http.bearer import TOKEN_HEADER
 from es_ttc.serving.schemas import responses
 
 Schema = dict[str, Any]
@@ -46,19 +46,7 @@ _SECURITY: Schema = {
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path.
-
-    Attributes:
-        method: The HTTP method, in lower case.
-        path: The path, with its parameters in braces.
-        summary: What it does.
-        answers: Types of a successful response's body; none if it is not JSON.
-        body: Types of the request's body, one of which it must fit.
-        media_type: Of both bodies.
-        parameters: Parameters in path and query.
-        statuses: Further statuses whose body is that of a success.
-        security: What a request carries, if the gateway or the engine is set up so.
-    """
+    """One method of one path."""
 
     method: str
     path: str

@@ -16,7 +16,7 @@ from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import registry as rescorers
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.rewriters import registry as rewriters
-from es_ttc.serving.search.section import DEFAULT_METHOD, KEY, OF_RESCORE, Section
+from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, OF_RESCORE, Section
 
 Schema = dict[str, Any]
 

@@ -51,11 +51,7 @@ _WITH_PIPELINE = ("index", "create")
 
 
 class HeldResponse:
-    """A response that is kept until :meth:`release`, unless it is too long: then it is passed on as it comes.
-
-    Args:
-        send: Sends the response.
-    """
+    """A response that is kept until :meth:`release`, unless it is too long: then it is passed on as it comes."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -91,13 +87,7 @@ class HeldResponse:
 
 
 class LaterEncoding:
-    """Encodes written documents, with the gateway's own account.
-
-    Args:
-        settings: The engine.
-        encoders: The encoders that may be loaded.
-        pool: Where documents are encoded.
-    """
+    """Encodes written documents, with the gateway's own account."""
 
     def __init__(self, settings: EngineSettings, encoders: Encoders, pool: BoundedPool) -> None:
         self._settings = settings
@@ -138,14 +128,7 @@ class LaterEncoding:
     async def encode(
         self, answer: Any, locations: Locations, seconds: float, *, refresh: bool = False
     ) -> tuple[int, int]:
-        """Encode what a response names; return the number of documents with features, and of the others.
-
-        Args:
-            answer: The engine's response to a write.
-            locations: The indices whose documents are encoded.
-            seconds: Maximum time.
-            refresh: Whether the next search is to find the features, as the write's own parameter asks for documents.
-        """
+        """Encode what a response names; return the number of documents with features, and of the others."""
         written, unknown = _written_in(answer, locations)
         total = unknown + sum(map(len, written.values()))
         done = 0

@@ -12,13 +12,7 @@ from es_ttc.serving.writes.request import NO_PIPELINE
 
 @dataclass(slots=True)
 class Written:
-    """How the documents of one request were sent.
-
-    Attributes:
-        encoded: Number of those with features, or without text.
-        pending: Number of the others of followed indices, by reason.
-        complete: Whether the whole body was sent.
-    """
+    """How the documents of one request were sent."""
 
     encoded: int = 0
     pending: Counter[Pending] = field(default_factory=Counter)
@@ -36,14 +30,7 @@ class Written:
 
 
 class Allowance:
-    """Encodes the documents of one request, as long as its time and bytes last.
-
-    Args:
-        batches: Encodes documents.
-        pipeline: The ingest pipeline in the request's parameters.
-        seconds: Maximum time that the request waits for encodings.
-        added_bytes: Maximum number of bytes that features add to its body.
-    """
+    """Encodes the documents of one request, as long as its time and bytes last."""
 
     def __init__(self, batches: EncodingBatches, pipeline: str | None, seconds: float, added_bytes: int) -> None:
         self.written = Written()
@@ -53,14 +40,7 @@ class Allowance:
         self._left = added_bytes
 
     def submit(self, index: FollowedIndex, operation: str, pipeline: str | None, line: bytes) -> Submitted | None:
-        """Begin to encode a document; return None if it is sent as it came, which is counted.
-
-        Args:
-            index: Its index.
-            operation: ``index``, ``create`` or ``update``.
-            pipeline: The ingest pipeline that its action names, in place of the request's.
-            line: The document.
-        """
+        """Begin to encode a document; return None if it is sent as it came, which is counted."""
         named = self._pipeline if pipeline is None else pipeline
         submitted: Submitted | Pending
         if operation == "update":

@@ -28,12 +28,7 @@ _RETRY_SECONDS = 5.0
 
 @dataclass(slots=True, eq=False)
 class Submitted:
-    """A document that is being encoded.
-
-    Attributes:
-        line: The document as it came.
-        result: The document with its features, or why it has none.
-    """
+    """A document that is being encoded."""
 
     line: bytes
     result: asyncio.Future[bytes | Pending]
@@ -41,10 +36,6 @@ class Submitted:
 
 class EncodingBatches:
     """Encodes documents in batches, for one index at a time in the order of arrival.
-
-    Args:
-        encoders: The encoders that may be loaded.
-        pool: Where documents are encoded.
 
     Attributes:
         outstanding: Number of documents that are waiting, or encoded and not yet released.

@@ -17,11 +17,7 @@ _TIMEOUT_SECONDS = 2.0
 
 
 class BodyLimit:
-    """Reads ``http.max_content_length`` of the engine's nodes, if the gateway's own account may.
-
-    Args:
-        upstream: The engine.
-    """
+    """Reads ``http.max_content_length`` of the engine's nodes, if the gateway's own account may."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._requests = EngineRequests(upstream)

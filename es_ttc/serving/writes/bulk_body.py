@@ -41,14 +41,7 @@ def names_in(beginning: bytes, path_index: str | None) -> list[str]:
 
 
 class BulkBody:
-    """Rewrites one body. Documents stay in their order, and all other bytes are unchanged.
-
-    Args:
-        path_index: The index in the request's path.
-        follow: Returns the index of a name that has a pipeline of es-ttc.
-        allowance: Encodes the documents.
-        offload: Where documents are checked; None if malformed ones need not be isolated.
-    """
+    """Rewrites one body. Documents stay in their order, and all other bytes are unchanged."""
 
     def __init__(self, path_index: str | None, follow: Follow, allowance: Allowance, offload: Offload | None) -> None:
         self._path_index = path_index
@@ -61,11 +54,7 @@ class BulkBody:
         self._bytes = 0
 
     async def rewritten(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield the body with features.
-
-        Args:
-            chunks: The body as it arrives.
-        """
+        """Yield the body with features."""
         lines = BulkLines()
         try:
             async for chunk in chunks:

@@ -30,14 +30,7 @@ class Action(NamedTuple):
 
 
 class DocumentLine(NamedTuple):
-    """The place of a document's line in a part of a body, which contains its action's line too.
-
-    Attributes:
-        action_start: The first byte of its action's line, which ends before ``start``.
-        start: Its first byte.
-        end: The byte after its newline.
-        action: Its action.
-    """
+    """The place of a document's line in a part of a body, which contains its action's line too."""
 
     action_start: int
     start: int
@@ -119,11 +112,7 @@ class BulkLines:
 
 
 def _read_action(line: bytes) -> Action | None:
-    """Return the action of a line; None for `delete`, which has no document, and for an empty line.
-
-    Raises:
-        ValueError: The line is no action.
-    """
+    """Return the action of a line; None for `delete`, which has no document, and for an empty line."""
     if not line.strip():
         return None
     try:

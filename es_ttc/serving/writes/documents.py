@@ -54,14 +54,7 @@ class _Prepared:
 
 
 def with_features(lines: Sequence[bytes], spec: IndexSpec, key: str, encoder: Encoder) -> list[bytes | Pending]:
-    """Return each document with its features and the key, or why it has none.
-
-    Args:
-        lines: JSON objects, each with any white space around it.
-        spec: The spec of their index.
-        key: The key by which the index's pipeline recognises es-ttc's own writes.
-        encoder: The encoder of the index.
-    """
+    """Return each document with its features and the key, or why it has none."""
     prepared = [_prepared(line, spec) for line in lines]
     results: list[bytes | Pending] = [one if isinstance(one, Pending) else Pending.TEXT for one in prepared]
     usable = [(place, one) for place, one in enumerate(prepared) if isinstance(one, _Prepared)]
@@ -77,13 +70,7 @@ def with_features(lines: Sequence[bytes], spec: IndexSpec, key: str, encoder: En
 
 
 def spliced(document: bytes, fields: bytes, *, empty: bool) -> bytes:
-    """Return a JSON object with one more key, ``ttc``, at its end; all its bytes are kept.
-
-    Args:
-        document: The object, with any white space around it.
-        fields: The value of the key.
-        empty: Whether the object has no keys.
-    """
+    """Return a JSON object with one more key, ``ttc``, at its end; all its bytes are kept."""
     end = document.rindex(b"}")
     return b"".join((document[:end], b"" if empty else b",", b'"ttc":', fields, document[end:]))
 

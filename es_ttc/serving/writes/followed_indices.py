@@ -38,12 +38,7 @@ _NO_NAMES = ("", ".", "..")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PipelineIndex:
-    """An index whose documents pass a pipeline of es-ttc.
-
-    Attributes:
-        name: Its name.
-        pipeline: The name of its final pipeline.
-    """
+    """An index whose documents pass a pipeline of es-ttc."""
 
     name: str
     pipeline: str
@@ -51,14 +46,7 @@ class PipelineIndex:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FollowedIndex(PipelineIndex):
-    """An index whose documents are encoded on their way.
-
-    Attributes:
-        spec: Its spec.
-        key: The key by which its pipeline recognises es-ttc's own writes.
-        own_pipeline: Whether writes pass a pipeline of the user's, if the request does not prevent it.
-        final_pipeline: Whether they pass one even then.
-    """
+    """An index whose documents are encoded on their way."""
 
     spec: IndexSpec
     key: str
@@ -67,11 +55,7 @@ class FollowedIndex(PipelineIndex):
 
 
 class FollowedIndices:
-    """Finds out which pipeline of es-ttc an index has, with the caller's credentials and then with the gateway's own.
-
-    Args:
-        upstream: The engine.
-    """
+    """Finds out which pipeline of es-ttc an index has, with the caller's credentials and then with the gateway's own."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._requests = EngineRequests(upstream)
@@ -150,13 +134,7 @@ class FollowedIndices:
         return PipelineIndex(index, final) if final.startswith(_OWN_PIPELINES) else None
 
     async def _json(self, path: str, query_string: bytes, caller: Caller) -> Any:
-        """Return the engine's answer; None if there is none for the caller and for the gateway.
-
-        Raises:
-            NotForCaller: The engine does not know the caller.
-            EngineError: The engine returned another error.
-            EngineUnavailable: It does not answer.
-        """
+        """Return the engine's answer; None if there is none for the caller and for the gateway."""
         failing = "its mapping and settings could not be read"
         try:
             return await self._requests.as_caller(caller).json("GET", path.encode(), query_string, failing=failing)

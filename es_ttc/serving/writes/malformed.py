@@ -21,11 +21,7 @@ _NUMBERS = ("_version", "_if_seq_no", "_if_primary_term")
 
 
 def malformed_in(lines: Mapping[int, bytes]) -> frozenset[int]:
-    """Return the keys of the lines that the engine cannot parse before the pipeline.
-
-    Args:
-        lines: Documents by any key.
-    """
+    """Return the keys of the lines that the engine cannot parse before the pipeline."""
     return frozenset(key for key, line in lines.items() if _is_malformed(line))
 
 

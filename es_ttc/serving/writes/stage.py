@@ -16,8 +16,8 @@ from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.limits import decompressed, inflated
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.signing import changeable
-from es_ttc.serving.search.response import Outcome
-from es_ttc.serving.writes.afterwards import HeldResponse, Locations
+from es_ttc.serving.request.response import Outcome
+from es_ttc.serving.writes.afterwards import HeldResponse, LaterEncoding, Locations
 from es_ttc.serving.writes.allowance import Allowance
 from es_ttc.serving.writes.batches import EncodingBatches
 from es_ttc.serving.writes.body_limit import BodyLimit
@@ -43,13 +43,17 @@ class WriteEncoding:
         self._pass_through = gateway.pass_through
         self._indices = FollowedIndices(gateway.upstream)
         self._batches = EncodingBatches(gateway.encoders, gateway.encoding)
-        self._later = gateway.later
+        self._later = LaterEncoding(gateway.settings, gateway.encoders, gateway.encoding)
         self._metrics = gateway.metrics
         self._offload = gateway.offload
         self._seconds = gateway.settings.write_timeout_ms / 1000
         self._added_bytes = gateway.settings.write_features_mb * 2**20
         self._limit = BodyLimit(gateway.upstream)
         self._metrics.watch_writes(lambda: self._batches.outstanding)
+
+    async def close(self) -> None:
+        """Close the connection with which features of written documents are stored."""
+        await self._later.close()
 
     async def answer(self, incoming: RawRequest, send: Send) -> Outcome:
         """Answer one request."""
@@ -166,8 +170,10 @@ class WriteEncoding:
         written = allowance.written
         written.complete |= not isinstance(body, AsyncIterator)
 
-        def mark() -> RawHeaders:
-            return [(b"x-ttc-encoded", b"true" if written.all_encoded else b"false")] if written.any else []
+        def mark(status: int) -> RawHeaders:
+            if not written.any or status >= 400:  # what was refused is not in the index
+                return []
+            return [(b"x-ttc-encoded", b"true" if written.all_encoded else b"false")]
 
         try:
             status = await self._pass_through.forward(incoming, send, rewritten=body, mark=mark)

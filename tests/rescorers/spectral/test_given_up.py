@@ -10,8 +10,11 @@ import pytest
 from es_ttc.common.cancellable_calls import Call
 from es_ttc.errors import DeadlineExceeded
 from es_ttc.rescorers import compiled
+from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.spectral import norms
 from es_ttc.rescorers.spectral.greatest import greatest_by_scale, greatest_cosines
+from es_ttc.rescorers.spectral.params import SpectralParams
+from es_ttc.rescorers.spectral.rescorer import SpectralRescorer
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
@@ -59,3 +62,20 @@ def test_computed_norms_are_kept_with_their_document(monkeypatch: pytest.MonkeyP
     del documents, one
     gc.collect()
     assert len(norms._kept) == before
+
+
+@pytest.mark.parametrize("loops", [False, True])
+@pytest.mark.parametrize("params", [{}, {"pool": "mean"}, {"aggregation": "top_mean"}], ids=str)
+def test_norms_that_are_not_those_of_the_vectors_are_computed(params: dict[str, Any], loops: bool) -> None:
+    compiled.enable(loops)
+    documents = window(4)
+    own = [norms.scale_norms(dequantise(one), SCALES) for one in documents]
+    forged = [ScaleNorms(one.scales, np.full_like(one.values, 1e-30)) for one in own]
+    query = Query("", np.eye(1, 16, dtype=np.float32))
+    ids, first = [str(place) for place in range(4)], np.zeros(4, np.float32)
+    asked = SpectralParams(scales=SCALES, **params)
+    expected, got = (
+        SpectralRescorer().score(query, Window(ids, first, tokens=documents, norms=some), asked)
+        for some in (own, [own[0], *forged[1:]])
+    )
+    np.testing.assert_allclose(got, expected, atol=1e-6)

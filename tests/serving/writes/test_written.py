@@ -84,7 +84,7 @@ def test_single_documents(place: Place, followed: Followed) -> None:
         directly = call(place.engine, method, f"/{direct}/{target}", text, JSON)
         assert through.status == directly.status
         assert _named(through.body, index) == _named(directly.body, direct)
-        assert encoded(through) == "true"
+        assert encoded(through) == ("true" if through.status < 400 else None)
     without_id = call(place.gateway, "POST", f"/{index}/_doc?refresh=wait_for", text, JSON)
     assert (without_id.status, encoded(without_id)) == (201, "true")
     found, same = stored(place.engine, index), stored(place.engine, direct)
@@ -418,7 +418,7 @@ def test_bodies_in_other_forms(place: Place, followed: Followed) -> None:
     assert (
         odd.status == call(place.engine, "PUT", f"/{index}/_doc/w", binary, {"content-type": "application/cbor"}).status
     )
-    assert encoded(odd) == "false"
+    assert encoded(odd) == ("false" if odd.status < 400 else None)
     broken = call(place.gateway, "PUT", f"/{index}/_doc/x", b"no gzip", JSON | {"content-encoding": "gzip"})
     assert (
         broken.status

@@ -18,18 +18,7 @@ MOST_PARTS = 14
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One production.
-
-    Attributes:
-        gives: Its type.
-        takes: The types of its parts.
-        code: A Python expression; ``{0}``... are its parts, ``{parts}`` all of them with commas, ``{a}``... its
-            constants, ``{out}`` the name of its result. Lines before the last are statements.
-        imports: Names of the primitives in it.
-        constants: Possible values of each constant.
-        more: Whether the last part may occur several times.
-        weight: Relative frequency in random trees.
-    """
+    """One production."""
 
     gives: Type
     takes: tuple[Type, ...]

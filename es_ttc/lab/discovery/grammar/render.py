@@ -11,12 +11,7 @@ _WIDTH = 100
 
 
 def render(tree: Tree, summary: str) -> str:
-    """Return the source of a tree's program.
-
-    Args:
-        tree: A tree of type scores.
-        summary: Its docstring.
-    """
+    """Return the source of a tree's program."""
     names: dict[Tree, str] = {}
     lines: list[str] = []
     used: set[str] = set()

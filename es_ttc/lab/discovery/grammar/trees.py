@@ -15,13 +15,7 @@ _DEPTH = 3
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """An operation with its constants and parts.
-
-    Attributes:
-        name: Name of the operation.
-        parts: Its parts.
-        constants: Values of its constants.
-    """
+    """An operation with its constants and parts."""
 
     name: str
     parts: tuple["Tree", ...] = ()

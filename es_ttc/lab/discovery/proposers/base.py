@@ -12,10 +12,6 @@ class Proposer(Protocol):
     def propose(self, generation: int, records: Sequence[Record]) -> Proposal:
         """Return the next program.
 
-        Args:
-            generation: Its number, from 1.
-            records: All earlier records: H, which includes the frontier F.
-
         Raises:
             Refused: There is none this time; the reason is recorded.
         """

@@ -30,16 +30,7 @@ _PRIMITIVES = "primitives."
 
 
 class LlmProposer:
-    """Requests one program for each generation from a model.
-
-    Args:
-        settings: The endpoint.
-        seed: Seed for the model, if the endpoint supports it.
-        characters: Maximum size of history, failures and sources in the prompt; small models need a low value.
-        tokens: Maximum length of an answer.
-        temperature: Sampling temperature.
-        blind: Whether the prompt names no method and shows no program but the model's own.
-    """
+    """Requests one program for each generation from a model."""
 
     def __init__(
         self,
@@ -98,13 +89,7 @@ class LlmProposer:
 
 
 def prompt(records: Sequence[Record], characters: int, *, blind: bool = False) -> str:
-    """Return the prompt for a memory.
-
-    Args:
-        records: The memory.
-        characters: Maximum size of the variable part; sources get half of it, results and failures a quarter each.
-        blind: Whether the prompt names neither primitives nor ideas.
-    """
+    """Return the prompt for a memory."""
     named = {} if blind else {"primitives": _primitives()}
     template = read_prompt(_BLIND if blind else _PROMPT, {*named, "history", "failures", "frontier"})
     return (

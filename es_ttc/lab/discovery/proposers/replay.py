@@ -12,11 +12,7 @@ from es_ttc.rescorers.programs.source import Reason, Refused
 
 
 class ReplayProposer:
-    """Returns recorded proposals, in order.
-
-    Args:
-        proposals: One for each generation.
-    """
+    """Returns recorded proposals, in order."""
 
     def __init__(self, proposals: Sequence[Proposal]) -> None:
         self._proposals = proposals

@@ -32,13 +32,7 @@ _AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class LateShape:
-    """What a model is built with, besides its backbone.
-
-    Attributes:
-        dimensions: Components of a token vector.
-        query_length: Maximum number of tokens of a query, special ones included.
-        document_length: Maximum number of tokens of a document; None for the backbone's own.
-    """
+    """What a model is built with, besides its backbone."""
 
     dimensions: int = 128
     query_length: int = 64
@@ -82,11 +76,6 @@ def build(folder: Path, shape: LateShape, texts: Sequence[str]) -> MultiVectorEn
     Markers of the role and query expansion are left out: a few hundred judged queries do not teach a model what new
     tokens mean. Prompts that the backbone was trained with stay. Punctuation in documents gets no vectors, as in
     ColBERT.
-
-    Args:
-        folder: The backbone's folder.
-        shape: Components and lengths.
-        texts: Documents whose token vectors give the first projection.
 
     Raises:
         ConfigurationError: The backbone cannot be loaded, or does not fit the shape.

@@ -38,16 +38,7 @@ class JudgedTexts:
 
 @dataclass(frozen=True)
 class LateTask:
-    """A collection for training.
-
-    Attributes:
-        name: Its name.
-        documents: The documents' texts, as they are encoded.
-        train: The training queries.
-        valid: The queries that select the epoch; never test queries.
-        held_out: Whether ``valid`` was a part of the train split.
-        pool: Positions of the documents that the validation queries rank.
-    """
+    """A collection for training."""
 
     name: str
     documents: Sequence[str]
@@ -71,13 +62,6 @@ def load_late_task(
     folder: Path, *, seed: int, most_queries: int | None = None, pool: int, progress: Progress = silent
 ) -> LateTask:
     """Read a BEIR folder, and find the negatives.
-
-    Args:
-        folder: With a train split.
-        seed: Seed of the held-out part and of samples.
-        most_queries: Maximum number of train queries, drawn at random.
-        pool: Number of documents that the validation queries rank; never fewer than their relevant ones.
-        progress: Receives every query.
 
     Raises:
         ConfigurationError: There is no train split, or too little in it.

@@ -26,15 +26,6 @@ class LateRecipe:
 
     A train query is an example. In every epoch one of its relevant documents and some of its mined negatives are drawn
     anew. Negatives of a query are all other documents of the batch that are not judged relevant to it.
-
-    Args:
-        task: The collection.
-        model: The model; all of its weights are trained that require a gradient.
-        negatives: Number of mined negatives of each query, 0 or more.
-        train_length: Maximum number of tokens of a document in training; the model's own length applies elsewhere.
-        temperature: Temperature of the loss.
-        metric: Validation metric.
-        progress: Receives the progress of each validation.
     """
 
     def __init__(

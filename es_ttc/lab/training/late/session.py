@@ -33,18 +33,7 @@ _SAMPLED = 128
 
 @dataclass(frozen=True, slots=True)
 class LateOptions:
-    """Options of a training, besides those of the loop.
-
-    Attributes:
-        shape: Components and lengths.
-        negatives: Number of mined negatives of each query.
-        train_length: Maximum number of tokens of a document in training.
-        temperature: Temperature of the loss.
-        metric: Validation metric.
-        pool: Number of documents that the validation queries rank.
-        layers: Number of the backbone's last layers that are trained; None for all of it.
-        queries: Maximum number of train queries; None for all.
-    """
+    """Options of a training, besides those of the loop."""
 
     shape: LateShape = field(default_factory=LateShape)
     negatives: int = 1
@@ -58,16 +47,7 @@ class LateOptions:
 
 @dataclass(frozen=True, slots=True)
 class LateRequest:
-    """A request for a training.
-
-    Attributes:
-        data: A BEIR folder with a train split.
-        backbone: An encoder's name, or a folder.
-        out: Folder for the result.
-        options: Options of the training.
-        loop: Options of the loop.
-        resume: Whether to resume a stopped training.
-    """
+    """A request for a training."""
 
     data: Path
     backbone: str
@@ -79,12 +59,7 @@ class LateRequest:
 
 @dataclass(frozen=True, slots=True)
 class LateResult:
-    """The result of a training.
-
-    Attributes:
-        encoder: The key of the model's identity.
-        course: Losses and validation.
-    """
+    """The result of a training."""
 
     encoder: str
     course: TrainingProgress
@@ -93,17 +68,11 @@ class LateResult:
 def run(
     request: LateRequest, *, cache_dir: Path, progress: Progress = silent, report: Report | None = None
 ) -> LateResult:
-    """Train, and write the model's folder as a whole.
-
-    Args:
-        request: The request.
-        cache_dir: Folder of assembled models and file hashes.
-        progress: Receives the progress of what precedes the training, and of each validation.
-        report: Receives the progress of the training.
+    """Train and write the trained encoder.
 
     Raises:
-        ConfigurationError: The backbone, the data or the checkpoint are invalid.
-        InvalidRequest: The folder holds something else, or a name is unknown.
+        ConfigurationError: The data, the start or the checkpoint are invalid.
+        InvalidRequest: The folder contains other files.
     """
     options, loop = request.options, request.loop
     check_measure(options.metric)
@@ -145,7 +114,7 @@ def checkpoint_of(out: Path) -> Path:
 
 
 def _lasting(backbone: str) -> str:
-    """Return a backbone's name, or its folder's full path."""
+    """Return an encoder's name for a card: without the backend, which does not matter, and with full paths."""
     folder = Path(backbone).expanduser()
     return str(folder.resolve()) if folder.is_dir() else backbone
 
@@ -158,7 +127,7 @@ def _sample(task: LateTask, seed: int) -> list[str]:
 
 
 def _claim(request: LateRequest, settings: Mapping[str, Any]) -> Path:
-    """Return the checkpoint's file, for a folder that does not exist yet or is empty."""
+    """Return the checkpoint's file, in a folder that is new or belongs to this training."""
     out, checkpoint = request.out, checkpoint_of(request.out)
     if (out / RECORD).is_file():
         raise InvalidRequest(f"[{out}] holds a trained model already{_other(out, settings)}: choose another --out")

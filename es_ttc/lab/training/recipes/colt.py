@@ -62,12 +62,7 @@ class Vectors(nn.Module):
 
 
 class ColtRecipe:
-    """Trains vectors of documents together with those of their train queries.
-
-    Args:
-        task: The collection, with the vectors of the dense baseline.
-        options: The options.
-    """
+    """Trains vectors of documents together with those of their train queries."""
 
     def __init__(self, task: Task, options: ColtOptions) -> None:
         self._task = task

@@ -22,14 +22,6 @@ class DenseRecipe:
 
     Each (query, relevant document) pair is an example. Documents of other pairs that are relevant to the query too are
     excluded from its negatives: with a few hundred documents they occur in every batch.
-
-    Args:
-        task: The collection.
-        hidden: Width of the adapters.
-        temperature: Temperature of InfoNCE.
-        metric: Validation metric.
-        queries: The queries' side, if it is not an adapter over frozen vectors.
-        documents: The documents' side, if it is not an adapter over frozen vectors.
     """
 
     def __init__(

@@ -22,16 +22,7 @@ Family = Literal["whiten", "linear", "low-rank", "mlp"]
 
 @dataclass(frozen=True, slots=True)
 class HeadOptions:
-    """Options of a head.
-
-    Attributes:
-        family: PCA whitening (no labels are used), a d x d matrix, a residual one of low rank, a residual network of
-            two layers.
-        rank: Rank of `low-rank`.
-        hidden: Width of `mlp`.
-        temperature: Temperature of InfoNCE.
-        metric: Validation metric: the mean over the collections.
-    """
+    """Options of a head."""
 
     family: Family = "linear"
     rank: int = 64
@@ -57,12 +48,7 @@ class Whitened(nn.Module):
 
 
 class HeadRecipe:
-    """One head over the pairs of several collections; batches mix them.
-
-    Args:
-        tasks: The collections, with the same encoder.
-        options: The options.
-    """
+    """One head over the pairs of several collections; batches mix them."""
 
     def __init__(self, tasks: Sequence[Task], options: HeadOptions) -> None:
         self._tasks = tasks

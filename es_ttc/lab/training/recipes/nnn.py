@@ -25,24 +25,7 @@ _BLOCK = 512
 
 @dataclass(frozen=True, slots=True)
 class NnnOptions:
-    """Options of NNN-Tr; defaults that the paper does not state were chosen on train queries of ToolLens.
-
-    Attributes:
-        l1: The threshold, or its initial value if it is learned.
-        l2: The ridge, or its initial value if it is learned.
-        learn_penalty: Whether both are learned; the paper fixes them.
-        steps: T, number of steps of the unrolled solver.
-        learn_steps: Whether each step's length is learned; the paper's is 1/L.
-        decode_steps: Number of steps in validation.
-        margin: m of the loss.
-        temperature: t of the loss.
-        slack: See :func:`es_ttc.lab.training.fista.selection_scores`.
-        hidden: Width of the adapters.
-        dictionary: Maximum corpus size for which a batch's dictionary is the whole corpus, as in the paper; for a
-            greater corpus it is the batch's relevant documents and those nearest to its queries.
-        nearest: Number of nearest documents per query.
-        metric: Validation metric.
-    """
+    """Options of NNN-Tr; defaults that the paper does not state were chosen on train queries of ToolLens."""
 
     l1: float = 0.1
     l2: float = 0.1
@@ -81,13 +64,7 @@ class Penalties(nn.Module):
 
 
 class NnnRecipe:
-    """Trains adapters of queries and documents through the unrolled solver, with the set loss on relevant documents.
-
-    Args:
-        task: The collection.
-        options: The options.
-        queries: The queries' side, if it is not an adapter over frozen vectors: the paper tunes the query encoder.
-    """
+    """Trains adapters of queries and documents through the unrolled solver, with the set loss on relevant documents."""
 
     def __init__(self, task: Task, options: NnnOptions, *, queries: FrozenSide | TunedSide | None = None) -> None:
         self._task = task
@@ -168,12 +145,7 @@ _CHOOSING_STEPS = 60
 
 @torch.no_grad()
 def choose_penalty(task: Task, metric: str) -> tuple[float, float]:
-    """Return the l1 and l2 that are best on validation queries before training, as the paper fixes them.
-
-    Args:
-        task: The collection; up to 500 of its validation queries are used.
-        metric: The metric to maximise.
-    """
+    """Return the l1 and l2 that are best on validation queries before training, as the paper fixes them."""
     places = np.arange(min(_CHOOSING, len(task.valid)))
     queries, documents = torch.from_numpy(task.valid.vectors[places]), torch.from_numpy(task.documents)
     relevant = task.valid.mask(len(documents), places)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.serving.search.section import KEY
+from es_ttc.serving.request.section import KEY
 
 TEXT = "query_text"
 Place = tuple[str | int, ...]

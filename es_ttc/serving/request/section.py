@@ -131,11 +131,6 @@ class Section(BaseModel):
 def parse_section(data: Any, limits: RequestLimits = DEFAULT_LIMITS, *, default_method: str | None = None) -> Section:
     """Validate a ``ttc`` section.
 
-    Args:
-        data: The decoded section.
-        limits: Limits of its texts and values.
-        default_method: The method of a section that names none; None if it must name one.
-
     Raises:
         InvalidRequest: It is no object, has an unknown key (the message names the most similar valid one) or an invalid
             value, both ``query_text`` and ``query_texts``, or exceeds a limit.
@@ -154,11 +149,6 @@ def parse_section(data: Any, limits: RequestLimits = DEFAULT_LIMITS, *, default_
 
 def require_clause(section: Section, hook: str, instead: Callable[[str], str]) -> None:
     """Refuse the parts of a section that are valid in `rescore` only.
-
-    Args:
-        section: The section of a clause.
-        hook: `knn` or `query`.
-        instead: Returns for a key what to do instead.
 
     Raises:
         InvalidRequest: The section has such a part.

@@ -70,13 +70,6 @@ async def attempt(
 
 
 def fell_back(metrics: Metrics, event: str, method: str, reason: EsTtcError) -> None:
-    """Count and log a fallback.
-
-    Args:
-        metrics: Counts fallbacks.
-        event: The event in the log: ``first pass answered``, ``native kNN answered``, ``plain query answered``.
-        method: The method's name.
-        reason: The failure.
-    """
+    """Count and log a fallback."""
     metrics.fallbacks.labels(reason.type).inc()
     log.warning(event, method=method, reason=str(reason))

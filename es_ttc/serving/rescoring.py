@@ -9,21 +9,21 @@ from numpy.typing import NDArray
 
 from es_ttc.index.mappings.spec import HASH
 from es_ttc.serving.adaptive.ranking import AdaptiveRescoring
+from es_ttc.serving.cascade import Cascade, items_of
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.keys import content_numbers, marks_of, with_contents
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
+from es_ttc.serving.request.engine import EngineRefusal, ItemRefusal
+from es_ttc.serving.request.response import add_took, shortest
 from es_ttc.serving.rescore.candidates import has_twins
-from es_ttc.serving.rescore.cascade import Cascade, items_of
 from es_ttc.serving.rescore.collapse import following, rest_of_page
 from es_ttc.serving.rescore.evidence import PageEvidence
-from es_ttc.serving.rescore.page import shortest, shown_hit
+from es_ttc.serving.rescore.page import shown_hit
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.response import RescoredResponse
 from es_ttc.serving.rescore.two_requests import filled, joined_hits, page_hits, with_joined
 from es_ttc.serving.rescore.window import WindowRescoring
-from es_ttc.serving.search.engine import EngineRefusal, ItemRefusal
-from es_ttc.serving.search.response import add_took
 from es_ttc.serving.tracing import span
 
 Again = Callable[[Mapping[str, Any]], Awaitable[tuple[dict[str, Any], float]]]
@@ -35,16 +35,6 @@ class RescoredSearch:
 
     Attributes:
         applied: Whether every method was applied; if not, the order is the engine's own.
-
-    Args:
-        plan: The parsed search.
-        ranking: Ranks the window.
-        attached: Finds the features of attached indices.
-        evidence: Adds passages and maps to hits.
-        caller: The request context with which documents are read.
-        again: Sends further requests.
-        started: `time.perf_counter` when the request arrived.
-        bare: Whether the first pass returns hits without stored fields, so that the page's are requested afterwards.
     """
 
     applied: bool = True
@@ -83,11 +73,6 @@ class RescoredSearch:
         """Return the response in the method's order, with the parts that the caller requested.
 
         If a request of the gateway's own is refused or loses shards, the answer is that to the caller's own search.
-
-        Args:
-            response: The engine's response to the first pass; it is changed.
-            ms: Its time.
-            refusal: The engine's refusal of the first pass; then there is no response.
 
         Raises:
             EngineRefusal: The engine refused the caller's own search too.
@@ -137,11 +122,7 @@ class RescoredSearch:
         return {**response, "ttc": {**summary, "reason": reason, "took": {"first_pass": round(ms, 2)}}}
 
     async def _require_shards(self, response: dict[str, Any], further: Mapping[str, Any]) -> None:
-        """Report the shards that a request of the gateway's own has lost.
-
-        Raises:
-            _LostShards: The caller's own search loses fewer.
-        """
+        """Report the shards that a request of the gateway's own has lost."""
         failed = further.get("_shards", {}).get("failed", 0)
         if failed and self._plan.plain:
             plain, ms = await self._again(self._plan.plain)
@@ -276,12 +257,7 @@ def hide(response: Mapping[str, Any], plan: SearchPlan) -> None:
 
 
 class _LostShards(Exception):
-    """A request of the gateway's own has lost more shards than the caller's own search.
-
-    Args:
-        plain: The engine's response to the latter.
-        ms: Its time.
-    """
+    """A request of the gateway's own has lost more shards than the caller's own search."""
 
     def __init__(self, plain: dict[str, Any], ms: float) -> None:
         super().__init__()

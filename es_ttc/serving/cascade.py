@@ -17,12 +17,12 @@ import numpy as np
 
 from es_ttc.serving.adaptive.ranking import AdaptiveRescoring
 from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.request.response import add_took, shortest
 from es_ttc.serving.rescore.collapse import WindowGroups
-from es_ttc.serving.rescore.page import below, shortest
+from es_ttc.serving.rescore.page import below
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.response import NONE_JOINED, RescoredResponse
 from es_ttc.serving.rescore.window import WindowRescoring
-from es_ttc.serving.search.response import add_took
 from es_ttc.vectors.tokens import Float32
 
 _FIRST_PASS = "first_pass"
@@ -32,10 +32,6 @@ Item = WindowRescoring | AdaptiveRescoring
 
 def begin_cascade(plan: SearchPlan, begin: Callable[[SearchPlan], Item]) -> "Cascade":
     """Check all items of a search, and start their work that does not need the first pass.
-
-    Args:
-        plan: The plan of the first item, which has later ones.
-        begin: Begins the rescoring of one item.
 
     Raises:
         InvalidRequest: An item is invalid.

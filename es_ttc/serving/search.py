@@ -16,6 +16,7 @@ from starlette.types import Send
 from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
+from es_ttc.serving.cascade import Cascade, begin_cascade, items_of
 from es_ttc.serving.features.numbers import FieldsReader
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
@@ -35,17 +36,11 @@ from es_ttc.serving.query.rewriting import (
     parse_query,
     put_queries,
 )
-from es_ttc.serving.rescore.cascade import Cascade, begin_cascade, items_of
-from es_ttc.serving.rescore.evidence import PageEvidence
-from es_ttc.serving.rescore.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search, with_text
-from es_ttc.serving.rescore.rescored_search import RescoredSearch
-from es_ttc.serving.rescore.two_requests import bare_window, can_split
-from es_ttc.serving.rescore.window import WindowRescorers, WindowRescoring
-from es_ttc.serving.search.accepted_callers import AcceptedCallers
-from es_ttc.serving.search.clauses import FoundClause, find_clauses
-from es_ttc.serving.search.engine import EngineRefusal, FirstPass, ItemRefusal
-from es_ttc.serving.search.request import Api, RequestReader, SearchItem, SearchRequest
-from es_ttc.serving.search.response import (
+from es_ttc.serving.request.accepted_callers import AcceptedCallers
+from es_ttc.serving.request.clauses import FoundClause, find_clauses
+from es_ttc.serving.request.engine import EngineRefusal, FirstPass, ItemRefusal
+from es_ttc.serving.request.request import Api, RequestReader, SearchItem, SearchRequest
+from es_ttc.serving.request.response import (
     Outcome,
     is_refusal,
     item_error,
@@ -54,8 +49,13 @@ from es_ttc.serving.search.response import (
     respond_refused,
     with_mark,
 )
-from es_ttc.serving.search.templates import Templates
-from es_ttc.serving.search.values import body_integer, url_integer
+from es_ttc.serving.request.templates import Templates
+from es_ttc.serving.request.values import body_integer, url_integer
+from es_ttc.serving.rescore.evidence import PageEvidence
+from es_ttc.serving.rescore.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search, with_text
+from es_ttc.serving.rescore.two_requests import bare_window, can_split
+from es_ttc.serving.rescore.window import WindowRescorers, WindowRescoring
+from es_ttc.serving.rescoring import RescoredSearch
 from es_ttc.serving.tracing import span
 
 MAX_AT_ONCE = 8
@@ -67,12 +67,7 @@ C = TypeVar("C")
 
 
 class Searches:
-    """Answers `_search`, `_msearch` and the templates of both.
-
-    Args:
-        gateway: What the parts of the gateway share.
-        callers: Limits the windows of each caller.
-    """
+    """Answers `_search`, `_msearch` and the templates of both."""
 
     def __init__(self, gateway: Gateway, callers: CallerLimits) -> None:
         settings = gateway.settings
@@ -276,11 +271,7 @@ class Searches:
         return RescoredSearch(plan, ranking, self._attached, self._evidence, caller, again, request.started, bare=bare)
 
     async def _require_numbers(self, plan: SearchPlan, caller: Caller) -> None:
-        """Refuse a search whose target lacks a numeric field that the method reads.
-
-        Raises:
-            MissingFeature: It lacks one, and the search does not define it.
-        """
+        """Refuse a search whose target lacks a numeric field that the method reads."""
         defined = {name for part in ("derived", "runtime_mappings") for name in plan.body.get(part) or ()}
         fields = [name for name in plan.numbers if name not in defined]
         await self._numbers.require(fields, FieldsReader.of_method(plan.section.method), caller)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+import numpy as np
 from starlette.types import Send
 
 from es_ttc.errors import EngineError, EsTtcError
@@ -12,18 +13,12 @@ from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.filter_path import filtered
 from es_ttc.serving.http.proxy import end_answer, json_headers, start_answer
 from es_ttc.serving.http.raw_request import RawRequest
-from es_ttc.serving.search.section import KEY
+from es_ttc.serving.request.section import KEY
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a request ended, for metrics and logs.
-
-    Attributes:
-        kind: ``passthrough``, ``search`` or ``msearch``.
-        status: The HTTP status.
-        applied: Whether every method was applied.
-    """
+    """How a request ended, for metrics and logs."""
 
     kind: str
     status: int
@@ -31,14 +26,7 @@ class Outcome:
 
 
 def rendered(response: dict[str, Any], filter_path: str, *, pretty: bool, keep_empty: bool) -> bytes:
-    """Return a response as JSON.
-
-    Args:
-        response: The whole response.
-        filter_path: The requested parts; empty for all.
-        pretty: Whether it is indented.
-        keep_empty: See :func:`filtered`.
-    """
+    """Return a response as JSON."""
     body = filtered(response, filter_path, keep_empty=keep_empty) if filter_path else response
     return jsonio.dumps(body, pretty=pretty)
 
@@ -76,14 +64,7 @@ def item_error(error: EsTtcError) -> Any:
 
 
 def add_summary(response: dict[str, Any], hook: str, summaries: Sequence[dict[str, Any]], ms: float) -> None:
-    """Add a stage's summary to a response; if another stage has added one, below the hook's name.
-
-    Args:
-        response: The search's response.
-        hook: ``knn`` or ``query``.
-        summaries: One for each clause; one or more.
-        ms: Time of the clauses, which is added to that of the search.
-    """
+    """Add a stage's summary to a response; if another stage has added one, below the hook's name."""
     summary: dict[str, Any] = summaries[0] if len(summaries) == 1 else {hook: [*summaries]}
     if KEY in response:
         summary = {**response[KEY], hook: summary.get(hook, summary)}
@@ -95,3 +76,16 @@ def add_took(response: dict[str, Any], ms: float) -> None:
     """Add the gateway's own time to that of a search."""
     if isinstance(response.get("took"), int):
         response["took"] += round(ms)
+
+
+def shortest(score: np.float32) -> float:
+    """Return a score as the engines print a float32: the shortest decimal number that rounds to it."""
+    return float(str(score))
+
+
+def with_field_name(detail: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+    """Return details with the name of a text field in place of its ordinal."""
+    ordinal = detail.get("field")
+    if isinstance(ordinal, int) and 0 <= ordinal < len(fields):
+        return {**detail, "field": fields[ordinal]}
+    return detail

@@ -23,9 +23,6 @@ _WAITING_A_PLACE = 8  # waiting requests for each one that may be in flight
 class SharedModel:
     """Calls the configured model. Use as an async context manager.
 
-    Args:
-        settings: Settings of the model; without an address there is none.
-
     Raises:
         ConfigurationError: The address is not a URL.
     """

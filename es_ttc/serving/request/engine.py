@@ -13,7 +13,7 @@ from es_ttc.serving.http.caller import RawHeaders, end_to_end, forwarded
 from es_ttc.serving.http.media_types import PRODUCT_HEADER, MediaTypes, asks_vendor_type
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
-from es_ttc.serving.search.request import SearchItem, SearchRequest
+from es_ttc.serving.request.request import SearchItem, SearchRequest
 
 _FRAMING = frozenset({b"content-length", b"content-encoding", b"accept-encoding"})
 _OF_THE_BODY = (400, 500)
@@ -23,14 +23,7 @@ _NDJSON = b"application/x-ndjson"
 
 @dataclass(frozen=True, slots=True)
 class EngineAnswer:
-    """The engine's answer to one request.
-
-    Attributes:
-        status: Its HTTP status.
-        headers: Its headers for the caller, without those of the body's framing.
-        body: Its body.
-        ms: Its time, in milliseconds.
-    """
+    """The engine's answer to one request."""
 
     status: int
     headers: RawHeaders
@@ -40,14 +33,7 @@ class EngineAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FirstPass:
-    """The engine's responses to the searches of a request.
-
-    Attributes:
-        headers: The headers of the answer.
-        responses: By the search's position in the request, the decoded response and its time in milliseconds.
-        took: The engine's own time of an `_msearch`.
-        size: Bytes of the engine's answers.
-    """
+    """The engine's responses to the searches of a request."""
 
     headers: RawHeaders
     responses: Mapping[int, tuple[dict[str, Any], float]]
@@ -56,11 +42,7 @@ class FirstPass:
 
 
 class EngineRefusal(Exception):
-    """The engine refused a request; the caller gets the engine's answer.
-
-    Args:
-        answer: The engine's answer.
-    """
+    """The engine refused a request; the caller gets the engine's answer."""
 
     def __init__(self, answer: EngineAnswer) -> None:
         super().__init__(answer.status)
@@ -81,11 +63,7 @@ class EngineRefusal(Exception):
 
 
 class ItemRefusal(Exception):
-    """The engine refused one search of an `_msearch`.
-
-    Args:
-        response: The engine's error.
-    """
+    """The engine refused one search of an `_msearch`."""
 
     def __init__(self, response: dict[str, Any]) -> None:
         super().__init__(response)
@@ -112,12 +90,7 @@ def reason_of(answer: Any) -> str:
 
 
 class EngineSearches:
-    """Sends requests to the engine with the headers of a request's caller.
-
-    Args:
-        upstream: The engine.
-        media_types: Replaces media types that it does not accept.
-    """
+    """Sends requests to the engine with the headers of a request's caller."""
 
     def __init__(self, upstream: Upstream, media_types: MediaTypes) -> None:
         self._upstream = upstream
@@ -182,13 +155,6 @@ class EngineSearches:
         self, incoming: RawRequest, path: bytes, params: Sequence[tuple[str, str]], body: bytes, content_type: bytes
     ) -> EngineAnswer:
         """Send one request with the caller's headers and read the whole answer.
-
-        Args:
-            incoming: The caller's request.
-            path: The engine's path.
-            params: The URL parameters.
-            body: The body.
-            content_type: The body's type if the caller's own request has no body or no type.
 
         Raises:
             TooManyRequests: The answer does not fit into the memory for bodies.

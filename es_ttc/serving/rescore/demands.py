@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from es_ttc.serving.search.query_text import texts_of
+from es_ttc.serving.request.query_text import texts_of
 
 Query = Mapping[str, Any]
 IsText = Callable[[str], bool]
@@ -145,12 +145,7 @@ def changes_scores(query: Any) -> bool:
 
 
 class _Demands:
-    """What the clauses of one query demand.
-
-    Args:
-        texts: The search's texts.
-        is_text: Whether a field is analysed text in every searched index.
-    """
+    """What the clauses of one query demand."""
 
     def __init__(self, texts: Collection[str], is_text: IsText) -> None:
         self._texts = texts

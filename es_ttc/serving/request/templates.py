@@ -6,22 +6,16 @@ from typing import Any
 from es_ttc.errors import InvalidRequest
 from es_ttc.serving.http.limits import RequestLimits
 from es_ttc.serving.pool import Offload
-from es_ttc.serving.search.engine import EngineSearches
-from es_ttc.serving.search.request import SearchItem, SearchRequest
-from es_ttc.serving.search.section import KEY
-from es_ttc.serving.search.values import boolean
+from es_ttc.serving.request.engine import EngineSearches
+from es_ttc.serving.request.request import SearchItem, SearchRequest
+from es_ttc.serving.request.section import KEY
+from es_ttc.serving.request.values import boolean
 
 _AT_ONCE = 8  # templates of one `_msearch/template`
 
 
 class Templates:
-    """Renders the templates of a request.
-
-    Args:
-        engine: Sends them to the engine with the caller's headers.
-        limits: Limits of requests.
-        offload: Decodes long templates.
-    """
+    """Renders the templates of a request."""
 
     def __init__(self, engine: EngineSearches, limits: RequestLimits, offload: Offload) -> None:
         self._engine = engine

@@ -12,12 +12,12 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.limits import MARKS, RequestLimits, decompressed
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.pool import Offload
-from es_ttc.serving.search.clauses import FoundClause
+from es_ttc.serving.request.clauses import FoundClause
 
 if TYPE_CHECKING:
     from es_ttc.serving.knn.clauses import RetrievalResult
     from es_ttc.serving.query.rewriting import RewriteResult
-    from es_ttc.serving.rescore.rescored_search import RescoredSearch
+    from es_ttc.serving.rescoring import RescoredSearch
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -79,20 +79,7 @@ class SearchParams:
 
 @dataclass(slots=True, eq=False)
 class SearchItem:
-    """One search of a request: the only one of a `_search`, one of several of an `_msearch`.
-
-    Attributes:
-        header: Its header line in an `_msearch`; empty in a `_search`.
-        line: Its body as received.
-        path: The engine's path for it.
-        body: Its decoded body, in which native queries replace sections; None if it contains no section.
-        params: URL parameters for the engine; only a `_search` has its own.
-        error: The error that the response contains in its place, or None.
-        clauses: The clauses in it that the gateway answers.
-        rewritten: The results of its `ttc` queries.
-        retrieved: The results of its kNN clauses.
-        rescored: How its window is rescored, or None.
-    """
+    """One search of a request: the only one of a `_search`, one of several of an `_msearch`."""
 
     header: bytes
     line: bytes
@@ -118,17 +105,7 @@ class SearchItem:
 
 @dataclass(slots=True)
 class SearchRequest:
-    """A request to `_search` or `_msearch`, or to a template of one of them.
-
-    Attributes:
-        incoming: The request as received.
-        api: The search interface.
-        is_template: Whether its bodies are templates.
-        items: Its searches.
-        params: Its URL parameters.
-        started: `time.perf_counter` when it arrived.
-        size: Size of its decompressed body in bytes.
-    """
+    """A request to `_search` or `_msearch`, or to a template of one of them."""
 
     incoming: RawRequest
     api: Api
@@ -213,13 +190,7 @@ class SearchRequest:
 
 
 class RequestReader:
-    """Reads search requests.
-
-    Args:
-        limits: Limits of searches with a section.
-        offload: Decodes long bodies.
-        max_body: Maximum size of a body, in bytes.
-    """
+    """Reads search requests."""
 
     def __init__(self, limits: RequestLimits, offload: Offload, *, max_body: int) -> None:
         self._limits = limits
