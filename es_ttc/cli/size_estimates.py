@@ -16,7 +16,7 @@ SAMPLE_TEXT = 12 * (
 
 
 def size_sentence(size: "SizeEstimate", spec: "IndexSpec", documents: int | None = None) -> str:
-    """Return the sizes of a document's features, of those of all documents if their number is known, and what is less."""
+    """Return the size of a document's features, of all documents' if their number is known, and what is less."""
     tokens = f" with its {size.tokens:,.0f} token vectors" if size.tokens else ""
     one = f"features take about {size.merged / _KIB:,.1f} KiB a document{tokens}"
     if documents is not None:

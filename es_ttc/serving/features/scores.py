@@ -36,7 +36,7 @@ _NOT_STORED_WITH_DOCUMENTS = frozenset({Feature.FIRST_PASS, Feature.QUERY_TOKENS
 
 
 class NoFeatures(EsTtcError):
-    """No document of the window has usable features: they are pending, the documents have no text, or all are skipped."""
+    """No document of the window has usable features: they are pending, skipped, or have no text."""
 
     status = 503
     type = "ttc_pending_features_exception"

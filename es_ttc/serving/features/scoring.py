@@ -344,7 +344,7 @@ class WindowScorer:
         return await self._services.encoders.serving(scorable.encoder, known[0].index)
 
     async def _with_roles(self, scorable: ScorableDocuments, request: ScoringRequest) -> ScoringRequest:
-        """Return the request, with documents as queries among the method's needs where their encoder has such vectors."""
+        """Return the request, with documents as queries among the method's needs if their encoder has such vectors."""
         if not request.method.reads_reversed or not (await self._encoder(scorable, request)).distinguishes_roles:
             return request
         return replace(request, method=replace(request.method, reversed=True))

@@ -110,7 +110,7 @@ def page_hits(
 def filled(
     bare: Sequence[Mapping[str, Any]], marks: Sequence[Mark], full: Sequence[Any]
 ) -> list[dict[str, Any]] | None:
-    """Return the page's hits with the caller's fields and the scores of the bare hits; None if a document has changed."""
+    """Return the page's hits with the caller's fields and the bare hits' scores; None if a document has changed."""
     found = {mark: hit for mark, hit in zip(marks_of(full), full, strict=True) if mark is not None}
     hits = []
     for thin, mark in zip(bare, marks, strict=True):

@@ -55,7 +55,7 @@ class FollowedIndex(PipelineIndex):
 
 
 class FollowedIndices:
-    """Finds out which pipeline of es-ttc an index has, with the caller's credentials and then with the gateway's own."""
+    """Finds out which pipeline of es-ttc an index has, with the caller's credentials then with the gateway's own."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._requests = EngineRequests(upstream)
