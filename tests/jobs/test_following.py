@@ -359,7 +359,8 @@ async def test_attached_indices_are_followed_too(
     reply = ask(gateway, index_name, "a fish", "spectral")
     assert (reply.ids[0], reply.json()["ttc"]["scored"], reply.json()["ttc"].get("stale")) == ("changed", 4, None)
     shown = await commands.shown(engine, settings, job)
-    assert shown.progress.done == 2  # a write of a price keeps the features
+    assert shown.progress.done == 4
+    assert (await JobStore(engine, settings.jobs_index).encoded(job)).written == 2  # a write of a price is not encoded
     if not inside:
         [side] = await engine.mapping(f"ttc-side-{index_name}")
         assert await engine.count(side, {"exists": {"field": "ttc.id"}}) == 4
@@ -753,6 +754,24 @@ async def test_records_that_are_deleted_under_a_worker_do_not_come_back(
     await engine.request("PUT", f"/{settings.jobs_index}-2/_doc/x", body={"job": {"id": "someone's"}})
     with pytest.raises(InvalidRequest, match="has not the mapping"):
         await JobStore(engine, f"{settings.jobs_index}-2").prepare()
+    await unfollow(engine, settings.jobs_index, index_name)
+
+
+@pytest.mark.processors
+async def test_counts_are_those_of_the_index_and_not_of_a_worker_that_was_killed(
+    engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    settings = settings_for(engine, index_name)
+    store, job = JobStore(engine, settings.jobs_index), encoding_job_id(index_name)
+    await create_index(engine, index_name, spec)
+    await follow(engine, settings, index_name, "later")
+    async with following(engine, settings, index_name, encoder):
+        for number in range(3):
+            await engine.request("PUT", f"/{index_name}/_doc/{number}", body={"text": f"The cat {number}."})
+        await settled(engine, settings, index_name)
+    await store.save_encoded(job, (await store.encoded(job)).model_copy(update={"written": 1}))
+    shown = (await commands.shown(engine, settings, job)).progress
+    assert (shown.total, shown.done, shown.failed, shown.pending) == (3, 3, 0, 0)
     await unfollow(engine, settings.jobs_index, index_name)
 
 

@@ -100,7 +100,7 @@ async def encoding_status(store: JobStore, job: EncodingJob) -> EncodingStatus:
     """Return a job that encodes with its progress; one whose index is gone has no counts."""
     record = await store.encoded(job.id)
     trouble = await store.trouble(job.id) if job.status is JobState.RUNNING else ""
-    total = pending = 0
+    total = pending = failed = 0
     try:
         held = await feature_location(store.engine, job.index)
     except InvalidRequest as error:
@@ -108,11 +108,12 @@ async def encoding_status(store: JobStore, job: EncodingJob) -> EncodingStatus:
     else:
         total = await store.engine.count(held.source.index)
         pending = await _pending(store.engine, held, record)
+        failed = await store.engine.count(held.index, {"term": {STATE: FAILED}})
     rate = record.written / record.encoder_seconds if record.encoder_seconds else 0.0
     progress = EncodingProgress(
         total=total,
-        done=record.written,
-        failed=record.failed,
+        done=max(0, total - pending - failed),  # the record's own counts end with a worker that is killed
+        failed=failed,
         pending=0 if job.status.over else pending,
         removed=record.removed,
         rate=rate,

@@ -455,6 +455,9 @@ class JobStore:
         done, failed = by_outcome.get(DocumentOutcome.DONE, 0), by_outcome.get(DocumentOutcome.FAILED, 0)
         skipped = by_outcome.get(DocumentOutcome.SKIPPED, 0)
         open_ = 0 if job.status.over else max(0, await pending(job) - failed - skipped)
+        if not job.status.over:  # a document that is to be enriched again has an outcome too
+            documents = await self.engine.count(job.index, job.query or None)
+            done = max(0, min(done, documents - failed - skipped - open_))
         rate = found["recent"]["doc_count"] / _RATE_SECONDS
         if job.started is not None:
             rate *= _RATE_SECONDS / max(1.0, min(_RATE_SECONDS, (now() - job.started).total_seconds()))
