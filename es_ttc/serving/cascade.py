@@ -18,11 +18,11 @@ import numpy as np
 from es_ttc.serving.adaptive.ranking import AdaptiveRescoring
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.request.response import add_took, shortest
+from es_ttc.serving.rescore.candidates import NONE_JOINED
 from es_ttc.serving.rescore.collapse import WindowGroups
 from es_ttc.serving.rescore.page import below
 from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.rescore.response import NONE_JOINED, RescoredResponse
-from es_ttc.serving.rescore.window import WindowRescoring
+from es_ttc.serving.rescore.window import RescoredResponse, WindowRescoring
 from es_ttc.vectors.tokens import Float32
 
 _FIRST_PASS = "first_pass"

@@ -1,37 +1,110 @@
-"""A rescored search after the first pass: its window is ranked, then the hits of its page are read."""
+"""A rescored search: its methods begin beside the first pass, its window is ranked, then its page's hits are read."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.index.mappings.spec import HASH
-from es_ttc.serving.adaptive.ranking import AdaptiveRescoring
-from es_ttc.serving.cascade import Cascade, items_of
-from es_ttc.serving.features.attached import AttachedFeatureLocator
+from es_ttc.reranking.strategies import STRATEGIES
+from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
+from es_ttc.serving.cascade import Cascade, begin_cascade, items_of
 from es_ttc.serving.features.keys import content_numbers, marks_of, with_contents
+from es_ttc.serving.features.numbers import FieldsReader
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
 from es_ttc.serving.request.engine import EngineRefusal, ItemRefusal
+from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import add_took, shortest
-from es_ttc.serving.rescore.candidates import has_twins
+from es_ttc.serving.rescore.candidates import has_twins, own_encoders
 from es_ttc.serving.rescore.collapse import following, rest_of_page
 from es_ttc.serving.rescore.evidence import PageEvidence
 from es_ttc.serving.rescore.page import shown_hit
 from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.rescore.response import RescoredResponse
-from es_ttc.serving.rescore.two_requests import filled, joined_hits, page_hits, with_joined
-from es_ttc.serving.rescore.window import WindowRescoring
+from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, joined_hits, page_hits, with_joined
+from es_ttc.serving.rescore.window import RescoredResponse, WindowRescoring
 from es_ttc.serving.tracing import span
 
 Again = Callable[[Mapping[str, Any]], Awaitable[tuple[dict[str, Any], float]]]
 """Sends another body of the search; returns the engine's response, and its time in ms."""
 
 
+class Rescoring:
+    """Starts the rescoring of searches."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.attached = gateway.attached
+        self.evidence = PageEvidence(gateway.scorer, gateway.settings.default_timeout_ms)
+        self._gateway = gateway
+        self._own_encoders = own_encoders()
+        self._strategies = AdaptiveReranking(gateway)
+
+    async def begin(
+        self, request: SearchRequest, item: SearchItem, plan: SearchPlan, *, encode: bool
+    ) -> "RescoredSearch":
+        """Check the methods of a search, start their work that does not need the first pass, and change its body.
+
+        Args:
+            request: The request.
+            item: The search; it gets the body of the first pass.
+            plan: The parsed search.
+            encode: Whether the query is encoded during the first pass, or after it.
+
+        Raises:
+            InvalidRequest: A method is unknown, or its parameters are invalid.
+            EsTtcError: A section cannot be applied, and says ``on_error: fail``.
+        """
+        item.params, caller = plan.params, request.caller(item)
+
+        def begin(one: SearchPlan) -> WindowRescoring | AdaptiveRescoring:
+            if one.problem is not None and one.section.on_error == "fail":
+                raise one.problem
+            if one.section.method in STRATEGIES:
+                return self._strategies.begin(one, request.started, encode=encode)
+            return WindowRescoring.begin(self._gateway, self._own_encoders, request, item, one, encode=encode)
+
+        def begin_all(whole: SearchPlan) -> WindowRescoring | AdaptiveRescoring | Cascade:
+            return begin_cascade(whole, begin) if whole.later else begin(whole)
+
+        ranking = begin_all(plan)
+        if ranking.plan.numbers and caller.pit is None:  # a point in time names no indices: the window is examined
+            try:
+                await self._require_numbers(ranking.plan, caller)
+            except MissingFeature as problem:
+                ranking = begin_all(_without_numbers(plan, ranking, problem))
+        bare = (
+            ranking.reads_bare_hits
+            and not request.is_multi
+            and can_split(ranking.plan)
+            and not self.attached.expects_ids(caller)
+        )
+        item.body = bare_window(ranking.plan) if bare else ranking.plan.body
+        again = partial(self._gateway.engine.again, request, item)
+        return RescoredSearch(self, ranking, caller, again, request.started, bare=bare)
+
+    async def _require_numbers(self, plan: SearchPlan, caller: Caller) -> None:
+        """Refuse a search whose target lacks a numeric field that the method reads."""
+        defined = {name for part in ("derived", "runtime_mappings") for name in plan.body.get(part) or ()}
+        fields = [name for name in plan.numbers if name not in defined]
+        await self._gateway.numbers.require(fields, FieldsReader.of_method(plan.section.method), caller)
+
+
 class RescoredSearch:
     """One search whose window is rescored.
+
+    Args:
+        rescoring: The services.
+        ranking: Ranks the window.
+        caller: The request context with which documents are read.
+        again: Sends further requests.
+        started: `time.perf_counter` when the request arrived.
+        bare: Whether the first pass returns hits without stored fields, so that the page's are requested afterwards.
 
     Attributes:
         applied: Whether every method was applied; if not, the order is the engine's own.
@@ -41,20 +114,18 @@ class RescoredSearch:
 
     def __init__(
         self,
-        plan: SearchPlan,
+        rescoring: Rescoring,
         ranking: WindowRescoring | AdaptiveRescoring | Cascade,
-        attached: AttachedFeatureLocator,
-        evidence: PageEvidence,
         caller: Caller,
         again: Again,
         started: float,
         *,
         bare: bool,
     ) -> None:
-        self._plan = plan
+        self._plan = ranking.plan
         self._ranking = ranking
-        self._attached = attached
-        self._evidence = evidence
+        self._attached = rescoring.attached
+        self._evidence = rescoring.evidence
         self._caller = caller
         self._again = again
         self._started = started
@@ -105,7 +176,7 @@ class RescoredSearch:
             ranked = await ranked.rest()
         self.applied = ranked.applied
         await self._add_groups(response, ranked)
-        for one in items_of(self._ranking):
+        for one in self._ranking.items if isinstance(self._ranking, Cascade) else (self._ranking,):
             if one.plan.reads_passages or one.plan.section.shows_map:
                 await self._evidence.add(
                     response, one.plan, one.method, self._caller, since=began, started=self._started
@@ -218,6 +289,17 @@ class RescoredSearch:
             shown = shown_hit(hit, plan.section, shortest(score), None, detail, explain=explain, unscored=unscored)
             response["hits"]["hits"].append(shown)
         add_to_first_pass(response, ms)
+
+
+def _without_numbers(
+    plan: SearchPlan, ranking: WindowRescoring | AdaptiveRescoring | Cascade, problem: EsTtcError
+) -> SearchPlan:
+    """Return a plan in which the items that read numeric fields have a problem."""
+    first, *later = [
+        replace(one, problem=problem) if item.method is not None and item.method.fields else one
+        for one, item in zip((plan, *plan.later), items_of(ranking), strict=True)
+    ]
+    return replace(first, later=tuple(later))
 
 
 def add_to_first_pass(response: dict[str, Any], ms: float) -> None:

@@ -7,20 +7,14 @@ queries before the engine is asked; a section in `rescore` reorders what it answ
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from starlette.types import Send
 
-from es_ttc.errors import EsTtcError, MissingFeature
-from es_ttc.reranking.strategies import STRATEGIES
-from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
-from es_ttc.serving.cascade import Cascade, begin_cascade, items_of
-from es_ttc.serving.features.numbers import FieldsReader
+from es_ttc.errors import EsTtcError
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import Caller, RawHeaders
+from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.limits import request_limits
 from es_ttc.serving.http.raw_request import RawRequest
@@ -36,10 +30,9 @@ from es_ttc.serving.query.rewriting import (
     parse_query,
     put_queries,
 )
-from es_ttc.serving.request.accepted_callers import AcceptedCallers
-from es_ttc.serving.request.clauses import FoundClause, find_clauses
+from es_ttc.serving.request.body import FoundClause, body_integer, find_clauses, url_integer
 from es_ttc.serving.request.engine import EngineRefusal, FirstPass, ItemRefusal
-from es_ttc.serving.request.request import Api, RequestReader, SearchItem, SearchRequest
+from es_ttc.serving.request.request import AcceptedCallers, Api, RequestReader, SearchItem, SearchRequest
 from es_ttc.serving.request.response import (
     Outcome,
     is_refusal,
@@ -50,12 +43,8 @@ from es_ttc.serving.request.response import (
     with_mark,
 )
 from es_ttc.serving.request.templates import Templates
-from es_ttc.serving.request.values import body_integer, url_integer
-from es_ttc.serving.rescore.evidence import PageEvidence
 from es_ttc.serving.rescore.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search, with_text
-from es_ttc.serving.rescore.two_requests import bare_window, can_split
-from es_ttc.serving.rescore.window import WindowRescorers, WindowRescoring
-from es_ttc.serving.rescoring import RescoredSearch
+from es_ttc.serving.rescoring import Rescoring
 from es_ttc.serving.tracing import span
 
 MAX_AT_ONCE = 8
@@ -74,15 +63,11 @@ class Searches:
         self._upstream = gateway.upstream
         self._engine = gateway.engine
         self._pass_through = gateway.pass_through
-        self._attached = gateway.attached
-        self._numbers = gateway.numbers
         self._offload = gateway.offload
         self._callers = callers
         self._rewriting = RewriteService(gateway)
         self._retrieval = RetrievalService(gateway)
-        self._rescorers = WindowRescorers(gateway)
-        self._strategies = AdaptiveReranking(gateway)
-        self._evidence = PageEvidence(gateway.scorer, settings.default_timeout_ms)
+        self._rescoring = Rescoring(gateway)
         self._limits = request_limits(settings)
         self._max_window = settings.max_window
         self._reader = RequestReader(self._limits, gateway.offload, max_body=settings.max_body_mb * 2**20)
@@ -219,7 +204,9 @@ class Searches:
             try:
                 if isinstance(plan, EsTtcError):
                     raise plan
-                item.rescored = await self._rescored(request, item, plan)
+                self._callers.windows(request.incoming, 1 + len(plan.later))
+                known = (request.incoming.headers, request.target(item)) in self._accepted
+                item.rescored = await self._rescoring.begin(request, item, plan, encode=known)
             except EsTtcError as error:
                 item.error = error
             if number % _BEGUN_AT_ONCE == 0:
@@ -236,45 +223,6 @@ class Searches:
             else:
                 plans += [] if plan is None else [(item, plan)]
         return plans
-
-    async def _rescored(self, request: SearchRequest, item: SearchItem, plan: SearchPlan) -> RescoredSearch:
-        self._callers.windows(request.incoming, 1 + len(plan.later))
-        known = (request.incoming.headers, request.target(item)) in self._accepted
-        item.params = plan.params
-
-        def begin(one: SearchPlan) -> WindowRescoring | AdaptiveRescoring:
-            if one.section.method in STRATEGIES:
-                return self._strategies.begin(one, request.started, encode=known)
-            return self._rescorers.begin(request, item, one, encode=known)
-
-        def begin_all(whole: SearchPlan) -> WindowRescoring | AdaptiveRescoring | Cascade:
-            for one in (whole, *whole.later):
-                if one.problem is not None and one.section.on_error == "fail":
-                    raise one.problem
-            return begin_cascade(whole, begin) if whole.later else begin(whole)
-
-        ranking, caller = begin_all(plan), request.caller(item)
-        if ranking.plan.numbers and caller.pit is None:  # a point in time names no indices: the window is examined
-            try:
-                await self._require_numbers(ranking.plan, caller)
-            except MissingFeature as problem:
-                ranking = begin_all(_without_numbers(plan, items_of(ranking), problem))
-        plan = ranking.plan
-        bare = (
-            ranking.reads_bare_hits
-            and not request.is_multi
-            and can_split(plan)
-            and not self._attached.expects_ids(caller)
-        )
-        item.body = bare_window(plan) if bare else plan.body
-        again = partial(self._engine.again, request, item)
-        return RescoredSearch(plan, ranking, self._attached, self._evidence, caller, again, request.started, bare=bare)
-
-    async def _require_numbers(self, plan: SearchPlan, caller: Caller) -> None:
-        """Refuse a search whose target lacks a numeric field that the method reads."""
-        defined = {name for part in ("derived", "runtime_mappings") for name in plan.body.get(part) or ()}
-        fields = [name for name in plan.numbers if name not in defined]
-        await self._numbers.require(fields, FieldsReader.of_method(plan.section.method), caller)
 
     async def _single(self, request: SearchRequest, first: FirstPass, refusal: EngineRefusal | None) -> dict[str, Any]:
         return await self._completed(request, request.items[0], *first.responses[0], refusal)
@@ -328,17 +276,6 @@ class Searches:
             return await self._offload.run(size, rendered, response, "", pretty=pretty, keep_empty=False)
         keep_empty = await self._upstream.product() == "elasticsearch"
         return await self._offload.run(_LONG, rendered, response, filter_path, pretty=pretty, keep_empty=keep_empty)
-
-
-def _without_numbers(
-    plan: SearchPlan, items: Sequence[WindowRescoring | AdaptiveRescoring], problem: EsTtcError
-) -> SearchPlan:
-    """Return a plan in which the items that read numeric fields have a problem."""
-    first, *later = [
-        replace(one, problem=problem) if item.method is not None and item.method.fields else one
-        for one, item in zip((plan, *plan.later), items, strict=True)
-    ]
-    return replace(first, later=tuple(later))
 
 
 def _parsed(

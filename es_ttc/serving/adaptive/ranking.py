@@ -45,8 +45,7 @@ from es_ttc.serving.rescore.collapse import groups_of
 from es_ttc.serving.rescore.demands import UndecidedDemands, query_of_url, required_filters, text_fields
 from es_ttc.serving.rescore.page import pinned_count, set_max_score, shown_hit
 from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.rescore.response import RescoredResponse
-from es_ttc.serving.rescore.window import cut_first_pass
+from es_ttc.serving.rescore.window import RescoredResponse, cut_first_pass
 
 _SHARED = ("derived", "runtime_mappings", "timeout")
 _AHEAD = 20

@@ -20,9 +20,8 @@ from es_ttc.index.mappings.spec import HASH, ROOT, VECTOR
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.knn.bodies import all_of
-from es_ttc.serving.request.clauses import TEXT, FoundClause, Place, put_at
+from es_ttc.serving.request.body import TEXT, FoundClause, Place, body_integer, body_number, put_at
 from es_ttc.serving.request.section import KEY, Section, parse_section, require_clause
-from es_ttc.serving.request.values import body_integer, body_number
 from es_ttc.vectors.tokens import Float32
 
 _VECTOR_KEY: Mapping[Product, str] = {"elasticsearch": "query_vector", "opensearch": "vector"}

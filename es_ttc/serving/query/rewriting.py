@@ -21,7 +21,7 @@ from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, callers
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.query.corpus import CallerCorpus, CorpusQuestions
-from es_ttc.serving.request.clauses import FoundClause, Place, put_at
+from es_ttc.serving.request.body import FoundClause, Place, put_at
 from es_ttc.serving.request.request import Pairs
 from es_ttc.serving.request.response import add_summary
 from es_ttc.serving.request.section import KEY, Section, parse_section, require_clause

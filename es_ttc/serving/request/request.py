@@ -1,18 +1,21 @@
 """A search request: its searches, decoded once, and its URL parameters, parsed once."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
 
+from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.caller import Caller, RawHeaders
+from es_ttc.serving.http.caller_keys import CallerKeys
 from es_ttc.serving.http.limits import MARKS, RequestLimits, decompressed
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.pool import Offload
-from es_ttc.serving.request.clauses import FoundClause
+from es_ttc.serving.request.body import FoundClause
 
 if TYPE_CHECKING:
     from es_ttc.serving.knn.clauses import RetrievalResult
@@ -26,6 +29,8 @@ _NAMING = frozenset({"allow_no_indices", "expand_wildcards", "ignore_unavailable
 _OF_SHARDS = frozenset({"preference", "routing", "search_type"})
 _JSON_ACCEPTED = ("", "*/*", "application/*")
 _TEMPLATE = b"/template"
+_MAX_REMEMBERED = 10_000
+_REMEMBERED_SECONDS = 600.0
 _UNKNOWN_SIZE = 2**20
 _IN_HEADER = (
     "allow_no_indices", "allow_partial_search_results", "ccs_minimize_roundtrips", "expand_wildcards",
@@ -301,3 +306,27 @@ def _joined(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+class AcceptedCallers:
+    """Callers and targets whose searches the engine has recently answered, by a keyed hash; no credential is stored.
+
+    Encoding a query at the same time as the first pass saves time. But anyone could cause this work with a search that
+    the engine refuses, or of a target that does not exist. So the query of the first search of each caller and target
+    is encoded after the engine's answer.
+
+    Args:
+        clock: A monotonic clock, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._keys = CallerKeys()
+        self._searches: ExpiringCache[bytes, None] = ExpiringCache(_MAX_REMEMBERED, _REMEMBERED_SECONDS, clock)
+
+    def __contains__(self, search: tuple[RawHeaders, bytes]) -> bool:
+        """Return whether the engine has recently answered a search with these headers of this target."""
+        return self._keys.of(*search) in self._searches
+
+    def add(self, headers: RawHeaders, target: bytes) -> None:
+        """Remember that the engine has answered a search."""
+        self._searches.put(self._keys.of(headers, target), None)

@@ -14,7 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,7 @@ from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
 from es_ttc.serving.features.attached import changed_inside, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import SEQ_NO, identity_mark
-from es_ttc.serving.features.numbers import FieldTypes
-from es_ttc.serving.features.store import FeatureServices
-from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.knn.bodies import Body, search_body
 from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import SearchContext
@@ -43,11 +41,10 @@ from es_ttc.serving.knn.msearch import (
 )
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
-from es_ttc.serving.request.engine import EngineRefusal, EngineSearches, ItemRefusal
-from es_ttc.serving.request.request import SHARED_PARTS, shared_parts
+from es_ttc.serving.request.engine import EngineRefusal, ItemRefusal
+from es_ttc.serving.request.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
 from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
 from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, unsafe_params
-from es_ttc.serving.rescore.response import CandidateRequest, JoinedCandidates
 from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import Float32
 
@@ -61,7 +58,7 @@ _UNDERSTOOD = frozenset(
 Send = Callable[[Sequence[Body]], Awaitable[Sequence[Mapping[str, Any]]]]
 """Sends searches to the caller's target, and returns the engine's responses."""
 
-_MOST_REMEMBERED = 10_000
+_MAX_REMEMBERED = 10_000
 _REMEMBERED_SECONDS = 60.0
 
 
@@ -78,26 +75,112 @@ def obstacle(plan: SearchPlan) -> str | None:
     return None
 
 
-class NearestDocuments:
-    """Finds candidates."""
+OwnEncoders = ExpiringCache[str, str]
+"""By target, the encoder of documents that contain their own vectors; empty where features are elsewhere."""
 
-    def __init__(self, services: FeatureServices, engine: EngineSearches, types: FieldTypes) -> None:
-        self._services = services
-        self.engine = engine
-        self._types = types
-        self._own: ExpiringCache[str, str] = ExpiringCache(_MOST_REMEMBERED, _REMEMBERED_SECONDS)
-        """By target, the encoder of documents that contain their own vectors."""
 
-    def begin(self, request: CandidateRequest) -> "CandidateSearch":
-        """Return a search for candidates; it is sent at once if the query is being encoded and the target is known."""
-        search = CandidateSearch(self, request)
-        begun, encoder = request.begun, self._known(search.caller)
-        if begun is not None and encoder is not None and not request.request.is_template and search.reason is None:
-            search.early = asyncio.create_task(self._early(search, encoder, begun))
-            search.early.add_done_callback(_ignore_failure)
-        return search
+def own_encoders() -> OwnEncoders:
+    """Return an empty memory of targets."""
+    return ExpiringCache(_MAX_REMEMBERED, _REMEMBERED_SECONDS)
 
-    async def find(self, search: "CandidateSearch", hits: Sequence[Mapping[str, Any]]) -> JoinedCandidates:
+
+@dataclass(frozen=True, slots=True)
+class JoinedCandidates:
+    """The candidates of a window.
+
+    Attributes:
+        hits: Hits of documents that are not in the window, nearest first, with `_score` 0 and their content hash, and
+            with an `_id` if `named`.
+        requested: Number of requested documents.
+        named: Whether documents are identified by their ids.
+        filters: Queries that each of them matches, apart from the query's text.
+        reason: Why there are none; None if the search succeeded.
+    """
+
+    hits: Sequence[dict[str, Any]] = ()
+    requested: int = 0
+    named: bool = False
+    filters: Sequence[Any] = ()
+    reason: str | None = None
+
+    def among(self, page: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the candidates' hits among those of a page."""
+        joined = {id(hit) for hit in self.hits}
+        return [hit for hit in page if id(hit) in joined]
+
+    def places_left(self, hits: Sequence[Mapping[str, Any]], start: int) -> list[int]:
+        """Return the places of those hits of the first pass from ``start`` on that are not candidates."""
+        if start >= len(hits):
+            return []
+        joined = Counter(identity_mark(hit, named=self.named) for hit in self.hits)
+        left = []
+        for place in range(start, len(hits)):
+            mark = identity_mark(hits[place], named=self.named)
+            if joined[mark]:
+                joined[mark] -= 1
+            else:
+                left.append(place)
+        return left
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return their part of the summary."""
+        summary: dict[str, Any] = {"knn": self.requested, "joined": len(self.hits)}
+        return summary if self.reason is None else {**summary, "reason": self.reason}
+
+
+NONE_JOINED = JoinedCandidates()
+
+
+class CandidateSearch:
+    """The search for the candidates of one window; it is sent at once if its target is known and the query is encoded.
+
+    Args:
+        gateway: What the parts of the gateway share.
+        known: What is remembered of targets.
+        request: The search request.
+        item: The search, as it is sent to the engine.
+        plan: The parsed search.
+        count: Number of requested documents.
+        tokens: Whether the query's token vectors are encoded too.
+        begun: The query's encoding in progress, or None.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        known: OwnEncoders,
+        request: SearchRequest,
+        item: SearchItem,
+        plan: SearchPlan,
+        count: int,
+        begun: asyncio.Task[EncodedQuery] | None,
+        *,
+        tokens: bool,
+    ) -> None:
+        self._gateway = gateway
+        self._known = known
+        self._request = request
+        self._item = item
+        self._plan = plan
+        self._count = count
+        self._begun = begun
+        self._tokens = tokens
+        self._caller = request.caller(item)
+        self._filters: list[Any] | None = None
+        self._mapped_fields: frozenset[str] = frozenset()
+        self._obstacle = obstacle(plan)
+        if self._obstacle is None:
+            try:
+                self._mapped_fields = text_fields(plan.body, plan.texts)
+            except UndecidedDemands as error:
+                self._obstacle = str(error)
+        self._early: asyncio.Task[list[dict[str, Any]] | None] | None = None
+        encoder = self._own_encoder
+        if begun is not None and encoder is not None and self._obstacle is None and not request.is_template:
+            self._early = asyncio.create_task(self._found_early(encoder, begun))
+            self._early.add_done_callback(_ignore_failure)
+
+    async def find(self, hits: Sequence[Mapping[str, Any]]) -> JoinedCandidates:
         """Return the candidates that join a window.
 
         Raises:
@@ -105,190 +188,148 @@ class NearestDocuments:
             EncoderBusy: The encoder is not loaded now.
             TooManyRequests: Too many texts are waiting for the encoder.
         """
-        if search.reason is not None:
-            return JoinedCandidates(requested=search.request.count, reason=search.reason)
-        target, identified = search.caller.indices, all("_id" in hit for hit in hits)
-        if self._known(search.caller) is not None and _lacks_own_features(hits):
-            self._own.put(target, "")  # an alias has moved to an index with features elsewhere
-            search.early = None
+        if self._obstacle is not None:
+            return JoinedCandidates(requested=self._count, reason=self._obstacle)
+        identified = all("_id" in hit for hit in hits)
+        if self._own_encoder is not None and _lacks_own_features(hits):
+            self._forget_own()  # an alias has moved to an index with features elsewhere
         try:
             try:
-                found, named = await self._found(search, identified=identified)
+                found, named = await self._found(identified=identified)
             except (EngineRefusal, ItemRefusal):
-                if self._known(search.caller) is None:
+                if self._own_encoder is None:
                     raise
                 found, named = [], False
-            if not found and self._known(search.caller) is not None:
-                self._own.put(target, "")
-                search.early = None
-                found, named = await self._found(search, identified=identified)
+            if not found and self._own_encoder is not None:
+                self._forget_own()
+                found, named = await self._found(identified=identified)
         except (EngineRefusal, ItemRefusal):
-            reason = "the engine refused the kNN search for candidates"
-            return JoinedCandidates(requested=search.request.count, reason=reason)
-        except (
-            UndecidedDemands,
-            EngineError,
-            EncoderMismatch,
-            MissingFeature,
-        ) as error:
-            return JoinedCandidates(requested=search.request.count, reason=str(error))
+            return JoinedCandidates(requested=self._count, reason="the engine refused the kNN search for candidates")
+        except (UndecidedDemands, EngineError, EncoderMismatch, MissingFeature) as error:
+            return JoinedCandidates(requested=self._count, reason=str(error))
         if not found:
             reason = "kNN finds no document: none with a vector that the engine can search matches the filters"
-            return JoinedCandidates(requested=search.request.count, reason=reason)
-        return JoinedCandidates(outside(hits, found, named=named), search.request.count, named, search.filters)
+            return JoinedCandidates(requested=self._count, reason=reason)
+        return JoinedCandidates(outside(hits, found, named=named), self._count, named, await self._required())
 
-    async def _found(self, search: "CandidateSearch", *, identified: bool) -> tuple[list[dict[str, Any]], bool]:
-        """Return the nearest documents, and whether they have ids."""
-
-        def need_ids(hits: Sequence[Mapping[str, Any]]) -> bool:
-            return any(map(changed_inside, hits)) or (identified and has_twins(hits))
-
-        found = None if search.early is None else await asyncio.shield(search.early)  # the window may be ranked twice
-        if found is not None and not need_ids(found):
-            return found, False
-        with span("candidates"):
-            return await self._found_now(search, need_ids, with_ids=found is not None)
-
-    async def _found_now(
-        self, search: "CandidateSearch", need_ids: Callable[[Sequence[Mapping[str, Any]]], bool], *, with_ids: bool
-    ) -> tuple[list[dict[str, Any]], bool]:
-        """Return the nearest documents, and whether they have ids."""
-        await self._decide(search)
-        encoder = self._known(search.caller)
-        if encoder is None:
-            indices = await self._searched_indices(search)
-            if indices.sides:
-                return await self._in_side_indices(search, indices), True
-            if indices.encoder is None:
-                return [], False
-            encoder = indices.encoder
-            self._own.put(search.caller.indices, encoder)
-        vector = await self._vector(search, encoder)
-        if not with_ids:
-            found = await self._own_vectors(search, encoder, vector, named=False)
-            if not need_ids(found):
-                return found, False
-        return await self._own_vectors(search, encoder, vector, named=True), True
-
-    async def _decide(self, search: "CandidateSearch") -> None:
-        """Set the queries that every candidate must match."""
-        if search.decided:
-            return
-        plan = search.request.plan
-        names = search.mapped_fields
-        analysed = await self._types.analysed(names, search.caller) if names else frozenset()
-        search.filters = required_filters(plan.body, plan.texts, analysed.__contains__)
-        search.decided = True
-
-    def _known(self, caller: Caller) -> str | None:
-        """Return the encoder of a target whose documents are known to contain their own vectors, or None."""
-        known = self._own.get(caller.indices) if caller.indices else None  # a point in time names no target
+    @property
+    def _own_encoder(self) -> str | None:
+        """The encoder of the target if its documents are known to contain their own vectors, or None."""
+        known = self._known.get(self._caller.indices) if self._caller.indices else None  # a point in time has no target
         return None if known is None else known.value or None
 
-    async def _early(
-        self, search: "CandidateSearch", encoder: str, begun: asyncio.Task[EncodedQuery]
-    ) -> list[dict[str, Any]] | None:
+    def _forget_own(self) -> None:
+        self._known.put(self._caller.indices, "")
+        self._early = None
+
+    async def _required(self) -> list[Any]:
+        """Return the queries that every candidate must match.
+
+        Raises:
+            UndecidedDemands: They cannot be decided.
+        """
+        if self._filters is None:
+            names = self._mapped_fields
+            analysed = await self._gateway.numbers.analysed(names, self._caller) if names else frozenset[str]()
+            self._filters = required_filters(self._plan.body, self._plan.texts, analysed.__contains__)
+        return self._filters
+
+    async def _found_early(self, encoder: str, begun: asyncio.Task[EncodedQuery]) -> list[dict[str, Any]] | None:
         encoded = await asyncio.shield(begun)
         if encoded.key != encoder:
             return None
-        await self._decide(search)
+        filters = await self._required()
         with span("candidates"):
-            return await self._own_vectors(search, encoder, encoded.query.vectors[0], named=False)
+            return await self._own_vectors(encoder, encoded.query.vectors[0], filters, named=False)
+
+    async def _found(self, *, identified: bool) -> tuple[list[dict[str, Any]], bool]:
+        """Return the nearest documents, and whether they have ids."""
+        found = None if self._early is None else await asyncio.shield(self._early)  # the window may be ranked twice
+        if found is not None and not _need_ids(found, identified=identified):
+            return found, False
+        with span("candidates"):
+            filters, encoder = await self._required(), self._own_encoder
+            if encoder is None:
+                indices = await self._searched_indices(filters)
+                if indices.sides:
+                    return await self._in_side_indices(indices, filters), True
+                if indices.encoder is None:
+                    return [], False
+                encoder = indices.encoder
+                self._known.put(self._caller.indices, encoder)
+            vector = await self._vector(encoder)
+            if found is None:
+                found = await self._own_vectors(encoder, vector, filters, named=False)
+                if not _need_ids(found, identified=identified):
+                    return found, False
+            return await self._own_vectors(encoder, vector, filters, named=True), True
 
     async def _own_vectors(
-        self, search: "CandidateSearch", encoder: str, vector: Float32, *, named: bool
+        self, encoder: str, vector: Float32, filters: Sequence[Any], *, named: bool
     ) -> list[dict[str, Any]]:
         """Return the hits that the engine finds by the documents' own vectors."""
-        product = await self._services.upstream.product()
-        body = search_body(product, vector, search.request.count, search.filters)
-        answer = await search.send({**body, **search.marks, **({} if named else {"stored_fields": "_none_"})})
+        body = search_body(await self._gateway.upstream.product(), vector, self._count, filters)
+        answer = await self._send({**body, **self._marks, **({} if named else {"stored_fields": "_none_"})})
         hits: list[dict[str, Any]] = answer["hits"]["hits"]
         keys = own_keys(hits).keys
         return [hit for hit, key in zip(hits, keys, strict=True) if key is not None and key.encoder == encoder]
 
-    async def _vector(self, search: "CandidateSearch", encoder: str) -> Float32:
-        serving = await self._services.encoders.serving(encoder, search.caller.indices or "searched")
-        tokens = search.request.method.query_tokens
-        encoded = await self._services.encoders.finish(
-            serving, search.request.plan.texts, search.request.begun, tokens=tokens
-        )
+    async def _vector(self, encoder: str) -> Float32:
+        encoders = self._gateway.encoders
+        serving = await encoders.serving(encoder, self._caller.indices or "searched")
+        encoded = await encoders.finish(serving, self._plan.texts, self._begun, tokens=self._tokens)
         vector: Float32 = encoded.query.vectors[0]
         return vector
 
-    async def _searched_indices(self, search: "CandidateSearch") -> SearchedIndices:
-        async with self._client(search) as client:
-            product = await self._services.upstream.product()
-            unsearchable = product == "opensearch"
-            indices = await searched_indices_of(client, search.filters, search.shared, unsearchable=unsearchable)
+    async def _searched_indices(self, filters: Sequence[Any]) -> SearchedIndices:
+        unsearchable = await self._gateway.upstream.product() == "opensearch"
+        async with self._client() as client:
+            indices = await searched_indices_of(
+                client, filters, shared_parts(self._plan.body), unsearchable=unsearchable
+            )
             indices.require_searchable()
             return indices
 
+    async def _in_side_indices(self, indices: SearchedIndices, filters: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return the sources' hits of the documents that are found by vectors in side indices."""
+        assert indices.encoder is not None  # noqa: S101 - a side index has one
+        vector = await self._vector(indices.encoder)
+        product = await self._gateway.upstream.product()
+        never = float("inf")  # the scoring timeout ends the search
+        context = SearchContext(product, self._caller, indices.encoder, shared_parts(self._plan.body), never)
+
+        def by_ids(ids: Sequence[str]) -> Body:
+            found = {"bool": {"filter": [{"ids": {"values": [*ids]}}, *filters]}}
+            return {"query": found, **self._marks, "track_total_hits": False}
+
+        async def send_all(bodies: Sequence[Body]) -> list[dict[str, Any]]:
+            return [await self._send(body) for body in bodies]
+
+        async with self._client() as client:
+            search = SideIndexSearch(
+                any_clause(product, filters), context, indices, client, self._gateway.with_features, details=False
+            )
+            [found] = await nearest_in_side_indices(search, vector[np.newaxis], self._count, by_ids, send_all)
+        return found
+
     @asynccontextmanager
-    async def _client(self, search: "CandidateSearch") -> AsyncIterator[SearchClient]:
+    async def _client(self) -> AsyncIterator[SearchClient]:
         """Open a client that sends several searches in one `_msearch`."""
-        path, query_string = search.request.request.msearch_target()
-        side_caller = self._services.attached.side_caller(search.caller)
-        sender = MsearchSender(self._services.upstream, search.caller, side_caller, path, query_string)
+        path, query_string = self._request.msearch_target()
+        side_caller = self._gateway.attached.side_caller(self._caller)
+        sender = MsearchSender(self._gateway.upstream, self._caller, side_caller, path, query_string)
         batches: BatchedMsearch = BatchedSearches(sender.send)
         [member] = batches.join(1)
         async with batches.active(member):
-            yield search_client(batches, member, search.request.request.msearch_header(search.request.item))
-
-    async def _in_side_indices(self, search: "CandidateSearch", indices: SearchedIndices) -> list[dict[str, Any]]:
-        """Return the sources' hits of the documents that are found by vectors in side indices."""
-        assert indices.encoder is not None  # noqa: S101 - a side index has one
-        vector = await self._vector(search, indices.encoder)
-        product = await self._services.upstream.product()
-        clause = any_clause(product, search.filters)
-        never = float("inf")  # the scoring timeout ends the search
-        context = SearchContext(product, search.caller, indices.encoder, search.shared, never)
-        async with self._client(search) as client:
-            in_side_indices = SideIndexSearch(clause, context, indices, client, self._services, details=False)
-            vectors, count = vector[np.newaxis], search.request.count
-            [found] = await nearest_in_side_indices(in_side_indices, vectors, count, search.body_of, search.send_all)
-        return found
-
-
-@dataclass(slots=True)
-class CandidateSearch:
-    """The search for the candidates of one window."""
-
-    service: NearestDocuments
-    request: CandidateRequest
-    early: asyncio.Task[list[dict[str, Any]] | None] | None = None
-    caller: Caller = field(init=False)
-    mapped_fields: frozenset[str] = frozenset()
-    filters: list[Any] = field(default_factory=list)
-    decided: bool = False
-    reason: str | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.caller = self.request.request.caller(self.request.item)
-        plan = self.request.plan
-        self.reason = obstacle(plan)
-        if self.reason is None:
-            try:
-                self.mapped_fields = text_fields(plan.body, plan.texts)
-            except UndecidedDemands as error:
-                self.reason = str(error)
+            yield search_client(batches, member, self._request.msearch_header(self._item))
 
     @property
-    def shared(self) -> Body:
-        """Parts of the caller's body that the filters may depend on."""
-        return shared_parts(self.request.plan.body)
-
-    @property
-    def marks(self) -> Body:
+    def _marks(self) -> Body:
         """The parts of a search that make its hits contain what identifies features, with the shared parts."""
-        plan = self.request.plan
-        fields = [HASH, ENCODER, VERSION, SEQ_NO, *plan.numbers, *plan.group_fields]
-        return {**self.shared, "_source": False, "docvalue_fields": fields, "version": True}
+        fields = [HASH, ENCODER, VERSION, SEQ_NO, *self._plan.numbers, *self._plan.group_fields]
+        return {**shared_parts(self._plan.body), "_source": False, "docvalue_fields": fields, "version": True}
 
-    async def find(self, hits: Sequence[Mapping[str, Any]]) -> JoinedCandidates:
-        """Return the candidates that join a window; see :meth:`NearestDocuments.find`."""
-        return await self.service.find(self, hits)
-
-    async def send(self, body: Body) -> dict[str, Any]:
+    async def _send(self, body: Body) -> dict[str, Any]:
         """Send a body with the headers, path and parameters of the search, and return the engine's response.
 
         Raises:
@@ -296,18 +337,14 @@ class CandidateSearch:
             ItemRefusal: The engine returned an error for a search of an `_msearch`.
             EngineError: Only a part of the documents was searched.
         """
-        response, _ = await self.service.engine.again(self.request.request, self.request.item, body)
+        response, _ = await self._gateway.engine.again(self._request, self._item, body)
         require_complete(response)
         return response
 
-    def body_of(self, ids: Sequence[str]) -> Body:
-        """Return the search for candidates with some ids, among the documents that match the filters."""
-        found = {"bool": {"filter": [{"ids": {"values": [*ids]}}, *self.filters]}}
-        return {"query": found, **self.marks, "track_total_hits": False}
 
-    async def send_all(self, bodies: Sequence[Body]) -> list[dict[str, Any]]:
-        """Send several bodies; see :meth:`send`."""
-        return [await self.send(body) for body in bodies]
+def _need_ids(hits: Sequence[Mapping[str, Any]], *, identified: bool) -> bool:
+    """Return whether only ids tell which documents some hits are."""
+    return any(map(changed_inside, hits)) or (identified and has_twins(hits))
 
 
 def _lacks_own_features(hits: Sequence[Mapping[str, Any]]) -> bool:

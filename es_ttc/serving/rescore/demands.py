@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from es_ttc.serving.request.query_text import texts_of
+from es_ttc.serving.request.body import texts_of
 
 Query = Mapping[str, Any]
 IsText = Callable[[str], bool]

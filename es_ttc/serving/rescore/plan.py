@@ -19,7 +19,7 @@ from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
-from es_ttc.serving.request.query_text import texts_of
+from es_ttc.serving.request.body import body_integer, boolean, texts_of, url_integer
 from es_ttc.serving.request.section import (
     DEFAULT_METHOD,
     KEY,
@@ -29,7 +29,6 @@ from es_ttc.serving.request.section import (
     parse_section,
     texts_in,
 )
-from es_ttc.serving.request.values import body_integer, boolean, url_integer
 from es_ttc.serving.rescore.demands import changes_scores
 from es_ttc.serving.rescore.highlights import Highlight, take_highlights
 
@@ -218,7 +217,7 @@ def plan_search(
         page = replace(page, fetch=min(page.block, page.fetch))  # the groups beyond it are the engine's
     texts, problem = _query_texts(section, rest, url)
     limits.check_query(texts)
-    highlights = take_highlights(rest)
+    highlights = take_highlights(rest) if "highlight" in rest else ()
     own_window = page.asked if "window_size" in item else max(1, page.start + page.size)
     plain = {**rest, "rescore": [*natives, _guard(own_window)], "from": page.start, "size": page.size}
     if collapse is not None:  # an engine that refuses it with a native rescorer cannot apply the rules of the latter

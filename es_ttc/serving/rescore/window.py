@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
@@ -21,7 +21,7 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import add_took, shortest, with_field_name
-from es_ttc.serving.rescore.candidates import CandidateSearch, NearestDocuments
+from es_ttc.serving.rescore.candidates import NONE_JOINED, CandidateSearch, JoinedCandidates, OwnEncoders
 from es_ttc.serving.rescore.collapse import (
     Group,
     WindowGroups,
@@ -41,35 +41,23 @@ from es_ttc.serving.rescore.page import (
     shown_hit,
 )
 from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.rescore.response import NONE_JOINED, CandidateRequest, JoinedCandidates, RescoredResponse
 
 
-class WindowRescorers:
-    """Starts the rescoring of windows."""
+@dataclass(frozen=True, slots=True)
+class RescoredResponse:
+    """What is known of a response after its hits have been put in order.
 
-    def __init__(self, gateway: Gateway) -> None:
-        self.scorer = gateway.scorer
-        self.metrics = gateway.metrics
-        self._nearest = NearestDocuments(gateway.with_features, gateway.engine, gateway.numbers)
-        self._default_timeout_ms = gateway.settings.default_timeout_ms
-        self._tuned = gateway.tuned
+    Attributes:
+        applied: Whether the order is the method's.
+        groups: The groups of the ranked documents, if the request collapses.
+        joined: The candidates that joined the window; their hits on the page still lack their fields.
+        rest: Runs the items that need complete hits, once the response's hits are complete; None if there are none.
+    """
 
-    def begin(self, request: SearchRequest, item: SearchItem, plan: SearchPlan, *, encode: bool) -> "WindowRescoring":
-        """Check the method's name and parameters, and start to encode the query and to search candidates.
-
-        Raises:
-            InvalidRequest: There is no such method, or its parameters are invalid.
-        """
-        rescorer = registry.load(plan.section.method)
-        params, tuned = self._tuned.parse(rescorer, plan.section.params)
-        method = Method(rescorer, params, bool(plan.section.detail))
-        plan = plan.reading(method.fields)
-        possible = plan.problem is None
-        begun = self.scorer.begin_encoding(method, plan.texts) if plan.page.fetch and encode and possible else None
-        count = candidates_of(plan, method) if possible else 0
-        candidates = self._nearest.begin(CandidateRequest(request, item, plan, count, method, begun)) if count else None
-        budget = plan.section.timeout_ms or self._default_timeout_ms
-        return WindowRescoring(self, plan, method, tuned, begun, candidates, budget, request.started)
+    applied: bool
+    groups: WindowGroups | None = None
+    joined: JoinedCandidates = NONE_JOINED
+    rest: "Callable[[], Awaitable[RescoredResponse]] | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +65,7 @@ class WindowRescoring:
     """The rescoring of one search's window.
 
     Attributes:
-        rescorers: The scorer and the metrics.
+        gateway: What the parts of the gateway share.
         plan: The parsed search.
         method: The method with its parameters.
         tuned: Those parameters that are tuned values, not the request's.
@@ -87,7 +75,7 @@ class WindowRescoring:
         started: `time.perf_counter` when the request arrived.
     """
 
-    rescorers: WindowRescorers
+    gateway: Gateway
     plan: SearchPlan
     method: Method
     tuned: Mapping[str, Any]
@@ -95,6 +83,36 @@ class WindowRescoring:
     candidates: CandidateSearch | None
     budget: float
     started: float
+
+    @classmethod
+    def begin(
+        cls,
+        gateway: Gateway,
+        known: OwnEncoders,
+        request: SearchRequest,
+        item: SearchItem,
+        plan: SearchPlan,
+        *,
+        encode: bool,
+    ) -> "WindowRescoring":
+        """Check the method's name and parameters, and start to encode the query and to search candidates.
+
+        Raises:
+            InvalidRequest: There is no such method, or its parameters are invalid.
+        """
+        rescorer = registry.load(plan.section.method)
+        params, tuned = gateway.tuned.parse(rescorer, plan.section.params)
+        method = Method(rescorer, params, bool(plan.section.detail))
+        plan = plan.reading(method.fields)
+        possible = plan.problem is None
+        begun = gateway.scorer.begin_encoding(method, plan.texts) if plan.page.fetch and encode and possible else None
+        count = candidates_of(plan, method) if possible else 0
+        candidates = None
+        if count:
+            tokens = method.query_tokens
+            candidates = CandidateSearch(gateway, known, request, item, plan, count, begun, tokens=tokens)
+        budget = plan.section.timeout_ms or gateway.settings.default_timeout_ms
+        return cls(gateway, plan, method, tuned, begun, candidates, budget, request.started)
 
     @property
     def reads_bare_hits(self) -> bool:
@@ -127,7 +145,7 @@ class WindowRescoring:
             InvalidRequest: The request is malformed.
             EsTtcError: Scoring failed or was late, and the request says ``on_error: fail``.
         """
-        plan, metrics = self.plan, self.rescorers.metrics
+        plan, metrics = self.plan, self.gateway.metrics
         timings, began = Timings(first_pass=first_pass_ms), time.perf_counter()
         hits = response["hits"]["hits"]
         groups = None if plan.collapse is None else groups_of(hits, plan.collapse.field)
@@ -183,7 +201,7 @@ class WindowRescoring:
         self, caller: Caller, hits: Sequence[dict[str, Any]], joined: int, pinned: int, timings: Timings
     ) -> WindowScores:
         request = ScoringRequest(self.method, self.plan.texts, self.begun, caller, timings)
-        return await self.rescorers.scorer.score(hits, request, joined=joined, pinned=pinned)
+        return await self.gateway.scorer.score(hits, request, joined=joined, pinned=pinned)
 
     async def _reorder(self, response: dict[str, Any], outcome: "_ScoredWindow") -> WindowGroups | None:
         plan, section, scored = self.plan, self.plan.section, outcome.scores
@@ -227,7 +245,7 @@ class WindowRescoring:
         places = [place for place in ranking.order[page].tolist() if place in position]
         positions = [position[place] for place in places]
         try:
-            details = await self.rescorers.scorer.details(scored, self.method, positions)
+            details = await self.gateway.scorer.details(scored, self.method, positions)
         except Exception as error:  # noqa: BLE001 - a method may raise anything; the ranking is valid without details
             log.error("detail failed", method=self.plan.section.method, exc_info=error)
             return {}
@@ -249,7 +267,7 @@ class WindowRescoring:
         summary["scored"] = int(scores.mask.sum())
         if self.candidates is not None:
             summary["candidates"] = outcome.joined.as_dict()
-        summary |= self.rescorers.scorer.summary(scores, self.method)
+        summary |= self.gateway.scorer.summary(scores, self.method)
         if scores.stale:
             summary["stale"] = len(scores.stale)
         if scores.skipped:

@@ -1,0 +1,227 @@
+"""What research reads of an index: windows and features, found and read as searches do, in few requests.
+
+The first passes and the kNN searches of many queries are one `_msearch`. Features are read for each document once, in
+blocks that the caller chooses.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import MissingFeature
+from es_ttc.index.mappings.attached import VERSION
+from es_ttc.index.mappings.queries import matching
+from es_ttc.index.mappings.spec import ENCODER, HASH
+from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.serving.features.attached import Identity, changed_inside, identity_of, own_key
+from es_ttc.serving.features.columns import Stored, partial_columns
+from es_ttc.serving.features.decoding import is_readable
+from es_ttc.serving.features.keys import SEQ_NO, DocumentKey
+from es_ttc.serving.features.numbers import FieldsReader, numbers_of
+from es_ttc.serving.features.skip_reasons import consistent
+from es_ttc.serving.gateway import Gateway
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.knn.bodies import Body, search_body
+from es_ttc.serving.knn.engine_search import SearchContext
+from es_ttc.serving.knn.msearch import BatchedMsearch, BatchedSearches, MsearchSender, SearchClient, search_client
+from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
+from es_ttc.serving.knn.side_index_search import SideIndexSearch
+from es_ttc.serving.process import OnlyProcess
+from es_ttc.serving.rescore.candidates import any_clause, nearest_in_side_indices, outside
+from es_ttc.settings import GatewaySettings
+
+MAX_QUERIES_TOGETHER = 25
+"""Queries of one `_msearch`: a first pass and a kNN search each."""
+_MAX_LOCATED_TOGETHER = 1000
+
+T = TypeVar("T")
+Hit = Mapping[str, Any]
+Document = tuple[str, Identity]
+"""A document's index, and its id and routing."""
+Key = DocumentKey
+"""Identifies a document's features; documents of equal content have the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWindow:
+    """What one query finds.
+
+    Attributes:
+        hits: Hits of the first pass, then of the documents that join.
+        first: Number of hits of the first pass.
+    """
+
+    hits: Sequence[Hit]
+    first: int
+
+
+class IndexReader:
+    """Reads windows and features of an index with a caller's rights.
+
+    Args:
+        gateway: A gateway, running or not.
+        caller: Whose credentials are used, and the searched index.
+        encoder: The encoder of the index's features.
+        fields: Numeric fields that are read of each document.
+    """
+
+    def __init__(self, gateway: Gateway, caller: Caller, encoder: Encoder, fields: Sequence[str] = ()) -> None:
+        self._gateway = gateway
+        self._caller = caller
+        self._encoder = encoder
+        self._fields = fields
+
+    async def require_fields(self) -> None:
+        """Refuse an index without one of the numeric fields.
+
+        Raises:
+            MissingFeature: It lacks one.
+        """
+        reader = FieldsReader("[field] names", "name a field of a numeric type, with doc values")
+        await self._gateway.numbers.require(self._fields, reader, self._caller)
+
+    async def encoded(self, text: str) -> Query:
+        """Return a query's vectors, those of its tokens too."""
+        return (await self._gateway.encoders.encode(self._encoder, (text,), tokens=True)).query
+
+    async def windows(
+        self, queries: Sequence[Query], text_fields: Sequence[str], size: int, progress: Callable[[int], None]
+    ) -> list[FoundWindow]:
+        """Return what queries find: their first passes over some text fields, and the documents nearest to them.
+
+        Args:
+            queries: The queries.
+            text_fields: The fields that the first pass searches.
+            size: Number of documents of the first pass, joined by as many nearest ones.
+            progress: Told how many queries are done.
+
+        Raises:
+            EngineError: The engine failed.
+            EncoderMismatch: The documents have vectors of several encoders.
+        """
+        path = f"/{self._caller.indices}/_msearch".encode()
+        side_caller = self._gateway.attached.side_caller(self._caller)
+        sender = MsearchSender(self._gateway.upstream, self._caller, side_caller, path, b"")
+        batches: BatchedMsearch = BatchedSearches(sender.send)
+        [member] = batches.join(1)
+        found: list[FoundWindow] = []
+        async with batches.active(member):
+            client = search_client(batches, member, b"{}")
+            indices = await self._searched_indices(client)
+            for some in parts(queries, MAX_QUERIES_TOGETHER):
+                found += await self._found(some, text_fields, size, client, indices)
+                progress(len(found))
+        return found
+
+    async def keys(self, hits: Sequence[Hit]) -> dict[Document, Key]:
+        """Return the keys of documents' features, of each document once; none of those that cannot be used."""
+        by_document = {document_of(hit): hit for hit in hits}
+        keys: dict[Document, Key] = {}
+        for some in parts([*by_document.items()], _MAX_LOCATED_TOGETHER):
+            located = await self._gateway.attached.locate([hit for _, hit in some], self._caller)
+            for (document, _), key in zip(some, located.keys, strict=True):
+                if key is not None and key.encoder == self._encoder.identity.key and is_readable(key):
+                    keys[document] = key
+        return keys
+
+    async def features(self, keys: Sequence[Key], features: frozenset[Feature]) -> list[Stored]:
+        """Return stored features of documents."""
+        read = await self._gateway.features.window(keys, features, self._caller)
+        return [consistent(stored) for stored in read.documents]
+
+    async def compute(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a function on a scoring thread."""
+        return await self._gateway.scoring.run(function, *args)
+
+    def numbers(self, hits: Sequence[Hit]) -> dict[str, NDArray[np.float64]]:
+        """Return the numeric fields of hits, ``(n,)`` by name."""
+        return numbers_of(hits, self._fields)
+
+    async def _searched_indices(self, client: SearchClient) -> SearchedIndices | None:
+        """Return the indices whose vectors kNN searches; None if there are none that it can, as in a gateway."""
+        product = await self._gateway.upstream.product()
+        indices = await searched_indices_of(client, [], {}, unsearchable=product == "opensearch")
+        try:
+            indices.require_searchable()
+        except MissingFeature:
+            return None
+        return None if indices.encoder is None else indices
+
+    async def _found(
+        self,
+        queries: Sequence[Query],
+        text_fields: Sequence[str],
+        size: int,
+        client: SearchClient,
+        indices: SearchedIndices | None,
+    ) -> list[FoundWindow]:
+        bodies = [{"query": matching(one.text, text_fields), "size": size, **self._marks} for one in queries]
+        answers, nearest = await asyncio.gather(client.search(bodies), self._nearest(queries, size, client, indices))
+        in_sides = indices is not None and bool(indices.sides)
+        found = []
+        for answer, near in zip(answers, nearest, strict=True):
+            first = answer["hits"]["hits"]
+            named = in_sides or any(map(changed_inside, near))
+            found.append(FoundWindow([*first, *outside(first, near, named=named)], len(first)))
+        return found
+
+    async def _nearest(
+        self, queries: Sequence[Query], size: int, client: SearchClient, indices: SearchedIndices | None
+    ) -> list[list[dict[str, Any]]]:
+        """Return for each query the hits of the documents nearest to it."""
+        if indices is None or indices.encoder is None:
+            return [[] for _ in queries]
+        encoder, marks = indices.encoder, self._marks
+        product = await self._gateway.upstream.product()
+        vectors = np.stack([query.vectors[0] for query in queries])
+        if indices.sides:
+            context = SearchContext(product, self._caller, encoder, {}, float("inf"))
+            with_features = self._gateway.with_features
+            search = SideIndexSearch(any_clause(product), context, indices, client, with_features, details=False)
+            return await nearest_in_side_indices(
+                search, vectors, size, lambda ids: {"query": {"ids": {"values": [*ids]}}, **marks}, client.search
+            )
+        answers = await client.search([{**search_body(product, vector, size, []), **marks} for vector in vectors])
+        return [[hit for hit in answer["hits"]["hits"] if _encoder_of(hit) == encoder] for answer in answers]
+
+    @property
+    def _marks(self) -> Body:
+        fields = [HASH, ENCODER, VERSION, SEQ_NO, *self._fields]
+        return {"_source": False, "docvalue_fields": fields, "version": True, "track_total_hits": False}
+
+
+@asynccontextmanager
+async def own_gateway(settings: GatewaySettings, encoder: Encoder) -> AsyncIterator[Gateway]:
+    """Yield the parts of a gateway with its own credentials, for this process alone; it answers no requests."""
+    gateway = Gateway(settings, lambda _name, _folder: encoder, OnlyProcess())
+    try:
+        async with gateway.upstream:
+            yield gateway
+    finally:
+        await gateway.close()
+
+
+def window_of(ids: Sequence[str], documents: Sequence[Stored], features: frozenset[Feature]) -> Window:
+    """Return documents with some features as a window without first-pass scores."""
+    return Window(list(ids), np.zeros(len(ids), np.float32), **partial_columns(documents, features))
+
+
+def document_of(hit: Hit) -> Document:
+    """Return the identity of a hit's document."""
+    return str(hit["_index"]), identity_of(hit)
+
+
+def parts(whole: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield slices of a sequence."""
+    return (whole[start : start + size] for start in range(0, len(whole), size))
+
+
+def _encoder_of(hit: Hit) -> str | None:
+    key = own_key(hit)
+    return None if key is None else key.encoder

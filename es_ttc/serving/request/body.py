@@ -1,0 +1,179 @@
+"""A search body: its values as the engines read them, the texts of its query, and the clauses that the gateway answers.
+
+The clauses are `ttc` queries, and kNN clauses with a text or a section.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.serving.request.section import KEY
+
+TEXT = "query_text"
+Place = tuple[str | int, ...]
+"""Keys and positions from the body to an object."""
+_MAX_INTEGER = 2**31 - 1
+_MAX_DIGITS = 100  # far more than a number needs; longer text takes quadratic time
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_URL_INTEGER = re.compile(r"[+-]?\d+")  # of any script
+_BOOLEANS = {"true": True, "false": False, "": False}
+
+
+def body_number(value: Any) -> float | None:
+    """Return the number that an engine reads from a value in a body; None if it reads none."""
+    if isinstance(value, str):
+        text = value.strip()
+        return float(text) if len(text) <= _MAX_DIGITS and _NUMBER.fullmatch(text) else None
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else value
+
+
+def body_integer(value: Any) -> int | None:
+    """Return the integer that an engine reads from a value in a body, without its fraction; None if it reads none."""
+    number = body_number(value)
+    return None if number is None or not abs(number) <= _MAX_INTEGER or not math.isfinite(number) else int(number)
+
+
+def url_integer(text: str) -> int | None:
+    """Return the integer that an engine reads from a URL parameter; None if it reads none."""
+    number = int(text) if len(text) <= _MAX_DIGITS and _URL_INTEGER.fullmatch(text) else None
+    return None if number is None or abs(number) > _MAX_INTEGER else number
+
+
+def boolean(value: Any) -> bool | None:
+    """Return the boolean that an engine reads from a value, an empty one as false; None if it reads none."""
+    return value if isinstance(value, bool) else _BOOLEANS.get(value) if isinstance(value, str) else None
+
+
+# Leaf queries with a text per field, and the key of the text.
+_TEXT_BY_FIELD = {
+    "match": "query",
+    "match_phrase": "query",
+    "match_phrase_prefix": "query",
+    "match_bool_prefix": "query",
+    "neural": "query_text",
+    "neural_sparse": "query_text",
+    "text_expansion": "model_text",
+}
+_TEXT_IN_QUERY = frozenset(
+    {"multi_match", "combined_fields", "query_string", "simple_query_string", "semantic", "sparse_vector"}
+)
+# Compound queries, and the keys of the parts that affect the score; filters and must_not do not.
+_PARTS = {
+    "bool": ("must", "should"),
+    "dis_max": ("queries",),
+    "hybrid": ("queries",),
+    "boosting": ("positive",),
+    "constant_score": ("filter",),
+    "function_score": ("query",),
+    "script_score": ("query",),
+    "nested": ("query",),
+    "has_child": ("query",),
+    "has_parent": ("query",),
+    "pinned": ("organic",),
+}
+
+
+def texts_of(query: Any) -> Iterator[str]:
+    """Yield every text that a native query ranks by, in order; nothing for a query of another kind or form."""
+    if not isinstance(query, Mapping):
+        return
+    for kind, inner in query.items():
+        if not isinstance(inner, Mapping):
+            continue
+        if kind in _TEXT_IN_QUERY:
+            yield from _text(inner.get("query"))
+        elif kind in _TEXT_BY_FIELD:
+            for value in inner.values():
+                yield from _text(value.get(_TEXT_BY_FIELD[kind]) if isinstance(value, Mapping) else value)
+        else:
+            for part in _PARTS.get(kind, ()):
+                clauses = inner.get(part)
+                for clause in clauses if isinstance(clauses, list) else [clauses]:
+                    yield from texts_of(clause)
+
+
+def _text(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and value.strip():
+        yield value
+
+
+class FoundClause(NamedTuple):
+    """A clause as it stands in a body.
+
+    Attributes:
+        hook: ``query`` for a `ttc` query; for a kNN clause ``top``, ``knn`` (in a query) or ``retriever``.
+        place: Its place: of the object that contains the section, or of the ``knn`` object.
+        value: The object there.
+    """
+
+    hook: str
+    place: Place
+    value: Mapping[str, Any]
+
+    @property
+    def is_knn(self) -> bool:
+        """Whether it is a kNN clause."""
+        return self.hook != "query"
+
+
+def find_clauses(body: Mapping[str, Any]) -> list[FoundClause]:
+    """Return the clauses of a search body that the gateway answers, in their order.
+
+    Raises:
+        InvalidRequest: The query is nested too deeply.
+    """
+    top = body.get("knn")
+    found = []
+    if isinstance(top, dict) and _has_text_or_section(top):
+        found.append(FoundClause("top", ("knn",), top))
+    for position, value in enumerate(top if isinstance(top, list) else ()):
+        if _has_text_or_section(value):
+            found.append(FoundClause("top", ("knn", position), value))
+    try:
+        found += _below(body.get("query"), ("query",), "knn")
+        found += _below(body.get("retriever"), ("retriever",), "retriever")
+    except RecursionError:
+        raise InvalidRequest("[query] is nested too deeply") from None
+    return found
+
+
+def _below(value: Any, place: Place, hook: str) -> Iterator[FoundClause]:
+    if isinstance(value, list):
+        for position, one in enumerate(value):
+            yield from _below(one, (*place, position), hook)
+    elif isinstance(value, dict):
+        if _is_query(value, place):
+            yield FoundClause("query", place, value)
+            return
+        for key, one in value.items():
+            if key == "knn" and _has_text_or_section(one):
+                yield FoundClause(hook, (*place, key), one)
+            elif key != KEY:
+                yield from _below(one, (*place, key), "knn" if key == "query" else hook)
+
+
+def _is_query(value: Mapping[str, Any], place: Place) -> bool:
+    """Return whether an object is a `ttc` query: the whole query, or one inside it that names a method."""
+    if KEY not in value or "knn" in place:
+        return False
+    return place == ("query",) or (isinstance(value[KEY], dict) and "method" in value[KEY])
+
+
+def _has_text_or_section(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    if TEXT in value or KEY in value:
+        return True
+    fields = list(value.values())
+    return len(fields) == 1 and isinstance(fields[0], dict) and (TEXT in fields[0] or KEY in fields[0])
+
+
+def put_at(value: Any, place: Place, new: Any) -> Any:
+    """Return a copy of nested JSON with a new value in one place."""
+    if not place:
+        return new
+    copy: Any = list(value) if isinstance(value, list) else dict(value)
+    copy[place[0]] = put_at(value[place[0]], place[1:], new)
+    return copy
