@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.encoders.words import word_means
+from es_ttc.errors import ConfigurationError
 from es_ttc.index.ingest import encode_documents
 from es_ttc.index.mappings.spec import RESIDUAL_BITS
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.similarity import shown_similarity
+from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.http.filter_path import filtered
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
@@ -414,9 +416,10 @@ def test_features_that_are_missing_leave_the_first_pass(engine_url: str, index_n
 
 
 def test_an_encoder_that_is_loading_leaves_the_first_pass(
-    engine_url: str, index_name: str, behind: Behind, encoder: Encoder
+    engine_url: str, index_name: str, behind: Behind, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go = threading.Event()
+    monkeypatch.setattr(f"{Encoders.__module__}._LOAD_AGAIN_SECONDS", 0.0)
+    begun, go = threading.Event(), threading.Event()
 
     class Slow(Wrapped):
         @property
@@ -426,11 +429,14 @@ def test_an_encoder_that_is_loading_leaves_the_first_pass(
     def load(name: str, _folder: Path) -> Encoder:
         if name != "slow":
             return encoder
+        if not begun.is_set():  # a gateway that starts loads the encoders of all indices in the engine
+            raise ConfigurationError("not yet")
         go.wait(60)
         return Slow(encoder)
 
     options = GatewaySettings(engine=engine_url, port=0, default_timeout_ms=300, encoders=("slow",))
     with running_gateway(options, load=load) as gateway:
+        begun.set()
         make_index(engine_url, index_name, Slow(encoder))
         try:
             plain = search(engine_url, index_name, {"query": EVERYTHING})
