@@ -7,7 +7,7 @@ Run it in two steps::
 
 `run` evaluates collections one by one and writes `FOLDER/ENCODER.COLLECTION.json`; `report` reads them all and prints
 the tables. With `--write` it also writes what is generated from them: the table that `budget` picks from, the page on
-which program to use, all intervals, the plot, and the LaTeX tables.
+which program to use, and the plot.
 
 Costs are counted in encoder calls, and in seconds: processor time of one thread, measured on a sample of every kind of
 text (:func:`encoding_seconds`) and on scoring some of the queries.
@@ -15,7 +15,7 @@ text (:func:`encoding_seconds`) and on scoring some of the queries.
 
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -439,39 +439,16 @@ def by_collection(cells: Sequence[dict[str, Any]]) -> str:
     return "\n".join(parts)
 
 
-def latex(summaries: Sequence[Summary], cells: Sequence[dict[str, Any]]) -> str:
-    """Return the pooled table and the differences by cell for a paper."""
-    each = [[part.strip() for part in line.strip("|").split("|")] for line in by_cell(cells).splitlines()]
-    return "\n".join((_tabular(_COLUMNS, rows(summaries)), _tabular(each[0], each[2:])))
-
-
-def _tabular(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    body = [" & ".join(line).replace("%", r"\%").replace("*", "$^*$") + r" \\" for line in (columns, *lines)]
-    start = [rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}", r"\hline"]
-    text = "\n".join([*start, body[0], r"\hline", *body[1:], r"\hline", r"\end{tabular}", ""])
-    return text.replace("Δ", r"$\Delta$")
-
-
 def written(summaries: Sequence[Summary], cells: Sequence[dict[str, Any]]) -> None:
-    """Write the table that `budget` reads, the LaTeX tables, the plot, all intervals, and the tables in the pages."""
+    """Write the table that `budget` reads, the plot, and the tables in the pages."""
     programs = [one for one in summaries if one.name in CATALOGUE]
     measured = [{"name": one.name, "c": round(one.calls.whole, 2), "delta": round(one.median, 4)} for one in programs]
     target = ROOT / "es_ttc" / "rescorers" / "programs" / "measured.json"
     target.write_bytes(orjson.dumps(measured, option=orjson.OPT_INDENT_2) + b"\n")
     docs = ROOT / "docs"
-    (docs / "reference" / "programs.tex").write_text(latex(summaries, cells), encoding="utf-8")
-    (docs / "reference" / "programs-measured.md").write_text(f"{_INTERVALS}\n{by_collection(cells)}", encoding="utf-8")
     plotted(summaries, docs / "images" / "programs.svg")
     _between(docs / "how-to" / "choose-a-program.md", f"{markdown(summaries, len(cells))}\n{on_the_front(programs)}\n")
     _between(docs / "results" / "programs.md", f"{by_cell(cells)}\n{comparisons(cells)}\n{encodings(cells)}")
-
-
-_INTERVALS = """# Programs, measured
-
-Every method of `python -m benchmarks.programs` against dense retrieval, collection by collection: mean nDCG@10, the
-mean difference with its 95 % interval (paired bootstrap over queries, 10,000 resamples), and the queries above, within
-and below .001. What was run is in [results](../results/programs.md#ttc-programs).
-"""
 
 
 def on_the_front(programs: Sequence[Summary]) -> str:

@@ -111,7 +111,7 @@ Examples:
     "--report",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Folder for index.html, results.json, and tables as Markdown and LaTeX.",
+    help="Folder for index.html, results.json, and tables as Markdown.",
 )
 @json_flag
 def evaluate(

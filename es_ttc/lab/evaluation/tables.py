@@ -1,4 +1,4 @@
-"""An evaluation's headline as tables in Markdown and LaTeX, and what methods gained over all collections."""
+"""An evaluation's headline as tables in Markdown, and what methods gained over all collections."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,11 +15,6 @@ Row = Sequence[str]
 def markdown(evaluation: Evaluation) -> str:
     """Return every table in Markdown."""
     return "\n".join(f"## {title}\n\n{_markdown(head, rows)}" for title, head, rows in _tables(evaluation))
-
-
-def latex(evaluation: Evaluation) -> str:
-    """Return every table in LaTeX, each a ``tabular`` below a comment with its title."""
-    return "\n".join(f"% {title}\n{_latex(head, rows)}" for title, head, rows in _tables(evaluation))
 
 
 def _tables(evaluation: Evaluation) -> Iterator[tuple[str, Row, list[Row]]]:
@@ -58,25 +53,3 @@ def _pooled(collections: Sequence[CollectionResult], metric: str) -> Iterator[Ro
 def _markdown(head: Row, rows: Sequence[Row]) -> str:
     lines = ["| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows)]
     return "\n".join(lines) + "\n"
-
-
-def _latex(head: Row, rows: Sequence[Row]) -> str:
-    escaped = [
-        " & ".join(cell.replace("%", r"\%").replace("_", r"\_") for cell in row) + r" \\" for row in (head, *rows)
-    ]
-    escaped = [line.replace("\N{MINUS SIGN}", "$-$") for line in escaped]
-    columns = "l" + "r" * (len(head) - 1)
-    return (
-        "\n".join(
-            (
-                rf"\begin{{tabular}}{{{columns}}}",
-                r"\hline",
-                escaped[0],
-                r"\hline",
-                *escaped[1:],
-                r"\hline",
-                r"\end{tabular}",
-            )
-        )
-        + "\n"
-    )
