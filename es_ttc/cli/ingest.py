@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from es_ttc.index.mappings.spec import IndexSpec
 
 _PEEKED = 50
-_FEW = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,16 +295,14 @@ async def _ready(
 
 async def _tell_size(inputs: "Inputs", records: "Sequence[Record]", spec: "IndexSpec", encoder: "Encoder") -> None:
     """Say what the features will take on disk."""
+    from es_ttc.index.ingest.readers import count_records
     from es_ttc.index.ingest.size_estimate import estimate_size
 
     documents = [record.document for record in records if record.document]
     size = await asyncio.to_thread(estimate_size, documents, spec, encoder)
     if size is None:
         return
-    read = inputs.fraction
-    total = len(records) if len(records) < _PEEKED else None
-    if total is None and read and read < _FEW:  # files are read ahead: of a small one all is read at once
-        total = round(len(records) / read)
+    total = len(records) if len(records) < _PEEKED else await asyncio.to_thread(count_records, inputs)
     click.echo(f"{size_sentence(size, spec, total)} (estimated)", err=True)
 
 

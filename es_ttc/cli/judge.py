@@ -261,7 +261,7 @@ def import_(
         async with connected(EngineSettings(**given(engine=engine))) as client:
             store = JudgementStore(client, index)
             await store.require_index()
-            pools = await store.pools(signals=True)
+            pools = await store.pools()
             known = {query.id: query.text for query in pools} | texts
             if form == "trec-run":
                 changed = with_runs(pools, formats.read_runs(path), known)
@@ -420,9 +420,7 @@ def with_runs(
                 raise InvalidRequest(f"the text of query [{name}] is not known: give the queries with --queries FILE")
             query = changed.get(name) or PooledQuery(name, texts[name])
             of_method = dict(zip(query.methods, query.runs, strict=True)) | {PooledMethod(tag): tuple(run)}
-            changed[name] = PooledQuery(
-                name, query.text, tuple(of_method), tuple(of_method.values()), query.depth, query.signals
-            )
+            changed[name] = PooledQuery(name, query.text, tuple(of_method), tuple(of_method.values()), query.depth)
             touched[name] = None
     return [changed[name] for name in touched]
 

@@ -77,7 +77,9 @@ def make_pools(request: PoolRequest) -> "tuple[list[PooledQuery], str | None]":
 
     async def write(pooled: "Sequence[PooledQuery]") -> None:
         async with connected(settings) as client:
-            await JudgementStore(client, request.index).put_pools(pooled)
+            store = JudgementStore(client, request.index)
+            await store.put_pools(pooled)
+            await store.put_signals(pooled)
 
     spec = asyncio.run(spec_of())
     encoder = load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir)

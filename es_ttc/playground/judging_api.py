@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from es_ttc.common.validation import validated
-from es_ttc.errors import InvalidRequest, MissingFeature
+from es_ttc.errors import EngineError, InvalidRequest, MissingFeature, NotAllowed
 from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.lab.judging.overview import Overview, read_overview
 from es_ttc.lab.judging.records import (
@@ -40,7 +40,7 @@ from es_ttc.lab.judging.records import (
 )
 from es_ttc.lab.judging.signals import LoggedSignals
 from es_ttc.lab.judging.standing import TunedWeights
-from es_ttc.lab.judging.store import JudgementStore
+from es_ttc.lab.judging.store import SIGNALS, JudgementStore
 from es_ttc.lab.ranking.index_pools import log_for_caller
 from es_ttc.serving.admin.endpoint_runner import EndpointRunner
 from es_ttc.serving.callers_engine import CallersEngine, with_callers_errors
@@ -58,6 +58,7 @@ _KIND = "judgements"
 _AT_ONCE = 16
 _LONGEST_BODY = 8 * 2**20
 _TRUE = ("true", "")
+_NO_WEIGHTS = "no weights of blend can be chosen from these pools"
 
 Work = Callable[["_Call"], Awaitable[dict[str, Any]]]
 
@@ -169,7 +170,13 @@ class JudgingApi:
         await call.store.require_index()
         queries = _pooled(body)
         signals, note = await self._signals(call, queries)
-        await call.store.put_pools([replace(one, signals=signals.get(one.id)) for one in queries])
+        await call.store.put_pools(queries)
+        try:
+            await call.store.put_signals([replace(one, signals=signals.get(one.id)) for one in queries])
+        except EngineError as error:
+            if error.upstream_status != NotAllowed.status:
+                raise
+            note = f"{_NO_WEIGHTS}: you may not write index [{SIGNALS}]"
         return {
             "queries": [{"id": one.id, "text": one.text, "pooled": len(one.documents)} for one in queries],
             "note": note,
@@ -183,7 +190,7 @@ class JudgingApi:
             encoder = await self._gateway.encoders.serving(spec.encoder.key, call.index)
             pools = await log_for_caller(self._gateway, call.request.headers.raw, call.index, spec, encoder, texts)
         except (MissingFeature, InvalidRequest) as error:
-            return {}, f"no weights of blend can be chosen from these pools: {error}"
+            return {}, f"{_NO_WEIGHTS}: {error}"
         return {pool.query: LoggedSignals.of(pool, pools) for pool in pools.pools}, ""
 
     async def _query(self, call: _Call) -> dict[str, Any]:

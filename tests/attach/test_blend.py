@@ -14,7 +14,10 @@ from tests.serving.client import Reply, search
 WORDS: dict[str, Any] = {"match": {"body": "our trout hunts at night"}}
 """Lead elsewhere than the question."""
 DEAREST: dict[str, Any] = {
-    "function_score": {"query": {"match_all": {}}, "field_value_factor": {"field": "price", "modifier": "ln2p"}}
+    "bool": {
+        "must": [{"match_all": {}}],
+        "should": [{"constant_score": {"filter": {"range": {"price": {"gte": price}}}}} for price in range(1, 20)],
+    }
 }
 """Scores that do not depend on how often words were overwritten."""
 WINDOW = 5

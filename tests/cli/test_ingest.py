@@ -81,7 +81,9 @@ def test_features_take_what_was_estimated(here: Path, index_name: str, capsys: p
     assert "for all 30; before segments are merged 2." in captured.err
     assert "Less: --codec residual4 (half)" in captured.err
     assert run(["ingest", index_name, "all.jsonl", "--merge", "--json"]) == 0  # waits for the engine's leases
-    merged = json.loads(capsys.readouterr().out)["bytes"]
+    captured = capsys.readouterr()
+    assert "for all 60; before" in captured.err
+    merged = json.loads(captured.out)["bytes"]
     found = call(os.environ["ES_TTC_ENGINE"], "GET", f"/{index_name}/_stats/segments").json()
     assert found["_all"]["primaries"]["segments"]["count"] == 1
     assert merged < 1.2 * at_once  # of twice as many documents

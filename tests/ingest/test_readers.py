@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.ingest.readers import Documents, Inputs, JsonLines, Record, open_source
+from es_ttc.index.ingest import readers
+from es_ttc.index.ingest.readers import Documents, Inputs, JsonLines, Record, count_records, open_source
 
 
 def read(path: Path, skip: int = 0) -> list[Record]:
@@ -154,3 +155,18 @@ def test_documents_in_memory_are_a_source() -> None:
     inputs = Inputs([Documents([{"a": 1}, {"a": 2}], total=2)])
     assert [each.document for each in inputs.records()] == [{"a": 1}, {"a": 2}]
     assert inputs.fraction == 1
+
+
+def test_records_of_unequal_length_are_counted_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ['{"a": "short"}'] * 60 + [f'{{"a": "{"long " * 50}"}}'] * 241
+    plain = write(tmp_path / "a.jsonl", "\n".join(lines))
+    packed = write(tmp_path / "b.jsonl.gz", gzip.compress("\n".join(lines).encode()))
+    table = write(tmp_path / "c.csv", "a\n" + "x\n" * 7)
+    inputs = Inputs([open_source(str(path)) for path in (plain, packed, table)])
+    inputs.peek(50)
+    assert count_records(inputs) == 2 * 301 + 7
+    assert len(list(inputs.records())) == 2 * 301 + 7
+    assert count_records(Inputs([JsonLines("-")])) is None
+    assert count_records(Inputs([Documents([{"a": 1}])])) is None
+    monkeypatch.setattr(readers, "MAX_COUNTED_BYTES", 40_000)
+    assert count_records(Inputs([open_source(str(plain))])) == pytest.approx(301, rel=0.25)

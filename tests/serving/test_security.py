@@ -160,6 +160,18 @@ def test_judgements_are_read_and_written_with_the_callers_rights(secured: Behind
     }
     assert shown[seen] is not None
     assert shown[hidden] is None
+    # A judge gets no scores: signals are in an index of their own, and the weights that they choose are not told.
+    kept = {"query": {"term": {"index": INDEX}}}
+    pools = call(secured.engine, "POST", "/ttc-judgements/_search", kept, judge).json()["hits"]["hits"]
+    assert all("signals" not in hit["_source"].get("pool", {}) for hit in pools)
+    logged = call(secured.engine, "POST", "/ttc-signals/_search", kept, ADMIN).json()["hits"]["hits"]
+    assert {*logged[0]["_source"]["signals"]["documents"]} >= {hidden}
+    assert call(secured.engine, "POST", "/ttc-signals/_search", kept, judge).status == 403
+    standing = call(secured.gateway, "GET", f"{base}/standing", headers=judge)
+    assert (standing.status, standing.json()["tuned"]) == (200, None)
+    assert "ttc-signals" in standing.json()["why"]
+    again = call(secured.gateway, "POST", f"{base}/pool", pool, judge)
+    assert (again.status, "ttc-signals" in again.json()["note"]) == (200, True)
 
 
 def test_documents_are_written_with_the_callers_rights(secured: Behind) -> None:

@@ -1,16 +1,16 @@
 """Everything that is known of an index's judgements, read at once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from es_ttc.errors import InvalidRequest
+from es_ttc.errors import EngineError, InvalidRequest, NotAllowed
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.judging.agreement import Agreement, agreement, counts_by_judge, median_grades
 from es_ttc.lab.judging.records import Judgement, PooledQuery, Source
 from es_ttc.lab.judging.standing import Standing, TunedWeights, standing, tuned_weights
-from es_ttc.lab.judging.store import JudgementStore
+from es_ttc.lab.judging.store import SIGNALS, JudgementStore
 
 SPLIT = "judgements"
 """The split of queries that an index's judgements judge, in results and files."""
@@ -18,12 +18,13 @@ SPLIT = "judgements"
 
 @dataclass(frozen=True)
 class Overview:
-    """The pools and judgements of an index."""
+    """The pools and judgements of an index; if the reader may not read signals, the reason."""
 
     index: str
     queries: Sequence[PooledQuery]
     judgements: Sequence[Judgement]
     with_llm: bool = False
+    no_signals: str = ""
 
     @cached_property
     def qrels(self) -> dict[str, dict[str, int]]:
@@ -89,7 +90,7 @@ class Overview:
 
     def tuned(self) -> TunedWeights | str:
         """Return the weights of blend that the judgements choose, or why there are none."""
-        return tuned_weights(self.index, self.queries, self.qrels)
+        return self.no_signals or tuned_weights(self.index, self.queries, self.qrels)
 
     def as_dict(self) -> dict[str, Any]:
         """Return counts and agreement as JSON."""
@@ -128,10 +129,20 @@ class Overview:
 
 
 async def read_overview(store: JudgementStore, *, with_llm: bool = False, signals: bool = True) -> Overview:
-    """Read the pools and judgements of an index.
+    """Read the pools and judgements of an index, and the pools' signals if they are asked for and may be read.
 
     Raises:
         UnknownIndex: The searched index does not exist.
     """
     await store.require_index()
-    return Overview(store.index, await store.pools(signals=signals), await store.judgements(), with_llm)
+    pools, judgements = await store.pools(), await store.judgements()
+    if not signals:
+        return Overview(store.index, pools, judgements, with_llm)
+    try:
+        logged = await store.signals()
+    except EngineError as error:
+        if error.upstream_status != NotAllowed.status:
+            raise
+        reason = f"weights are chosen from the pools' signals, and you may not read index [{SIGNALS}]"
+        return Overview(store.index, pools, judgements, with_llm, reason)
+    return Overview(store.index, [replace(one, signals=logged.get(one.id)) for one in pools], judgements, with_llm)

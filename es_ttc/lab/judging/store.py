@@ -1,7 +1,8 @@
-"""Pools and judgements in the engine: one hidden index for all searched indices.
+"""Pools and judgements in the engine: one hidden index for all searched indices, and one for the pools' signals.
 
 The id of a judgement is made of index, query, document and judge: judging again replaces the earlier grade, and two
-judges never collide. Nothing is locked, because no two writers share a record.
+judges never collide. Nothing is locked, because no two writers share a record. Signals are scores of documents, also
+of those that a judge may not read: they have an index of their own, which judges need no right to read.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from es_ttc.lab.judging.records import (
 from es_ttc.lab.judging.signals import LoggedSignals
 
 INDEX = "ttc-judgements"
+SIGNALS = "ttc-signals"
 _KEYWORD = {"type": "keyword"}
 _MAPPING: Mapping[str, Any] = {
     "settings": {"index": {"hidden": True, "number_of_shards": 1, "auto_expand_replicas": "0-1"}},
@@ -40,8 +42,8 @@ _MAPPING: Mapping[str, Any] = {
 }
 _WRITTEN_TOGETHER = 200
 _PAGE = 1_000
-_PAGE_WITH_SIGNALS = 200
-"""A pool with its signals has some 10 kB."""
+_PAGE_OF_SIGNALS = 200
+"""The signals of a pool have some 10 kB."""
 
 
 T = TypeVar("T")
@@ -84,7 +86,7 @@ class JudgementStore:
             raise UnknownIndex(f"there is no index [{self.index}]: name one that exists")
 
     async def put_pools(self, queries: Sequence[PooledQuery]) -> None:
-        """Write pooled queries; a query's earlier pool is replaced, and its judgements stay.
+        """Write pooled queries without their signals; an earlier pool is replaced, its judgements and signals stay.
 
         Raises:
             InvalidRequest: A query's id is that of an earlier query with another text.
@@ -101,13 +103,35 @@ class JudgementStore:
             await self._write([self._pool_action(one) for one in some])
         await self._engine.refresh(INDEX)
 
-    async def pools(self, *, signals: bool = False) -> list[PooledQuery]:
-        """Return all pooled queries in the order of their ids; without signals unless they are asked for."""
-        left_out = [] if signals else ["pool.signals"]
-        size = _PAGE_WITH_SIGNALS if signals else _PAGE
-        return sorted(
-            [_pooled(source) async for source in self._all("pool", size, left_out)], key=lambda query: query.id
-        )
+    async def put_signals(self, queries: Sequence[PooledQuery]) -> None:
+        """Write the signals of pooled queries that have them; those of earlier pools are replaced.
+
+        Raises:
+            EngineError: The engine refused it, with a status of 403 if the user may not write signals.
+        """
+        actions = [self._signals_action(one.id, one.signals) for one in queries if one.signals is not None]
+        if not actions:
+            return
+        await self._prepare(SIGNALS)
+        for some in _parts(actions, _WRITTEN_TOGETHER):
+            await self._write(some, SIGNALS)
+        await self._engine.refresh(SIGNALS)
+
+    async def pools(self) -> list[PooledQuery]:
+        """Return all pooled queries in the order of their ids, without signals."""
+        return sorted([_pooled(source) async for source in self._all("pool", _PAGE)], key=lambda query: query.id)
+
+    async def signals(self) -> dict[str, LoggedSignals]:
+        """Return the signals of pooled queries, by query.
+
+        Raises:
+            EngineError: The engine refused it, with a status of 403 if the user may not read signals.
+        """
+        found = {
+            source["query"]: LoggedSignals.from_dict(source["signals"])
+            async for source in self._all("signals", _PAGE_OF_SIGNALS, SIGNALS)
+        }
+        return {query: signals for query, signals in found.items() if signals is not None}
 
     async def pool(self, query: str) -> PooledQuery:
         """Return one pooled query, without signals.
@@ -115,7 +139,7 @@ class JudgementStore:
         Raises:
             UnknownQuery: There is none of this id.
         """
-        [found] = await self._sources([pool_id(self.index, query)], "", "pool.signals")
+        [found] = await self._sources([pool_id(self.index, query)], "")
         if found is None:
             raise UnknownQuery(f"index [{self.index}] has no pool for a query [{query}]: make one first")
         return _pooled(found)
@@ -180,26 +204,25 @@ class JudgementStore:
         answer = await self._engine.search(self.index, body)
         return {str(hit["_id"]): hit.get("_source") or {} for hit in answer["hits"]["hits"]}
 
-    async def _prepare(self) -> None:
-        if await self._engine.exists(INDEX):
+    async def _prepare(self, index: str = INDEX) -> None:
+        if await self._engine.exists(index):
             return
         try:
-            await self._engine.create_index(INDEX, _MAPPING)
+            await self._engine.create_index(index, _MAPPING)
         except EngineError as error:
-            if error.upstream_status != 400 or not await self._engine.exists(INDEX):
+            if error.upstream_status != 400 or not await self._engine.exists(index):
                 raise  # else another process has just created it
 
-    async def _write(self, actions: Sequence[_Action]) -> None:
-        for item in await write(self._engine, INDEX, actions):
+    async def _write(self, actions: Sequence[_Action], index: str = INDEX) -> None:
+        for item in await write(self._engine, index, actions):
             if item.error is not None:
-                raise EngineError(f"the record [{item.id}] in [{INDEX}] cannot be written: {item.error}")
+                raise EngineError(f"the record [{item.id}] in [{index}] cannot be written: {item.error}")
 
-    async def _sources(self, names: Sequence[str], part: str, left_out: str = "") -> list[dict[str, Any] | None]:
+    async def _sources(self, names: Sequence[str], part: str) -> list[dict[str, Any] | None]:
         """Return the stored sources of some records, or parts of them; None for those that do not exist."""
         if not names:
             return []
-        wanted = {"includes": [part] if part else [], "excludes": [left_out] if left_out else []}
-        docs = [{"_id": name, "_source": wanted} for name in names]
+        docs = [{"_id": name, "_source": [part] if part else True} for name in names]
         try:
             answer = await self._engine.request("POST", f"/{INDEX}/_mget", body={"docs": docs})
         except EngineError as error:
@@ -208,17 +231,16 @@ class JudgementStore:
             raise
         return [_source_of(one) for one in answer["docs"]]
 
-    async def _all(self, kind: str, size: int, left_out: Sequence[str] = ()) -> AsyncIterator[dict[str, Any]]:
+    async def _all(self, kind: str, size: int, index: str = INDEX) -> AsyncIterator[dict[str, Any]]:
         body: dict[str, Any] = {
             "query": {"bool": {"filter": [{"term": {"kind": kind}}, {"term": {"index": self.index}}]}},
             "size": size,
             "sort": [{"key": "asc"}],
-            "_source": {"excludes": list(left_out)},
             "track_total_hits": False,
         }
         while True:
             try:
-                answer = await self._engine.search(INDEX, body)
+                answer = await self._engine.search(index, body)
             except EngineError as error:
                 if error.upstream_status == 404:
                     return
@@ -237,9 +259,13 @@ class JudgementStore:
             "depth": query.depth,
             "methods": [{"method": one.method, "params": one.params} for one in query.methods],
             "runs": query.runs,
-            "signals": None if query.signals is None else query.signals.as_dict(),
         }
         record = {"kind": "pool", "key": name, "index": self.index, "query": query.id, "pool": pool}
+        return _Action(name, (orjson.dumps({"index": {"_id": name}}), orjson.dumps(record)))
+
+    def _signals_action(self, query: str, signals: LoggedSignals) -> _Action:
+        name = pool_id(self.index, query)
+        record = {"kind": "signals", "key": name, "index": self.index, "query": query, "signals": signals.as_dict()}
         return _Action(name, (orjson.dumps({"index": {"_id": name}}), orjson.dumps(record)))
 
     def _judgement_action(self, one: Judgement, at: str) -> _Action:
@@ -271,14 +297,12 @@ def _source_of(one: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _pooled(source: Mapping[str, Any]) -> PooledQuery:
     pool = source["pool"]
-    signals = pool.get("signals")
     return PooledQuery(
         source["query"],
         pool["text"],
         tuple(PooledMethod(one["method"], one["params"]) for one in pool["methods"]),
         tuple(tuple(run) for run in pool["runs"]),
         pool["depth"],
-        None if signals is None else LoggedSignals.from_dict(signals),
     )
 
 
