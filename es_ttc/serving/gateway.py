@@ -13,8 +13,8 @@ from es_ttc.serving.features.codebooks import CodebookStore
 from es_ttc.serving.features.encoding import Encoders, Loader
 from es_ttc.serving.features.numbers import FieldTypes
 from es_ttc.serving.features.read_budget import ReadBudget
-from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.features.store import FeatureServices, FeatureStore
+from es_ttc.serving.features.window import WindowScorer
 from es_ttc.serving.http.media_types import MediaTypes
 from es_ttc.serving.http.proxy import PassThrough
 from es_ttc.serving.http.upstream import Upstream
@@ -57,7 +57,9 @@ class Gateway:
         self.features = FeatureStore(self.upstream, cache, self.scoring, self.attached.side_caller, reads, codebooks)
         self.with_features = FeatureServices(self.upstream, self.features, self.attached, self.encoders, self.scoring)
         self.numbers = FieldTypes(self.upstream)
-        self.scorer = WindowScorer(self.with_features, self.numbers)
+        self.scorer = WindowScorer(
+            self.upstream, self.features, self.attached, self.encoders, self.scoring, self.numbers
+        )
         self.tuned = TunedDefaults.read(settings.tuned)
         if settings.ranking_models is not None:  # an evaluation has its own, and starts a gateway without settings
             learned_models.serve_from(settings.ranking_models)

@@ -39,9 +39,8 @@ from es_ttc.rescorers.blend.signals import (
 )
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust, trust_in_vectors, weight_of_words
 from es_ttc.serving.features.attached import Identity, changed_inside, identity_of, own_key
-from es_ttc.serving.features.columns import Stored, partial_columns
-from es_ttc.serving.features.decoding import is_readable
-from es_ttc.serving.features.keys import SEQ_NO, DocumentKey
+from es_ttc.serving.features.columns import Stored, columns
+from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, unreadable
 from es_ttc.serving.features.numbers import FieldsReader, numbers_of
 from es_ttc.serving.features.skip_reasons import consistent
 from es_ttc.serving.gateway import Gateway
@@ -294,7 +293,7 @@ class PoolLog:
         for some in _parts([*hits.items()], _LOCATED_TOGETHER):
             located = await self._gateway.attached.locate([hit for _, hit in some], self._caller)
             for (document, _), key in zip(some, located.keys, strict=True):
-                if key is not None and key.encoder == self._encoder.identity.key and is_readable(key):
+                if key is not None and key.encoder == self._encoder.identity.key and unreadable(key) is None:
                     keys[document] = key
         return keys
 
@@ -337,7 +336,7 @@ class PoolLog:
             window = Window(
                 [str(place) for place in rows],
                 np.zeros(len(rows), np.float32),
-                **partial_columns([stored for _, stored in held], self._features),
+                **columns([stored for _, stored in held], self._features, partial=True),
             )
             scores[number][rows] = _signals(self._signals, queries[number], window)
             reads[number] += [one.read for one in window.tokens or () if len(one)]

@@ -15,19 +15,17 @@ import cbor2
 from es_ttc.engine.versions import Product
 from es_ttc.errors import EngineError
 from es_ttc.index.mappings.readers import (
-    SENDABLE_LAYOUTS,
     BlobReader,
     FeatureReader,
     Hit,
     Query,
     ReadFeature,
     layout_of,
-    reader_of,
 )
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature
 from es_ttc.serving.features.columns import Stored
-from es_ttc.serving.features.keys import DocumentKey, SentBlobs
+from es_ttc.serving.features.keys import DocumentKey, SentBlobs, reader_for, unsendable
 from es_ttc.serving.features.skip_reasons import SkipReason, fault_in
 from es_ttc.serving.logs import log
 from es_ttc.vectors.packed import NO_CODEBOOKS, Codebooks, UnknownCodebook
@@ -109,7 +107,8 @@ def decode_sent(
     Raises:
         EngineError: The documents' layout is one that only the gateway reads.
     """
-    require_sendable(keys[0])
+    if (refusal := unsendable(keys[0])) is not None:
+        raise refusal
     hits = ((key, {"fields": {name: [b] for name, b in sent[key.hash].items()}}) for key in keys)
     return _decoded(hits, _SENT, features, codebooks)
 
@@ -132,50 +131,6 @@ def group_by_layout(keys: Sequence[DocumentKey]) -> Iterator[Sequence[DocumentKe
     for key in keys:
         groups[key.index, key.encoder, layout_of(key.hash)].append(key)
     yield from groups.values()
-
-
-def reader_for(keys: Sequence[DocumentKey]) -> FeatureReader:
-    """Return the reader for documents of one layout.
-
-    Raises:
-        EngineError: This release does not know the layout.
-    """
-    try:
-        return reader_of(layout_of(keys[0].hash))
-    except ValueError as error:
-        raise EngineError(f"features of index [{keys[0].index}] cannot be read: {error}") from error
-
-
-def require_readable(key: DocumentKey) -> None:
-    """Raise an error for a document whose layout this release does not know.
-
-    Raises:
-        EngineError: The layout is unknown.
-    """
-    reader_for([key])
-
-
-def is_readable(key: DocumentKey) -> bool:
-    """Return whether this release knows the layout of a document's features."""
-    try:
-        require_readable(key)
-    except EngineError:
-        return False
-    return True
-
-
-def require_sendable(key: DocumentKey) -> None:
-    """Raise an error for a document whose features a plugin cannot send.
-
-    Raises:
-        EngineError: The layout is one that only the gateway reads.
-    """
-    layout = layout_of(key.hash)
-    if layout not in SENDABLE_LAYOUTS:
-        raise EngineError(
-            f"token vectors of layout [{layout}] cannot be sent along, only those of [{', '.join(SENDABLE_LAYOUTS)}]: "
-            "search this index through the gateway, or store its tokens as [packed]"
-        )
 
 
 def _decoded(

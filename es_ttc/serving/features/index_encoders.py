@@ -7,19 +7,14 @@ the encoders of an index only if the documents of a window have several, or one 
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EncoderMismatch, EngineError, EngineUnavailable
-from es_ttc.index.mappings.readers import layout_of
 from es_ttc.index.mappings.spec import ENCODER
 from es_ttc.serving.engine_requests import EngineRequests, IncompleteAnswer
 from es_ttc.serving.features.keys import DocumentKey
-from es_ttc.serving.features.scores import no_features
-from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 
@@ -27,20 +22,6 @@ _SECONDS = 30.0
 """Time for which the encoders of an index are cached."""
 _MAX_CACHED = 1024
 _MAX_ENCODERS = 10
-
-
-@dataclass(frozen=True)
-class ScorableDocuments:
-    """The documents of a window whose features are read, all of one encoder."""
-
-    encoder: str
-    keys: Sequence[DocumentKey | None]
-    skipped: dict[int, SkipReason]
-
-    @cached_property
-    def known(self) -> list[DocumentKey]:
-        """The keys of the documents with features."""
-        return [key for key in self.keys if key is not None]
 
 
 class IndexEncoderLookup:
@@ -60,61 +41,13 @@ class IndexEncoderLookup:
         self._preferred = preferred
         self._cache: ExpiringCache[tuple[str, str], Mapping[str, int]] = ExpiringCache(_MAX_CACHED, _SECONDS)
 
-    async def scorable(
-        self,
-        keys: Sequence[DocumentKey | None],
-        skipped: Mapping[int, SkipReason],
-        caller: Caller,
-        encoder: str | None,
-        *,
-        require: Callable[[DocumentKey], None],
-    ) -> ScorableDocuments:
-        """Return the documents of a window that can be read and have features of the window's encoder.
-
-        Args:
-            keys: For each hit the key of its features; at least one has a key.
-            skipped: Places of hits that are skipped already.
-            caller: The request context with which the engine is asked for the encoders of indices.
-            encoder: The window's encoder; None for that of the indices.
-            require: Raises an EngineError if a document's layout cannot be read.
-
-        Raises:
-            EngineError: No document's layout can be read.
-            EncoderMismatch: The documents are of indices with different encoders.
-            NoFeatures: No document has features of the encoder.
-        """
-        usable, all_skipped = list(keys), dict(skipped)
-
-        def skip(reason: SkipReason, applies: Callable[[DocumentKey], bool]) -> None:
-            for place, key in enumerate(usable):
-                if key is not None and applies(key):
-                    usable[place], all_skipped[place] = None, reason
-
-        of_layouts = {layout_of(key.hash): key for key in usable if key is not None}
-        refusals = {layout: error for layout, key in of_layouts.items() if (error := _refusal(require, key))}
-        if refusals:
-            skip(SkipReason.LAYOUT, lambda key: layout_of(key.hash) in refusals)
-            if not any(usable):
-                raise next(iter(refusals.values()))
-        known = [key for key in usable if key is not None]
-        window_encoder = encoder or await self.agreed(known, caller)
-        if encoders_of(known) != {window_encoder}:
-            skip(SkipReason.ENCODER, lambda key: key.encoder != window_encoder)
-        if not any(usable):
-            raise no_features(all_skipped)
-        return ScorableDocuments(window_encoder, usable, all_skipped)
-
     async def agreed(self, keys: Sequence[DocumentKey], caller: Caller) -> str:
-        """Return the encoder of a window.
-
-        Args:
-            keys: The window's documents; one or more.
-            caller: The request context with which the engine is asked for the encoders of indices.
+        """Return the encoder of a window's documents, which are one or more.
 
         Raises:
             EncoderMismatch: The documents are of indices with different encoders.
         """
-        if len(encoders_of(keys)) == 1:
+        if len({key.encoder for key in keys}) == 1:
             return keys[0].encoder
         (index, encoder), *others = (await self._by_index(keys, caller)).items()
         other = next((one for one in others if one[1] != encoder), None)
@@ -171,19 +104,6 @@ class IndexEncoderLookup:
             raise
         except (EngineError, ValueError, LookupError, TypeError):
             return {}  # the counts of the window decide
-
-
-def encoders_of(keys: Iterable[DocumentKey]) -> set[str]:
-    """Return the encoders of some documents' features."""
-    return {key.encoder for key in keys}
-
-
-def _refusal(require: Callable[[DocumentKey], None], key: DocumentKey) -> EngineError | None:
-    try:
-        require(key)
-    except EngineError as error:
-        return error
-    return None
 
 
 def most_frequent(in_index: Mapping[str, int], in_window: Mapping[str, int], preferred: Sequence[str]) -> str:

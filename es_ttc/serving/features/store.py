@@ -30,11 +30,10 @@ from es_ttc.serving.features.decoding import (
     decode_sent,
     group_by_layout,
     read_request,
-    reader_for,
 )
 from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.features.index_meta import meta_of
-from es_ttc.serving.features.keys import DocumentKey, SentBlobs
+from es_ttc.serving.features.keys import DocumentKey, SentBlobs, reader_for
 from es_ttc.serving.features.read_budget import Kind, ReadBudget, unknown_size
 from es_ttc.serving.features.skip_reasons import SkipReason, consistent
 from es_ttc.serving.http.caller import Caller
