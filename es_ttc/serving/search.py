@@ -17,7 +17,6 @@ from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
 from es_ttc.serving.cascade import Cascade, begin_cascade, items_of
-from es_ttc.serving.features.numbers import FieldsReader
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, RawHeaders
@@ -274,7 +273,7 @@ class Searches:
         """Refuse a search whose target lacks a numeric field that the method reads."""
         defined = {name for part in ("derived", "runtime_mappings") for name in plan.body.get(part) or ()}
         fields = [name for name in plan.numbers if name not in defined]
-        await self._numbers.require(fields, FieldsReader.of_method(plan.section.method), caller)
+        await self._numbers.require(fields, f"method [{plan.section.method}] reads", caller)
 
     async def _single(self, request: SearchRequest, first: FirstPass, refusal: EngineRefusal | None) -> dict[str, Any]:
         return await self._completed(request, request.items[0], *first.responses[0], refusal)

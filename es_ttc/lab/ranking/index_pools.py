@@ -39,9 +39,8 @@ from es_ttc.rescorers.blend.signals import (
 )
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust, trust_in_vectors, weight_of_words
 from es_ttc.serving.features.attached import Identity, changed_inside, identity_of, own_key
-from es_ttc.serving.features.columns import Stored, columns
+from es_ttc.serving.features.columns import Stored, columns, numbers_of
 from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, unreadable
-from es_ttc.serving.features.numbers import FieldsReader, numbers_of
 from es_ttc.serving.features.skip_reasons import consistent
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller, RawHeaders
@@ -198,8 +197,8 @@ class PoolLog:
             MissingFeature: No document of any pool has a signal.
             InvalidRequest: No query finds a document.
         """
-        reader = FieldsReader("[field] names", "name a field of a numeric type, with doc values")
-        await self._gateway.numbers.require(self._fields, reader, self._caller)
+        fix = "name a field of a numeric type, with doc values"
+        await self._gateway.numbers.require(self._fields, "[field] names", self._caller, fix=fix)
         queries = await self._encoded(list(judged.queries.values()))
         found = await self._search(queries)
         keys = await self._located(found)

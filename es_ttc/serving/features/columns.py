@@ -1,12 +1,14 @@
-"""Stored features of a window's documents as columns, the form that methods read."""
+"""Stored features and numeric fields of a window's documents as columns, the form that methods read."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from es_ttc.errors import InvalidRequest
 from es_ttc.rescorers.base import Feature
+from es_ttc.rescorers.learned.fields import as_number
 from es_ttc.vectors.chunks import no_chunks
 from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 
@@ -45,6 +47,29 @@ def columns(documents: Sequence[Stored], features: Iterable[Feature], *, partial
             values = [offsets for offsets, _ in values]
         found[feature.value] = _matrix(values) if feature in _ROWS else values
     return {**found, "present": present}
+
+
+def numbers_of(hits: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Return numeric fields of hits, ``(n,)`` by name: NaN where a hit has none, the least of several values.
+
+    They are doc values in hits that the caller has found, so an alias's filter and the caller's rights hold for them.
+
+    Raises:
+        InvalidRequest: A value is no number: the request asks for the field in another format.
+    """
+    return {name: np.array([_number_of(hit, name) for hit in hits], np.float64) for name in fields}
+
+
+def _number_of(hit: Mapping[str, Any], name: str) -> float:
+    values = (hit.get("fields") or {}).get(name)
+    try:
+        number = as_number(values)
+    except ValueError:
+        raise InvalidRequest(
+            f"the method reads the numeric field [{name}], and the request asks for it in another form, {values}: "
+            "leave out the [format] of the field, or read it from [_source]"
+        ) from None
+    return np.nan if number is None else number
 
 
 def _value_or_empty(feature: Feature, stored: Stored) -> Any:

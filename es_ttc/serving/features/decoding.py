@@ -7,7 +7,6 @@ in their place.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import cbor2
@@ -40,16 +39,12 @@ Fetched = dict[DocumentKey, dict[Feature, ReadFeature | SkipReason]]
 """By document its features, or why one is not used."""
 
 
+Decoded = tuple[Fetched, set[str]]
+"""Decoded features, and the codebooks that they need and that were not given."""
+
+
 class ShardsFailed(EngineError):
     """The engine refused a search for features, or not all shards answered."""
-
-
-@dataclass(frozen=True, slots=True)
-class DecodedFeatures:
-    """Decoded features."""
-
-    fetched: Fetched
-    codebooks: frozenset[str]
 
 
 def read_request(
@@ -85,7 +80,7 @@ def read_request(
 
 def decode_answer(
     raw: bytes, keys: Sequence[DocumentKey], features: Sequence[Feature], codebooks: Codebooks
-) -> DecodedFeatures:
+) -> Decoded:
     """Decode the answer to :func:`read_request`; a document that has changed since the first pass is left out.
 
     Raises:
@@ -101,7 +96,7 @@ def decode_answer(
 
 def decode_sent(
     sent: SentBlobs, keys: Sequence[DocumentKey], features: Sequence[Feature], codebooks: Codebooks
-) -> DecodedFeatures:
+) -> Decoded:
     """Decode the blobs in a score request.
 
     Raises:
@@ -138,7 +133,7 @@ def _decoded(
     reader: FeatureReader,
     features: Sequence[Feature],
     codebooks: Codebooks,
-) -> DecodedFeatures:
+) -> Decoded:
     fetched: Fetched = {}
     unknown: set[str] = set()
     for key, hit in hits:
@@ -153,7 +148,7 @@ def _decoded(
             except ValueError as error:
                 log.warning("damaged features", index=key.index, hash=key.hash, error=str(error))
                 stored[feature] = SkipReason.DAMAGED
-    return DecodedFeatures(fetched, frozenset(unknown))
+    return fetched, unknown
 
 
 def _feature_of(

@@ -20,13 +20,11 @@ from es_ttc.rescorers.base import Feature, Query, SelectiveRescorer, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.serving.deadline import ScoringError
 from es_ttc.serving.features.attached import AttachedFeatureLocator, FeatureLocations, own_keys
-from es_ttc.serving.features.calibrations import CalibrationStore
-from es_ttc.serving.features.columns import Stored, columns
+from es_ttc.serving.features.columns import Stored, columns, numbers_of
 from es_ttc.serving.features.encoding import EncodedQuery, Encoders, ignore_failure
-from es_ttc.serving.features.index_encoders import IndexEncoderLookup
-from es_ttc.serving.features.index_meta import mapped_fields
+from es_ttc.serving.features.field_types import FieldTypes, mapped_fields
+from es_ttc.serving.features.index_meta import IndexEncoderLookup, IndexMeta
 from es_ttc.serving.features.keys import DocumentKey, unreadable, unsendable
-from es_ttc.serving.features.numbers import FieldsReader, FieldTypes, numbers_of
 from es_ttc.serving.features.scores import (
     Method,
     PreparedWindow,
@@ -59,6 +57,7 @@ class WindowScorer:
         encoders: Encoders,
         pool: BoundedPool,
         numbers: FieldTypes,
+        meta: IndexMeta,
     ) -> None:
         self._upstream = upstream
         self._store = store
@@ -66,7 +65,7 @@ class WindowScorer:
         self._encoders = encoders
         self._pool = pool
         self._numbers = numbers
-        self._calibrations = CalibrationStore(upstream)
+        self._meta = meta
         self._index_encoders = IndexEncoderLookup(upstream, attached.side_caller, encoders.loaded_keys)
 
     def begin_encoding(self, method: Method, texts: tuple[str, ...]) -> asyncio.Task[EncodedQuery] | None:
@@ -235,8 +234,8 @@ class WindowScorer:
         empty = [name for name, values in numbers.items() if np.isnan(values).all()]
         if empty and caller.pit is not None:
             indices = sorted({str(hit["_index"]) for hit in hits})
-            reader = FieldsReader.of_method(request.method.rescorer.name)
-            await self._numbers.require(empty, reader, Caller(caller.headers), indices)
+            reads = f"method [{request.method.rescorer.name}] reads"
+            await self._numbers.require(empty, reads, Caller(caller.headers), indices)
         return numbers
 
     async def _scored(self, prepared: PreparedWindow, first_pass: Float32, request: ScoringRequest) -> WindowScores:
@@ -288,7 +287,7 @@ class WindowScorer:
         if Feature.ENCODER in needs:
             query = replace(query, encode=encode_fn(await self._encoders.serving(key.encoder, key.index)))
         if Feature.CALIBRATION in rescorer.wants:
-            calibration = await self._calibrations.of(key.index, key.encoder, request.caller)
+            calibration = await self._meta.calibration(key.index, key.encoder, request.caller)
             if calibration is None and Feature.CALIBRATION in needs:
                 raise MissingFeature(
                     f"method [{rescorer.name}] needs a sample of the queries that index [{key.index}] is asked: "

@@ -26,8 +26,8 @@ from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
 from es_ttc.serving.features.attached import changed_inside, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery
+from es_ttc.serving.features.field_types import FieldTypes
 from es_ttc.serving.features.keys import SEQ_NO, identity_mark
-from es_ttc.serving.features.numbers import FieldTypes
 from es_ttc.serving.features.store import FeatureServices
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.bodies import Body, search_body
