@@ -43,7 +43,7 @@ from es_ttc.lab.evaluation.methods import resolve, retrieval
 from es_ttc.lab.evaluation.metrics import score
 from es_ttc.rescorers.base import Feature
 from es_ttc.serving.features.cache import PrivateFeatureCache
-from es_ttc.serving.features.codebooks import CodebookStore
+from es_ttc.serving.features.index_meta import IndexMeta
 from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.features.read_budget import ReadBudget
 from es_ttc.serving.features.store import FeatureStore
@@ -233,9 +233,9 @@ class Bench:
             for query in (windows[0], *windows):
                 keys = await self._keys(index, query)
                 budget = ReadBudget(upstream, None)
-                codebooks = CodebookStore(upstream, pool)
+                meta = IndexMeta(upstream, pool)
                 store = FeatureStore(
-                    upstream, PrivateFeatureCache(1), pool, lambda caller: caller, budget, codebooks
+                    upstream, PrivateFeatureCache(1), pool, lambda caller: caller, budget, meta
                 )  # it keeps nothing
                 begun = time.perf_counter()
                 found = await store.window(keys, READ, Caller([]))

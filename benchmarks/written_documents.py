@@ -33,8 +33,8 @@ from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import load_collection
 from es_ttc.serving.http.upstream import Upstream
-from es_ttc.serving.writes.bulk_body import names_in
-from es_ttc.serving.writes.documents import with_features
+from es_ttc.serving.writes.bulk import names_in
+from es_ttc.serving.writes.encoding import with_features
 from es_ttc.serving.writes.followed_indices import FollowedIndices, PipelineIndex
 from es_ttc.settings import GatewaySettings
 

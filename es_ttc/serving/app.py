@@ -25,7 +25,7 @@ from es_ttc.serving.process import GatewayProcess, OnlyProcess
 from es_ttc.serving.schemas.openapi import MODEL_TOKEN, SIDECAR_TOKEN, token_of_path
 from es_ttc.serving.search import Searches
 from es_ttc.serving.warm_up import WarmUp
-from es_ttc.serving.writes.stage import WriteEncoding
+from es_ttc.serving.writes.answers import WriteEncoding
 from es_ttc.settings import GatewaySettings
 
 _METRICS_SECONDS = 1.0

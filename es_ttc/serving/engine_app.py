@@ -21,7 +21,7 @@ from es_ttc.serving.request.request import Api
 from es_ttc.serving.request.response import Outcome
 from es_ttc.serving.search import Searches
 from es_ttc.serving.tracing import RequestSpan
-from es_ttc.serving.writes.stage import WriteEncoding
+from es_ttc.serving.writes.answers import WriteEncoding
 
 _GONE = Outcome("passthrough", GONE)
 _READ_AHEAD = 2**16  # bytes; a shorter request is sent to the engine when it is complete

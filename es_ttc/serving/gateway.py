@@ -9,12 +9,12 @@ from es_ttc.rescorers import compiled
 from es_ttc.rescorers.learned import model as learned_models
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.serving.features.attached import AttachedFeatureLocator
-from es_ttc.serving.features.codebooks import CodebookStore
 from es_ttc.serving.features.encoding import Encoders, Loader
-from es_ttc.serving.features.numbers import FieldTypes
+from es_ttc.serving.features.field_types import FieldTypes
+from es_ttc.serving.features.index_meta import IndexMeta
 from es_ttc.serving.features.read_budget import ReadBudget
-from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.features.store import FeatureServices, FeatureStore
+from es_ttc.serving.features.window import WindowScorer
 from es_ttc.serving.http.media_types import MediaTypes
 from es_ttc.serving.http.proxy import PassThrough
 from es_ttc.serving.http.upstream import Upstream
@@ -53,11 +53,13 @@ class Gateway:
         self.attached = AttachedFeatureLocator(self.upstream, settings.side_credentials)
         reads = ReadBudget(self.upstream, settings.feature_reads_mb, process.count)
         cache = process.feature_cache(settings)
-        codebooks = CodebookStore(self.upstream, self.scoring)
-        self.features = FeatureStore(self.upstream, cache, self.scoring, self.attached.side_caller, reads, codebooks)
+        meta = IndexMeta(self.upstream, self.scoring)
+        self.features = FeatureStore(self.upstream, cache, self.scoring, self.attached.side_caller, reads, meta)
         self.with_features = FeatureServices(self.upstream, self.features, self.attached, self.encoders, self.scoring)
         self.numbers = FieldTypes(self.upstream)
-        self.scorer = WindowScorer(self.with_features, self.numbers)
+        self.scorer = WindowScorer(
+            self.upstream, self.features, self.attached, self.encoders, self.scoring, self.numbers, meta
+        )
         self.tuned = TunedDefaults.read(settings.tuned)
         if settings.ranking_models is not None:  # an evaluation has its own, and starts a gateway without settings
             learned_models.serve_from(settings.ranking_models)

@@ -20,10 +20,8 @@ from es_ttc.index.mappings.queries import matching
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.serving.features.attached import Identity, changed_inside, identity_of, own_key
-from es_ttc.serving.features.columns import Stored, partial_columns
-from es_ttc.serving.features.decoding import is_readable
-from es_ttc.serving.features.keys import SEQ_NO, DocumentKey
-from es_ttc.serving.features.numbers import FieldsReader, numbers_of
+from es_ttc.serving.features.columns import Stored, columns, numbers_of
+from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, unreadable
 from es_ttc.serving.features.skip_reasons import consistent
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
@@ -83,8 +81,8 @@ class IndexReader:
         Raises:
             MissingFeature: It lacks one.
         """
-        reader = FieldsReader("[field] names", "name a field of a numeric type, with doc values")
-        await self._gateway.numbers.require(self._fields, reader, self._caller)
+        fix = "name a field of a numeric type, with doc values"
+        await self._gateway.numbers.require(self._fields, "[field] names", self._caller, fix=fix)
 
     async def encoded(self, text: str) -> Query:
         """Return a query's vectors, those of its tokens too."""
@@ -126,7 +124,7 @@ class IndexReader:
         for some in parts([*by_document.items()], _MAX_LOCATED_TOGETHER):
             located = await self._gateway.attached.locate([hit for _, hit in some], self._caller)
             for (document, _), key in zip(some, located.keys, strict=True):
-                if key is not None and key.encoder == self._encoder.identity.key and is_readable(key):
+                if key is not None and key.encoder == self._encoder.identity.key and unreadable(key) is None:
                     keys[document] = key
         return keys
 
@@ -209,7 +207,7 @@ async def own_gateway(settings: GatewaySettings, encoder: Encoder) -> AsyncItera
 
 def window_of(ids: Sequence[str], documents: Sequence[Stored], features: frozenset[Feature]) -> Window:
     """Return documents with some features as a window without first-pass scores."""
-    return Window(list(ids), np.zeros(len(ids), np.float32), **partial_columns(documents, features))
+    return Window(list(ids), np.zeros(len(ids), np.float32), **columns(documents, features, partial=True))
 
 
 def document_of(hit: Hit) -> Document:

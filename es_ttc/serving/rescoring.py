@@ -15,7 +15,6 @@ from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
 from es_ttc.serving.cascade import Cascade, begin_cascade, items_of
 from es_ttc.serving.features.keys import content_numbers, marks_of, with_contents
-from es_ttc.serving.features.numbers import FieldsReader
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
@@ -92,7 +91,7 @@ class Rescoring:
         """Refuse a search whose target lacks a numeric field that the method reads."""
         defined = {name for part in ("derived", "runtime_mappings") for name in plan.body.get(part) or ()}
         fields = [name for name in plan.numbers if name not in defined]
-        await self._gateway.numbers.require(fields, FieldsReader.of_method(plan.section.method), caller)
+        await self._gateway.numbers.require(fields, f"method [{plan.section.method}] reads", caller)
 
 
 class RescoredSearch:

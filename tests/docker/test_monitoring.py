@@ -13,7 +13,7 @@ import yaml
 from es_ttc import errors
 from es_ttc.serving.admin.job_metrics import JobKind, JobMetrics
 from es_ttc.serving.metrics import Metrics
-from es_ttc.serving.writes.documents import Pending
+from es_ttc.serving.writes.encoding import Pending
 from tests.docker.test_docker import DOCKER
 
 NAME = re.compile(r"\bes_ttc_\w+")

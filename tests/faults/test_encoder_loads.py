@@ -11,8 +11,7 @@ import pytest
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.errors import ConfigurationError, EncoderBusy
 from es_ttc.serving import gateway
-from es_ttc.serving.features.encoder_variants import EncoderVariants
-from es_ttc.serving.features.encoding import Encoders
+from es_ttc.serving.features.encoding import Encoders, EncoderVariants
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings

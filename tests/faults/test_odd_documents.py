@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.features.index_encoders import most_frequent
+from es_ttc.serving.features.index_meta import most_frequent
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_residuals, pack_tokens, unpack_tokens

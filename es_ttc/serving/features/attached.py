@@ -9,9 +9,9 @@ are still valid, after a change of the title they are not.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from es_ttc.common.caches import LruCache
@@ -24,6 +24,7 @@ from es_ttc.index.mappings.spec import ENCODER, HASH, STATE, IndexSpec
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
 from es_ttc.serving.features.keys import SEQ_NO as SEQ_NO_OF_HITS
 from es_ttc.serving.features.keys import DocumentKey, document_keys, is_mark, single_values
+from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
@@ -58,26 +59,20 @@ class FeatureLocations:
     """Where the features of a window's documents are.
 
     Attributes:
-        keys: For each hit the key of its features, None for one without valid features.
+        keys: For each hit the key of its features, None for one without features that can be used.
+        without: Places of hits without features of their own.
+        changed: Places of hits that were written again after their own features were stored.
+        skipped: Places of hits whose features are not used, with the reason.
         stale: Places of hits whose features are of an earlier text.
         sides: Concrete side indices of the window's indices, by the source's name; "" if no hit is in the side index.
-        ambiguous: Places of hits with features that have several hashes or encoders.
     """
 
-    keys: list[DocumentKey | None]
-    stale: set[int] = field(default_factory=set)
+    keys: list[DocumentKey | None] = field(default_factory=list)
+    without: list[int] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)
+    skipped: dict[int, SkipReason] = field(default_factory=dict)
+    stale: frozenset[int] = frozenset()
     sides: dict[str, str] = field(default_factory=dict)
-    ambiguous: set[int] = field(default_factory=set)
-
-
-@dataclass(frozen=True, slots=True)
-class _UnverifiedHit:
-    """A hit whose features may be of an earlier text: its text is to be compared."""
-
-    place: int
-    key: DocumentKey
-    index: str
-    identity: Identity
 
 
 class AttachedFeatureLocator:
@@ -124,65 +119,43 @@ class AttachedFeatureLocator:
     async def locate(self, hits: Sequence[Mapping[str, Any]], caller: Caller) -> FeatureLocations:
         """Return where the features of hits are.
 
-        Args:
-            hits: Hits; with `_id`, `_version` and the doc value of `_seq_no` if they may be of an attached index.
-            caller: The request context with which documents are read.
+        Hits that may be of an attached index have `_id`, `_version` and the doc value of `_seq_no`.
 
         Raises:
             EngineError: The engine refused a read.
             EngineUnavailable: It does not answer.
         """
-        own = own_keys(hits)
-        located = FeatureLocations(own.keys, ambiguous=set(own.ambiguous))
-        unverified: list[_UnverifiedHit] = []
-        for place in own.changed:
-            key = own.keys[place]
-            assert key is not None  # noqa: S101 - only hits with a key are among them
-            unverified.append(_UnverifiedHit(place, key, key.index, identity_of(hits[place])))
+        located = own_keys(hits)
+        if not located.without and not located.changed:
+            return located
+        unverified = {place: key for place in located.changed if (key := located.keys[place]) is not None}
         without_own: dict[str, list[int]] = defaultdict(list)
-        for place in own.without:
-            if "_id" in hits[place]:
-                without_own[str(hits[place]["_index"])].append(place)
+        for place in located.without:
+            index = str(hits[place]["_index"])
+            if "_id" in hits[place] and ":" not in index:  # side indices of other clusters are not searched
+                without_own[index].append(place)
         parts = await asyncio.gather(
             *(self._in_side_index(index, places, hits, located, caller) for index, places in without_own.items())
         )
         for part in parts:
-            unverified += part
-        valid = await self._same_text(unverified, caller)
-        for one in unverified:
-            if one.place in valid:
-                located.keys[one.place] = one.key
-            else:
-                located.keys[one.place] = None
-                located.stale.add(one.place)
+            unverified |= part
+        located.stale = await self._put_if_same_text(hits, unverified, located.keys, caller)
         return located
 
     async def current(
-        self,
-        index: str,
-        hits: Sequence[Mapping[str, Any]],
-        marks: Mapping[Identity, Mark],
-        uuid: str | None,
-        caller: Caller,
+        self, hits: Sequence[Mapping[str, Any]], marks: Mapping[Identity, Mark], uuid: str | None, caller: Caller
     ) -> list[DocumentKey | None]:
         """Return for each hit of an attached index the key of its features, None if they are not of its present text.
 
         Args:
-            index: The source index.
-            hits: Hits that the engine has just returned to the caller, with `_id` and the doc value of `_seq_no`.
+            hits: Hits of one index, just returned to the caller, with `_id` and the doc value of `_seq_no`.
             marks: The marks of their features in the side index.
             uuid: The source's UUID; None if it is unknown, so that texts are compared.
             caller: The request context with which texts are read.
-
-        Raises:
-            EngineError: The engine refused a read.
-            EngineUnavailable: It does not answer.
         """
         keys: list[DocumentKey | None] = [None] * len(hits)
-        unverified = _put_verified(index, dict(enumerate(hits)), marks, uuid, keys)
-        valid = await self._same_text(unverified, caller)
-        for one in unverified:
-            keys[one.place] = one.key if one.place in valid else None
+        unverified = _put_verified(hits, range(len(hits)), marks, uuid, keys)
+        await self._put_if_same_text(hits, unverified, keys, caller)
         return keys
 
     async def _in_side_index(
@@ -192,16 +165,14 @@ class AttachedFeatureLocator:
         hits: Sequence[Mapping[str, Any]],
         located: FeatureLocations,
         caller: Caller,
-    ) -> list[_UnverifiedHit]:
-        """Find the features of one index's hits in its side index; return the hits whose text is to be compared."""
-        if ":" in index:  # side indices of other clusters are not searched
-            return []
+    ) -> dict[int, DocumentKey]:
+        """Find the features of one index's hits in its side index; return those whose text is to be compared."""
         ids = sorted({identity_of(hits[place])[0] for place in places})
         marks, uuid = await asyncio.gather(self._marks(index, ids, caller), self.uuid(index, caller))
         if marks is None:
-            return []
+            return {}
         located.sides[index] = next((mark.side for mark in marks.values()), "")
-        return _put_verified(index, {place: hits[place] for place in places}, marks, uuid, located.keys)
+        return _put_verified(hits, places, marks, uuid, located.keys)
 
     async def _marks(self, index: str, ids: Sequence[str], caller: Caller) -> dict[Identity, Mark] | None:
         """Return the marks of documents in an index's side index; None if there is no side index."""
@@ -244,28 +215,42 @@ class AttachedFeatureLocator:
         uuid: str | None = answer[index]["settings"].get("index.uuid")
         return uuid
 
-    async def _same_text(self, unverified: Sequence[_UnverifiedHit], caller: Caller) -> set[int]:
-        """Return the places of hits whose present text is the encoded one."""
-        groups: dict[tuple[str, str], list[_UnverifiedHit]] = defaultdict(list)
-        for one in unverified:
-            groups[one.index, one.key.index].append(one)
+    async def _put_if_same_text(
+        self,
+        hits: Sequence[Mapping[str, Any]],
+        unverified: Mapping[int, DocumentKey],
+        keys: list[DocumentKey | None],
+        caller: Caller,
+    ) -> frozenset[int]:
+        """Put the keys of hits whose present text is the encoded one into ``keys``; return the places of the others."""
+        groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for place, key in unverified.items():
+            keys[place] = None
+            groups[str(hits[place]["_index"]), key.index].append(place)
         parts = [
-            (index, holder, group[start : start + _DOCUMENTS_A_READ])
-            for (index, holder), group in groups.items()
+            (index, {place: unverified[place] for place in group[start : start + _DOCUMENTS_A_READ]})
+            for (index, _), group in groups.items()
             for start in range(0, len(group), _DOCUMENTS_A_READ)
         ]
-        found = await asyncio.gather(*(self._compare(index, holder, part, caller) for index, holder, part in parts))
-        return set().union(*found)
+        for same in await asyncio.gather(*(self._same_text(index, hits, part, caller) for index, part in parts)):
+            for place in same:
+                keys[place] = unverified[place]
+        return frozenset(place for place in unverified if keys[place] is None)
 
-    async def _compare(self, index: str, holder: str, group: Sequence[_UnverifiedHit], caller: Caller) -> set[int]:
-        spec = await self._spec(index, holder, caller, side=group[0].key.side)
+    async def _same_text(
+        self, index: str, hits: Sequence[Mapping[str, Any]], unverified: Mapping[int, DocumentKey], caller: Caller
+    ) -> list[int]:
+        """Return the places of those hits of one index whose present text is the encoded one."""
+        example = next(iter(unverified.values()))
+        spec = await self._spec(index, example.index, caller, side=example.side)
         if spec is None:
-            return set()
+            return []
+        identities = {place: identity_of(hits[place]) for place in unverified}
         body: dict[str, Any] = {
             "query": {
                 "bool": {
                     "filter": [
-                        {"ids": {"values": sorted({one.identity[0] for one in group})}},
+                        {"ids": {"values": sorted({identifier for identifier, _ in identities.values()})}},
                         {"term": {"_index": index}},
                     ]
                 }
@@ -278,11 +263,13 @@ class AttachedFeatureLocator:
         engine = self._engine.as_caller(caller)  # with the caller's point in time
         answer = await _or_none(index, engine.search([index], body, naming, failing=_FAILING))
         if answer is None:
-            return set()
+            return []
         texts = {identity_of(hit): hit.get("_source") or {} for hit in answer["hits"]["hits"]}
-        return {
-            one.place for one in group if one.identity in texts and _hash_of(texts[one.identity], spec) == one.key.hash
-        }
+        return [
+            place
+            for place, identity in identities.items()
+            if identity in texts and _hash_of(texts[identity], spec) == unverified[place].hash
+        ]
 
     async def _spec(self, index: str, holder: str, caller: Caller, *, side: bool) -> IndexSpec | None:
         """Return the spec of the index that contains the features; None if it cannot be read."""
@@ -332,48 +319,32 @@ def changed_inside(hit: Mapping[str, Any]) -> bool:
 
 
 def _put_verified(
-    index: str,
-    hits: Mapping[int, Mapping[str, Any]],
+    hits: Sequence[Mapping[str, Any]],
+    places: Iterable[int],
     marks: Mapping[Identity, Mark],
     uuid: str | None,
     keys: list[DocumentKey | None],
-) -> list[_UnverifiedHit]:
+) -> dict[int, DocumentKey]:
     """Put the keys of hits whose features are of their last write into ``keys``; return the others with features."""
-    unverified = []
-    for place, hit in hits.items():
-        mark = marks.get(identity_of(hit))
+    unverified = {}
+    for place in places:
+        mark = marks.get(identity_of(hits[place]))
         if mark is None:
             continue
         key = DocumentKey(mark.side, mark.encoder, mark.hash, side=True)
-        if (mark.source, mark.seq_no) == (uuid, _seq_no(hit)):
+        if (mark.source, mark.seq_no) == (uuid, _seq_no(hits[place])):
             keys[place] = key
         else:
-            unverified.append(_UnverifiedHit(place, key, index, identity_of(hit)))
+            unverified[place] = key
     return unverified
 
 
-class OwnKeys(NamedTuple):
-    """The keys of features that are stored in the documents themselves.
-
-    Attributes:
-        keys: For each hit the key of its own features; None if it has none, or ambiguous marks.
-        without: Places of hits without features.
-        ambiguous: Places of hits with several hashes or encoders, or with control characters in them.
-        changed: Places of hits that were written again after their features were stored.
-    """
-
-    keys: list[DocumentKey | None]
-    without: list[int]
-    ambiguous: list[int]
-    changed: list[int]
-
-
-def own_keys(hits: Sequence[Mapping[str, Any]]) -> OwnKeys:
-    """Return the keys of hits' own features."""
+def own_keys(hits: Sequence[Mapping[str, Any]]) -> FeatureLocations:
+    """Return where features are that are stored in the documents themselves."""
     single = _with_single_values(hits)
     if single is not None:
-        return OwnKeys(document_keys([hit["_index"] for hit in hits], *single), [], [], [])
-    own = OwnKeys([], [], [], [])
+        return FeatureLocations(document_keys([hit["_index"] for hit in hits], *single))
+    own = FeatureLocations()
     add = own.keys.append
     for place, hit in enumerate(hits):
         fields = hit.get("fields") or _NO_FIELDS
@@ -382,7 +353,7 @@ def own_keys(hits: Sequence[Mapping[str, Any]]) -> OwnKeys:
             own.without.append(place)
             add(None)
         elif len(encoders) > 1 or len(hashes) > 1 or not is_mark(hashes[0], encoders[0]):
-            own.ambiguous.append(place)
+            own.skipped[place] = SkipReason.MARKS
             add(None)
         else:
             add(DocumentKey(hit["_index"], encoders[0], hashes[0]))

@@ -3,11 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 import orjson
 
-from es_ttc.common.caches import LruCache, WatchedCache
+from es_ttc.common.caches import LruCache
 from es_ttc.index.mappings.readers import ReadFeature, unpack_feature
 from es_ttc.rescorers.base import Feature
 from es_ttc.serving.features.columns import Stored
@@ -50,60 +50,33 @@ class KnownFeatures:
 _NOTHING_KNOWN = KnownFeatures()
 
 
+Found = tuple[list[KnownFeatures], list[frozenset[Feature]]]
+"""For each document of a window what is known of it, not to be changed, and the requested features that are not."""
+
+
 def _lacking(known: Iterable[KnownFeatures], features: frozenset[Feature]) -> list[frozenset[Feature]]:
     """Return those of some features that are not known of each document; without a call for each that lacks none."""
     return [_NONE if features <= one.known else one.lacking(features) for one in known]
 
 
-class FoundFeatures(NamedTuple):
-    """What is known of the documents of a window, in their order.
+class _CountedCache:
+    """Counts the requested features that were known, and those that were not."""
 
-    Attributes:
-        known: For each document what is known of it; not to be changed.
-        lacking: For each document the requested features that are not known of it.
-    """
+    hits = 0
+    misses = 0
 
-    known: list[KnownFeatures]
-    lacking: list[frozenset[Feature]]
-
-    def counted(self, features: frozenset[Feature]) -> tuple[int, int]:
-        """Return how many requested features are known, and how many are not."""
-        misses = sum(map(len, self.lacking)) if any(self.lacking) else 0
-        return len(features) * len(self.known) - misses, misses
+    def _count(self, features: frozenset[Feature], lacking: Sequence[frozenset[Feature]]) -> None:
+        misses = sum(map(len, lacking)) if any(lacking) else 0
+        self.hits += len(features) * len(lacking) - misses
+        self.misses += misses
 
 
-class FeatureCache(WatchedCache, Protocol):
-    """Keeps features of documents. It is used in the event loop only."""
-
-    def refresh(self) -> None:
-        """Learn what other processes have put into it."""
-        ...
-
-    def get(self, documents: Sequence[DocumentKey], features: frozenset[Feature]) -> FoundFeatures:
-        """Return what is known of documents, with as many of some features as possible."""
-        ...
-
-    def peek(self, document: DocumentKey, features: frozenset[Feature]) -> KnownFeatures:
-        """Return what is known of one document, without counting it as a use."""
-        ...
-
-    def put(self, read: Mapping[DocumentKey, Read]) -> None:
-        """Keep features; one that is known is replaced by the same."""
-        ...
-
-
-class PrivateFeatureCache:
-    """Keeps the features of the most recently used documents of one process.
-
-    Args:
-        capacity: Its size, in bytes.
-    """
+class PrivateFeatureCache(_CountedCache):
+    """Keeps the features of the most recently used documents of one process, up to ``capacity`` bytes."""
 
     def __init__(self, capacity: int) -> None:
         self._documents: LruCache[DocumentKey, KnownFeatures] = LruCache(capacity)
         self.capacity = capacity
-        self.hits = 0
-        self.misses = 0
 
     def __len__(self) -> int:
         return len(self._documents)
@@ -116,17 +89,15 @@ class PrivateFeatureCache:
     def refresh(self) -> None:
         """Do nothing: no other process puts anything into it."""
 
-    def get(self, documents: Sequence[DocumentKey], features: frozenset[Feature]) -> FoundFeatures:
-        """Return what is known of documents; see :meth:`FeatureCache.get`."""
+    def get(self, documents: Sequence[DocumentKey], features: frozenset[Feature]) -> Found:
+        """Return what is known of documents, with as many of some features as possible."""
         known = [one or _NOTHING_KNOWN for one in self._documents.get_all(documents)]
-        found = FoundFeatures(known, _lacking(known, features))
-        hits, misses = found.counted(features)
-        self.hits += hits
-        self.misses += misses
-        return found
+        lacking = _lacking(known, features)
+        self._count(features, lacking)
+        return known, lacking
 
     def peek(self, document: DocumentKey, features: frozenset[Feature]) -> KnownFeatures:
-        """Return the same without counting it as a use."""
+        """Return what is known of one document, without counting it as a use."""
         del features
         return self._documents.peek(document) or _NOTHING_KNOWN
 
@@ -140,16 +111,12 @@ class PrivateFeatureCache:
                 self._documents.put(document, with_new, with_new.nbytes)
 
 
-class SharedFeatureCache:
+class SharedFeatureCache(_CountedCache):
     """Keeps features in memory that several processes share: what one has read, all have.
 
     A feature is kept as its blob, and each process decodes it once, as views of the shared memory. The oldest features
     make room for new ones; those of documents that the process which makes room has used are kept, up to half a
-    segment.
-
-    Args:
-        log: The shared memory; this process takes part in it.
-        private: Size of what this process decodes outside the shared memory, in bytes.
+    segment. This process takes part in ``log``, and decodes up to ``private`` bytes outside the shared memory.
     """
 
     def __init__(self, log: "SharedLog", private: int) -> None:
@@ -159,8 +126,6 @@ class SharedFeatureCache:
         self._decoded: LruCache[DocumentKey, KnownFeatures] = LruCache(private)
         self._used: set[DocumentKey] = set()
         self._oldest = 0
-        self.hits = 0
-        self.misses = 0
 
     def __len__(self) -> int:
         return len(self._records)
@@ -181,22 +146,19 @@ class SharedFeatureCache:
             self._learn(self._log.news())
         self._forget_old()
 
-    def get(self, documents: Sequence[DocumentKey], features: frozenset[Feature]) -> FoundFeatures:
-        """Return what is known of documents; see :meth:`FeatureCache.get`."""
+    def get(self, documents: Sequence[DocumentKey], features: frozenset[Feature]) -> Found:
+        """Return what is known of documents, with as many of some features as possible."""
         known = [one or _NOTHING_KNOWN for one in self._decoded.get_all(documents)]
         lacking = _lacking(known, features)
         for place in [place for place, lacks in enumerate(lacking) if lacks]:
             known[place] = self._with_decoded(documents[place], known[place], lacking[place])
             lacking[place] = known[place].lacking(features)
         self._used.update(document for document, one in zip(documents, known, strict=True) if one is not _NOTHING_KNOWN)
-        found = FoundFeatures(known, lacking)
-        hits, misses = found.counted(features)
-        self.hits += hits
-        self.misses += misses
-        return found
+        self._count(features, lacking)
+        return known, lacking
 
     def peek(self, document: DocumentKey, features: frozenset[Feature]) -> KnownFeatures:
-        """Return the same without counting it as a use."""
+        """Return what is known of one document, without counting it as a use."""
         known = self._decoded.peek(document) or _NOTHING_KNOWN
         return self._with_decoded(document, known, known.lacking(features))
 
@@ -260,6 +222,10 @@ class SharedFeatureCache:
             known = known.with_read(read)
             self._decoded.put(document, known, known.nbytes)
         return known
+
+
+FeatureCache = PrivateFeatureCache | SharedFeatureCache
+"""Keeps features of documents. It is used in the event loop only."""
 
 
 def private_share(capacity: int, processes: int) -> int:

@@ -1,13 +1,14 @@
-"""Stored features of a window's documents as columns, the form that methods read."""
+"""Stored features and numeric fields of a window's documents as columns, the form that methods read."""
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from es_ttc.errors import InvalidRequest
 from es_ttc.rescorers.base import Feature
+from es_ttc.rescorers.learned.fields import as_number
 from es_ttc.vectors.chunks import no_chunks
 from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 
@@ -18,33 +19,12 @@ _ROWS = frozenset({Feature.POOLED, Feature.REVERSED})
 """Features that are one vector a document, and one matrix a window."""
 
 
-def columns(documents: Sequence[Stored], features: Iterable[Feature]) -> dict[str, Any]:
-    """Return a window's columns, without features that a document lacks.
+def columns(documents: Sequence[Stored], features: Iterable[Feature], *, partial: bool = False) -> dict[str, Any]:
+    """Return a window's columns, by the names of :class:`es_ttc.rescorers.base.Window`.
 
-    Norms and offsets are left out only if all documents lack them. A document without norms gets empty ones, which the
-    method computes, and a document without offsets gets offsets of no text.
-    """
-    features = set(features)
-    found: dict[str, Any] = {}
-    for feature in features:
-        with suppress(KeyError):
-            found[feature.value] = [stored[feature] for stored in documents]
-    for feature in _FILLED & features - found.keys() if Feature.TOKENS in features else ():
-        if any(feature in stored for stored in documents):
-            found[feature.value] = [
-                stored[feature] if feature in stored else _empty(stored)[feature] for stored in documents
-            ]
-    for feature in _ROWS & found.keys():
-        found[feature.value] = _matrix(found[feature.value])
-    if Feature.OFFSETS in found:
-        found[Feature.OFFSETS] = [offsets for offsets, _ in found[Feature.OFFSETS]]
-    return found
-
-
-def partial_columns(documents: Sequence[Stored], features: Iterable[Feature]) -> dict[str, Any]:
-    """Return a window's columns, and for each feature that some documents lack the mask of those that have it.
-
-    A feature that no document has is left out. A document that lacks a feature has zeros or an empty value.
+    A document without norms gets empty ones, which the method computes, and one without offsets those of no text. A
+    feature that another document lacks is left out. With ``partial`` such a document has zeros or an empty value, and
+    ``present`` has the mask of those that have the feature; one that no document has is left out.
     """
     found: dict[str, Any] = {}
     present: dict[Feature, NDArray[np.bool_]] = {}
@@ -52,11 +32,13 @@ def partial_columns(documents: Sequence[Stored], features: Iterable[Feature]) ->
         try:
             values: list[Any] = [stored[feature] for stored in documents]
         except KeyError:
+            if not partial and not (feature in _FILLED and any(feature in stored for stored in documents)):
+                continue
             values = [_value_or_empty(feature, stored) for stored in documents]
             example = next((value for value in values if value is not None), None)
-            if example is None:
-                continue
             having = np.array([value is not None for value in values], np.bool_)
+            if example is None or not (partial or having.all()):
+                continue
             if not having.all():
                 nothing = _nothing_like(feature, example)
                 present[feature] = having
@@ -65,6 +47,29 @@ def partial_columns(documents: Sequence[Stored], features: Iterable[Feature]) ->
             values = [offsets for offsets, _ in values]
         found[feature.value] = _matrix(values) if feature in _ROWS else values
     return {**found, "present": present}
+
+
+def numbers_of(hits: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Return numeric fields of hits, ``(n,)`` by name: NaN where a hit has none, the least of several values.
+
+    They are doc values in hits that the caller has found, so an alias's filter and the caller's rights hold for them.
+
+    Raises:
+        InvalidRequest: A value is no number: the request asks for the field in another format.
+    """
+    return {name: np.array([_number_of(hit, name) for hit in hits], np.float64) for name in fields}
+
+
+def _number_of(hit: Mapping[str, Any], name: str) -> float:
+    values = (hit.get("fields") or {}).get(name)
+    try:
+        number = as_number(values)
+    except ValueError:
+        raise InvalidRequest(
+            f"the method reads the numeric field [{name}], and the request asks for it in another form, {values}: "
+            "leave out the [format] of the field, or read it from [_source]"
+        ) from None
+    return np.nan if number is None else number
 
 
 def _value_or_empty(feature: Feature, stored: Stored) -> Any:

@@ -7,7 +7,6 @@ in their place.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import cbor2
@@ -15,19 +14,17 @@ import cbor2
 from es_ttc.engine.versions import Product
 from es_ttc.errors import EngineError
 from es_ttc.index.mappings.readers import (
-    SENDABLE_LAYOUTS,
     BlobReader,
     FeatureReader,
     Hit,
     Query,
     ReadFeature,
     layout_of,
-    reader_of,
 )
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature
 from es_ttc.serving.features.columns import Stored
-from es_ttc.serving.features.keys import DocumentKey, SentBlobs
+from es_ttc.serving.features.keys import DocumentKey, SentBlobs, reader_for, unsendable
 from es_ttc.serving.features.skip_reasons import SkipReason, fault_in
 from es_ttc.serving.logs import log
 from es_ttc.vectors.packed import NO_CODEBOOKS, Codebooks, UnknownCodebook
@@ -42,16 +39,12 @@ Fetched = dict[DocumentKey, dict[Feature, ReadFeature | SkipReason]]
 """By document its features, or why one is not used."""
 
 
+Decoded = tuple[Fetched, set[str]]
+"""Decoded features, and the codebooks that they need and that were not given."""
+
+
 class ShardsFailed(EngineError):
     """The engine refused a search for features, or not all shards answered."""
-
-
-@dataclass(frozen=True, slots=True)
-class DecodedFeatures:
-    """Decoded features."""
-
-    fetched: Fetched
-    codebooks: frozenset[str]
 
 
 def read_request(
@@ -87,7 +80,7 @@ def read_request(
 
 def decode_answer(
     raw: bytes, keys: Sequence[DocumentKey], features: Sequence[Feature], codebooks: Codebooks
-) -> DecodedFeatures:
+) -> Decoded:
     """Decode the answer to :func:`read_request`; a document that has changed since the first pass is left out.
 
     Raises:
@@ -103,13 +96,14 @@ def decode_answer(
 
 def decode_sent(
     sent: SentBlobs, keys: Sequence[DocumentKey], features: Sequence[Feature], codebooks: Codebooks
-) -> DecodedFeatures:
+) -> Decoded:
     """Decode the blobs in a score request.
 
     Raises:
         EngineError: The documents' layout is one that only the gateway reads.
     """
-    require_sendable(keys[0])
+    if (refusal := unsendable(keys[0])) is not None:
+        raise refusal
     hits = ((key, {"fields": {name: [b] for name, b in sent[key.hash].items()}}) for key in keys)
     return _decoded(hits, _SENT, features, codebooks)
 
@@ -134,56 +128,12 @@ def group_by_layout(keys: Sequence[DocumentKey]) -> Iterator[Sequence[DocumentKe
     yield from groups.values()
 
 
-def reader_for(keys: Sequence[DocumentKey]) -> FeatureReader:
-    """Return the reader for documents of one layout.
-
-    Raises:
-        EngineError: This release does not know the layout.
-    """
-    try:
-        return reader_of(layout_of(keys[0].hash))
-    except ValueError as error:
-        raise EngineError(f"features of index [{keys[0].index}] cannot be read: {error}") from error
-
-
-def require_readable(key: DocumentKey) -> None:
-    """Raise an error for a document whose layout this release does not know.
-
-    Raises:
-        EngineError: The layout is unknown.
-    """
-    reader_for([key])
-
-
-def is_readable(key: DocumentKey) -> bool:
-    """Return whether this release knows the layout of a document's features."""
-    try:
-        require_readable(key)
-    except EngineError:
-        return False
-    return True
-
-
-def require_sendable(key: DocumentKey) -> None:
-    """Raise an error for a document whose features a plugin cannot send.
-
-    Raises:
-        EngineError: The layout is one that only the gateway reads.
-    """
-    layout = layout_of(key.hash)
-    if layout not in SENDABLE_LAYOUTS:
-        raise EngineError(
-            f"token vectors of layout [{layout}] cannot be sent along, only those of [{', '.join(SENDABLE_LAYOUTS)}]: "
-            "search this index through the gateway, or store its tokens as [packed]"
-        )
-
-
 def _decoded(
     hits: Iterable[tuple[DocumentKey, Mapping[str, Any]]],
     reader: FeatureReader,
     features: Sequence[Feature],
     codebooks: Codebooks,
-) -> DecodedFeatures:
+) -> Decoded:
     fetched: Fetched = {}
     unknown: set[str] = set()
     for key, hit in hits:
@@ -198,7 +148,7 @@ def _decoded(
             except ValueError as error:
                 log.warning("damaged features", index=key.index, hash=key.hash, error=str(error))
                 stored[feature] = SkipReason.DAMAGED
-    return DecodedFeatures(fetched, frozenset(unknown))
+    return fetched, unknown
 
 
 def _feature_of(

@@ -1,19 +1,19 @@
-"""The encoders of the gateway, and the vectors of queries."""
+"""The encoders of the gateway, their variants, and the vectors of queries."""
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
-from es_ttc.common.caches import LruCache
+from es_ttc.common.caches import ExpiringCache, LruCache
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Role, fix_for, name_in, or_folder
 from es_ttc.encoders.words import needs_words, word_means
-from es_ttc.errors import EncoderError, EncoderMismatch
+from es_ttc.errors import EncoderBusy, EncoderError, EncoderMismatch, EsTtcError
 from es_ttc.rescorers.base import Query
-from es_ttc.serving.features.encoder_variants import EncoderVariants
 from es_ttc.serving.pool import BoundedPool, slices, work_of
 from es_ttc.serving.tracing import span
 
@@ -25,6 +25,16 @@ _LOAD_AGAIN_SECONDS = 30.0
 """Time after a failed load in which an encoder is not loaded again."""
 _LOADING = "load"
 
+_MAX_LOADED = 4
+_MAX_BURST = 8
+"""Maximum number of loads without a pause."""
+_SECONDS_A_LOAD = 60.0
+"""Time after which one more load is allowed."""
+_FAILURE_SECONDS = 60.0
+_MAX_FAILURES = 1024
+_MAX_WAITING = 4
+
+Make = Callable[[str, EncoderIdentity], Awaitable[Encoder]]
 Loader = Callable[[str, Path], Encoder]
 VariantLoader = Callable[[EncoderIdentity, str, Path], Encoder]
 
@@ -59,7 +69,7 @@ class Encoders:
     def ready(self) -> bool:
         """Whether the first encoder is loaded."""
         task = self._loading.get(self.names[0])
-        return task is not None and task.done() and not task.cancelled() and task.exception() is None
+        return task is not None and task.done() and not _failed(task)
 
     def loaded_keys(self) -> list[str]:
         """Return the identities of those configured encoders that are loaded, in their order."""
@@ -76,7 +86,7 @@ class Encoders:
         Raises:
             ConfigurationError: It cannot be loaded.
         """
-        return await self._loaded(self.names[0])
+        return await self.named(self.names[0])
 
     async def named(self, name: str) -> Encoder:
         """Return the configured encoder of a name.
@@ -84,7 +94,13 @@ class Encoders:
         Raises:
             ConfigurationError: It cannot be loaded.
         """
-        return await self._loaded(name)
+        task = self._loading.get(name)
+        if task is None or (_failed(task) and time.monotonic() >= self._load_again.get(name, 0.0)):
+            with work_of(_LOADING):
+                task = asyncio.create_task(self._pool.run(self._load, name, self._cache_dir))
+            task.add_done_callback(lambda _: self._load_again.__setitem__(name, time.monotonic() + _LOAD_AGAIN_SECONDS))
+            self._loading[name] = task
+        return await asyncio.shield(task)
 
     async def serving(self, key: str, index: str) -> Encoder:
         """Return the encoder with an identity: a configured one, or a variant of one.
@@ -96,7 +112,7 @@ class Encoders:
         """
         ours = []
         for name in self.names:
-            encoder = await self._loaded(name)
+            encoder = await self.named(name)
             if encoder.identity.key == key:
                 return encoder
             variant = encoder.identity.variant(key)
@@ -123,12 +139,17 @@ class Encoders:
             return EncodedQuery(known, key, 0.0)
         task = asyncio.create_task(self._encode(encoder, texts, tokens))
         self._encoding.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._encoding.discard)
+        task.add_done_callback(ignore_failure)
         return await asyncio.shield(task)
 
     def begin(self, texts: tuple[str, ...], *, tokens: bool) -> asyncio.Task[EncodedQuery]:
         """Start to encode a query with the default encoder, before the encoder of the documents is known."""
-        task = asyncio.create_task(self._encode_with_first(texts, tokens=tokens))
+
+        async def encoded() -> EncodedQuery:
+            return await self.encode(await self.first(), texts, tokens=tokens)
+
+        task = asyncio.create_task(encoded())
         task.add_done_callback(ignore_failure)
         return task
 
@@ -162,13 +183,6 @@ class Encoders:
             for some in slices(sizes, most=_TEXTS_AT_ONCE, weight=_TOKENS_AT_ONCE)
         ]
 
-    def _done(self, task: asyncio.Task[EncodedQuery]) -> None:
-        self._encoding.discard(task)
-        ignore_failure(task)
-
-    async def _encode_with_first(self, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
-        return await self.encode(await self.first(), texts, tokens=tokens)
-
     async def _encode(self, encoder: Encoder, texts: tuple[str, ...], tokens: bool) -> EncodedQuery:
         started = time.perf_counter()
         late, words = encoder.identity.late_interaction, needs_words(encoder)
@@ -190,21 +204,113 @@ class Encoders:
         self._queries.put((key, texts, tokens), query, weight)
         return EncodedQuery(query, key, time.perf_counter() - started)
 
-    async def _loaded(self, name: str) -> Encoder:
-        task = self._loading.get(name)
-        if task is None or (_failed(task) and time.monotonic() >= self._load_again.get(name, 0.0)):
-            with work_of(_LOADING):
-                task = asyncio.create_task(self._pool.run(self._load, name, self._cache_dir))
-            task.add_done_callback(lambda _: self._load_again.__setitem__(name, time.monotonic() + _LOAD_AGAIN_SECONDS))
-            self._loading[name] = task
-        return await asyncio.shield(task)
-
     async def _made(self, name: str, identity: EncoderIdentity) -> Encoder:
         with work_of(_LOADING):
             return await self._pool.run(self._load_variant, identity, name, self._cache_dir)
 
 
-def ignore_failure(task: asyncio.Task[EncodedQuery]) -> None:
+class EncoderVariants:
+    """Loads variants of the configured encoders: the same model with the dimensions, length or adapter of an index.
+
+    The encoder names in documents decide which variants are loaded, and any document may contain any name. So one
+    variant is loaded at a time, the rate of loads and the number of loaded variants are limited, failures are cached.
+    """
+
+    def __init__(self, make: Make, clock: Callable[[], float] = time.monotonic) -> None:
+        self._make = make
+        self._clock = clock
+        self._cache: LruCache[str, Encoder] = LruCache(_MAX_LOADED)
+        self._failures: ExpiringCache[str, EsTtcError | None] = ExpiringCache(_MAX_FAILURES, _FAILURE_SECONDS, clock)
+        self._one_at_a_time = asyncio.Lock()
+        self._waiting = 0
+        self._loads = float(_MAX_BURST)
+        self._counted = clock()
+        self._loading: set[asyncio.Task[Encoder]] = set()
+
+    def has(self, key: str) -> bool:
+        """Return whether a variant is loaded."""
+        return self._cache.peek(key) is not None
+
+    async def of(self, name: str, identity: EncoderIdentity) -> Encoder | None:
+        """Return the variant of a configured encoder; None if the model has no such variant.
+
+        If the caller is cancelled, a running load continues for the next caller.
+
+        Raises:
+            EncoderBusy: Others are being loaded, or too many have been loaded recently.
+            EsTtcError: It cannot be loaded, or could not be loaded recently.
+        """
+        known = self._known(identity.key)
+        if known is not False:
+            return known
+        if self._waiting >= _MAX_WAITING:
+            raise EncoderBusy(f"other encoders are being loaded, [{identity.key}] was not: try again")
+        self._waiting += 1
+        try:
+            await self._one_at_a_time.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            known = self._known(identity.key)
+            if known is not False:
+                self._one_at_a_time.release()
+                return known
+            self._count(identity.key)
+        except BaseException:
+            self._one_at_a_time.release()
+            raise
+        task = asyncio.create_task(self._loaded(name, identity))
+        self._loading.add(task)
+        task.add_done_callback(self._done)
+        made = await asyncio.shield(task)
+        return made if made.identity.key == identity.key else None
+
+    def _known(self, key: str) -> Encoder | Literal[False] | None:
+        """Return a loaded variant, None for one that is known not to exist, False if nothing is known."""
+        cached = self._cache.get(key)
+        if cached is not None:
+            return cached
+        failure = self._failures.get(key)
+        if failure is None:
+            return False
+        if failure.value is not None:
+            raise failure.value
+        return None
+
+    def _count(self, key: str) -> None:
+        """Count a load."""
+        now = self._clock()
+        self._loads = min(_MAX_BURST, self._loads + (now - self._counted) / _SECONDS_A_LOAD)
+        self._counted = now
+        if self._loads < 1:
+            raise EncoderBusy(
+                f"too many encoders were loaded lately to load [{key}] too: name the encoders that your indices have "
+                "with `es-ttc serve --encoder`, or the setting `encoders`"
+            )
+        self._loads -= 1
+
+    async def _loaded(self, name: str, identity: EncoderIdentity) -> Encoder:
+        try:
+            made = await self._make(name, identity)
+        except Exception as error:
+            failed = error if isinstance(error, EsTtcError) else EncoderBusy(
+                f"encoder [{identity.key}] could not be loaded: {type(error).__name__}: {error}"
+            )  # fmt: skip
+            self._failures.put(identity.key, failed)
+            raise failed from error
+        if made.identity.key == identity.key:
+            self._cache.put(identity.key, made)
+        else:  # the model does not ship that adapter
+            self._failures.put(identity.key, None)
+        return made
+
+    def _done(self, task: asyncio.Task[Encoder]) -> None:
+        self._one_at_a_time.release()
+        self._loading.discard(task)
+        ignore_failure(task)
+
+
+def ignore_failure(task: asyncio.Task[Any]) -> None:
     """Mark a task's exception as retrieved, so that asyncio does not log it; a task that awaits it gets it too."""
     if not task.cancelled():
         task.exception()

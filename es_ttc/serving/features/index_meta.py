@@ -1,18 +1,115 @@
-"""What the mappings of indices say: the values in ``_meta.ttc``, and which fields exist.
+"""What indices say of their features: the values in ``_meta.ttc`` of their mappings, and their documents' encoders.
 
 A caller who may search an index may lack the right to read its mapping. So ``_meta.ttc`` is read with the caller's
 credentials and then with the gateway's own: it contains nothing from a document.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence, Set
+import asyncio
+import math
+from base64 import b64decode
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from es_ttc.errors import EngineError, EngineUnavailable
-from es_ttc.index.mappings.spec import ROOT
-from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.common.caches import ExpiringCache, LruCache
+from es_ttc.errors import EncoderMismatch, EngineError, EngineUnavailable
+from es_ttc.index.mappings.calibration import calibration_of
+from es_ttc.index.mappings.spec import CALIBRATION, CODEBOOK, ENCODER, ROOT
+from es_ttc.serving.engine_requests import EngineRequests, IncompleteAnswer
+from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.pool import BoundedPool
+from es_ttc.vectors.moments import Moments
+from es_ttc.vectors.packed import codebook_id, unpack_codebook
+from es_ttc.vectors.residual import Codebook
+
+_SECONDS = 60.0
+"""Time for which a value, or its absence, is used; a codebook never changes."""
+_CODEBOOK_BYTES = 64 * 2**20
+_MAX_ABSENT = 1024
+_MAX_CALIBRATIONS = 256
+_MAX_LENGTHS = 10_000
+_COUNTED_SECONDS = 30.0
+_MAX_COUNTED = 1024
+_MAX_ENCODERS = 10
+
+
+class IndexMeta:
+    """Reads and caches calibrations, codebooks and lengths, which the mappings of indices contain."""
+
+    def __init__(self, upstream: Upstream, pool: BoundedPool) -> None:
+        self._upstream = upstream
+        self._pool = pool
+        self._calibrations: ExpiringCache[tuple[str, str], Moments | None] = ExpiringCache(_MAX_CALIBRATIONS, _SECONDS)
+        self._codebooks: LruCache[str, Codebook] = LruCache(_CODEBOOK_BYTES)
+        self._absent: ExpiringCache[tuple[str, str], None] = ExpiringCache(_MAX_ABSENT, _SECONDS)
+        self._lengths: ExpiringCache[str, float] = ExpiringCache(_MAX_LENGTHS, _SECONDS)
+
+    async def calibration(self, index: str, encoder: str, caller: Caller) -> Moments | None:
+        """Return statistics of a sample of an index's queries, or None if it has none for this encoder.
+
+        Raises:
+            EngineError: They are damaged.
+            EngineUnavailable: The engine does not answer.
+        """
+        cached = self._calibrations.get((index, encoder))
+        if cached is not None:
+            return cached.value
+        found = None
+        async for values in meta_of(self._upstream, index, CALIBRATION, caller):
+            try:
+                found = calibration_of(values[0], encoder) if values else None
+            except ValueError as error:
+                raise EngineError(f"the calibration of index [{index}] is damaged: {error}") from error
+            break
+        self._calibrations.put((index, encoder), found)
+        return found
+
+    async def codebook(self, index: str, identifier: str, caller: Caller) -> Codebook:
+        """Return a codebook of an index, which residuals refer to.
+
+        Raises:
+            EngineError: The mapping may not be read, or does not contain it.
+            EngineUnavailable: The engine does not answer.
+        """
+        cached = self._codebooks.get(identifier)
+        if cached is not None:
+            return cached
+        if (index, identifier) in self._absent:
+            raise EngineError(f"index [{index}] has no codebook [{identifier}]")
+        async for values in meta_of(self._upstream, index, CODEBOOK, caller):
+            blob = next((blob for blob in map(b64decode, values) if codebook_id(blob) == identifier), None)
+            if blob is not None:
+                try:
+                    codebook = await self._pool.run(unpack_codebook, blob)
+                except ValueError as error:
+                    raise EngineError(f"a codebook is damaged: {error}") from error
+                self._codebooks.put(identifier, codebook, codebook.table.nbytes + codebook.centroids.nbytes)
+                return codebook
+            if values:
+                self._absent.put((index, identifier), None)
+        raise EngineError(
+            f"the codebook [{identifier}] of index [{index}] could not be read: give the gateway credentials that may "
+            "see the index's mapping"
+        )
+
+    async def max_tokens(self, index: str, caller: Caller) -> float:
+        """Return the greatest number of token vectors of a document of an index; infinite if it cannot be known."""
+        cached = self._lengths.get(index)
+        if cached is not None:
+            return cached.value
+        allowed = math.inf
+        try:
+            async for values in meta_of(self._upstream, index, "max_tokens", caller):
+                if values and isinstance(values[0], int):
+                    allowed = values[0]
+                    break
+        except (EngineError, LookupError, TypeError):  # someone else's metadata
+            pass
+        self._lengths.put(index, allowed)
+        return allowed
 
 
 async def meta_of(upstream: Upstream, index: str, key: str | None, caller: Caller) -> AsyncIterator[list[Any]]:
@@ -38,23 +135,87 @@ async def meta_of(upstream: Upstream, index: str, key: str | None, caller: Calle
         yield found if key is None else [meta[key] for meta in found]
 
 
-async def mapped_fields(upstream: Upstream, caller: Caller, indices: Sequence[str], fields: Set[str]) -> set[str]:
-    """Return those fields that at least one index has, by the engine's `_field_caps`.
+class IndexEncoderLookup:
+    """Finds the encoders of indices.
 
-    Raises:
-        EngineError: The engine returned an error.
+    The encoder of an index is that of most of its documents, of ``preferred`` if two have the same number. The engine
+    is asked only if the documents of a window have several, or one that this gateway does not have.
     """
-    query_string = caller.query_string(fields=",".join(sorted(fields)), include_unmapped="true")
-    failing = f"the fields of [{', '.join(indices) or caller.indices}] could not be read"
-    engine = EngineRequests(upstream, caller)
-    answer = await engine.json("GET", caller.path(indices, "_field_caps"), query_string, failing=failing)
-    found = answer["fields"]
-    return {name for name in fields if is_mapped(found.get(name, {}), indices)}
+
+    def __init__(
+        self, upstream: Upstream, side_caller: Callable[[Caller], Caller], preferred: Callable[[], Sequence[str]]
+    ) -> None:
+        self._engine = EngineRequests(upstream)
+        self._side_caller = side_caller
+        self._preferred = preferred
+        self._cache: ExpiringCache[tuple[str, str], Mapping[str, int]] = ExpiringCache(_MAX_COUNTED, _COUNTED_SECONDS)
+
+    async def agreed(self, keys: Sequence[DocumentKey], caller: Caller) -> str:
+        """Return the encoder of a window's documents, which are one or more.
+
+        Raises:
+            EncoderMismatch: The documents are of indices with different encoders.
+        """
+        if len({key.encoder for key in keys}) == 1:
+            return keys[0].encoder
+        (index, encoder), *others = (await self._by_index(keys, caller)).items()
+        other = next((one for one in others if one[1] != encoder), None)
+        if other is not None:
+            raise EncoderMismatch(
+                f"the window holds documents of two encoders, [{encoder}] in index [{index}] and [{other[1]}] in index "
+                f"[{other[0]}]: search one of them at a time, or ingest one of them again"
+            )
+        return encoder
+
+    async def is_encoder_of_all(self, encoder: str, keys: Sequence[DocumentKey], caller: Caller) -> bool:
+        """Return whether an encoder is that of every index of some documents."""
+        return set((await self._by_index(keys, caller)).values()) == {encoder}
+
+    async def _by_index(self, keys: Sequence[DocumentKey], caller: Caller) -> dict[str, str]:
+        """Return the encoder of each index of some documents."""
+        in_window: dict[str, Counter[str]] = defaultdict(Counter)
+        sides = {key.index for key in keys if key.side}
+        for key in keys:
+            in_window[key.index][key.encoder] += 1
+        counts = await asyncio.gather(*(self._counts(index, caller, side=index in sides) for index in in_window))
+        return {
+            index: most_frequent(in_index, window_counts, self._preferred())
+            for (index, window_counts), in_index in zip(in_window.items(), counts, strict=True)
+        }
+
+    async def _counts(self, index: str, caller: Caller, *, side: bool) -> Mapping[str, int]:
+        """Return the number of documents per encoder of an index, among those that the caller may read.
+
+        They are cached, unless the engine does not answer for now: then the window's counts decide.
+        """
+        place = (index, caller.indices)
+        cached = self._cache.get(place)
+        if cached is not None:
+            return cached.value
+        engine = self._engine.as_caller(self._side_caller(caller) if side else caller)
+        body: dict[str, Any] = {
+            "size": 0,
+            "track_total_hits": False,
+            "query": {"bool": {"filter": [{"term": {"_index": index}}]}},
+            "aggs": {"encoders": {"terms": {"field": ENCODER, "size": _MAX_ENCODERS}}},
+        }
+        counts = {}
+        try:
+            answer = await engine.search([index], body, failing="encoders could not be counted")
+            counts = {bucket["key"]: bucket["doc_count"] for bucket in answer["aggregations"]["encoders"]["buckets"]}
+        except (EngineUnavailable, IncompleteAnswer):
+            return {}
+        except (EngineError, ValueError, LookupError, TypeError):
+            pass  # the counts of the window decide
+        self._cache.put(place, counts)
+        return counts
 
 
-def is_mapped(capabilities: Mapping[str, Any], indices: Sequence[str]) -> bool:
-    """Return whether a field exists in at least one of some indices, or in any index if none are named."""
-    if not capabilities.keys() - {"unmapped"}:
-        return False
-    without: Sequence[str] = capabilities.get("unmapped", {}).get("indices") or ()
-    return not indices or not set(indices) <= set(without)
+def most_frequent(in_index: Mapping[str, int], in_window: Mapping[str, int], preferred: Sequence[str]) -> str:
+    """Return the encoder of most documents of an index."""
+
+    def rank(encoder: str) -> tuple[int, int, int, str]:
+        place = preferred.index(encoder) if encoder in preferred else len(preferred)
+        return -in_index.get(encoder, 0), -in_window.get(encoder, 0), place, encoder
+
+    return min(in_index or in_window, key=rank)

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from es_ttc.errors import EngineError
+from es_ttc.index.mappings.readers import SENDABLE_LAYOUTS, FeatureReader, layout_of, reader_of
 from es_ttc.index.mappings.spec import HASH
 
 SEQ_NO = "_seq_no"
@@ -119,3 +121,35 @@ def dims_of(encoder: str) -> int | None:
     """Return the dimensions in an encoder's identity, or None."""
     found = _DIMS_IN_IDENTITY.search(encoder)
     return int(found[1]) if found else None
+
+
+def reader_for(keys: Sequence[DocumentKey]) -> FeatureReader:
+    """Return the reader for documents of one layout.
+
+    Raises:
+        EngineError: This release does not know the layout.
+    """
+    try:
+        return reader_of(layout_of(keys[0].hash))
+    except ValueError as error:
+        raise EngineError(f"features of index [{keys[0].index}] cannot be read: {error}") from error
+
+
+def unreadable(key: DocumentKey) -> EngineError | None:
+    """Return the error for a document whose layout this release does not know, else None."""
+    try:
+        reader_for([key])
+    except EngineError as error:
+        return error
+    return None
+
+
+def unsendable(key: DocumentKey) -> EngineError | None:
+    """Return the error for a document whose features a plugin cannot send, else None."""
+    layout = layout_of(key.hash)
+    if layout in SENDABLE_LAYOUTS:
+        return None
+    return EngineError(
+        f"token vectors of layout [{layout}] cannot be sent along, only those of [{', '.join(SENDABLE_LAYOUTS)}]: "
+        "search this index through the gateway, or store its tokens as [packed]"
+    )

@@ -147,40 +147,49 @@ class ScoringRequest:
     timings: Timings
 
 
-@dataclass(slots=True)
-class WindowScores:
-    """Scores of n hits.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedWindow:
+    """A window of n hits before it is scored.
 
     Attributes:
-        values: ``(n,)`` float32, scores for the response; 0 for a hit without a score.
-        mask: ``(n,)`` bool, which hits have a score.
+        window: The documents to be scored.
+        query: The encoded query.
+        mask: ``(n,)`` bool, which hits are in ``window``.
         complete: ``(n,)`` bool, which hits have all features that the method needs.
-        first_pass: ``(n,)`` float32, the engine's scores; empty if they were not read.
         from_memory: Number of documents whose features were cached.
         encoder: Identity of the encoder, or None if the method needs none.
-        window: The scored documents, for details.
-        query: The encoded query, for details.
-        fields: For each scored document the field names for the ordinals in its offsets.
+        fields: For each document of ``window`` the field names for the ordinals in its offsets.
         stale: Places of hits whose features are of an earlier text.
         skipped: Places of hits whose features are not used, with the reason.
     """
 
-    values: Float32
+    window: Window
+    query: Query
     mask: NDArray[np.bool_]
     complete: NDArray[np.bool_]
-    first_pass: Float32 = field(default_factory=lambda: np.zeros(0, np.float32))
     from_memory: int = 0
     encoder: str | None = None
-    window: Window | None = None
-    query: Query | None = None
-    fields: Sequence[tuple[str, ...]] = field(default_factory=tuple)
+    fields: Sequence[tuple[str, ...]] = ()
     stale: frozenset[int] = frozenset()
     skipped: Mapping[int, SkipReason] = field(default_factory=dict)
 
-    @classmethod
-    def none(cls, count: int) -> "WindowScores":
-        """Return a number of hits without scores."""
-        return cls(np.zeros(count, np.float32), np.zeros(count, np.bool_), np.zeros(count, np.bool_))
+    def scored(self, values: Float32, first_pass: Float32) -> "WindowScores":
+        """Return the window with its scores."""
+        prepared = {one.name: getattr(self, one.name) for one in fields(self)}
+        return WindowScores(values=values, first_pass=first_pass, **prepared)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowScores(PreparedWindow):
+    """A window of n hits with its scores.
+
+    Attributes:
+        values: ``(n,)`` float32, scores for the response; 0 for a hit without a score.
+        first_pass: ``(n,)`` float32, the engine's scores.
+    """
+
+    values: Float32
+    first_pass: Float32
 
     def positions(self) -> dict[int, int]:
         """Return the place of each hit with a score among those that have one, as `window` and `fields` hold them."""

@@ -1,13 +1,12 @@
 """The stored features of a window's documents: from the cache by content hash, else read from the engine in parts."""
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import cbor2
 
@@ -23,19 +22,18 @@ from es_ttc.serving.features.cache import FeatureCache
 from es_ttc.serving.features.columns import Stored
 from es_ttc.serving.features.decoding import (
     ABSENT,
-    DecodedFeatures,
+    Decoded,
     Fetched,
     ShardsFailed,
     decode_answer,
     decode_sent,
     group_by_layout,
     read_request,
-    reader_for,
 )
 from es_ttc.serving.features.encoding import Encoders
-from es_ttc.serving.features.index_meta import meta_of
-from es_ttc.serving.features.keys import DocumentKey, SentBlobs
-from es_ttc.serving.features.read_budget import Kind, ReadBudget, unknown_size
+from es_ttc.serving.features.index_meta import IndexMeta
+from es_ttc.serving.features.keys import DocumentKey, SentBlobs, reader_for
+from es_ttc.serving.features.read_budget import ReadBudget, unknown_size
 from es_ttc.serving.features.skip_reasons import SkipReason, consistent
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
@@ -50,7 +48,7 @@ _ONE_HASH = {"script": {"script": f"doc['{HASH}'].size() == 1"}}
 """Excludes documents with several content hashes, by which a search cannot be collapsed."""
 _MAX_REMEMBERED = 10_000
 _SECONDS = 60.0
-"""Time for which the number of tokens that an index allows is used, and documents with more of them are not read."""
+"""Time for which documents with more tokens than their index allows are not read."""
 _REFUSED_AS_A_WHOLE = (400, 500)
 _NO_SCRIPTS = 400
 _MAX_CODEBOOKS = 4  # of one read; an index has one
@@ -77,26 +75,8 @@ class MissingFeatures:
     fields: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _CachedWindow:
-    """The cached features of a window."""
-
-    known: list[Stored]
-    missing: list[DocumentKey]
-    lacking: frozenset[Feature]
-    complete: int
-
-
 class SideIndexUnreadable(EngineError):
     """Features in a side index could not be read, for example because the index is being deleted."""
-
-
-class CodebookReader(Protocol):
-    """Returns the codebooks that residuals refer to."""
-
-    async def codebook(self, index: str, identifier: str, caller: Caller) -> Codebook:
-        """Return a codebook of an index."""
-        ...
 
 
 class FeatureStore:
@@ -109,18 +89,17 @@ class FeatureStore:
         pool: BoundedPool,
         side_caller: Callable[[Caller], Caller],
         budget: ReadBudget,
-        codebooks: CodebookReader,
+        meta: IndexMeta,
     ) -> None:
         self._cache = cache
         self._upstream = upstream
         self._engine = EngineRequests(upstream)
         self._pool = pool
-        self._codebooks = codebooks
+        self._meta = meta
         self._side_caller = side_caller
         self._budget = budget
         self._reads: set[asyncio.Task[Fetched]] = set()
         self._scripts = True
-        self._allowed: ExpiringCache[str, float] = ExpiringCache(_MAX_REMEMBERED, _SECONDS)
         self._too_long: ExpiringCache[DocumentKey, None] = ExpiringCache(_MAX_REMEMBERED, _SECONDS)
 
     async def window(self, keys: Sequence[DocumentKey], features: Iterable[Feature], caller: Caller) -> WindowFeatures:
@@ -134,21 +113,14 @@ class FeatureStore:
             EngineError: The engine refused another read.
             EngineUnavailable: The engine does not answer.
         """
-        cached = self._cached(keys, frozenset(features))
-        if not cached.missing:
-            return _completed(cached, keys, {})
+        cached, lacking = self._cached(keys, frozenset(features))
         fetched: Fetched = {}
-        if Feature.TOKENS in cached.lacking:
-            fetched |= {key: {Feature.TOKENS: SkipReason.DIMENSIONS} for key in cached.missing if key in self._too_long}
-        missing = [key for key in cached.missing if key not in fetched]
-        if not missing:
-            return _completed(cached, keys, fetched)
-        await self._budget.known()
-        search, lacking = self._budget.turns.search(), sorted(cached.lacking)
-        await gather_all(
-            self._read_in_parts(search, group, lacking, caller, fetched) for group in group_by_layout(missing)
-        )
-        return _completed(cached, keys, fetched)
+        if any(lacking):
+            needed, missing = frozenset().union(*lacking), dict.fromkeys(compress(keys, lacking))
+            if Feature.TOKENS in needed:
+                fetched |= {key: {Feature.TOKENS: SkipReason.DIMENSIONS} for key in missing if key in self._too_long}
+            await self._read_missing([key for key in missing if key not in fetched], sorted(needed), caller, fetched)
+        return _completed(keys, cached, lacking, fetched)
 
     async def window_of(
         self, keys: Sequence[DocumentKey], features: Iterable[Feature], sent: SentBlobs, caller: Caller
@@ -159,36 +131,40 @@ class FeatureStore:
             EngineError: The layout is not one of blobs, or a codebook could not be read.
             EngineUnavailable: The engine does not answer.
         """
-        cached = self._cached(keys, frozenset(features))
-        lacking = sorted(cached.lacking)
-        if any(key.hash not in sent for key in cached.missing):
-            hashes = dict.fromkeys(key.hash for key in cached.missing)
-            return MissingFeatures(tuple(hashes), tuple(FEATURES[feature].name for feature in lacking))
+        cached, lacking = self._cached(keys, frozenset(features))
+        needed, missing = sorted(frozenset().union(*lacking)), [*dict.fromkeys(compress(keys, lacking))]
+        if any(key.hash not in sent for key in missing):
+            hashes = dict.fromkeys(key.hash for key in missing)
+            return MissingFeatures(tuple(hashes), tuple(FEATURES[feature].name for feature in needed))
         fetched: Fetched = {}
-        for group in group_by_layout(cached.missing):
-            fetched.update(await self._decoded(decode_sent, sent, group, lacking, caller))
+        for group in group_by_layout(missing):
+            fetched.update(await self._decoded(decode_sent, sent, group, needed, caller))
         self._put(fetched)
-        return _completed(cached, keys, fetched)
+        return _completed(keys, cached, lacking, fetched)
 
-    def _cached(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> _CachedWindow:
-        """Return the cached features of documents."""
+    def _cached(
+        self, keys: Sequence[DocumentKey], features: frozenset[Feature]
+    ) -> tuple[list[Stored], list[frozenset[Feature]]]:
+        """Return the cached features of documents, and those that each lacks."""
         self._cache.refresh()
         known, lacking = self._cache.get(keys, features)
-        stored = [one.stored for one in known]
-        if not any(lacking):
-            return _CachedWindow(stored, [], frozenset(), len(keys))
-        missing = dict.fromkeys(compress(keys, lacking))
-        complete = len(keys) - sum(map(bool, lacking))
-        return _CachedWindow(stored, [*missing], frozenset().union(*lacking), complete)
+        return [one.stored for one in known], lacking
 
-    async def _read_in_parts(
-        self, search: int, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller, fetched: Fetched
+    async def _read_missing(
+        self, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller, fetched: Fetched
     ) -> None:
-        """Read documents of one index, encoder and layout; many documents in two parallel series of parts."""
-        readers = _AT_ONCE if len(keys) >= _MIN_DOCUMENTS_TO_SHARE else 1
-        most = min(-(-len(keys) // readers), reader_for(keys).most_documents)
-        left = deque(keys)
-        await gather_all(self._read_series(search, left, most, features, caller, fetched) for _ in range(readers))
+        """Read documents into ``fetched``; many of one index, encoder and layout in two parallel series of parts."""
+        if not keys:
+            return
+        await self._budget.known()
+        search = self._budget.turns.search()
+        series = []
+        for group in group_by_layout(keys):
+            readers = _AT_ONCE if len(group) >= _MIN_DOCUMENTS_TO_SHARE else 1
+            most = min(-(-len(group) // readers), reader_for(group).most_documents)
+            left = deque(group)
+            series += [self._read_series(search, left, most, features, caller, fetched) for _ in range(readers)]
+        await _gather_all(series)
 
     async def _read_series(
         self,
@@ -215,7 +191,7 @@ class FeatureStore:
             if not keys:
                 turns.give_back(taken)
                 continue
-            read = asyncio.create_task(self._read_and_put(kind, keys, features, caller))
+            read = asyncio.create_task(self._read(keys, features, caller))
             self._reads.add(read)
             read.add_done_callback(partial(self._done, taken))
             fetched.update(await asyncio.shield(read))
@@ -241,13 +217,6 @@ class FeatureStore:
         if not read.cancelled():
             read.exception()  # marks it as retrieved; a task that awaits it gets it too
 
-    async def _read_and_put(
-        self, kind: Kind, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller
-    ) -> Fetched:
-        fetched = await self._read(kind, keys, features, caller)
-        self._put(fetched)
-        return fetched
-
     def _put(self, fetched: Fetched) -> None:
         self._cache.put(
             {
@@ -256,48 +225,43 @@ class FeatureStore:
             }
         )
 
-    async def _read(
-        self, kind: Kind, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller
-    ) -> Fetched:
+    async def _read(self, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller) -> Fetched:
+        """Read documents of one index, encoder and layout into the cache."""
         if not keys[0].side:
-            return await self._read_as(caller, kind, keys, features)
-        try:
-            return await self._read_as(self._side_caller(caller), kind, keys, features)
-        except EngineUnavailable:
-            raise
-        except EngineError as error:
-            raise SideIndexUnreadable(str(error), upstream_status=error.upstream_status) from error
+            fetched = await self._read_as(caller, keys, features)
+        else:
+            try:
+                fetched = await self._read_as(self._side_caller(caller), keys, features)
+            except EngineUnavailable:
+                raise
+            except EngineError as error:
+                raise SideIndexUnreadable(str(error), upstream_status=error.upstream_status) from error
+        self._put(fetched)
+        return fetched
 
-    async def _read_as(
-        self, caller: Caller, kind: Kind, keys: Sequence[DocumentKey], features: Sequence[Feature]
-    ) -> Fetched:
+    async def _read_as(self, caller: Caller, keys: Sequence[DocumentKey], features: Sequence[Feature]) -> Fetched:
         request = partial(read_request, keys, features, await self._upstream.product())
         by_script = request(bare=self._scripts)
         try:
-            return await self._read_once(caller, kind, keys, features, by_script)
+            return await self._read_once(caller, keys, features, by_script)
         except ShardsFailed:  # one document with several hashes prevents collapsing
             body = request(_ONE_HASH, bare=self._scripts)
         try:
-            return await self._read_once(caller, kind, keys, features, body)
+            return await self._read_once(caller, keys, features, body)
         except ShardsFailed as error:
             if error.upstream_status != _NO_SCRIPTS or by_script == request():
                 raise
-        fetched = await self._read_once(caller, kind, keys, features, request())
+        fetched = await self._read_once(caller, keys, features, request())
         self._scripts = False
         log.warning("the engine allows no inline scripts: features are read more slowly", index=keys[0].index)
         return fetched
 
     async def _read_once(
-        self,
-        caller: Caller,
-        kind: Kind,
-        keys: Sequence[DocumentKey],
-        features: Sequence[Feature],
-        body: dict[str, Any],
+        self, caller: Caller, keys: Sequence[DocumentKey], features: Sequence[Feature], body: dict[str, Any]
     ) -> Fetched:
-        engine = self._engine.as_caller(caller)
+        engine, index = self._engine.as_caller(caller), keys[0].index
         try:
-            raw = await engine.search_as_cbor([keys[0].index], body, failing="features could not be read")
+            raw = await engine.search_as_cbor([index], body, failing="features could not be read")
         except EngineError as error:
             if error.upstream_status in _REFUSED_AS_A_WHOLE:
                 raise ShardsFailed(str(error), upstream_status=error.upstream_status) from error
@@ -309,12 +273,12 @@ class FeatureStore:
                 f"features could not be read: the engine's answer is not one to such a search ({type(error).__name__})",
                 upstream_status=200,
             ) from error
-        self._budget.sizes.learn(kind, len(raw), len(fetched))
+        self._budget.sizes.learn((index, tuple(features)), len(raw), len(fetched))
         return fetched
 
     async def _decoded(
         self,
-        decode: Callable[[S, Sequence[DocumentKey], Sequence[Feature], Codebooks], DecodedFeatures],
+        decode: Callable[[S, Sequence[DocumentKey], Sequence[Feature], Codebooks], Decoded],
         raw: S,
         keys: Sequence[DocumentKey],
         features: Sequence[Feature],
@@ -322,19 +286,17 @@ class FeatureStore:
     ) -> Fetched:
         """Decode features on a thread; a second time with the codebooks that were missing, if they can be read."""
         codebooks: dict[str, Codebook] = {}
-        decoded = await self._pool.run(decode, raw, keys, features, codebooks)
-        if not decoded.codebooks:
-            return await self._of_allowed_length(decoded.fetched, keys[0], caller)
-        for identifier in sorted(decoded.codebooks)[:_MAX_CODEBOOKS]:
+        fetched, unknown = await self._pool.run(decode, raw, keys, features, codebooks)
+        for identifier in sorted(unknown)[:_MAX_CODEBOOKS]:
             try:
-                codebooks[identifier] = await self._codebooks.codebook(keys[0].index, identifier, caller)
+                codebooks[identifier] = await self._meta.codebook(keys[0].index, identifier, caller)
             except EngineUnavailable:
                 raise
             except EngineError as error:
                 log.warning("codebook cannot be read", index=keys[0].index, error=str(error))
         if codebooks:
-            decoded = await self._pool.run(decode, raw, keys, features, codebooks)
-        return await self._of_allowed_length(decoded.fetched, keys[0], caller)
+            fetched, _ = await self._pool.run(decode, raw, keys, features, codebooks)
+        return await self._of_allowed_length(fetched, keys[0], caller)
 
     async def _of_allowed_length(self, fetched: Fetched, example: DocumentKey, caller: Caller) -> Fetched:
         """Return features without token vectors that are more than the index's mapping allows: nobody encoded them."""
@@ -345,28 +307,12 @@ class FeatureStore:
         }
         if not lengths:
             return fetched
-        allowed = await self._max_tokens(example.index, caller)
+        allowed = await self._meta.max_tokens(example.index, caller)
         for key, length in lengths.items():
             if length > allowed:
                 fetched[key][Feature.TOKENS] = SkipReason.DIMENSIONS
                 self._too_long.put(key, None)
         return fetched
-
-    async def _max_tokens(self, index: str, caller: Caller) -> float:
-        """Return the greatest number of token vectors of a document of an index; infinite if it cannot be known."""
-        known = self._allowed.get(index)
-        if known is not None:
-            return known.value
-        allowed = math.inf
-        try:
-            async for found in meta_of(self._upstream, index, "max_tokens", caller):
-                if found and isinstance(found[0], int):
-                    allowed = found[0]
-                    break
-        except (EngineError, LookupError, TypeError):  # someone else's metadata
-            pass
-        self._allowed.put(index, allowed)
-        return allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +326,7 @@ class FeatureServices:
     pool: BoundedPool
 
 
-async def gather_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def _gather_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run coroutines at the same time; if one fails, cancel the others.
 
     Raises:
@@ -396,16 +342,18 @@ async def gather_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
         raise
 
 
-def _completed(cached: _CachedWindow, keys: Sequence[DocumentKey], fetched: Fetched) -> WindowFeatures:
+def _completed(
+    keys: Sequence[DocumentKey], cached: list[Stored], lacking: Sequence[frozenset[Feature]], fetched: Fetched
+) -> WindowFeatures:
     """Return cached and read features together."""
     if not fetched:
-        return WindowFeatures(cached.known, cached.complete)
+        return WindowFeatures(cached, len(keys) - sum(map(bool, lacking)))
     faults: dict[DocumentKey, dict[Feature, SkipReason]] = {}
     documents = []
-    for key, known in zip(keys, cached.known, strict=True):
+    for key, known in zip(keys, cached, strict=True):
         read = fetched.get(key, {})
         values = {f: one.value for f, one in read.items() if isinstance(one, ReadFeature) and one is not ABSENT}
         if reasons := {feature: one for feature, one in read.items() if isinstance(one, SkipReason)}:
             faults[key] = reasons
         documents.append(consistent({**known, **values}) if values else known)
-    return WindowFeatures(documents, cached.complete, faults)
+    return WindowFeatures(documents, len(keys) - sum(map(bool, lacking)), faults)

@@ -23,8 +23,8 @@ from es_ttc.rescorers.base import Feature, Window
 from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors
 from es_ttc.serving.features.attached import changed_inside, own_key
 from es_ttc.serving.features.columns import Stored, columns
-from es_ttc.serving.features.decoding import features_from_hit, is_readable
-from es_ttc.serving.features.keys import DocumentKey, marks_of
+from es_ttc.serving.features.decoding import features_from_hit
+from es_ttc.serving.features.keys import DocumentKey, marks_of, unreadable
 from es_ttc.serving.features.skip_reasons import SkipReason, consistent
 from es_ttc.serving.features.store import FeatureServices, WindowFeatures
 from es_ttc.serving.http.caller import Caller
@@ -218,7 +218,7 @@ class EngineSearch:
         self, documents: Sequence[int], needs: frozenset[Feature], wants: frozenset[Feature]
     ) -> list[Stored]:
         """Return stored features of documents; none for one that has changed, or whose layout is unknown."""
-        keys = {document: self._keys[document] for document in documents if is_readable(self._keys[document])}
+        keys = {document: self._keys[document] for document in documents if unreadable(self._keys[document]) is None}
         read = await self._read(list(keys.values()), needs | wants)
         stored = dict(zip(keys, read.documents, strict=True))
         identities = {number: identity for identity, number in self._numbers.items()} if read.faults else {}

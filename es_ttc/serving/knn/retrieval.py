@@ -18,7 +18,7 @@ from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Retrieved, Retriever
 from es_ttc.serving.deadline import ScoringError, attempt, budget_ms, fell_back
 from es_ttc.serving.features import skip_reasons
-from es_ttc.serving.features.index_meta import mapped_fields
+from es_ttc.serving.features.field_types import mapped_fields
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.bodies import FIELDS

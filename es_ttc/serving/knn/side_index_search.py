@@ -104,7 +104,7 @@ class SideIndexSearch(EngineSearch):
         if not new:
             return
         hits, uuid = await asyncio.gather(self._source_hits(side, new), self._uuid(side.source))
-        keys = await self._services.attached.current(side.source, hits, new, uuid, self._context.caller)
+        keys = await self._services.attached.current(hits, new, uuid, self._context.caller)
         for document in new:
             self._numbers_of_source[side.source, document] = None
         for hit, key in zip(hits, keys, strict=True):

@@ -20,7 +20,7 @@ from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams
 from es_ttc.rescorers.spectral.passages import Passage, best_passages
 from es_ttc.serving.deadline import attempt, budget_ms
 from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
-from es_ttc.serving.features.scoring import WindowScorer
+from es_ttc.serving.features.window import WindowScorer
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.request.response import add_took
 from es_ttc.serving.request.section import MAX_PASSAGES

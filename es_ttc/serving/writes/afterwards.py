@@ -28,12 +28,11 @@ from es_ttc.index.attach.just_written import WrittenDocument, encode_just_writte
 from es_ttc.index.attach.target import FeatureWrite
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.index.mappings.write_options import WriteOptions
-from es_ttc.serving.features.encoding import Encoders
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.logs import log
-from es_ttc.serving.pool import BoundedPool, work_of
+from es_ttc.serving.pool import work_of
 from es_ttc.serving.writes.followed_indices import is_a_name
-from es_ttc.settings import EngineSettings
 
 Locations = Mapping[str, FeatureLocation]
 """By concrete index, where its features are stored."""
@@ -89,10 +88,8 @@ class HeldResponse:
 class LaterEncoding:
     """Encodes written documents, with the gateway's own account."""
 
-    def __init__(self, settings: EngineSettings, encoders: Encoders, pool: BoundedPool) -> None:
-        self._settings = settings
-        self._encoders = encoders
-        self._pool = pool
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
         self._engine: Engine | None = None
         self._connecting = asyncio.Lock()
         self._cache: ExpiringCache[str, Locations] = ExpiringCache(_MAX_CACHED, _SECONDS)
@@ -137,7 +134,7 @@ class LaterEncoding:
                 engine = await self._connected()
                 for index, documents in written.items():
                     held = locations[index]
-                    encoder = await self._encoders.serving(held.spec.encoder.key, index)
+                    encoder = await self._gateway.encoders.serving(held.spec.encoder.key, index)
                     for start in range(0, len(documents), _MOST_TOGETHER):
                         part = documents[start : start + _MOST_TOGETHER]
                         done += await encode_just_written(engine, held, part, encoder, self._encode)
@@ -151,12 +148,12 @@ class LaterEncoding:
 
     async def _encode(self, documents: Sequence[Any], spec: IndexSpec, encoder: Encoder) -> list[FeatureWrite]:
         with work_of(_KIND):
-            return await self._pool.run(encode_items, documents, spec, encoder)
+            return await self._gateway.encoding.run(encode_items, documents, spec, encoder)
 
     async def _connected(self) -> Engine:
         async with self._connecting:
             if self._engine is None:
-                self._engine = await connect(self._settings)
+                self._engine = await connect(self._gateway.settings)
             return self._engine
 
 

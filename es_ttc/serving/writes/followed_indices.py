@@ -22,7 +22,8 @@ from es_ttc.serving.http.caller import Caller, RawHeaders
 from es_ttc.serving.http.caller_keys import CallerKeys
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
-from es_ttc.serving.writes.request import NO_PIPELINE
+
+NO_PIPELINE = "_none"
 
 _SECONDS = 5.0
 """Time for which the answer for a name is used."""

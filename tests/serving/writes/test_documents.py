@@ -15,7 +15,7 @@ from es_ttc.index.ingest.encode import action_lines, encode_documents
 from es_ttc.index.ingest.prepare import prepare
 from es_ttc.index.ingest.readers import Documents, Inputs
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.writes.documents import Pending, spliced, with_features
+from es_ttc.serving.writes.encoding import Pending, spliced, with_features
 from tests.serving.conftest import corpus
 from tests.support.encoders import Wrapped
 

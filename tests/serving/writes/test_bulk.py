@@ -6,8 +6,8 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_ttc.serving.writes import bulk_lines
-from es_ttc.serving.writes.bulk_lines import Action, BulkLines
+from es_ttc.serving.writes import bulk
+from es_ttc.serving.writes.bulk import Action, BulkLines
 
 _INDEX = st.none() | st.sampled_from(["one", "two", "中 文"])
 _DOCUMENTS = st.binary(max_size=40).filter(lambda line: b"\n" not in line)
@@ -81,7 +81,7 @@ def test_after_a_line_that_is_no_action_nothing_is_found() -> None:
 
 
 def test_long_lines_are_passed_in_parts() -> None:
-    lines, size = BulkLines(), bulk_lines.MAX_DOCUMENT_BYTES
+    lines, size = BulkLines(), bulk.MAX_DOCUMENT_BYTES
     first = lines.feed(b'{"create":{"_index":"i"}}\n{"text":"')
     assert (first.documents, first.long) == ([], [])
     held = sum(len(lines.feed(b"x" * 60_000).data) for _ in range(size // 60_000))
@@ -93,7 +93,7 @@ def test_long_lines_are_passed_in_parts() -> None:
     last = lines.feed(b'"}\n{"index":{}}\n{}\n')
     assert [last.data[one.start : one.end] for one in last.documents] == [b"{}\n"]
     endless = BulkLines()
-    assert endless.feed(b'{"index":{' + b" " * bulk_lines.MAX_ACTION_BYTES).data
+    assert endless.feed(b'{"index":{' + b" " * bulk.MAX_ACTION_BYTES).data
     assert endless.feed(b'}}\n{"index":{}}\n{}\n').documents == []
 
 

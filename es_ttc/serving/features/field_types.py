@@ -1,20 +1,10 @@
-"""Types of fields, and numeric fields of a window's documents.
+"""Types of the fields of a search's target, by the engine's `_field_caps` with the caller's credentials."""
 
-The latter are doc values in the hits of a search with the caller's credentials. So an alias's filter and the caller's
-rights hold for them: a field that the caller may not read is missing from the
-hits. The fields of attached indices are those of the user's documents; a side index has none.
-"""
-
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Collection, Mapping, Sequence, Set
+from typing import Any
 
 from es_ttc.common.caches import ExpiringCache
-from es_ttc.errors import EngineError, InvalidRequest, MissingFeature
-from es_ttc.rescorers.learned.fields import as_number
+from es_ttc.errors import EngineError, MissingFeature
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.caller_keys import CallerKeys
@@ -28,44 +18,11 @@ TEXT_TYPES = frozenset({"annotated_text", "match_only_text", "search_as_you_type
 _MOST_REMEMBERED = 10_000
 _SECONDS = 60.0
 _UNMAPPED = "unmapped"
-
-
-@dataclass(frozen=True, slots=True)
-class FieldsReader:
-    """What reads numeric fields, in the words of an error."""
-
-    reads: str
-    fix: str
-
-    @classmethod
-    def of_method(cls, name: str) -> Self:
-        """Return the words for a method of a search."""
-        return cls(f"method [{name}] reads", "search an index that has it, or take a model that was trained without it")
-
-
-def numbers_of(hits: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-    """Return numeric fields of hits, ``(n,)`` by name: NaN where a hit has none, the least of several values.
-
-    Raises:
-        InvalidRequest: A value is no number: the request asks for the field in another format.
-    """
-    return {name: np.array([_number_of(hit, name) for hit in hits], np.float64) for name in fields}
-
-
-def _number_of(hit: Mapping[str, Any], name: str) -> float:
-    values = (hit.get("fields") or {}).get(name)
-    try:
-        number = as_number(values)
-    except ValueError:
-        raise InvalidRequest(
-            f"the method reads the numeric field [{name}], and the request asks for it in another form, {values}: "
-            "leave out the [format] of the field, or read it from [_source]"
-        ) from None
-    return np.nan if number is None else number
+_FIX_METHOD = "search an index that has it, or take a model that was trained without it"
 
 
 class FieldTypes:
-    """Types of the fields of a target, by the engine's `_field_caps` with the caller's credentials."""
+    """Reads the types of fields; answers are remembered for a minute."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._requests = EngineRequests(upstream)
@@ -74,9 +31,15 @@ class FieldTypes:
         self._texts: ExpiringCache[bytes, frozenset[str] | str] = ExpiringCache(_MOST_REMEMBERED, _SECONDS)
 
     async def require(
-        self, fields: Sequence[str], reader: FieldsReader, caller: Caller, indices: Sequence[str] = ()
+        self,
+        fields: Sequence[str],
+        reads: str,
+        caller: Caller,
+        indices: Sequence[str] = (),
+        *,
+        fix: str = _FIX_METHOD,
     ) -> None:
-        """Check that a target has numeric fields; the answer is remembered for a minute.
+        """Check that a target has numeric fields, which ``reads`` says in an error what reads, and ``fix`` what to do.
 
         A target that cannot be examined is taken to have them: the engine's own answer says what is wrong.
 
@@ -98,15 +61,13 @@ class FieldTypes:
             )
         except EngineError:
             return
-        problem = field_problem(answer["fields"], fields)
+        problem = _field_problem(answer["fields"], fields)
         if problem is not None and answer.get("indices"):
-            raise MissingFeature(
-                f"{reader.reads} the numeric field [{problem[0]}], {problem[1]} in [{target}]: {reader.fix}"
-            )
+            raise MissingFeature(f"{reads} the numeric field [{problem[0]}], {problem[1]} in [{target}]: {fix}")
         self._known.put(key, None)
 
     async def analysed(self, fields: Collection[str], caller: Caller) -> frozenset[str]:
-        """Return those fields that are analysed text in every index of a target; remembered for a minute.
+        """Return those fields that are analysed text in every index of a target.
 
         The indices of a point in time are not known, so there a field must be text in every index that has it and that
         the caller sees.
@@ -141,15 +102,15 @@ class FieldTypes:
             return str(error)
         if answer.get("failures"):
             raise EngineError(f"{failing}: an index did not answer")
-        return frozenset(name for name in names if is_analysed(answer["fields"].get(name, {})))
+        return frozenset(name for name in names if _is_analysed(answer["fields"].get(name, {})))
 
 
-def is_analysed(capabilities: Mapping[str, Any]) -> bool:
+def _is_analysed(capabilities: Mapping[str, Any]) -> bool:
     """Return whether a field is analysed text wherever it was looked for, by its part of `_field_caps`."""
     return bool(capabilities) and capabilities.keys() <= TEXT_TYPES
 
 
-def field_problem(capabilities: Mapping[str, Any], fields: Sequence[str]) -> tuple[str, str] | None:
+def _field_problem(capabilities: Mapping[str, Any], fields: Sequence[str]) -> tuple[str, str] | None:
     """Return the first field that is not numeric, with what it is; None if all are."""
     for name in fields:
         types = {kind: found for kind, found in capabilities.get(name, {}).items() if kind != _UNMAPPED}
@@ -161,3 +122,25 @@ def field_problem(capabilities: Mapping[str, Any], fields: Sequence[str]) -> tup
         if not all(found.get("aggregatable", True) for found in types.values()):
             return name, "which has no doc values"
     return None
+
+
+async def mapped_fields(upstream: Upstream, caller: Caller, indices: Sequence[str], fields: Set[str]) -> set[str]:
+    """Return those fields that at least one index has, by the engine's `_field_caps`.
+
+    Raises:
+        EngineError: The engine returned an error.
+    """
+    query_string = caller.query_string(fields=",".join(sorted(fields)), include_unmapped="true")
+    failing = f"the fields of [{', '.join(indices) or caller.indices}] could not be read"
+    engine = EngineRequests(upstream, caller)
+    answer = await engine.json("GET", caller.path(indices, "_field_caps"), query_string, failing=failing)
+    found = answer["fields"]
+    return {name for name in fields if _is_mapped(found.get(name, {}), indices)}
+
+
+def _is_mapped(capabilities: Mapping[str, Any], indices: Sequence[str]) -> bool:
+    """Return whether a field exists in at least one of some indices, or in any index if none are named."""
+    if not capabilities.keys() - {_UNMAPPED}:
+        return False
+    without: Sequence[str] = capabilities.get(_UNMAPPED, {}).get("indices") or ()
+    return not indices or not set(indices) <= set(without)

@@ -4,29 +4,42 @@ The engine's answer is the client's, byte for byte. A write is never refused or 
 fails, it is sent as it came, the index's pipeline stamps it as pending, and a worker encodes it.
 """
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from urllib.parse import parse_qsl, unquote
 
 from starlette.types import Send
 
-from es_ttc.errors import InvalidRequest, RequestTooLarge
+from es_ttc.errors import EngineError, InvalidRequest, RequestTooLarge
 from es_ttc.index.attach.feature_locations import FeatureLocation
+from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.limits import decompressed, inflated
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.signing import changeable
+from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.request.response import Outcome
 from es_ttc.serving.writes.afterwards import HeldResponse, LaterEncoding, Locations
-from es_ttc.serving.writes.allowance import Allowance
-from es_ttc.serving.writes.batches import EncodingBatches
-from es_ttc.serving.writes.body_limit import BodyLimit
-from es_ttc.serving.writes.bulk_body import BulkBody, names_in
-from es_ttc.serving.writes.bulk_lines import MAX_DOCUMENT_BYTES
-from es_ttc.serving.writes.documents import Pending
+from es_ttc.serving.writes.bulk import MAX_DOCUMENT_BYTES, BulkBody, names_in
+from es_ttc.serving.writes.encoding import Allowance, EncodingBatches, Pending
 from es_ttc.serving.writes.followed_indices import FollowedIndex, FollowedIndices, PipelineIndex
-from es_ttc.serving.writes.request import WriteRequest, is_json, may_change_indices, pipeline_of, refreshes, write_in
 
+_JSON = frozenset({"application/json", "application/vnd.elasticsearch+json"})
+_LINES = _JSON | {"application/x-ndjson", "application/vnd.elasticsearch+x-ndjson"}
+_METHODS = frozenset({"PUT", "POST"})
+_ONE_DOCUMENT = frozenset({"_doc", "_create", "_update"})
+_CHANGES = frozenset({"_aliases", "_rollover", "_restore"})
+"""APIs by POST after which a name may stand for another index."""
+_LIMITS = b"/_nodes/http"
+_LIMITS_ONLY = b"filter_path=nodes.*.http.max_content_length_in_bytes"
+_DEFAULT_LIMIT = 100 * 2**20
+"""The default of both engines."""
+_LIMIT_SHARE = 0.95
+_LIMIT_SECONDS = 600.0
+_LIMIT_TIMEOUT = 2.0
 _KIND = "write"
 _MAX_IN_MEMORY = 16 * 2**20
 """Maximum size of a `_bulk` whose length is not known from its headers: compressed, or in chunks."""
@@ -35,21 +48,88 @@ _NOT_ALLOWED = frozenset({401, 403})
 _OPERATIONS = {"_doc": "index", "_create": "create", "_update": "update"}
 
 
+def write_in(incoming: RawRequest) -> tuple[str, str | None] | None:
+    """Return the API and the name in the path of a request that writes documents; None if it writes none."""
+    if incoming.method not in _METHODS:
+        return None
+    match incoming.segments:
+        case ["_bulk"]:
+            return "_bulk", None
+        case [index, "_bulk"]:
+            return "_bulk", unquote(index)
+        case [index, ("_doc" | "_create" | "_update") as api, _]:
+            return api, unquote(index)
+        case [index, "_doc"]:
+            return "_doc", unquote(index)
+        case _:
+            return None
+
+
+def may_change_indices(incoming: RawRequest) -> bool:
+    """Return whether a request that writes no documents may create, change or delete indices or pipelines."""
+    if incoming.method == "DELETE":
+        return not _ONE_DOCUMENT.intersection(incoming.segments[1:2])
+    if incoming.method == "POST":
+        return not _CHANGES.isdisjoint(incoming.segments)
+    return incoming.method == "PUT"
+
+
+def pipeline_of(incoming: RawRequest) -> str | None:
+    """Return the ingest pipeline that a request's parameters name."""
+    return _parameter(incoming, "pipeline")
+
+
+def refreshes(incoming: RawRequest) -> bool:
+    """Return whether the next search is to find what a request writes."""
+    return _parameter(incoming, "refresh") in ("", "true", "wait_for")
+
+
+def _parameter(incoming: RawRequest, wanted: str) -> str | None:
+    if wanted.encode() not in incoming.query_string:
+        return None
+    params = parse_qsl(incoming.query_string.decode("latin-1"), keep_blank_values=True)
+    return next((value for name, value in params if name == wanted), None)
+
+
+def is_json(incoming: RawRequest, api: str) -> bool:
+    """Return whether a request's body is JSON in UTF-8, or lines of it for a `_bulk`."""
+    media, _, parameters = incoming.header(b"content-type").lower().partition(";")
+    known = _LINES if api == "_bulk" else _JSON
+    return media.strip() in known and ("charset" not in parameters or "utf-8" in parameters)
+
+
+class BodyLimit:
+    """Reads ``http.max_content_length`` of the engine's nodes, if the gateway's own account may."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._requests = EngineRequests(upstream)
+        self._bytes = _DEFAULT_LIMIT
+        self._next_read = 0.0
+
+    async def bytes(self) -> int:
+        """Return the number of bytes that a body may have, with some room."""
+        if time.monotonic() >= self._next_read:
+            self._next_read = time.monotonic() + _LIMIT_SECONDS
+            try:
+                async with asyncio.timeout(_LIMIT_TIMEOUT):
+                    answer = await self._requests.as_gateway().json("GET", _LIMITS, _LIMITS_ONLY, failing="limits")
+                self._bytes = min(node["http"]["max_content_length_in_bytes"] for node in answer["nodes"].values())
+            except (EngineError, TimeoutError, ValueError, LookupError, TypeError):
+                pass
+        return int(self._bytes * _LIMIT_SHARE)
+
+
 class WriteEncoding:
     """Answers requests that are no searches."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._upstream = gateway.upstream
-        self._pass_through = gateway.pass_through
+        self._gateway = gateway
         self._indices = FollowedIndices(gateway.upstream)
-        self._batches = EncodingBatches(gateway.encoders, gateway.encoding)
-        self._later = LaterEncoding(gateway.settings, gateway.encoders, gateway.encoding)
-        self._metrics = gateway.metrics
-        self._offload = gateway.offload
-        self._seconds = gateway.settings.write_timeout_ms / 1000
-        self._added_bytes = gateway.settings.write_features_mb * 2**20
+        self._batches = EncodingBatches(gateway)
+        self._later = LaterEncoding(gateway)
         self._limit = BodyLimit(gateway.upstream)
-        self._metrics.watch_writes(lambda: self._batches.outstanding)
+        self._seconds = gateway.settings.write_timeout_ms / 1000
+        gateway.metrics.watch_writes(lambda: self._batches.outstanding)
 
     async def close(self) -> None:
         """Close the connection with which features of written documents are stored."""
@@ -58,25 +138,25 @@ class WriteEncoding:
     async def answer(self, incoming: RawRequest, send: Send) -> Outcome:
         """Answer one request."""
         write = write_in(incoming)
-        if write is None or not changeable(incoming.headers, self._upstream.signer):
+        if write is None or not changeable(incoming.headers, self._gateway.upstream.signer):
             return await self._passed(incoming, send)
-        if write.api == "_bulk":
-            return await self._answer_bulk(incoming, write, send)
-        name = write.index or ""
-        known = await self._indices.of(name, incoming.headers)
+        api, name = write
+        if api == "_bulk":
+            return await self._answer_bulk(incoming, name, send)
+        known = await self._indices.of(name or "", incoming.headers)
         index = known if isinstance(known, FollowedIndex) else None
-        on_its_way = index is not None and write.api != "_update"
-        locations = {} if on_its_way else await self._later.of(name)
+        on_its_way = index is not None and api != "_update"
+        locations = {} if on_its_way else await self._later.of(name or "")
         if locations:
             return await self._answer_and_encode(incoming, locations, send)
         if index is not None:
-            return await self._answer_document(incoming, write, index, send)
+            return await self._answer_document(incoming, api, index, send)
         return await self._passed(incoming, send)
 
     async def _passed(self, incoming: RawRequest, send: Send) -> Outcome:
         status = 0
         try:
-            status = await self._pass_through.forward(incoming, send)
+            status = await self._gateway.pass_through.forward(incoming, send)
         finally:
             if status < 400 and may_change_indices(incoming):  # an unknown end counts as a change
                 self._indices.forget()
@@ -92,7 +172,7 @@ class WriteEncoding:
     ) -> Outcome:
         """Forward a write, and encode what the engine's response names before it is sent on."""
         held = HeldResponse(send)
-        status = await self._pass_through.forward(incoming, held, rewritten=rewritten)
+        status = await self._gateway.pass_through.forward(incoming, held, rewritten=rewritten)
         headers: RawHeaders = []
         encoded = pending = 0
         if status < 400:
@@ -102,20 +182,18 @@ class WriteEncoding:
             if encoded or pending:
                 headers = [(b"x-ttc-encoded", b"false" if pending else b"true")]
         await held.release(headers)
-        self._metrics.written(encoded, {Pending.LEFT: pending} if pending else {})
+        self._gateway.metrics.written(encoded, {Pending.LEFT: pending} if pending else {})
         return Outcome(_KIND, status, bool(encoded) and not pending)
 
-    async def _answer_document(
-        self, incoming: RawRequest, write: WriteRequest, index: FollowedIndex, send: Send
-    ) -> Outcome:
+    async def _answer_document(self, incoming: RawRequest, api: str, index: FollowedIndex, send: Send) -> Outcome:
         """Answer a request that writes one document to a followed index."""
         complete = await incoming.read_ahead(MAX_DOCUMENT_BYTES)
-        document = _plain(incoming, MAX_DOCUMENT_BYTES) if is_json(incoming, write.api) and complete else None
+        document = _plain(incoming, MAX_DOCUMENT_BYTES) if is_json(incoming, api) and complete else None
         allowance = await self._allowance(incoming, len(document or b""))
         if document is None:
-            allowance.written.pending[Pending.SIZE if not complete else Pending.FORMAT] += 1
+            allowance.pending[Pending.SIZE if not complete else Pending.FORMAT] += 1
             return await self._sent(incoming, allowance, None, send)
-        submitted = allowance.submit(index, _OPERATIONS[write.api], None, document)
+        submitted = allowance.submit(index, _OPERATIONS[api], None, document)
         if submitted is None:
             return await self._sent(incoming, allowance, None, send)
         try:
@@ -127,25 +205,27 @@ class WriteEncoding:
             self._indices.refused(index.name, incoming.headers)
         return outcome
 
-    async def _answer_bulk(self, incoming: RawRequest, write: WriteRequest, send: Send) -> Outcome:
+    async def _answer_bulk(self, incoming: RawRequest, path_index: str | None, send: Send) -> Outcome:
         async def follow(name: str) -> PipelineIndex | None:
             return await self._indices.of(name, incoming.headers)
 
-        names = names_in(_beginning(incoming), write.index)
+        names = names_in(_beginning(incoming), path_index)
         known = [index for name in names if (index := await follow(name)) is not None]
         followed = any(isinstance(index, FollowedIndex) for index in known)
         locations = {} if followed else await self._locations(names)
-        isolating = bool(known) and await self._upstream.product() == "opensearch"
-        size, chunks = await _body(incoming) if (followed or isolating) and is_json(incoming, write.api) else (0, None)
+        isolating = bool(known) and await self._gateway.upstream.product() == "opensearch"
+        size, chunks = await _body(incoming) if (followed or isolating) and is_json(incoming, "_bulk") else (0, None)
         allowance = await self._allowance(incoming, size)
         body: bytes | AsyncIterator[bytes] | None = None
         if chunks is not None:
-            body = BulkBody(write.index, follow, allowance, self._offload if isolating else None).rewritten(chunks)
+            body = BulkBody(path_index, follow, allowance, self._gateway.offload if isolating else None).rewritten(
+                chunks
+            )
             if size <= _SHORT_BYTES:
                 # Engines, too, handle a short body in one piece and a long one in parts, with different messages.
                 body = b"".join([part async for part in body])
         elif followed:
-            allowance.written.pending[Pending.FORMAT] += 1
+            allowance.pending[Pending.FORMAT] += 1
         if locations:
             return await self._answer_and_encode(incoming, locations, send, body)
         if followed or body is not None:
@@ -160,26 +240,25 @@ class WriteEncoding:
         return found
 
     async def _allowance(self, incoming: RawRequest, size: int) -> Allowance:
-        added = min(self._added_bytes, await self._limit.bytes() - size)
+        added = min(self._gateway.settings.write_features_mb * 2**20, await self._limit.bytes() - size)
         return Allowance(self._batches, pipeline_of(incoming), self._seconds, added)
 
     async def _sent(
         self, incoming: RawRequest, allowance: Allowance, body: bytes | AsyncIterator[bytes] | None, send: Send
     ) -> Outcome:
         """Send a request with another body, or as it came, and return its outcome."""
-        written = allowance.written
-        written.complete |= not isinstance(body, AsyncIterator)
+        allowance.complete |= not isinstance(body, AsyncIterator)
 
         def mark(status: int) -> RawHeaders:
-            if not written.any or status >= 400:  # what was refused is not in the index
+            if not (allowance.encoded or allowance.pending) or status >= 400:  # what was refused is not in the index
                 return []
-            return [(b"x-ttc-encoded", b"true" if written.all_encoded else b"false")]
+            return [(b"x-ttc-encoded", b"true" if allowance.all_encoded else b"false")]
 
         try:
-            status = await self._pass_through.forward(incoming, send, rewritten=body, mark=mark)
+            status = await self._gateway.pass_through.forward(incoming, send, rewritten=body, mark=mark)
         finally:
-            self._metrics.written(written.encoded, written.pending)
-        return Outcome(_KIND, status, written.all_encoded)
+            self._gateway.metrics.written(allowance.encoded, allowance.pending)
+        return Outcome(_KIND, status, allowance.all_encoded)
 
 
 def _plain(incoming: RawRequest, limit: int) -> bytes | None:

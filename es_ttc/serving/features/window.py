@@ -1,0 +1,485 @@
+"""Windows of hits: locate the documents' features, agree on an encoder, read the features, run the method."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import compress
+from operator import not_
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import EngineError, EsTtcError, MissingFeature
+from es_ttc.index.mappings.fields import FEATURES
+from es_ttc.index.mappings.readers import layout_of
+from es_ttc.index.mappings.spec import CHUNKS, ENCODER, HASH, REVERSED
+from es_ttc.rescorers.base import Feature, Query, SelectiveRescorer, Window
+from es_ttc.rescorers.programs.encoding import encode_fn
+from es_ttc.serving.deadline import ScoringError
+from es_ttc.serving.features.attached import AttachedFeatureLocator, FeatureLocations, own_keys
+from es_ttc.serving.features.columns import Stored, columns, numbers_of
+from es_ttc.serving.features.encoding import EncodedQuery, Encoders, ignore_failure
+from es_ttc.serving.features.field_types import FieldTypes, mapped_fields
+from es_ttc.serving.features.index_meta import IndexEncoderLookup, IndexMeta
+from es_ttc.serving.features.keys import DocumentKey, unreadable, unsendable
+from es_ttc.serving.features.scores import (
+    Method,
+    PreparedWindow,
+    ScoringRequest,
+    SuppliedDocuments,
+    Timings,
+    WindowScores,
+    checked_scores,
+    first_pass_scores,
+    no_features,
+    relative_scores,
+)
+from es_ttc.serving.features.skip_reasons import SkipReason
+from es_ttc.serving.features.store import FeatureStore, MissingFeatures, SideIndexUnreadable, WindowFeatures
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.pool import BoundedPool
+from es_ttc.serving.tracing import span
+from es_ttc.vectors.tokens import Float32
+
+
+class WindowScorer:
+    """Scores windows of hits."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        store: FeatureStore,
+        attached: AttachedFeatureLocator,
+        encoders: Encoders,
+        pool: BoundedPool,
+        numbers: FieldTypes,
+        meta: IndexMeta,
+    ) -> None:
+        self._upstream = upstream
+        self._store = store
+        self._attached = attached
+        self._encoders = encoders
+        self._pool = pool
+        self._numbers = numbers
+        self._meta = meta
+        self._index_encoders = IndexEncoderLookup(upstream, attached.side_caller, encoders.loaded_keys)
+
+    def begin_encoding(self, method: Method, texts: tuple[str, ...]) -> asyncio.Task[EncodedQuery] | None:
+        """Start to encode a query with the first encoder, before the window's encoder is known."""
+        return self._encoders.begin(texts, tokens=method.query_tokens) if method.encodes else None
+
+    async def score(
+        self,
+        hits: Sequence[Mapping[str, Any]],
+        request: ScoringRequest,
+        *,
+        joined: int = 0,
+        pinned: int = 0,
+        encoder: str | None = None,
+    ) -> WindowScores:
+        """Return the scores of hits.
+
+        Args:
+            hits: The engine's hits, with the fields `ttc.hash`, `ttc.encoder` and `ttc.version`; with `_id` and their
+                versions if they may be of an attached index.
+            request: The method and the request's data.
+            joined: Number of hits at the end that are not of the first pass.
+            pinned: Number of pinned hits at the beginning, see :func:`relative_scores`.
+            encoder: Identity of the window's encoder; None for that of the hits' indices.
+
+        Raises:
+            MissingFeature: The index lacks a feature that the method needs.
+            EncoderMismatch: The gateway lacks the index's encoder, or the hits are of indices with different encoders.
+            NoFeatures: No hit has usable features.
+            EncoderBusy: The index's encoder is not loaded now.
+            EngineError: Features could not be read.
+            ScoringError: The method failed.
+        """
+        first_pass = first_pass_scores(hits)
+        numbers = await self._read_numbers(hits, request) if request.method.fields else {}
+        relative = relative_scores(first_pass, pinned, joined)
+        bare = Window([hit.get("_id", "") for hit in hits], relative, numbers=numbers)
+        if not hits or not request.method.encodes:
+            prepared = _without_features(bare, request)
+        else:
+            prepared = await self._prepared(hits, bare, request, joined, encoder)
+        return await self._scored(prepared, first_pass, request)
+
+    async def _prepared(
+        self,
+        hits: Sequence[Mapping[str, Any]],
+        bare: Window,
+        request: ScoringRequest,
+        joined: int,
+        encoder: str | None,
+    ) -> PreparedWindow:
+        """Return a window with features. What only reading them needs is freed here.
+
+        After scoring, which reads up to a gigabyte, every object would have to be fetched from main memory again.
+        """
+        if joined and request.method.partial is not None:
+            in_first_pass = np.arange(len(hits)) < len(hits) - joined
+            bare = replace(bare, present={Feature.FIRST_PASS: in_first_pass})
+        located, known = await self._located(hits, request, encoder)
+        request = await self._with_roles(located, known, request)
+        try:
+            found, encoded = await self._read(located, known, request)
+            replaced = _was_replaced(known, found)
+        except SideIndexUnreadable:
+            replaced = True
+        if replaced:
+            located, known = await self._located(hits, request, encoder)
+            found, encoded = await self._read(located, known, request)
+        _skip_faulty(located, found, request.method)
+        documents = _complete(located, found, request.method)
+        if not _any(documents):
+            if located.skipped:
+                raise _none_usable(located, known)
+            await self._raise_missing(request.method.needs, hits, located, request)
+        return await self._with_features(bare, located, found, documents, encoded, request)
+
+    async def encoder_of(self, hits: Sequence[Mapping[str, Any]], request: ScoringRequest) -> str | None:
+        """Return the encoder of hits that contain their own features; None if no hit does.
+
+        Raises:
+            EncoderMismatch: They are of indices with different encoders.
+        """
+        keys = _known(own_keys(hits))
+        return await self._index_encoders.agreed(keys, request.caller) if keys else None
+
+    async def score_sent(
+        self, documents: SuppliedDocuments, request: ScoringRequest, *, pinned: int = 0
+    ) -> WindowScores | MissingFeatures:
+        """Return the scores of documents that an engine's plugin reads, or the features that it must send.
+
+        Raises:
+            EncoderMismatch: The gateway lacks the index's encoder, or the documents are of indices with different ones.
+            NoFeatures: No document has the features that the method needs.
+            EncoderBusy: The index's encoder is not loaded now.
+            EngineError: The features' layout cannot be sent, or a codebook could not be read.
+            ScoringError: The method failed.
+        """
+        names = [str(place) for place in range(len(documents.keys))]
+        bare = Window(names, relative_scores(documents.first_pass, pinned, 0))
+        if not request.method.encodes:
+            return await self._scored(_without_features(bare, request), documents.first_pass, request)
+        if not any(documents.keys):
+            raise no_features({})
+        located = FeatureLocations([*documents.keys])
+        known = await self._usable(located, request, None, unsendable)
+        if SkipReason.ENCODER in located.skipped.values():
+            await self._encoder(located, known, request)  # raises before features of a wrong encoder are sent
+        request = await self._with_roles(located, known, request)
+        method = request.method
+        started = time.perf_counter()
+        found = await self._store.window_of(known, method.needs | method.wants, documents.blobs, request.caller)
+        request.timings.features += _ms_since(started)
+        if isinstance(found, MissingFeatures):
+            return found
+        _skip_faulty(located, found, method)
+        complete = _complete(located, found, method)
+        if not _any(complete):
+            if _lacks_reversed_only(found, method):
+                raise _lacks_reversed(method, [known[0].index], attached=False)
+            raise _none_usable(located, known)
+        encoder = await self._encoder(located, known, request)
+        encoded = await self._encoders.finish(encoder, request.texts, request.begun, tokens=method.query_tokens)
+        prepared = await self._with_features(bare, located, found, complete, encoded, request)
+        return await self._scored(prepared, documents.first_pass, request)
+
+    async def details(self, scored: WindowScores, method: Method, places: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the method's details of scored documents."""
+        if not places:
+            return []
+        rescorer = method.rescorer
+        if isinstance(rescorer, SelectiveRescorer):
+            return await self._pool.run(rescorer.detail_of, scored.query, scored.window, method.params, places)
+        # The whole window, because details may depend on its other documents.
+        details = await self._pool.run(rescorer.detail, scored.query, scored.window, method.params)
+        return [details[place] for place in places]
+
+    def summary(self, scored: WindowScores, method: Method) -> dict[str, Any]:
+        """Return the method's part of the summary; empty for most methods."""
+        if method.partial is None or not len(scored.window):
+            return {}
+        return method.partial.summary(scored.query, scored.window, method.params)
+
+    async def run(self, method: Method, query: Query, window: Window, timings: Timings) -> Float32:
+        """Return a method's scores of a window for the response, ``(k,)``, not negative.
+
+        Raises:
+            ScoringError: The method failed, or returned invalid scores.
+            TooManyRequests: Too many windows are waiting.
+        """
+        started = time.perf_counter()
+        try:
+            with span("score"):
+                scores = await self._pool.run(method.rescorer.score, query, window, method.params)
+        except (EsTtcError, asyncio.CancelledError):
+            raise
+        except Exception as error:  # a method may raise anything
+            raise ScoringError(f"method [{method.rescorer.name}] failed: {type(error).__name__}: {error}") from error
+        timings.score = _ms_since(started)
+        return checked_scores(np.asarray(scores), len(window), method.rescorer)
+
+    async def _read_numbers(
+        self, hits: Sequence[Mapping[str, Any]], request: ScoringRequest
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return the numeric fields that the method reads, ``(n,)`` by name."""
+        caller, numbers = request.caller, numbers_of(hits, request.method.fields)
+        empty = [name for name, values in numbers.items() if np.isnan(values).all()]
+        if empty and caller.pit is not None:
+            indices = sorted({str(hit["_index"]) for hit in hits})
+            reads = f"method [{request.method.rescorer.name}] reads"
+            await self._numbers.require(empty, reads, Caller(caller.headers), indices)
+        return numbers
+
+    async def _scored(self, prepared: PreparedWindow, first_pass: Float32, request: ScoringRequest) -> WindowScores:
+        values = np.zeros(len(first_pass), np.float32)
+        if len(prepared.window):
+            window = prepared.window
+            values[prepared.mask] = await self.run(request.method, prepared.query, window, request.timings)
+        return prepared.scored(values, first_pass)
+
+    async def _with_features(
+        self,
+        bare: Window,
+        located: FeatureLocations,
+        found: WindowFeatures,
+        documents: Sequence[Stored | None],
+        encoded: EncodedQuery,
+        request: ScoringRequest,
+    ) -> PreparedWindow:
+        """Return a window of those documents that have what the method needs; at least one has."""
+        method, query = request.method, encoded.query
+        request.timings.encode = encoded.seconds * 1000
+        partial = method.partial is not None
+        complete = np.array([one is not None for one in documents], np.bool_)
+        window, stored = bare, [{} if one is None else one for one in documents]
+        if not partial and not complete.all():
+            window, stored = bare.part(np.flatnonzero(complete).tolist()), [*compress(stored, complete)]
+        made = columns(stored, method.needs | method.wants, partial=partial)
+        window = replace(window, **{**made, "present": {**window.present, **made["present"]}})
+        query, window = await self._with_encoder_and_calibration(query, window, _known(located)[0], request)
+        offsets = [one[Feature.OFFSETS][1] if Feature.OFFSETS in one else () for one in stored] if method.detail else ()
+        return PreparedWindow(
+            window=window,
+            query=query,
+            mask=np.ones(len(documents), np.bool_) if partial else complete,
+            complete=complete,
+            from_memory=found.from_memory,
+            encoder=encoded.key,
+            fields=offsets,
+            stale=located.stale,
+            skipped=located.skipped,
+        )
+
+    async def _with_encoder_and_calibration(
+        self, query: Query, window: Window, key: DocumentKey, request: ScoringRequest
+    ) -> tuple[Query, Window]:
+        """Return query and window with an encoding function and a calibration, if the method reads them."""
+        rescorer = request.method.rescorer
+        needs = rescorer.needs(request.method.params)
+        if Feature.ENCODER in needs:
+            query = replace(query, encode=encode_fn(await self._encoders.serving(key.encoder, key.index)))
+        if Feature.CALIBRATION in rescorer.wants:
+            calibration = await self._meta.calibration(key.index, key.encoder, request.caller)
+            if calibration is None and Feature.CALIBRATION in needs:
+                raise MissingFeature(
+                    f"method [{rescorer.name}] needs a sample of the queries that index [{key.index}] is asked: "
+                    f"give it one with `es-ttc calibrate {key.index} --queries FILE`"
+                )
+            window = replace(window, calibration=calibration)
+        return query, window
+
+    async def _located(
+        self, hits: Sequence[Mapping[str, Any]], request: ScoringRequest, encoder: str | None
+    ) -> tuple[FeatureLocations, list[DocumentKey]]:
+        """Return where the hits' features are, and the keys of those that can be used."""
+        started = time.perf_counter()
+        located = await self._attached.locate(hits, request.caller)
+        request.timings.features += _ms_since(started)
+        if not any(located.keys):
+            if located.skipped:
+                raise no_features(located.skipped)
+            await self._raise_missing(frozenset(), hits, located, request)
+        return located, await self._usable(located, request, encoder, unreadable)
+
+    async def _usable(
+        self,
+        located: FeatureLocations,
+        request: ScoringRequest,
+        encoder: str | None,
+        refusal: Callable[[DocumentKey], EngineError | None],
+    ) -> list[DocumentKey]:
+        """Skip documents of layouts that cannot be read, and of other encoders than the window's; return the others."""
+        known = _known(located)
+        of_layouts = {layout_of(key.hash): key for key in known}
+        refusals = {layout: error for layout, key in of_layouts.items() if (error := refusal(key)) is not None}
+        if refusals:
+            known = _skip(located, SkipReason.LAYOUT, lambda key: layout_of(key.hash) in refusals)
+            if not known:
+                raise next(iter(refusals.values()))
+        agreed = encoder or await self._index_encoders.agreed(known, request.caller)
+        if {key.encoder for key in known} != {agreed}:
+            known = _skip(located, SkipReason.ENCODER, lambda key: key.encoder != agreed)
+        if not known:
+            raise no_features(located.skipped)
+        return known
+
+    async def _encoder(
+        self, located: FeatureLocations, known: Sequence[DocumentKey], request: ScoringRequest
+    ) -> Encoder:
+        """Return the documents' encoder; it is loaded only if it is also the encoder of their indices."""
+        key = known[0]
+        if not self._encoders.has(key.encoder) and not await self._index_encoders.is_encoder_of_all(
+            key.encoder, known, request.caller
+        ):
+            _skip(located, SkipReason.ENCODER, lambda _: True)
+            raise no_features(located.skipped)
+        return await self._encoders.serving(key.encoder, key.index)
+
+    async def _with_roles(
+        self, located: FeatureLocations, known: Sequence[DocumentKey], request: ScoringRequest
+    ) -> ScoringRequest:
+        """Return the request, with documents as queries among the method's needs if their encoder has such vectors."""
+        if not request.method.reads_reversed or not (await self._encoder(located, known, request)).distinguishes_roles:
+            return request
+        return replace(request, method=replace(request.method, reversed=True))
+
+    async def _read(
+        self, located: FeatureLocations, known: Sequence[DocumentKey], request: ScoringRequest
+    ) -> tuple[WindowFeatures, EncodedQuery]:
+        """Read features and encode the query at the same time."""
+        method = request.method
+        encoder = await self._encoder(located, known, request)
+        encoding = self._encoders.finish(encoder, request.texts, request.begun, tokens=method.query_tokens)
+        query_task = asyncio.create_task(encoding)
+        query_task.add_done_callback(ignore_failure)
+        try:
+            started = time.perf_counter()
+            with span("features"):
+                found = await self._store.window(known, method.needs | method.wants, request.caller)
+            request.timings.features += _ms_since(started)
+            return found, await query_task
+        finally:
+            query_task.cancel()
+
+    async def _raise_missing(
+        self,
+        needs: frozenset[Feature],
+        hits: Sequence[Mapping[str, Any]],
+        located: FeatureLocations,
+        request: ScoringRequest,
+    ) -> NoReturn:
+        """Raise the error for a window without the needed features."""
+        fields = {HASH, ENCODER, *(FEATURES[feature].name for feature in needs)}
+        indices = sorted({str(hit["_index"]) for hit in hits})
+        own = [index for index in indices if index not in located.sides]
+        sides = sorted(filter(None, located.sides.values()))
+        mapped = await mapped_fields(self._upstream, request.caller, own, fields) if own else set()
+        if sides:
+            mapped |= await mapped_fields(self._upstream, self._attached.side_caller(request.caller), sides, fields)
+        lacking = sorted(fields - mapped)
+        if not lacking or (located.sides and not sides):
+            raise no_features({})
+        if lacking == [REVERSED]:
+            raise _lacks_reversed(request.method, indices, attached=bool(sides))
+        names = ", ".join(indices)
+        flag = " --chunks" if {CHUNKS, REVERSED} & set(lacking) else ""
+        raise MissingFeature(
+            f"method [{request.method.rescorer.name}] needs [{', '.join(lacking)}], which index [{names}] does not "
+            f"have: add it with `es-ttc attach{flag}`, or make an index that has it with `es-ttc index create{flag}` "
+            "and `es-ttc ingest`"
+        )
+
+
+def _lacks_reversed(method: Method, indices: Sequence[str], *, attached: bool) -> MissingFeature:
+    """Return the error for indices without documents as queries, which the method reads."""
+    first = indices[0]
+    fix = (
+        f"add them with `es-ttc attach {first} --chunks`"
+        if attached
+        else "make the index anew with `es-ttc index create --chunks` and `es-ttc ingest`, or, if its features were "
+        f"attached, run `es-ttc detach {first}` and `es-ttc attach {first} --in-index --chunks`"
+    )
+    return MissingFeature(
+        f"method [{method.rescorer.name}] compares the query with documents encoded as queries too, and index "
+        f"[{', '.join(indices)}] has none (no [{REVERSED}]): {fix}"
+    )
+
+
+def _lacks_reversed_only(found: WindowFeatures, method: Method) -> bool:
+    """Return whether documents have all that the method needs, except the documents as queries."""
+    rest = method.needs - {Feature.REVERSED}
+    return Feature.REVERSED in method.needs and any(rest <= stored.keys() for stored in found.documents)
+
+
+def _none_usable(located: FeatureLocations, known: Sequence[DocumentKey]) -> EsTtcError:
+    """Return the error for a window whose documents are all skipped."""
+    if set(located.skipped.values()) == {SkipReason.CODEBOOK}:  # without it no document of an index has features
+        return EngineError(
+            f"the codebook of index [{known[0].index}] could not be read: give the gateway credentials that may see "
+            "the index's mapping"
+        )
+    return no_features(located.skipped)
+
+
+def _known(located: FeatureLocations) -> list[DocumentKey]:
+    return [key for key in located.keys if key is not None]
+
+
+def _skip(located: FeatureLocations, reason: SkipReason, applies: Callable[[DocumentKey], bool]) -> list[DocumentKey]:
+    """Skip documents, in place; return the keys of the others."""
+    for place, key in enumerate(located.keys):
+        if key is not None and applies(key):
+            located.keys[place], located.skipped[place] = None, reason
+    return _known(located)
+
+
+def _skip_faulty(located: FeatureLocations, found: WindowFeatures, method: Method) -> None:
+    """Note the documents with a faulty feature that the method needs."""
+    for place, key in enumerate(located.keys if found.faults else ()):
+        faults = found.faults.get(key, {}) if key is not None else {}
+        fault = next((faults[feature] for feature in sorted(faults) if feature in method.needs), None)
+        if fault is not None:
+            located.skipped[place] = fault
+
+
+def _was_replaced(known: Sequence[DocumentKey], found: WindowFeatures) -> bool:
+    """Return whether documents are missing from a side index that contained them: then it was replaced."""
+    lacking_all = compress(known, map(not_, found.documents))
+    return any(key.side and key not in found.faults for key in lacking_all)
+
+
+def _without_features(bare: Window, request: ScoringRequest) -> PreparedWindow:
+    """Return a window for a method that reads no features."""
+    every = np.ones(len(bare), np.bool_)
+    query = Query(next(iter(request.texts), ""), np.zeros((0, 0), np.float32))
+    return PreparedWindow(window=bare, query=query, mask=every, complete=every)
+
+
+def _complete(located: FeatureLocations, found: WindowFeatures, method: Method) -> list[Stored | None]:
+    """Return for each hit its features, None for one that lacks a feature which the method needs."""
+    of_known: Iterator[Stored | None] = iter(found.documents)
+    whole = len(found.documents) == len(located.keys)
+    documents = [*of_known] if whole else [None if key is None else next(of_known) for key in located.keys]
+    lacking = {
+        place
+        for feature in method.needs
+        for place, stored in enumerate(documents)
+        if stored is not None and feature not in stored
+    }
+    return [None if place in lacking else one for place, one in enumerate(documents)] if lacking else documents
+
+
+def _any(documents: Sequence[Stored | None]) -> bool:
+    return any(stored is not None for stored in documents)
+
+
+def _ms_since(started: float) -> float:
+    return (time.perf_counter() - started) * 1000

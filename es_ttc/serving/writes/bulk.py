@@ -1,0 +1,331 @@
+"""A `_bulk` body in which the documents of followed indices get their features, while it is passed on.
+
+An action line names the operation; `index`, `create` and `update` have a second line. The engines skip empty lines in
+place of an action. From a line on that is no action, nothing is recognised: the engine refuses such a body.
+
+OpenSearch parses the documents of a `_bulk` that pass the same ingest pipelines together: one that it cannot parse has
+all of them refused, while an index without a pipeline refuses that one alone. Documents of another pipeline are another
+group. So the action of a malformed document names the index's final pipeline as its pipeline too: it is refused in the
+engine's own words, and alone.
+"""
+
+import json
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import Any, NamedTuple
+
+import orjson
+
+from es_ttc.serving.pool import Offload
+from es_ttc.serving.writes.encoding import Allowance, Pending, Submitted
+from es_ttc.serving.writes.followed_indices import FollowedIndex, PipelineIndex
+
+MAX_ACTION_BYTES = 64 * 1024
+MAX_DOCUMENT_BYTES = 2 * 2**20
+"""A longer document is passed in parts as it arrives, so it is never complete in memory."""
+
+_WITH_DOCUMENT = frozenset({"index", "create", "update"})
+_MOST_AHEAD = 128
+_BYTES_AHEAD = 4 * 2**20
+"""Maximum number of documents of one body that are encoded ahead, and of the bytes that wait for them."""
+_PIECE_BYTES = 2**20
+_MOST_NAMES = 32
+"""Maximum number of names in the beginning of a body that are looked up."""
+_NAMES = re.compile(rb'"_index"\s*:\s*("[^"]*")')
+Follow = Callable[[str], Awaitable[PipelineIndex | None]]
+_MAX_NAME = 50_000
+_MAX_DIGITS = 1000
+"""The engine's parser refuses longer names of fields, and longer numbers."""
+_STRINGS = ("_index", "_id", "_routing", "_version_type")
+_NUMBERS = ("_version", "_if_seq_no", "_if_primary_term")
+"""Metadata that a pipeline takes from the document, and fails for all documents if the type is another one."""
+
+
+class Action(NamedTuple):
+    """An action line with a document.
+
+    Attributes:
+        operation: ``index``, ``create`` or ``update``.
+        target: The index that it names; None for the one in the request's path.
+        pipeline: The ingest pipeline that it names; None for that of the request.
+    """
+
+    operation: str
+    target: str | None
+    pipeline: str | None
+
+
+class DocumentLine(NamedTuple):
+    """The place of a document's line in a part of a body, which contains its action's line too."""
+
+    action_start: int
+    start: int
+    end: int
+    action: Action
+
+
+class Part(NamedTuple):
+    """A part of a body that ends with a line, or lies in a document that is too long.
+
+    Attributes:
+        data: Its bytes, unchanged.
+        documents: The document lines in it, in order.
+        long: The actions of the documents in it that are too long, or that end without a newline.
+    """
+
+    data: bytes
+    documents: list[DocumentLine]
+    long: list[Action]
+
+
+class BulkLines:
+    """Finds the document lines of one body. The parts together are the body, byte for byte."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._action: Action | None = None
+        self._inside_long = False
+        self._lost = False
+
+    def feed(self, chunk: bytes) -> Part:
+        """Return the part of the body that is complete with a further chunk; it may be empty."""
+        if self._lost:
+            return Part(chunk, [], [])
+        data = self._rest + chunk if self._rest else chunk
+        self._rest = b""
+        documents: list[DocumentLine] = []
+        start = action_start = 0
+        action, self._action = None, None
+        while (newline := data.find(b"\n", start)) >= 0:
+            end = newline + 1
+            if self._inside_long:
+                self._inside_long = False
+            elif action is not None:
+                documents.append(DocumentLine(action_start, start, end, action))
+                action = None
+            else:
+                action_start = start
+                try:
+                    action = _read_action(data[start:newline])
+                except ValueError:
+                    self._lost = True
+                    return Part(data, documents, [])
+            start = end
+        return self._cut(data, action_start if action is not None else start, start, action, documents)
+
+    def end(self) -> Part:
+        """Return the rest after the last newline; the engines accept none."""
+        rest, self._rest = self._rest, b""
+        unfinished = self._action is not None and not rest.endswith(b"\n")
+        return Part(rest, [], [self._action] if unfinished and self._action is not None else [])
+
+    def _cut(
+        self, data: bytes, kept_from: int, start: int, action: Action | None, documents: list[DocumentLine]
+    ) -> Part:
+        """Return the complete lines, and keep the beginning of the next one, with its action, unless it is too long."""
+        length = len(data) - start
+        if self._inside_long:
+            return Part(data, documents, [])
+        if action is not None and length > MAX_DOCUMENT_BYTES:
+            self._inside_long = True
+            return Part(data, documents, [action])
+        if action is None and length > MAX_ACTION_BYTES:
+            self._lost = True
+            return Part(data, documents, [])
+        self._rest = data[kept_from:]
+        self._action = action
+        return Part(data[:kept_from], documents, [])
+
+
+def _read_action(line: bytes) -> Action | None:
+    """Return the action of a line; None for `delete`, which has no document, and for an empty line."""
+    if not line.strip():
+        return None
+    try:
+        [(operation, meta)] = orjson.loads(line).items()
+        target, pipeline = meta.get("_index"), meta.get("pipeline")
+    except AttributeError as error:
+        raise ValueError("not an object") from error
+    if operation == "delete":
+        return None
+    if operation not in _WITH_DOCUMENT or not isinstance(target, str | None) or not isinstance(pipeline, str | None):
+        raise ValueError(operation)
+    return Action(operation, target, pipeline)
+
+
+def names_in(beginning: bytes, path_index: str | None) -> list[str]:
+    """Return the names of indices in the beginning of a body, and the one in the request's path.
+
+    They are found without parsing, so that bulks to other indices are as fast as without this question. A key
+    ``_index`` inside a document counts too.
+    """
+    names = [] if path_index is None else [path_index]
+    for quoted in islice(dict.fromkeys(_NAMES.findall(beginning)), _MOST_NAMES):
+        with suppress(ValueError):
+            names.append(orjson.loads(quoted))
+    return names
+
+
+class BulkBody:
+    """Rewrites one body. Documents stay in their order, and all other bytes are unchanged."""
+
+    def __init__(self, path_index: str | None, follow: Follow, allowance: Allowance, offload: Offload | None) -> None:
+        self._path_index = path_index
+        self._follow = follow
+        self._allowance = allowance
+        self._offload = offload
+        self._names: dict[str, PipelineIndex | None] = {}
+        self._ahead: deque[bytes | Submitted] = deque()
+        self._documents = 0
+        self._bytes = 0
+
+    async def rewritten(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield the body with features."""
+        lines = BulkLines()
+        try:
+            async for chunk in chunks:
+                await self._take(lines.feed(chunk))
+                async for piece in self._ready(_MOST_AHEAD, _BYTES_AHEAD):
+                    yield piece
+            await self._take(lines.end())
+            async for piece in self._ready(0, 0):
+                yield piece
+            self._allowance.complete = True
+        finally:
+            for one in self._ahead:
+                if isinstance(one, Submitted):
+                    self._allowance.release(one)
+
+    async def _take(self, part: Part) -> None:
+        """Put a part in the queue, with the documents of followed indices apart."""
+        self._names.clear()  # an index may change while a long body arrives
+        sent = 0
+        malformed = await self._malformed(part)
+        for position, line in enumerate(part.documents):
+            index = await self._index_of(line.action.target)
+            if index is None:
+                continue
+            if position in malformed:
+                action = isolated(part.data[line.action_start : line.start], index.pipeline)
+                self._put(part.data[sent : line.action_start])
+                self._put(action)
+                sent = line.start
+                if isinstance(index, FollowedIndex):
+                    self._allowance.pending[Pending.NO_OBJECT] += 1
+            elif isinstance(index, FollowedIndex):
+                document = part.data[line.start : line.end]
+                submitted = self._allowance.submit(index, line.action.operation, line.action.pipeline, document)
+                if submitted is not None:
+                    self._put(part.data[sent : line.start])
+                    self._put(submitted)
+                    sent = line.end
+        for unread in part.long:
+            if isinstance(await self._index_of(unread.target), FollowedIndex):
+                self._allowance.pending[Pending.SIZE] += 1
+        self._put(part.data[sent:])
+
+    async def _malformed(self, part: Part) -> frozenset[int]:
+        """Return the positions of the documents that would make the engine refuse others."""
+        if self._offload is None:
+            return frozenset()
+        lines = {
+            position: part.data[line.start : line.end]
+            for position, line in enumerate(part.documents)
+            if line.action.operation != "update" and await self._index_of(line.action.target) is not None
+        }
+        return await self._offload.run(sum(map(len, lines.values())), malformed_in, lines)
+
+    async def _index_of(self, name: str | None) -> PipelineIndex | None:
+        name = self._path_index if name is None else name
+        if name is None:
+            return None
+        if name not in self._names:
+            self._names[name] = await self._follow(name)
+        return self._names[name]
+
+    def _put(self, one: bytes | Submitted) -> None:
+        if one:
+            self._ahead.append(one)
+            self._documents += isinstance(one, Submitted)
+            self._bytes += len(one.line if isinstance(one, Submitted) else one)
+
+    async def _ready(self, documents: int, nbytes: int) -> AsyncIterator[bytes]:
+        """Yield what need not wait; wait until no more than some documents and bytes are left."""
+        pieces: list[bytes] = []
+        size = 0
+        while self._ahead:
+            one = self._ahead[0]
+            if isinstance(one, Submitted):
+                must_wait = self._documents > documents or self._bytes > nbytes
+                if not one.result.done():
+                    if not must_wait:
+                        break
+                    if pieces:
+                        yield b"".join(pieces)
+                        pieces, size = [], 0
+                piece = await self._allowance.result(one)
+                self._allowance.release(one)
+                self._documents -= 1
+                self._bytes -= len(one.line)
+            else:
+                piece = one
+                self._bytes -= len(one)
+            self._ahead.popleft()
+            pieces.append(piece)
+            size += len(piece)
+            if size >= _PIECE_BYTES:
+                yield b"".join(pieces)
+                pieces, size = [], 0
+        if pieces:
+            yield b"".join(pieces)
+
+
+def malformed_in(lines: Mapping[int, bytes]) -> frozenset[int]:
+    """Return the keys of the lines that the engine cannot parse before the pipeline."""
+    return frozenset(key for key, line in lines.items() if _is_malformed(line))
+
+
+def isolated(action: bytes, pipeline: str) -> bytes:
+    """Return an action's line that names a pipeline, whichever it named before."""
+    [(operation, meta)] = orjson.loads(action).items()
+    return orjson.dumps({operation: {**meta, "pipeline": pipeline}}) + b"\n"
+
+
+def _is_malformed(line: bytes) -> bool:
+    try:
+        text = line.decode("utf-8-sig").strip()
+        document, _ = _DECODER.raw_decode(text)  # the engine, too, does not read what follows the object
+    except json.JSONDecodeError as error:
+        return error.doc[error.pos : error.pos + 1] != "/"  # a comment, which the engine reads
+    except (ValueError, RecursionError):
+        return True
+    if not isinstance(document, dict):
+        return True
+    return any(not isinstance(document.get(name, ""), str) for name in _STRINGS) or any(
+        type(document.get(name, 0)) is not int for name in _NUMBERS
+    )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key twice")
+    if any(len(name) > _MAX_NAME for name in found):
+        raise ValueError("a name that is too long")
+    return found
+
+
+def _number(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError("a number that is too long")
+    return 0
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_number, parse_float=_number, parse_constant=_refuse)

@@ -1,0 +1,290 @@
+"""The documents of a request, encoded as they are sent: features are added to the JSON object's bytes.
+
+All other bytes stay as they are. Documents of concurrent requests are encoded together: while a batch is encoded, those
+that arrive wait, and become the next batch. So a single document is encoded at once on an idle gateway, and many
+requests share the encoder's calls on a busy one.
+"""
+
+import asyncio
+import json
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from es_ttc.common import exact_numbers
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.ingest.compose import Span, compose, content_hash, document_hash, document_json
+from es_ttc.index.ingest.encode import encode_apart, feature_fields, features_of
+from es_ttc.index.mappings.spec import ROOT, IndexSpec
+from es_ttc.index.mappings.write_options import KEY
+from es_ttc.serving.gateway import Gateway
+from es_ttc.serving.logs import log
+from es_ttc.serving.pool import work_of
+from es_ttc.serving.writes.followed_indices import NO_PIPELINE, FollowedIndex
+
+_KIND = "write"
+_MOST_TOGETHER = 32
+_BYTES_TOGETHER = 16 * 1024
+"""Maximum number of documents, and of their bytes, per call of the encoder: searches are encoded in between."""
+_MOST_OUTSTANDING = 1024
+_BYTES_OUTSTANDING = 64 * 2**20
+"""Maximum number of documents, and of their bytes, that are waiting or encoded and not yet sent."""
+_RETRY_SECONDS = 5.0
+"""Time after a failure of an encoder in which no documents of its index are encoded."""
+
+
+class Pending(StrEnum):
+    """Why a document is sent as it came, so that a worker encodes it later."""
+
+    OWN_FIELDS = "own_fields"
+    """The client sent fields below ``ttc``, which are the pipeline's matter."""
+    NO_OBJECT = "no_object"
+    """It is not a JSON object, or has a key twice."""
+    TEXT = "text"
+    """A text field cannot be encoded, or has a number that the engine rounds."""
+    UPDATE = "update"
+    """It is a part of a document."""
+    PIPELINE = "pipeline"
+    """A pipeline of the user's may change its text."""
+    SIZE = "size"
+    """It is too long, or the features would make the request too long."""
+    FORMAT = "format"
+    """The request's body is not JSON, or compressed in another way than gzip."""
+    LATE = "late"
+    """The time for encoding was over."""
+    BUSY = "busy"
+    """Too many documents were waiting."""
+    LEFT = "left"
+    """It was to be encoded right after its write, and was not in time, or another write came in between."""
+    ENCODER = "encoder"
+    """The encoder could not be loaded, or failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    text: str
+    spans: Sequence[Span]
+    hash: str
+    digest: str
+    empty: bool
+
+
+def with_features(lines: Sequence[bytes], spec: IndexSpec, key: str, encoder: Encoder) -> list[bytes | Pending]:
+    """Return each document with its features and the key, or why it has none."""
+    prepared = [_prepared(line, spec) for line in lines]
+    results: list[bytes | Pending] = [one if isinstance(one, Pending) else Pending.TEXT for one in prepared]
+    usable = [(place, one) for place, one in enumerate(prepared) if isinstance(one, _Prepared)]
+    done, _ = encode_apart([(one.text, one.spans) for _, one in usable], spec, encoder)
+    for part, encoded in done:
+        some = usable[part.start : part.stop]
+        features = features_of(encoded, [one.spans for _, one in some], [one.hash for _, one in some], spec)
+        for (place, one), own in zip(some, features, strict=True):
+            fields = {**feature_fields(own, spec), "document": one.digest, KEY.removeprefix(f"{ROOT}."): key}
+            added = orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
+            results[place] = spliced(lines[place], added, empty=one.empty)
+    return results
+
+
+def spliced(document: bytes, fields: bytes, *, empty: bool) -> bytes:
+    """Return a JSON object with one more key, ``ttc``, at its end; all its bytes are kept."""
+    end = document.rindex(b"}")
+    return b"".join((document[:end], b"" if empty else b",", b'"ttc":', fields, document[end:]))
+
+
+def _prepared(line: bytes, spec: IndexSpec) -> _Prepared | Pending:
+    try:
+        document = exact_numbers.loads(line)
+        json.loads(line, object_pairs_hook=_unique)  # the engine refuses such a document, and quotes it as it came
+    except (ValueError, RecursionError):
+        return Pending.NO_OBJECT
+    if not isinstance(document, dict):
+        return Pending.NO_OBJECT
+    if any(name == ROOT or name.startswith(f"{ROOT}.") for name in document):
+        return Pending.OWN_FIELDS
+    if _rounded(document, spec):
+        return Pending.TEXT
+    try:
+        text, spans = compose(document, spec.text_fields)
+        digest = document_hash(document_json(document))
+    except InvalidRequest:
+        return Pending.TEXT
+    return _Prepared(text, spans, content_hash(text, spans, spec), digest, not document)
+
+
+def _rounded(document: Mapping[str, Any], spec: IndexSpec) -> bool:
+    """Return whether a text field has a decimal that the engine stores as another number, so as another text."""
+    heads = {head for name in spec.text_fields for head in (name, name.partition(".")[0])}
+    values = {name: document[name] for name in heads if name in document}
+    return any(not number.integer for _, number in exact_numbers.exact_numbers_in(values))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    if len(pairs) != len({name for name, _ in pairs}):
+        raise ValueError("a key twice")
+
+
+@dataclass(slots=True, eq=False)
+class Submitted:
+    """A document that is being encoded."""
+
+    line: bytes
+    result: asyncio.Future[bytes | Pending]
+
+
+class EncodingBatches:
+    """Encodes documents in batches, for one index at a time in the order of arrival.
+
+    Attributes:
+        outstanding: Number of documents that are waiting, or encoded and not yet released.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._encoders = gateway.encoders
+        self._pool = gateway.encoding
+        self._waiting: dict[FollowedIndex, deque[Submitted]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self.outstanding = 0
+        self._bytes = 0
+        self._failed: dict[str, float] = {}
+
+    def submit(self, index: FollowedIndex, line: bytes) -> Submitted | Pending:
+        """Begin to encode a document; :meth:`release` must be called when its result is sent, or not needed.
+
+        Returns:
+            The document, or the reason why it is not encoded.
+        """
+        if self.outstanding >= _MOST_OUTSTANDING or self._bytes + len(line) > _BYTES_OUTSTANDING:
+            return Pending.BUSY
+        loop = asyncio.get_running_loop()
+        if self._failed.get(index.spec.encoder.key, 0.0) > loop.time():
+            return Pending.ENCODER
+        submitted = Submitted(line, loop.create_future())
+        self.outstanding += 1
+        self._bytes += len(line)
+        waiting = self._waiting.get(index)
+        if waiting is None:
+            self._waiting[index] = deque((submitted,))
+            task = asyncio.create_task(self._encode_waiting(index))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        else:
+            waiting.append(submitted)
+        return submitted
+
+    def release(self, submitted: Submitted) -> None:
+        """Forget a document; if its encoding has not begun, it is not encoded."""
+        submitted.result.cancel()
+        self.outstanding -= 1
+        self._bytes -= len(submitted.line)
+
+    async def _encode_waiting(self, index: FollowedIndex) -> None:
+        """Encode an index's documents until none is waiting."""
+        waiting = self._waiting[index]
+        while waiting:
+            await asyncio.sleep(0)  # documents of the same request, or of others that are being read, join
+            batch = _next_batch(waiting)
+            if batch:
+                await self._encode(index, batch)
+        del self._waiting[index]
+
+    async def _encode(self, index: FollowedIndex, batch: list[Submitted]) -> None:
+        results: list[bytes | Pending]
+        try:
+            encoder = await self._encoders.serving(index.spec.encoder.key, index.name)
+            lines = [one.line for one in batch]
+            with work_of(_KIND):
+                results = await self._pool.run(with_features, lines, index.spec, index.key, encoder)
+        except Exception as error:  # noqa: BLE001 - an encoder may fail in any way; the documents go in as they came
+            log.warning("documents could not be encoded", index=index.name, problem=f"{type(error).__name__}: {error}")
+            self._failed[index.spec.encoder.key] = asyncio.get_running_loop().time() + _RETRY_SECONDS
+            results = [Pending.ENCODER] * len(batch)
+        for one, result in zip(batch, results, strict=True):
+            if not one.result.done():
+                one.result.set_result(result)
+
+
+def _next_batch(waiting: deque[Submitted]) -> list[Submitted]:
+    """Take the next documents that are still needed."""
+    batch: list[Submitted] = []
+    size = 0
+    for one in list(islice(waiting, _MOST_TOGETHER)):
+        if batch and size + len(one.line) > _BYTES_TOGETHER:
+            break
+        waiting.popleft()
+        if not one.result.done():
+            batch.append(one)
+            size += len(one.line)
+    return batch
+
+
+class Allowance:
+    """What one request may spend on the encoding of its documents, in seconds and in bytes added to its body.
+
+    Attributes:
+        encoded: Number of documents that were sent with features.
+        pending: Number of documents of followed indices that were sent as they came, by reason.
+        complete: Whether all documents have been read.
+    """
+
+    def __init__(self, batches: EncodingBatches, pipeline: str | None, seconds: float, added_bytes: int) -> None:
+        self.encoded = 0
+        self.pending: Counter[Pending] = Counter()
+        self.complete = False
+        self._batches = batches
+        self._pipeline = pipeline
+        self._seconds = seconds
+        self._left = added_bytes
+
+    @property
+    def all_encoded(self) -> bool:
+        """Whether all documents of followed indices were encoded."""
+        return self.complete and not self.pending
+
+    def submit(self, index: FollowedIndex, operation: str, pipeline: str | None, line: bytes) -> Submitted | None:
+        """Begin to encode a document; return None if it is sent as it came, which is counted."""
+        named = self._pipeline if pipeline is None else pipeline
+        submitted: Submitted | Pending
+        if operation == "update":
+            submitted = Pending.UPDATE
+        elif index.final_pipeline or (index.own_pipeline if named is None else named != NO_PIPELINE):
+            submitted = Pending.PIPELINE
+        elif self._seconds <= 0:
+            submitted = Pending.LATE
+        elif self._left <= 0:
+            submitted = Pending.SIZE
+        else:
+            submitted = self._batches.submit(index, line)
+        if isinstance(submitted, Pending):
+            self.pending[submitted] += 1
+            return None
+        return submitted
+
+    async def result(self, submitted: Submitted) -> bytes:
+        """Return the document with its features, or as it came if it has none in time."""
+        if not submitted.result.done() and self._seconds > 0:
+            loop = asyncio.get_running_loop()
+            begun = loop.time()
+            await asyncio.wait((submitted.result,), timeout=self._seconds)
+            self._seconds -= loop.time() - begun
+        result = submitted.result.result() if submitted.result.done() else Pending.LATE
+        if isinstance(result, Pending):
+            self.pending[result] += 1
+            return submitted.line
+        added = len(result) - len(submitted.line)
+        if added > self._left:
+            self._left = 0
+            self.pending[Pending.SIZE] += 1
+            return submitted.line
+        self._left -= added
+        self.encoded += 1
+        return result
+
+    def release(self, submitted: Submitted) -> None:
+        """Forget a document whose result is sent, or not needed."""
+        self._batches.release(submitted)
