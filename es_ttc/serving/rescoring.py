@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from es_ttc.index.mappings.spec import HASH
 from es_ttc.serving.adaptive.ranking import AdaptiveRescoring
 from es_ttc.serving.cascade import Cascade, items_of
+from es_ttc.serving.engine_requests import EngineRefusal, ItemRefusal
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.keys import content_numbers, marks_of, with_contents
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
-from es_ttc.serving.request.engine import EngineRefusal, ItemRefusal
 from es_ttc.serving.request.response import add_took, shortest
 from es_ttc.serving.rescore.candidates import has_twins
 from es_ttc.serving.rescore.collapse import following, rest_of_page

@@ -17,13 +17,12 @@ from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
 from es_ttc.serving.cascade import Cascade, begin_cascade, items_of
+from es_ttc.serving.engine_requests import EngineRefusal, FirstPass, ItemRefusal
 from es_ttc.serving.features.numbers import FieldsReader
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import Caller, RawHeaders
-from es_ttc.serving.http.caller_limits import CallerLimits
-from es_ttc.serving.http.limits import request_limits
-from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.caller import Caller, CallerLimits, RawHeaders
+from es_ttc.serving.http.raw_request import RawRequest, RequestLimits
 from es_ttc.serving.http.signing import require_changeable
 from es_ttc.serving.knn.clauses import KnnClause, RetrievalRequest, RetrievalResult, parse_clause, put_in_place
 from es_ttc.serving.knn.retrieval import RetrievalService, add_retrievals
@@ -38,7 +37,6 @@ from es_ttc.serving.query.rewriting import (
 )
 from es_ttc.serving.request.accepted_callers import AcceptedCallers
 from es_ttc.serving.request.clauses import FoundClause, find_clauses
-from es_ttc.serving.request.engine import EngineRefusal, FirstPass, ItemRefusal
 from es_ttc.serving.request.request import Api, RequestReader, SearchItem, SearchRequest
 from es_ttc.serving.request.response import (
     Outcome,
@@ -73,7 +71,6 @@ class Searches:
         settings = gateway.settings
         self._upstream = gateway.upstream
         self._engine = gateway.engine
-        self._pass_through = gateway.pass_through
         self._attached = gateway.attached
         self._numbers = gateway.numbers
         self._offload = gateway.offload
@@ -83,7 +80,7 @@ class Searches:
         self._rescorers = WindowRescorers(gateway)
         self._strategies = AdaptiveReranking(gateway)
         self._evidence = PageEvidence(gateway.scorer, settings.default_timeout_ms)
-        self._limits = request_limits(settings)
+        self._limits = RequestLimits(settings)
         self._max_window = settings.max_window
         self._reader = RequestReader(self._limits, gateway.offload, max_body=settings.max_body_mb * 2**20)
         self._templates = Templates(gateway.engine, self._limits, gateway.offload)
@@ -142,7 +139,7 @@ class Searches:
         return Outcome(request.api.kind, 200, applied)
 
     async def _passed_through(self, incoming: RawRequest, send: Send) -> Outcome:
-        status = await self._pass_through.forward(incoming, send, body=incoming.whole_body)
+        status = await self._upstream.forward(incoming, send, body=incoming.whole_body)
         return Outcome("passthrough", status)
 
     def _find(self, request: SearchRequest) -> None:

@@ -16,8 +16,7 @@ from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EngineError, InvalidRequest, MissingFeature
 from es_ttc.rescorers.learned.fields import as_number
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller
-from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.caller_keys import CallerKeys
+from es_ttc.serving.http.caller import Caller, CallerKeys
 from es_ttc.serving.http.upstream import Upstream
 
 NUMERIC_TYPES = frozenset(

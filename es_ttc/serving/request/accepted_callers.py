@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable
 
 from es_ttc.common.caches import ExpiringCache
-from es_ttc.serving.http.caller import RawHeaders
-from es_ttc.serving.http.caller_keys import CallerKeys
+from es_ttc.serving.http.caller import CallerKeys, RawHeaders
 
 _MAX_REMEMBERED = 10_000
 _SECONDS = 600.0

@@ -13,8 +13,7 @@ from es_ttc.errors import InvalidRequest, RequestTooLarge
 from es_ttc.index.attach.feature_locations import FeatureLocation
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import RawHeaders
-from es_ttc.serving.http.limits import decompressed, inflated
-from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.raw_request import RawRequest, decompressed, inflated
 from es_ttc.serving.http.signing import changeable
 from es_ttc.serving.request.response import Outcome
 from es_ttc.serving.writes.afterwards import HeldResponse, LaterEncoding, Locations
@@ -40,7 +39,6 @@ class WriteEncoding:
 
     def __init__(self, gateway: Gateway) -> None:
         self._upstream = gateway.upstream
-        self._pass_through = gateway.pass_through
         self._indices = FollowedIndices(gateway.upstream)
         self._batches = EncodingBatches(gateway.encoders, gateway.encoding)
         self._later = LaterEncoding(gateway.settings, gateway.encoders, gateway.encoding)
@@ -76,7 +74,7 @@ class WriteEncoding:
     async def _passed(self, incoming: RawRequest, send: Send) -> Outcome:
         status = 0
         try:
-            status = await self._pass_through.forward(incoming, send)
+            status = await self._upstream.forward(incoming, send)
         finally:
             if status < 400 and may_change_indices(incoming):  # an unknown end counts as a change
                 self._indices.forget()
@@ -92,7 +90,7 @@ class WriteEncoding:
     ) -> Outcome:
         """Forward a write, and encode what the engine's response names before it is sent on."""
         held = HeldResponse(send)
-        status = await self._pass_through.forward(incoming, held, rewritten=rewritten)
+        status = await self._upstream.forward(incoming, held, rewritten=rewritten)
         headers: RawHeaders = []
         encoded = pending = 0
         if status < 400:
@@ -176,7 +174,7 @@ class WriteEncoding:
             return [(b"x-ttc-encoded", b"true" if written.all_encoded else b"false")]
 
         try:
-            status = await self._pass_through.forward(incoming, send, rewritten=body, mark=mark)
+            status = await self._upstream.forward(incoming, send, rewritten=body, mark=mark)
         finally:
             self._metrics.written(written.encoded, written.pending)
         return Outcome(_KIND, status, written.all_encoded)
