@@ -94,10 +94,9 @@ def serve(
     from es_ttc.playground import playground_routes
     from es_ttc.rescorers.learned import model as learned_models
     from es_ttc.rescorers.tuned import TunedDefaults
-    from es_ttc.serving.http.tls import server_certificate
+    from es_ttc.serving.gateway import serve_programs
     from es_ttc.serving.logs import configure_logs
-    from es_ttc.serving.programs import serve_programs
-    from es_ttc.serving.server import address_of, bind
+    from es_ttc.serving.server import address_of, bind, server_certificate
     from es_ttc.serving.server import serve as run
 
     first, *others = encoders or (None,)

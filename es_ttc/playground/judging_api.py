@@ -42,14 +42,15 @@ from es_ttc.lab.judging.signals import LoggedSignals
 from es_ttc.lab.judging.standing import TunedWeights
 from es_ttc.lab.judging.store import SIGNALS, JudgementStore
 from es_ttc.lab.ranking.index_pools import log_for_caller
-from es_ttc.serving.admin.endpoint_runner import EndpointRunner
-from es_ttc.serving.callers_engine import CallersEngine, with_callers_errors
-from es_ttc.serving.endpoints import PREFIX, json_response
-from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.admin.endpoint import (
+    PREFIX,
+    CallersEngine,
+    EndpointRunner,
+    json_object,
+    with_callers_errors,
+)
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.json_body import json_object
-from es_ttc.settings import GatewaySettings
 
 MOST_QUERIES = 50
 MOST_JUDGEMENTS = 500
@@ -114,10 +115,10 @@ class JudgeBody(BaseModel):
 class _Call:
     """One request: its index, and the engine with the caller's credentials."""
 
-    def __init__(self, request: Request, requests: EngineRequests, settings: GatewaySettings) -> None:
+    def __init__(self, request: Request, gateway: Gateway) -> None:
         self.request = request
         self.index = str(request.path_params["index"])
-        self.engine = CallersEngine(requests.as_caller(Caller(request.headers.raw)), settings)
+        self.engine = CallersEngine(gateway, Caller(request.headers.raw))
         self.store = JudgementStore(self.engine, self.index)
 
     @property
@@ -136,7 +137,6 @@ class JudgingApi:
     def __init__(self, gateway: Gateway) -> None:
         self._settings = gateway.settings
         self._gateway = gateway
-        self._engine = EngineRequests(gateway.upstream)
         self._requests = EndpointRunner(_KIND, gateway.metrics, _AT_ONCE)
         self._choosing = asyncio.Semaphore(1)
 
@@ -155,10 +155,9 @@ class JudgingApi:
     def _endpoint(self, work: Work) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             async def answer() -> dict[str, Any]:
-                return await work(_Call(request, self._engine, self._settings))
+                return await work(_Call(request, self._gateway))
 
-            status, body = await self._requests.answered(with_callers_errors(answer()))
-            return json_response(request, body, status)
+            return await self._requests.json(request, with_callers_errors(answer()))
 
         return endpoint
 
@@ -166,7 +165,7 @@ class JudgingApi:
         return (await call.overview()).as_dict()
 
     async def _pool(self, call: _Call) -> dict[str, Any]:
-        body = validated(PoolBody, await json_object(call.request, _LONGEST_BODY), "pool")
+        body = validated(PoolBody, await json_object(call.request, _LONGEST_BODY, self._gateway.offload), "pool")
         await call.store.require_index()
         queries = _pooled(body)
         signals, note = await self._signals(call, queries)
@@ -212,7 +211,7 @@ class JudgingApi:
         }
 
     async def _judge(self, call: _Call) -> dict[str, Any]:
-        body = validated(JudgeBody, await json_object(call.request, _LONGEST_BODY), _KIND)
+        body = validated(JudgeBody, await json_object(call.request, _LONGEST_BODY, self._gateway.offload), _KIND)
         check_judge(body.judge)
         await call.store.require_index()
         await call.store.require_queries(one.query for one in body.judgements)

@@ -3,28 +3,26 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
-from es_ttc.serving import garbage, tracing
-from es_ttc.serving.admin.job_metrics import JobMetrics, counted_by
-from es_ttc.serving.admin.jobs import JobsApi
-from es_ttc.serving.endpoints import PAGE, PREFIX, JobEndpoints, StatusEndpoints, not_found, routes
-from es_ttc.serving.engine_app import EngineApp, PathDispatch
+from es_ttc.serving import tracing
+from es_ttc.serving.admin.endpoint import PREFIX, not_found_response
+from es_ttc.serving.admin.jobs import JobMetrics, pending_documents
+from es_ttc.serving.admin.openapi import MODEL_TOKEN, SIDECAR_TOKEN, token_of_path
+from es_ttc.serving.endpoints import PAGE, routes
+from es_ttc.serving.entrance import AdminToken, EngineApp, Entrance
 from es_ttc.serving.features.encoding import Loader
 from es_ttc.serving.gateway import Gateway
-from es_ttc.serving.http.bearer import AdminToken
-from es_ttc.serving.http.body_memory import BodyMemory
-from es_ttc.serving.http.caller_limits import CallerLimits
-from es_ttc.serving.http.entrance import Entrance
-from es_ttc.serving.metrics import Metrics
-from es_ttc.serving.process import GatewayProcess, OnlyProcess
-from es_ttc.serving.schemas.openapi import MODEL_TOKEN, SIDECAR_TOKEN, token_of_path
+from es_ttc.serving.process import OnlyProcess
 from es_ttc.serving.search import Searches
-from es_ttc.serving.warm_up import WarmUp
+from es_ttc.serving.warm_up import restore_garbage
 from es_ttc.serving.writes.answers import WriteEncoding
 from es_ttc.settings import GatewaySettings
 
@@ -36,7 +34,7 @@ def create_app(
     *,
     load: Loader | None = None,
     wait_for_encoder: bool = False,
-    process: GatewayProcess | None = None,
+    process: OnlyProcess | None = None,
     further: "FurtherRoutes | None" = None,
 ) -> ASGIApp:
     """Return the gateway's application.
@@ -57,7 +55,6 @@ def create_app(
         tracing.start()
     gateway = Gateway(settings, load, process)
     writes = WriteEncoding(gateway)
-    callers = CallerLimits(settings.max_caller_requests, settings.max_caller_windows_per_second)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -66,35 +63,28 @@ def create_app(
                 await gateway.warm_up.load()
             rest = gateway.warm_up.retry() if wait_for_encoder else gateway.warm_up.run()
             process.accepts(ready=gateway.warm_up.done)
-            background = asyncio.gather(
-                _load(rest, gateway.warm_up, process),
-                _keep_current(gateway.metrics),
-                _count_jobs(settings, gateway),
-            )
+            background = asyncio.gather(_load(rest, gateway, process), _keep_current(gateway), _count_jobs(gateway))
             yield
             background.cancel()
             await asyncio.gather(background, return_exceptions=True)
-        garbage.restore()
+        restore_garbage()
         await writes.close()
         await gateway.close()
         if settings.traces:
             tracing.stop()
 
-    status = StatusEndpoints(gateway, lambda: gateway.warm_up.done and process.all_ready())
-    jobs = JobEndpoints(JobsApi(gateway.upstream, settings, gateway.metrics))
-    endpoints = [*(further(gateway) if further is not None else ()), *routes(status, jobs)]
-    own = Starlette(routes=endpoints, exception_handlers={HTTPException: not_found}, lifespan=lifespan)
-    memory = BodyMemory(settings.max_bodies_mb * 2**20)
-    engine = EngineApp(
-        Searches(gateway, callers), writes, gateway.metrics, memory, settings.max_concurrent_requests, callers
-    )
-    return Entrance(
-        PathDispatch(own, engine, memory),
-        settings.allowed_hosts,
-        settings.allowed_origins,
-        _admin_token(settings),
-        lambda: gateway.upstream.is_elasticsearch,
-    )
+    endpoints = [
+        *(further(gateway) if further is not None else ()),
+        *routes(gateway, lambda: gateway.warm_up.done and process.all_ready()),
+    ]
+    own = Starlette(routes=endpoints, exception_handlers={HTTPException: _not_found}, lifespan=lifespan)
+    engine = EngineApp(gateway, Searches(gateway, gateway.callers), writes)
+    return Entrance(gateway, own, engine, _admin_token(settings))
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    """Answer a request below `/_ttc` that has no endpoint."""
+    return not_found_response(request, error.status_code if isinstance(error, HTTPException) else 500)
 
 
 def _admin_token(settings: GatewaySettings) -> AdminToken | None:
@@ -106,24 +96,23 @@ def _admin_token(settings: GatewaySettings) -> AdminToken | None:
     return AdminToken(settings.admin_token, frozenset(chosen | own_tokens | set(below[:1])), below[1:])
 
 
-async def _load(rest: Awaitable[None], warm_up: WarmUp, process: GatewayProcess) -> None:
+async def _load(rest: Awaitable[None], gateway: Gateway, process: OnlyProcess) -> None:
     """Load what is still missing, and tell the gateway's other processes."""
     await rest
-    process.accepts(ready=warm_up.done)
+    process.accepts(ready=gateway.warm_up.done)
 
 
-async def _keep_current(metrics: Metrics) -> None:
+async def _keep_current(gateway: Gateway) -> None:
     """Refresh the metrics that another process reads."""
-    while metrics.shared:
-        metrics.refresh()
+    while gateway.metrics.shared:
+        gateway.metrics.refresh()
         await asyncio.sleep(_METRICS_SECONDS)
 
 
-async def _count_jobs(settings: GatewaySettings, gateway: Gateway) -> None:
+async def _count_jobs(gateway: Gateway) -> None:
     """Keep the metrics of jobs."""
-    if settings.jobs_metrics_seconds:
-        look = counted_by(gateway.upstream, settings)
-        await JobMetrics(look, gateway.metrics).run(settings.jobs_metrics_seconds)
+    if seconds := gateway.settings.jobs_metrics_seconds:
+        await JobMetrics(partial(pending_documents, gateway), gateway.metrics).run(seconds)
 
 
 FurtherRoutes = Callable[[Gateway], Sequence[BaseRoute]]

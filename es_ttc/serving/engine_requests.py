@@ -1,45 +1,44 @@
-"""The gateway's own requests to the engine, with a caller's credentials or its own; errors become exceptions.
+"""Requests to the engine that the gateway makes itself, each sent once: searches in a caller's place, and its own.
 
-A caller's own request is streamed by :class:`es_ttc.serving.http.upstream.Upstream`. A status of 401 or 403 is
-NotForCaller, 404 is NotThere, any other status than 200 is an EngineError. No request is sent again, because the first
-pass is the fallback. No answer, or none in time, is EngineUnavailable. An answer to a search from a part of the
-documents is IncompleteAnswer: the others would be taken for absent.
+A request that only passes is streamed by :meth:`es_ttc.serving.http.upstream.Upstream.forward`.
+
+:class:`EngineSearches` sends a caller's search with all of its headers; a refusal is the caller's answer.
+:class:`EngineRequests` sends with a caller's credentials, or the gateway's own, and turns a refusal into an exception:
+401 and 403 are NotForCaller, 404 is NotThere, any other status than 200 is an EngineError; no answer, or none in time,
+is EngineUnavailable. An answer to a search from a part of the documents is IncompleteAnswer: the others would be taken
+for absent.
 """
 
+import asyncio
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlencode
 
-import aiohttp
-
-from es_ttc.errors import EngineError
+from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import Caller, RawHeaders, callers
+from es_ttc.serving.http.caller import (
+    PRODUCT_HEADER,
+    Caller,
+    RawHeaders,
+    asks_vendor_type,
+    callers,
+    end_to_end,
+    forwarded,
+)
+from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.upstream import Upstream
+
+if TYPE_CHECKING:
+    from es_ttc.serving.request.request import SearchItem, SearchRequest
 
 JSON = b"application/json"
+_NDJSON = b"application/x-ndjson"
 _CBOR = b"application/cbor"
-
-
-class Connection(Protocol):
-    """The connection to the engine; see :class:`es_ttc.serving.http.upstream.Upstream`."""
-
-    def send(
-        self,
-        method: str,
-        raw_path: bytes,
-        query_string: bytes,
-        headers: RawHeaders,
-        data: bytes | None,
-        *,
-        ours: bool = False,
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Send one request and return its response, not yet read."""
-        ...
-
-    def service_headers(self) -> RawHeaders:
-        """Return the headers with the gateway's own credentials."""
-        ...
+_IDENTITY = (b"accept-encoding", b"identity")
+_FRAMING = frozenset({b"content-length", b"content-encoding", b"accept-encoding"})
+_OF_THE_BODY = (400, 500)
 
 
 class NotForCaller(EngineError):
@@ -59,10 +58,12 @@ _KINDS: dict[int, type[EngineError]] = {401: NotForCaller, 403: NotForCaller, 40
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer of the engine."""
+    """The engine's answer to one request; headers and time, in ms, of a search in a caller's place only."""
 
     status: int
-    raw: bytes
+    body: bytes
+    headers: RawHeaders
+    ms: float = 0.0
 
 
 class EngineRequests:
@@ -73,7 +74,7 @@ class EngineRequests:
         caller: The request context; None if :meth:`as_caller` or :meth:`as_gateway` sets it before a request.
     """
 
-    def __init__(self, upstream: Connection, caller: Caller | None = None) -> None:
+    def __init__(self, upstream: Upstream, caller: Caller | None = None) -> None:
         self._upstream = upstream
         self._caller = caller
 
@@ -95,20 +96,12 @@ class EngineRequests:
         content_type: bytes = JSON,
         accept: bytes = JSON,
     ) -> Answer:
-        """Send one request and return its answer, whatever its status.
-
-        Raises:
-            EngineUnavailable: No answer came in time.
-        """
-        headers: RawHeaders = [
-            *callers(self._bound().headers),
-            (b"accept", accept),
-            (b"accept-encoding", b"identity"),
-        ]
+        """Send one request and return its answer, whatever its status."""
+        headers = [*callers(self._bound().headers), (b"accept", accept), _IDENTITY]
         if body is not None:
             headers.append((b"content-type", content_type))
         async with self._upstream.send(method, path, query_string, headers, body, ours=True) as response:
-            return Answer(response.status, await response.read())
+            return Answer(response.status, await response.read(), [])
 
     async def read(
         self,
@@ -121,17 +114,12 @@ class EngineRequests:
         in_own_words: bool = False,
         accept: bytes = JSON,
     ) -> bytes:
-        """Send one request with a JSON body and return its answer, not decoded.
-
-        Raises:
-            EngineError: The engine returned an error; see the module.
-            EngineUnavailable: No answer came in time.
-        """
+        """Send one request with a JSON body and return its answer, not decoded."""
         sent = None if body is None else jsonio.dumps(body)
         answer = await self.send(method, path, query_string, sent, accept=accept)
         if answer.status != 200:
             raise _refused(failing, answer, in_own_words=in_own_words)
-        return answer.raw
+        return answer.body
 
     async def json(
         self,
@@ -143,13 +131,7 @@ class EngineRequests:
         failing: str,
         in_own_words: bool = False,
     ) -> Any:
-        """Send one request with a JSON body and return its decoded answer; see :meth:`read`.
-
-        Raises:
-            EngineError: The engine returned an error; see the module.
-            EngineUnavailable: No answer came in time.
-            ValueError: The answer is not JSON.
-        """
+        """Send one request with a JSON body and return its decoded answer; see :meth:`read`."""
         return await jsonio.loads_answer(
             await self.read(method, path, query_string, body, failing=failing, in_own_words=in_own_words)
         )
@@ -178,12 +160,7 @@ class EngineRequests:
         return found
 
     async def search_as_cbor(self, concrete: Sequence[str], body: dict[str, Any], *, failing: str) -> bytes:
-        """Send one `_search` and return its answer as CBOR, not decoded; see :meth:`search`.
-
-        Raises:
-            EngineError: The engine returned an error; see the module.
-            EngineUnavailable: No answer came in time.
-        """
+        """Send one `_search` and return its answer as CBOR, not decoded; see :meth:`search`."""
         path, query_string, body = self._search_target(concrete, body, None)
         return await self.read("POST", path, query_string, body, failing=failing, accept=_CBOR)
 
@@ -201,12 +178,181 @@ class EngineRequests:
         return self._caller
 
 
-def require_complete(answer: Mapping[str, Any], failing: str) -> None:
-    """Raise an error if a search's answer covers only a part of the documents: it timed out, or shards failed.
+@dataclass(frozen=True, slots=True)
+class FirstPass:
+    """The engine's responses to the searches of a request."""
 
-    Raises:
-        IncompleteAnswer: It does.
-    """
+    headers: RawHeaders
+    responses: Mapping[int, tuple[dict[str, Any], float]]
+    took: int = 0
+    size: int = 0
+
+
+class EngineRefusal(Exception):
+    """The engine refused a request; the caller gets the engine's answer."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+    @property
+    def of_the_body(self) -> bool:
+        """Whether another body may be accepted: it is no matter of rights, of a missing index, or of a busy engine."""
+        return self.answer.status in _OF_THE_BODY
+
+    @property
+    def reason(self) -> str:
+        """The engine's reason."""
+        try:
+            return reason_of(jsonio.loads(self.answer.body))
+        except ValueError:
+            return f"it answered {self.answer.status}"
+
+
+class ItemRefusal(Exception):
+    """The engine refused one search of an `_msearch`."""
+
+    def __init__(self, response: dict[str, Any]) -> None:
+        super().__init__(response)
+        self.response = response
+
+    @property
+    def of_the_body(self) -> bool:
+        """Whether another body may be accepted; see :attr:`EngineRefusal.of_the_body`."""
+        return self.response.get("status") in _OF_THE_BODY
+
+    @property
+    def reason(self) -> str:
+        """The engine's reason."""
+        return reason_of(self.response)
+
+
+def reason_of(answer: Any) -> str:
+    """Return the reason in an error of the engine, that of its first cause if there is one."""
+    error = answer.get("error") if isinstance(answer, dict) else None
+    if not isinstance(error, dict):
+        return str(error)
+    causes = error.get("root_cause") or [error]
+    return str(causes[0].get("reason") or error.get("reason"))
+
+
+class EngineSearches:
+    """Sends requests to the engine with the headers of a request's caller."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    async def first_pass(self, request: "SearchRequest") -> FirstPass:
+        """Return the engine's responses to all searches that have no error.
+
+        Raises:
+            EngineRefusal: The engine refused the request.
+        """
+        if not request.is_multi:
+            [item] = request.items
+            answer = await self._accepted(request.incoming, item.path, item.params, _json(item), JSON)
+            decoded = await jsonio.loads_answer(answer.body)
+            return FirstPass(answer.headers, {0: (decoded, answer.ms)}, size=len(answer.body))
+        positions: dict[bytes, list[int]] = {}
+        for position, item in enumerate(request.items):
+            if item.error is None:
+                positions.setdefault(item.path, []).append(position)
+        parts = [self._part(request, path, some) for path, some in positions.items()]
+        product = [PRODUCT_HEADER] if asks_vendor_type(request.incoming.headers) else []
+        first = FirstPass([(b"content-type", JSON), *product], {})
+        for part in await asyncio.gather(*parts):
+            responses = {**first.responses, **part.responses}
+            first = FirstPass(part.headers, responses, max(first.took, part.took), first.size + part.size)
+        return first
+
+    async def again(
+        self, request: "SearchRequest", item: "SearchItem", body: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], float]:
+        """Return the engine's response to another body of a search, and its time in milliseconds.
+
+        Raises:
+            EngineRefusal: The engine refused it, for a `_search`.
+            ItemRefusal: The engine refused it, for a search of an `_msearch`.
+            EngineError: The engine refused the whole `_msearch`.
+        """
+        if not request.is_multi:
+            answer = await self._accepted(request.incoming, item.path, item.params, _dumps(body), JSON)
+            return await jsonio.loads_answer(answer.body), answer.ms
+        lines = b"%b\n%b\n" % (item.header, _dumps(body))
+        answer = await self.send(request.incoming, item.path, request.params.engine, lines, _NDJSON)
+        if answer.status != 200:
+            raise EngineError(f"a further search was refused: the engine answered {answer.status}")
+        response: dict[str, Any] = (await jsonio.loads_answer(answer.body))["responses"][0]
+        if "hits" not in response:
+            raise ItemRefusal(response)
+        return response, answer.ms
+
+    async def render(self, incoming: RawRequest, template: Mapping[str, Any]) -> Any:
+        """Return the rendered template; None if the engine refuses to render it."""
+        answer = await self.send(incoming, b"/_render/template", (), _dumps(template), JSON)
+        if answer.status != 200:
+            return None
+        try:
+            rendered = jsonio.loads_unique(answer.body)
+        except ValueError:
+            return None
+        return rendered.get("template_output") if isinstance(rendered, dict) else None
+
+    async def send(
+        self, incoming: RawRequest, path: bytes, params: Sequence[tuple[str, str]], body: bytes, content_type: bytes
+    ) -> Answer:
+        """Send one request with the caller's headers and read the whole answer."""
+        unframed = [(name, value) for name, value in forwarded(incoming.headers) if name not in _FRAMING]
+        headers, negotiated = await self._upstream.negotiated(unframed)
+        if not incoming.has_body or not incoming.header(b"content-type"):
+            headers = [(name, value) for name, value in headers if name != b"content-type"]
+            headers.append((b"content-type", content_type))
+        headers = [*headers, _IDENTITY]
+        started = time.perf_counter()
+        query_string = urlencode(params, errors="surrogateescape").encode()
+        async with self._upstream.send("POST", path, query_string, headers, body) as response:
+            parts = []
+            async for part in response.content.iter_any():
+                incoming.count(len(part))
+                parts.append(part)
+            kept = [pair for pair in end_to_end(response.raw_headers) if pair[0] not in _FRAMING]
+            ms = (time.perf_counter() - started) * 1000
+            return Answer(response.status, b"".join(parts), [*kept, *negotiated], ms)
+
+    async def _accepted(
+        self, incoming: RawRequest, path: bytes, params: Sequence[tuple[str, str]], body: bytes, content_type: bytes
+    ) -> Answer:
+        answer = await self.send(incoming, path, params, body, content_type)
+        if answer.status != 200:
+            raise EngineRefusal(answer)
+        return answer
+
+    async def _part(self, request: "SearchRequest", path: bytes, positions: Sequence[int]) -> FirstPass:
+        """Return the responses to the searches of an `_msearch` that have the same path."""
+        items = [request.items[position] for position in positions]
+        lines = b"".join(b"%b\n%b\n" % (item.header, _json(item)) for item in items)
+        answer = await self._accepted(request.incoming, path, request.params.engine, lines, _NDJSON)
+        decoded = await jsonio.loads_answer(answer.body)
+        responses = {
+            position: (response, answer.ms) for position, response in zip(positions, decoded["responses"], strict=True)
+        }
+        return FirstPass(answer.headers, responses, decoded["took"], len(answer.body))
+
+
+def _json(item: "SearchItem") -> bytes:
+    """Return a search's body as it is sent: as received if it had no section."""
+    return _dumps(item.body) if item.is_changed and item.body is not None else item.line
+
+
+def _dumps(body: Mapping[str, Any]) -> bytes:
+    try:
+        return jsonio.dumps(body)
+    except (RecursionError, ValueError) as error:
+        raise InvalidRequest(f"the body cannot be sent on to the engine: {error}") from error
+
+
+def require_complete(answer: Mapping[str, Any], failing: str) -> None:
+    """Raise an error if a search's answer covers only a part of the documents: it timed out, or shards failed."""
     failed = answer.get("_shards", {}).get("failed", 0)
     if failed:
         raise IncompleteAnswer(f"{failing}: [{failed}] shards did not answer")
@@ -220,7 +366,7 @@ def _refused(failing: str, answer: Answer, *, in_own_words: bool) -> EngineError
     if not in_own_words:
         return kind(f"{failing}: the engine answered {answer.status}", upstream_status=answer.status)
     try:
-        decoded = jsonio.loads(answer.raw)
+        decoded = jsonio.loads(answer.body)
     except ValueError:
         decoded = None
     return kind(f"{failing}: {_reason(decoded, answer.status)}", upstream_status=answer.status, upstream=decoded)

@@ -7,7 +7,10 @@ from es_ttc.reranking.rerankers import Rerankers
 from es_ttc.reranking.rerankers.llm import of_the_gateway as llm_rerankers
 from es_ttc.rescorers import compiled
 from es_ttc.rescorers.learned import model as learned_models
+from es_ttc.rescorers.programs import promoted
 from es_ttc.rescorers.tuned import TunedDefaults
+from es_ttc.sandbox.process_pool import ProgramLimits, ProgramProcessPool
+from es_ttc.serving.engine_requests import EngineSearches
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.encoding import Encoders, Loader
 from es_ttc.serving.features.field_types import FieldTypes
@@ -15,15 +18,13 @@ from es_ttc.serving.features.index_meta import IndexMeta
 from es_ttc.serving.features.read_budget import ReadBudget
 from es_ttc.serving.features.store import FeatureServices, FeatureStore
 from es_ttc.serving.features.window import WindowScorer
-from es_ttc.serving.http.media_types import MediaTypes
-from es_ttc.serving.http.proxy import PassThrough
+from es_ttc.serving.http.caller import CallerLimits
+from es_ttc.serving.http.raw_request import BodyMemory
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.pool import BoundedPool, Offload
-from es_ttc.serving.process import GatewayProcess
-from es_ttc.serving.programs import serve_programs
-from es_ttc.serving.request.engine import EngineSearches
+from es_ttc.serving.process import OnlyProcess
 from es_ttc.serving.shared_model import SharedModel
 from es_ttc.serving.warm_up import WarmUp
 from es_ttc.settings import GatewaySettings
@@ -35,15 +36,15 @@ _ENCODING_THREADS = 2
 class Gateway:
     """What the parts of one gateway share: settings, connections, caches, encoders, threads."""
 
-    def __init__(self, settings: GatewaySettings, load: Loader | None, process: GatewayProcess) -> None:
+    def __init__(self, settings: GatewaySettings, load: Loader | None, process: OnlyProcess) -> None:
         self.settings = settings
         threads = settings.scoring_threads
         log.info("scoring", loops="compiled" if compiled.enable(settings.compiled) else "numpy")
         self.metrics = Metrics()
         self.upstream = Upstream(settings)
-        media_types = MediaTypes(self.upstream, translate=settings.translate_media_types)
-        self.engine = EngineSearches(self.upstream, media_types)
-        self.pass_through = PassThrough(self.upstream, media_types, max_body=settings.max_body_mb * 2**20)
+        self.engine = EngineSearches(self.upstream)
+        self.bodies = BodyMemory(settings.max_bodies_mb * 2**20)
+        self.callers = CallerLimits(settings.max_caller_requests, settings.max_caller_windows_per_second)
         self.offload = Offload()
         self.encoding = BoundedPool("encoding", threads=_ENCODING_THREADS, queue=_ENCODING_THREADS * _QUEUE_A_THREAD)
         self.scoring = BoundedPool("scoring", threads=threads, queue=threads * _QUEUE_A_THREAD)
@@ -78,6 +79,26 @@ class Gateway:
         self.encoding.close()
         self.scoring.close()
         self.programs.close()
+
+
+def serve_programs(settings: GatewaySettings) -> ProgramProcessPool:
+    """Serve the promoted programs of the settings, and return the pool that runs them; no process is started yet.
+
+    Raises:
+        ConfigurationError: A program differs from the promoted one, or this machine has no sandbox for programs.
+    """
+    host = ProgramProcessPool(
+        ProgramLimits(
+            seconds=settings.programs_seconds,
+            memory_mb=settings.programs_memory_mb,
+            processes=settings.programs_processes,
+            filtered=not settings.programs_unfiltered,
+        )
+    )
+    promoted.serve_from(settings.programs, host.program)
+    if promoted.promoted():
+        host.require()
+    return host
 
 
 def _load_encoder(name: str, cache_dir: Path) -> Encoder:

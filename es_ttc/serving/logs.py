@@ -1,14 +1,9 @@
 """Structured logs: JSON lines, or colours on a terminal. They contain no body, query string or credential."""
 
 import logging
-import os
-import re
 import sys
 
 import structlog
-
-_UNFIT = re.compile(r"[^\x21-\x7e]+")
-_MAX_ID_LENGTH = 128
 
 log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("es_ttc.gateway")
 
@@ -41,12 +36,3 @@ def configure_logs(log_format: str, level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-
-
-def request_id(*candidates: str) -> str:
-    """Return the first id in the request, without unprintable characters and shortened, or a new one."""
-    for candidate in filter(None, candidates):
-        fit = _UNFIT.sub("", candidate)[:_MAX_ID_LENGTH]
-        if fit:
-            return fit
-    return os.urandom(16).hex()

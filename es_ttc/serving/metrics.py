@@ -30,62 +30,55 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
+        self.requests = self._counter(
             "es_ttc_requests",
             "Requests by kind (passthrough, write, search, msearch, rerank, score, encode) and outcome (ok, fallback, "
             "client_error, error, gone).",
-            ("kind", "outcome"),
-            registry=self.registry,
+            "kind",
+            "outcome",
         )
-        self.request_seconds = Histogram(
-            "es_ttc_request_seconds", "Whole requests.", ("kind",), buckets=_BUCKETS, registry=self.registry
+        self.request_seconds = self._histogram(
+            "es_ttc_request_seconds", "Seconds from a request's arrival to the end of its response.", "kind"
         )
-        self.stage_seconds = Histogram(
+        self.stage_seconds = self._histogram(
             "es_ttc_stage_seconds",
-            "Stages of a rescored search (first_pass, features, encode, score).",
-            ("stage",),
-            buckets=_BUCKETS,
-            registry=self.registry,
+            "Seconds in the stages of a rescored search (first_pass, features, encode, score).",
+            "stage",
         )
-        self.fallbacks = Counter(
-            "es_ttc_fallbacks", "Searches answered with the engine's own ranking.", ("reason",), registry=self.registry
+        self.fallbacks = self._counter(
+            "es_ttc_fallbacks", "Searches answered with the engine's own ranking, by reason.", "reason"
         )
-        self.skipped_documents = Counter(
+        self.skipped_documents = self._counter(
             "es_ttc_skipped_documents",
             "Documents of windows whose features were not used, by reason (marks, encoder, layout, codebook, damaged, "
             "dimensions, values).",
-            ("reason",),
-            registry=self.registry,
+            "reason",
         )
-        self.written_documents = Counter(
+        self.written_documents = self._counter(
             "es_ttc_written_documents",
             "Documents written through the gateway to indices that encode them on the way: encoded, or why not "
             "(own_fields, no_object, text, update, pipeline, size, format, late, busy, encoder).",
-            ("outcome",),
-            registry=self.registry,
+            "outcome",
         )
-        self.pending_documents = Gauge(
+        self.pending_documents = self._gauge(
             "es_ttc_jobs_pending_documents",
             "Documents that running jobs have still to process, by what the jobs do (encode, enrich).",
-            ("kind",),
-            registry=self.registry,
-            multiprocess_mode="livemax",
+            "kind",
+            together="livemax",
         )
-        self.backlog_seconds = Gauge(
+        self.backlog_seconds = self._gauge(
             "es_ttc_jobs_backlog_seconds",
-            "Time for which there have been such documents without a break, as this gateway has seen it.",
-            ("kind",),
-            registry=self.registry,
-            multiprocess_mode="livemax",
+            "Seconds for which running jobs have had pending documents without a break, as this gateway has seen it.",
+            "kind",
+            together="livemax",
         )
-        self.jobs_seen = Gauge(
+        self.jobs_seen = self._gauge(
             "es_ttc_jobs_seen",
             "Whether the gateway could read the jobs' records the last time: 1 or 0.",
-            registry=self.registry,
-            multiprocess_mode="livemax",
+            together="livemax",
         )
         self._watched: list[Callable[[], None]] = []
-        self._known: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
+        self._labelled: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
 
     def answered(self, kind: str, status: int, seconds: float, *, applied: bool = True) -> None:
         """Count an answered request."""
@@ -95,13 +88,13 @@ class Metrics:
             outcome = "error" if status >= 500 else "client_error"
         else:
             outcome = "ok" if applied else "fallback"
-        known = self._known.get((kind, outcome))
-        if known is None:  # finding labels takes longer than counting
-            known = self._known[kind, outcome] = (
+        labelled = self._labelled.get((kind, outcome))
+        if labelled is None:  # finding labels takes longer than counting
+            labelled = self._labelled[kind, outcome] = (
                 self.requests.labels(kind, outcome), self.request_seconds.labels(kind)
             )  # fmt: skip
-        known[0].inc()
-        known[1].observe(seconds)
+        labelled[0].inc()
+        labelled[1].observe(seconds)
 
     def skipped(self, reasons: Iterable[str]) -> None:
         """Count documents whose features were not used, by reason."""
@@ -115,53 +108,54 @@ class Metrics:
                 self.written_documents.labels(str(outcome)).inc(documents)
 
     def watch_requests(self, in_flight: Callable[[], int]) -> None:
-        """Add a metric of requests."""
-        self._gauge("es_ttc_in_flight_requests", "Requests being answered.", in_flight)
+        """Show the number of requests that are being answered."""
+        self._watch("es_ttc_in_flight_requests", "Requests being answered.", in_flight)
 
     def watch_model(self, closed: Callable[[], bool]) -> None:
-        """Add a metric of the language model."""
-        what = "Processes that do not contact the language model, because it has failed several times in a row."
-        self._gauge("es_ttc_model_breaker_open", what, closed)
+        """Show whether the language model is contacted."""
+        self._watch(
+            "es_ttc_model_breaker_open",
+            "Processes that do not contact the language model, because it has failed several times in a row.",
+            closed,
+        )
 
     def watch_writes(self, outstanding: Callable[[], int]) -> None:
-        """Add a metric of documents on their way.
-
-        Args:
-            outstanding: Returns the number of documents that wait for their encoding, or are encoded and not yet sent.
-        """
-        what = "Documents on their way to the engine that are being encoded, or wait for it."
-        self._gauge("es_ttc_outstanding_documents", what, outstanding)
+        """Show the number of documents that wait for their encoding, or are encoded and not yet sent."""
+        self._watch(
+            "es_ttc_outstanding_documents",
+            "Documents on their way to the engine that are being encoded, or wait for it.",
+            outstanding,
+        )
 
     def watch_reads(
         self, in_flight: Callable[[], int], waiting: Callable[[], int], capacity: Callable[[], int]
     ) -> None:
-        """Add metrics of reads of features.
-
-        Args:
-            in_flight: Returns the bytes in flight.
-            waiting: Returns the number of waiting parts.
-            capacity: Returns the maximum of bytes in flight.
-        """
-        for name, what, value in (
-            ("es_ttc_feature_reads_bytes", "Features that are being read, as expected.", in_flight),
-            ("es_ttc_feature_reads_capacity_bytes", "Their bound.", capacity),
-            ("es_ttc_feature_reads_waiting", "Parts of windows that wait to be read.", waiting),
-        ):
-            self._gauge(name, what, value)
+        """Show the bytes of features in flight, the parts of windows that wait for their read, and the limit."""
+        self._watch("es_ttc_feature_reads_bytes", "Expected bytes of feature reads in flight.", in_flight)
+        self._watch("es_ttc_feature_reads_capacity_bytes", "Maximum bytes of feature reads in flight.", capacity)
+        self._watch("es_ttc_feature_reads_waiting", "Parts of windows that wait to be read.", waiting)
 
     def watch_cache(self, cache: WatchedCache) -> None:
-        """Add metrics of a cache of features, which worker processes share."""
-        size = "es_ttc_feature_cache_bytes", "Memory of cached features."
-        self._gauge(*size, lambda: cache.nbytes, together="livemax")
-        self._gauge("es_ttc_feature_cache_capacity_bytes", "Its bound.", lambda: cache.capacity, together="livemax")
-        self._gauge(
-            "es_ttc_feature_cache_entries",
-            "Documents whose features are cached.",
-            lambda: len(cache),
-            together="livemax",
+        """Show the size of the cache of features, which worker processes share, and count its hits."""
+        for name, what, value in (
+            ("bytes", "Bytes of features in the cache.", lambda: cache.nbytes),
+            ("capacity_bytes", "Capacity of the feature cache in bytes.", lambda: cache.capacity),
+            ("entries", "Documents whose features are cached.", lambda: len(cache)),
+        ):
+            self._watch(f"es_ttc_feature_cache_{name}", what, value, together="livemax")
+        hits, misses = (
+            self._counter("es_ttc_feature_cache_hits", "Documents whose features the cache held."),
+            self._counter("es_ttc_feature_cache_misses", "Documents whose features the cache lacked."),
         )
-        self._counter("es_ttc_feature_cache_hits", "Features found in memory.", lambda: cache.hits)
-        self._counter("es_ttc_feature_cache_misses", "Features not found in memory.", lambda: cache.misses)
+        before = [0, 0]
+
+        def take() -> None:
+            now = [cache.hits, cache.misses]
+            hits.inc(now[0] - before[0])
+            misses.inc(now[1] - before[1])
+            before[:] = now
+
+        self._watched.append(take)
 
     @property
     def shared(self) -> bool:
@@ -179,7 +173,7 @@ class Metrics:
         folder = os.environ.get(SHARED_FOLDER)
         return generate_latest(self.registry if folder is None else _of_all_processes(Path(folder)))
 
-    def _gauge(
+    def _watch(
         self,
         name: str,
         what: str,
@@ -187,20 +181,18 @@ class Metrics:
         *,
         together: Literal["livesum", "livemax"] = "livesum",
     ) -> None:
-        """Add a gauge."""
-        gauge = Gauge(name, what, registry=self.registry, multiprocess_mode=together)
+        """Add a gauge that takes its value when it is read."""
+        gauge = self._gauge(name, what, together=together)
         self._watched.append(lambda: gauge.set(value()))
 
-    def _counter(self, name: str, what: str, value: Callable[[], int]) -> None:
-        counter, counted = Counter(name, what, registry=self.registry), 0
+    def _gauge(self, name: str, what: str, *labels: str, together: Literal["livesum", "livemax"]) -> Gauge:
+        return Gauge(name, what, labels, registry=self.registry, multiprocess_mode=together)
 
-        def take() -> None:
-            nonlocal counted
-            now = value()
-            counter.inc(now - counted)
-            counted = now
+    def _counter(self, name: str, what: str, *labels: str) -> Counter:
+        return Counter(name, what, labels, registry=self.registry)
 
-        self._watched.append(take)
+    def _histogram(self, name: str, what: str, label: str) -> Histogram:
+        return Histogram(name, what, (label,), buckets=_BUCKETS, registry=self.registry)
 
 
 def _of_all_processes(folder: Path) -> CollectorRegistry:

@@ -64,9 +64,6 @@ class BoundedPool:
         """Call a function on a thread of the pool.
 
         If the caller is cancelled, a running call is abandoned: it ends by itself, and its result is dropped.
-
-        Raises:
-            TooManyRequests: The queue of this kind of work is full.
         """
         kind = _kind.get()
         if self._waits(kind) >= self._queue and not self._may_start(kind):

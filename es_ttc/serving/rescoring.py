@@ -14,11 +14,11 @@ from es_ttc.index.mappings.spec import HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
 from es_ttc.serving.cascade import Cascade, begin_cascade, items_of
+from es_ttc.serving.engine_requests import EngineRefusal, ItemRefusal
 from es_ttc.serving.features.keys import content_numbers, marks_of, with_contents
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
-from es_ttc.serving.request.engine import EngineRefusal, ItemRefusal
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import add_took, shortest
 from es_ttc.serving.rescore.candidates import has_twins, own_encoders

@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 from starlette.types import Send
 
 from es_ttc.errors import EsTtcError
+from es_ttc.serving.engine_requests import EngineRefusal, FirstPass, ItemRefusal
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import RawHeaders
-from es_ttc.serving.http.caller_limits import CallerLimits
-from es_ttc.serving.http.limits import request_limits
-from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.caller import CallerLimits, RawHeaders
+from es_ttc.serving.http.raw_request import RawRequest, RequestLimits
 from es_ttc.serving.http.signing import require_changeable
 from es_ttc.serving.knn.clauses import KnnClause, RetrievalRequest, RetrievalResult, parse_clause, put_in_place
 from es_ttc.serving.knn.retrieval import RetrievalService, add_retrievals
@@ -31,7 +30,6 @@ from es_ttc.serving.query.rewriting import (
     put_queries,
 )
 from es_ttc.serving.request.body import FoundClause, body_integer, find_clauses, url_integer
-from es_ttc.serving.request.engine import EngineRefusal, FirstPass, ItemRefusal
 from es_ttc.serving.request.request import AcceptedCallers, Api, RequestReader, SearchItem, SearchRequest
 from es_ttc.serving.request.response import (
     Outcome,
@@ -62,13 +60,12 @@ class Searches:
         settings = gateway.settings
         self._upstream = gateway.upstream
         self._engine = gateway.engine
-        self._pass_through = gateway.pass_through
         self._offload = gateway.offload
         self._callers = callers
         self._rewriting = RewriteService(gateway)
         self._retrieval = RetrievalService(gateway)
         self._rescoring = Rescoring(gateway)
-        self._limits = request_limits(settings)
+        self._limits = RequestLimits(settings)
         self._max_window = settings.max_window
         self._reader = RequestReader(self._limits, gateway.offload, max_body=settings.max_body_mb * 2**20)
         self._templates = Templates(gateway.engine, self._limits, gateway.offload)
@@ -127,7 +124,7 @@ class Searches:
         return Outcome(request.api.kind, 200, applied)
 
     async def _passed_through(self, incoming: RawRequest, send: Send) -> Outcome:
-        status = await self._pass_through.forward(incoming, send, body=incoming.whole_body)
+        status = await self._upstream.forward(incoming, send, body=incoming.whole_body)
         return Outcome("passthrough", status)
 
     def _find(self, request: SearchRequest) -> None:

@@ -1,14 +1,19 @@
-"""The gateway as a server: in the foreground for the command line, in a thread for tests, demo and evaluation."""
+"""The gateway as a server: in the foreground for the command line, in a thread for tests, demo and evaluation.
+
+Its TLS certificate may be replaced while it runs.
+"""
 
 import asyncio
 import errno
 import logging
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import cast
 
 import uvicorn
@@ -17,22 +22,18 @@ from starlette.types import ASGIApp
 from es_ttc.errors import ConfigurationError
 from es_ttc.serving.app import FurtherRoutes, create_app
 from es_ttc.serving.features.encoding import Loader
-from es_ttc.serving.http.protocol import LimitedProtocol, http_limits, limited_protocol
-from es_ttc.serving.http.tls import ServerCertificate, server_certificate
+from es_ttc.serving.http.protocol import LimitedProtocol, limited_protocol
+from es_ttc.serving.logs import log
 from es_ttc.settings import GatewaySettings
 
 DRAIN_SECONDS = 30
 _BACKLOG = 2048
 _BACKLOG_SECONDS = 1.0
-_TICKS_A_LOOK = 10  # uvicorn's ticks are a tenth of a second
+_CERTIFICATE_SECONDS = 1.0
 
 
 def bind(settings: GatewaySettings) -> socket.socket:
-    """Return a listening socket.
-
-    Raises:
-        ConfigurationError: The port is in use, or the address is not one of this machine.
-    """
+    """Return a listening socket."""
     where = f"[{settings.host}:{settings.port}]"
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
@@ -67,11 +68,7 @@ def serve(settings: GatewaySettings, listening: socket.socket, further: FurtherR
 def running_gateway(
     settings: GatewaySettings, *, load: Loader | None = None, further: FurtherRoutes | None = None
 ) -> Iterator[str]:
-    """Run a gateway in a thread and yield its URL; its encoder is loaded, if that is possible.
-
-    Raises:
-        ConfigurationError: It cannot start.
-    """
+    """Run a gateway in a thread and yield its URL; its encoder is loaded, if that is possible."""
     app = create_app(settings, load=load, wait_for_encoder=True, further=further)
     with bind(settings) as listening:
         ready = threading.Event()
@@ -88,6 +85,63 @@ def running_gateway(
             thread.join(DRAIN_SECONDS + 5)
 
 
+class ServerCertificate:
+    """The certificate of the address, and the context of new connections."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        self._files = certificate, key
+        self._seen = self._times()
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            self.context.load_cert_chain(certificate, key, password=_refuse_password)
+        except (OSError, ssl.SSLError, ValueError) as error:
+            raise ConfigurationError(
+                f"[tls_cert] {certificate} and [tls_key] {key} are no certificate and its key in PEM form: {error}"
+            ) from error
+
+    def refresh(self) -> None:
+        """Read the files again if they have changed; keep the present certificate while they do not fit each other."""
+        times = self._times()
+        if times == self._seen:
+            return
+        certificate, key = self._files
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_refuse_password)
+            self.context.load_cert_chain(certificate, key, password=_refuse_password)
+        except (OSError, ssl.SSLError, ValueError) as error:
+            log.warning("new certificate cannot be used yet", problem=str(error))
+        else:
+            log.info("certificate replaced", certificate=str(certificate))
+        self._seen = times
+
+    def _times(self) -> tuple[tuple[int, int] | None, ...]:
+        return tuple(_time(file) for file in self._files)
+
+
+def server_certificate(settings: GatewaySettings) -> ServerCertificate | None:
+    """Return the certificate in the settings, or None for plain HTTP."""
+    certificate, key = settings.tls_cert, settings.tls_key
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        lacking = "tls_cert" if certificate is None else "tls_key"
+        raise ConfigurationError(f"[{lacking}] is missing: TLS needs both the certificate and its key")
+    return ServerCertificate(certificate, key)
+
+
+def _refuse_password() -> str:
+    raise ValueError("the key is encrypted; store it without a password, readable by the gateway alone")
+
+
+def _time(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino
+
+
 class _Server(uvicorn.Server):
     """A server that says when it accepts requests."""
 
@@ -96,12 +150,15 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._certificate = certificate
+        self._replacing: asyncio.Task[None] | None = None
         self._say_started = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and say so."""
         await super().startup(sockets)
         if self.started:
+            if self._certificate is not None:
+                self._replacing = asyncio.create_task(self._replace_certificate(self._certificate))
             for listening in sockets or ():
                 listening.listen(_BACKLOG)
             self._say_started()
@@ -115,12 +172,14 @@ class _Server(uvicorn.Server):
         while waiting.poll(0) and time.monotonic() < until:  # noqa: ASYNC110 - the event loop accepts them meanwhile
             await asyncio.sleep(0)
         await super().shutdown(sockets)
+        if self._replacing is not None:
+            self._replacing.cancel()
 
-    async def on_tick(self, counter: int) -> bool:
+    async def _replace_certificate(self, certificate: ServerCertificate) -> None:
         """Look for a new certificate from time to time."""
-        if self._certificate is not None and counter % _TICKS_A_LOOK == 0:
-            self._certificate.refresh()
-        return await super().on_tick(counter)
+        while True:
+            await asyncio.sleep(_CERTIFICATE_SECONDS)
+            certificate.refresh()
 
 
 def server_of(app: ASGIApp, settings: GatewaySettings, started: Callable[[], None] = lambda: None) -> _Server:
@@ -135,7 +194,7 @@ def server_of(app: ASGIApp, settings: GatewaySettings, started: Callable[[], Non
     return _Server(
         uvicorn.Config(
             app,
-            http=limited_protocol(http_limits(settings)),
+            http=limited_protocol(settings),
             ws="none",
             lifespan="on",
             log_config=None,

@@ -28,11 +28,7 @@ _provider: "TracerProvider | None" = None
 
 
 def start() -> None:
-    """Send spans from now on, as OpenTelemetry's variables say.
-
-    Raises:
-        ConfigurationError: The extra is not installed, or a variable is wrong.
-    """
+    """Send spans from now on, as OpenTelemetry's variables say."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource

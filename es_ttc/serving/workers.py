@@ -9,31 +9,35 @@ predecessor stops.
 import multiprocessing
 import os
 import shutil
+import signal
 import socket
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from enum import IntEnum
-from multiprocessing.connection import Connection
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from types import FrameType
+
+from pydantic import ValidationError
 
 from es_ttc.common.parent_process import end_with_parent
-from es_ttc.common.shared_log import SharedLog, make_shared_log
+from es_ttc.common.shared_log import SharedLog
+from es_ttc.errors import ConfigurationError, EsTtcError
 from es_ttc.serving.app import FurtherRoutes, create_app
-from es_ttc.serving.features.cache import (
-    FeatureCache,
-    PrivateFeatureCache,
-    SharedFeatureCache,
-    private_share,
-    shared_share,
-)
-from es_ttc.serving.logs import configure_logs
+from es_ttc.serving.logs import configure_logs, log
 from es_ttc.serving.metrics import SHARED_FOLDER
-from es_ttc.serving.server import server_of
-from es_ttc.serving.supervisor import Supervisor, Worker
-from es_ttc.settings import GatewaySettings
+from es_ttc.serving.process import WorkerProcess, memory_to_share
+from es_ttc.serving.server import DRAIN_SECONDS, server_of
+from es_ttc.settings import GatewaySettings, wrong_setting
 
 _FIXED = ("host", "port", "workers", "feature_cache_mb")
 _SPAWN = multiprocessing.get_context("spawn")
+_TICK_SECONDS = 0.2
+_START_SECONDS = 300  # a first start compiles loops
+_PAUSE_SECONDS = 1.0
+_MAX_PAUSE_SECONDS = 30.0
 
 
 def serve_with_workers(
@@ -76,48 +80,25 @@ def share_of(settings: GatewaySettings) -> GatewaySettings:
     return settings.model_copy(update=parts)
 
 
-class _State(IntEnum):
-    STARTING = 0  # no connection is accepted yet
-    LOADING = 1
-    READY = 2
+@dataclass(slots=True)
+class Worker:
+    """A started process."""
 
+    process: SpawnProcess
+    said: Connection
+    since: float = field(default_factory=time.monotonic)
+    accepts: bool = False
 
-class WorkerProcess:
-    """One of several processes."""
-
-    def __init__(self, log: SharedLog, count: int) -> None:
-        self.count = count
-        self._log = log
-        log.join()
-
-    def feature_cache(self, settings: GatewaySettings) -> FeatureCache:
-        """Return the shared cache."""
-        capacity = settings.feature_cache_mb * 2**20
-        if not capacity:
-            return PrivateFeatureCache(0)
-        return SharedFeatureCache(self._log, private_share(capacity, self.count))
-
-    @property
-    def replaces_another(self) -> bool:
-        """Whether other processes can rescore already, so that this one need not accept connections before it can."""
-        return _State.READY in self._log.flags()
-
-    def accepts(self, *, ready: bool) -> None:
-        """Tell the others that this process accepts connections, and whether it can rescore."""
-        self._log.set_flag(_State.READY if ready else _State.LOADING)
-
-    def all_ready(self) -> bool:
-        """Return whether all processes that accept connections can rescore."""
-        return _State.LOADING not in self._log.flags()
-
-
-def memory_to_share(settings: GatewaySettings, count: int) -> SharedLog:
-    """Return the memory that processes share; twice as many may have it while they are replaced."""
-    return make_shared_log(shared_share(settings.feature_cache_mb * 2**20), processes=2 * count)
+    def listen(self) -> None:
+        """Learn whether it accepts connections."""
+        with suppress(EOFError, OSError):
+            if not self.accepts and self.said.poll():
+                self.said.recv_bytes()
+                self.accepts = True
 
 
 class _Starter:
-    """Starts processes."""
+    """Starts workers."""
 
     def __init__(
         self,
@@ -134,15 +115,11 @@ class _Starter:
         self._further = further
 
     def stop(self) -> None:
-        """Close this process's listening socket."""
+        """Give up the listening socket: the last worker closes it, when it has accepted what waits there."""
         self._listening.close()
 
     def refresh(self) -> None:
-        """Read the settings again.
-
-        Raises:
-            EsTtcError: One is wrong.
-        """
+        """Read the settings of the workers that are started from now on."""
         present = self._settings
         fixed = {name: getattr(present, name) for name in _FIXED}
         self._settings = self._read_again().model_copy(update=fixed)
@@ -158,6 +135,123 @@ class _Starter:
         process.start()
         say.close()
         return Worker(process, said)
+
+
+class Supervisor:
+    """Keeps processes running."""
+
+    def __init__(self, starter: _Starter, count: int) -> None:
+        self._starter = starter
+        self._workers = [starter.start() for _ in range(count)]
+        self._leaving: list[Worker] = []
+        self._stops = False
+        self._hung_up = False
+        self._replaces: list[Worker] = []
+        self._successor: Worker | None = None
+        self._pause = _PAUSE_SECONDS
+        self._next_start = 0.0
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, self._stop)
+        signal.signal(signal.SIGHUP, self._replace)
+
+    def run(self) -> None:
+        """Keep them running until a signal says stop.
+
+        Raises:
+            ConfigurationError: One ended before any accepted connections.
+        """
+        try:
+            while not self._stops:
+                wait([worker.process.sentinel for worker in self._all], timeout=_TICK_SECONDS)
+                for worker in self._all:
+                    worker.listen()
+                self._leaving = [worker for worker in self._leaving if worker.process.is_alive()]
+                self._restart_ended()
+                if self._hung_up:
+                    self._begin_to_replace()
+                self._go_on_replacing()
+        finally:
+            self._starter.stop()
+            _end(self._all)
+
+    @property
+    def _all(self) -> list[Worker]:
+        successor = [] if self._successor is None else [self._successor]
+        return [*self._workers, *successor, *self._leaving]
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stops = True
+
+    def _replace(self, _number: int, _frame: FrameType | None) -> None:
+        self._hung_up = True
+
+    def _begin_to_replace(self) -> None:
+        self._hung_up = False
+        try:
+            self._starter.refresh()
+        except (EsTtcError, ValidationError) as error:
+            problem = wrong_setting(error) if isinstance(error, ValidationError) else str(error)
+            log.error("settings are wrong; nothing is replaced", problem=problem)
+        else:
+            self._replaces = list(self._workers)
+
+    def _restart_ended(self) -> None:
+        """Start a process for each one that has ended; later if they end again and again."""
+        ended = [worker for worker in self._workers if not worker.process.is_alive()]
+        if not ended or self._stops:
+            return
+        if not any(worker.accepts for worker in self._workers):
+            raise ConfigurationError("the gateway could not start: its log says why")
+        now = time.monotonic()
+        if now < self._next_start:
+            return
+        for worker in ended:
+            log.error("worker ended", process=worker.process.pid, status=worker.process.exitcode)
+            lasted = now - worker.since > _MAX_PAUSE_SECONDS
+            self._pause = _PAUSE_SECONDS if lasted else min(_MAX_PAUSE_SECONDS, 2 * self._pause)
+            self._workers[self._workers.index(worker)] = self._starter.start()
+        self._next_start = now + self._pause
+
+    def _go_on_replacing(self) -> None:
+        """Replace processes one after the other, each when its successor accepts connections."""
+        if self._successor is not None:
+            self._settle(self._successor)
+        elif self._replaces and len(self._leaving) < len(self._workers):
+            if self._replaces[0] in self._workers:
+                self._successor = self._starter.start()
+            else:  # it has ended meanwhile, and was started again
+                self._replaces.pop(0)
+
+    def _settle(self, successor: Worker) -> None:
+        late = time.monotonic() - successor.since > _START_SECONDS
+        if late or not successor.process.is_alive():
+            log.error("new worker did not start; the present ones stay", process=successor.process.pid)
+            self._replaces.clear()
+            self._leaving.append(successor)
+            successor.process.terminate()
+            self._successor = None
+        elif successor.accepts:
+            predecessor = self._replaces.pop(0)
+            if predecessor in self._workers:
+                self._workers[self._workers.index(predecessor)] = successor
+                self._leaving.append(predecessor)
+                predecessor.process.terminate()
+                log.info("worker replaced", process=predecessor.process.pid, by=successor.process.pid)
+            else:
+                self._leaving.append(successor)
+                successor.process.terminate()
+            self._successor = None
+
+
+def _end(workers: Sequence[Worker]) -> None:
+    """Let processes answer their requests and end."""
+    for worker in workers:
+        worker.process.terminate()
+    until = time.monotonic() + DRAIN_SECONDS + 5
+    for worker in workers:
+        worker.process.join(max(0.0, until - time.monotonic()))
+        if worker.process.is_alive():
+            worker.process.kill()
 
 
 def _work(

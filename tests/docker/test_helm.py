@@ -11,7 +11,7 @@ import yaml
 
 from es_ttc import __version__
 from es_ttc.cli.app import cli
-from es_ttc.serving.schemas.openapi import OPERATIONS
+from es_ttc.serving.admin.openapi import OPERATIONS
 from es_ttc.serving.server import DRAIN_SECONDS
 from es_ttc.settings import GatewaySettings
 from tests.docker.test_monitoring import scraped

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from es_ttc import errors
-from es_ttc.serving.admin.job_metrics import JobKind, JobMetrics
+from es_ttc.serving.admin.jobs import JobKind, JobMetrics
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.writes.encoding import Pending
 from tests.docker.test_docker import DOCKER

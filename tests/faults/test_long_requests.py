@@ -12,7 +12,7 @@ import pytest
 
 from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.serving.http.filter_path import filtered, glob_matches
-from es_ttc.serving.http.limits import RequestLimits, count_values, deeper_than
+from es_ttc.serving.http.raw_request import RequestLimits, count_values, deeper_than
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
@@ -161,7 +161,7 @@ def test_counting() -> None:
     assert count_values([0] * 1000, 10) > 10
     assert deeper_than([[[]]], 2)
     assert not deeper_than([[[]]], 3)
-    assert RequestLimits(items=1).admits_items(b'{}\n{"size":1}\n' * 5) is False
+    assert RequestLimits(GatewaySettings(max_msearch_items=1)).admits_items(b'{}\n{"size":1}\n' * 5) is False
 
 
 class Counting:

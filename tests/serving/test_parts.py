@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from es_ttc.common.caches import LruCache
 from es_ttc.errors import InvalidRequest, RequestTooLarge, TooManyRequests
+from es_ttc.serving.entrance import request_id
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import callers, end_to_end, forwarded
-from es_ttc.serving.http.limits import decompressed
-from es_ttc.serving.http.media_types import plain_types
-from es_ttc.serving.logs import request_id
+from es_ttc.serving.http.caller import callers, end_to_end, forwarded, plain_types
+from es_ttc.serving.http.raw_request import decompressed
 from es_ttc.serving.pool import BoundedPool
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.admin.model_body import MAX_CHARACTERS
+from es_ttc.serving.admin.models import MAX_CHARACTERS
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call

@@ -22,9 +22,11 @@ from schemathesis.specs.openapi.checks import (
 from es_ttc.encoders.base import Encoder
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import registry
-from es_ttc.serving.endpoints import JobEndpoints, StatusEndpoints, routes
-from es_ttc.serving.schemas.openapi import OPERATIONS, openapi
-from es_ttc.serving.schemas.search_body import search_body_schema
+from es_ttc.serving.admin.openapi import OPERATIONS, openapi
+from es_ttc.serving.admin.search_schema import search_body_schema
+from es_ttc.serving.endpoints import routes
+from es_ttc.serving.gateway import Gateway
+from es_ttc.serving.process import OnlyProcess
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call, search
@@ -48,7 +50,7 @@ def gateway(opensearch_url: str, encoder: Encoder) -> Iterator[str]:
 
 def test_every_route_is_described() -> None:
     described = {(operation.path, operation.method.upper()) for operation in OPERATIONS}
-    own = routes(object.__new__(StatusEndpoints), object.__new__(JobEndpoints))
+    own = routes(Gateway(GatewaySettings(), None, OnlyProcess()), lambda: True)
     assert {(route.path, method) for route in own for method in (route.methods or ()) if method != "HEAD"} == described
 
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.http.media_types import older_types
+from es_ttc.serving.http.caller import older_types
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call, search

@@ -1,56 +1,63 @@
-"""`/_ttc/jobs`: jobs over HTTP, similar to the engines' task API, with the caller's credentials.
+"""`/_ttc/jobs`: jobs over HTTP, similar to the engines' task API, and the metrics of jobs.
 
 Every call to the engine carries the caller's credentials, so the engine's roles decide who may read and write job
 records. The model's endpoint comes from the gateway's settings, never from a request. A request gives a prompt by name
-or as text, never as a file.
+or as text, never as a file. For the metrics the gateway reads the records now and then with its own credentials:
+workers have no port to be scraped.
 """
 
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from enum import StrEnum
 from typing import Any
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from es_ttc.common.validation import did_you_mean, validated
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import commands, service
+from es_ttc.enrichment.jobs.encoding_record import is_encoding
 from es_ttc.enrichment.jobs.record import JobState
 from es_ttc.enrichment.jobs.service import JobRequest
 from es_ttc.enrichment.proposals.plan import prompt_names
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.serving.admin.endpoint_runner import EndpointRunner
-from es_ttc.serving.callers_engine import CallersEngine, with_callers_errors
-from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.admin.endpoint import CallersEngine, EndpointRunner, json_object, with_callers_errors
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.json_body import json_object
-from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import Metrics
-from es_ttc.settings import GatewaySettings
 
+CHANGES = {
+    "_pause": commands.pause, "_resume": commands.resume, "_cancel": commands.cancel, "_retry": commands.retry
+}  # fmt: skip
 _KIND = "jobs"
 _AT_ONCE = 8
-_LONGEST_BODY = 2**20
-CHANGES = ("_pause", "_resume", "_cancel", "_retry")
+_MAX_BODY = 2**20
+_LOOK_SECONDS = 20.0
 
 
 class JobsApi:
     """Answers requests about jobs."""
 
-    def __init__(self, upstream: Upstream, settings: GatewaySettings, metrics: Metrics) -> None:
-        self._engine = EngineRequests(upstream)
-        self._settings = settings
-        self._requests = EndpointRunner(_KIND, metrics, _AT_ONCE)
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._settings = gateway.settings
+        self._requests = EndpointRunner(_KIND, gateway.metrics, _AT_ONCE)
 
-    async def all(self, request: Request) -> tuple[int, dict[str, Any]]:
+    async def all(self, request: Request) -> Response:
         """List jobs, or submit one."""
         work = self._submit(request) if request.method == "POST" else self._list(request)
-        return await self._requests.answered(with_callers_errors(work))
+        return await self._requests.json(request, with_callers_errors(work))
 
-    async def one(self, request: Request) -> tuple[int, dict[str, Any]]:
+    async def one(self, request: Request) -> Response:
         """Return one job."""
-        return await self._requests.answered(with_callers_errors(self._show(request)))
+        return await self._requests.json(request, with_callers_errors(self._show(request)))
 
-    async def change(self, request: Request) -> tuple[int, dict[str, Any]]:
+    async def change(self, request: Request) -> Response:
         """Pause, resume, cancel or retry a job."""
-        return await self._requests.answered(with_callers_errors(self._change(request)))
+        return await self._requests.json(request, with_callers_errors(self._change(request)))
 
     async def _list(self, request: Request) -> dict[str, Any]:
         states = [state for state in request.query_params.get("state", "").split(",") if state]
@@ -61,7 +68,7 @@ class JobsApi:
         return {"jobs": [each.as_dict() for each in found]}
 
     async def _submit(self, request: Request) -> dict[str, Any]:
-        submitted = validated(JobRequest, await json_object(request, _LONGEST_BODY), _KIND)
+        submitted = validated(JobRequest, await json_object(request, _MAX_BODY, self._gateway.offload), _KIND)
         if submitted.prompt is not None and submitted.prompt_text is None and submitted.prompt not in prompt_names():
             raise InvalidRequest(
                 f"[{_KIND}.prompt] there is no prompt [{submitted.prompt}]"
@@ -78,20 +85,76 @@ class JobsApi:
         return (await commands.shown(self._callers(request), self._settings, request.path_params["job"])).as_dict()
 
     async def _change(self, request: Request) -> dict[str, Any]:
-        change, job, engine = request.path_params["change"], request.path_params["job"], self._callers(request)
-        status: commands.AnyStatus
-        match change:
-            case "_pause":
-                status = await commands.pause(engine, self._settings, job)
-            case "_cancel":
-                status = await commands.cancel(engine, self._settings, job)
-            case "_retry":
-                status = await commands.retry(engine, self._settings, job)
-            case "_resume":
-                status = await commands.resume(engine, self._settings, job)
-            case _:
-                raise InvalidRequest(f"a job knows no [{change}]{did_you_mean(change, CHANGES)}")
+        change = request.path_params["change"]
+        if change not in CHANGES:
+            raise InvalidRequest(f"a job knows no [{change}]{did_you_mean(change, CHANGES)}")
+        status = await CHANGES[change](self._callers(request), self._settings, request.path_params["job"])
         return status.as_dict()
 
     def _callers(self, request: Request) -> Engine:
-        return CallersEngine(self._engine.as_caller(Caller(request.headers.raw)), self._settings)
+        return CallersEngine(self._gateway, Caller(request.headers.raw))
+
+
+class JobKind(StrEnum):
+    """What a job does, as a label."""
+
+    ENCODE = "encode"
+    ENRICH = "enrich"
+
+
+Look = Callable[[], Awaitable[Mapping[JobKind, int]]]
+"""Returns the pending documents of running jobs, by kind."""
+
+
+class JobMetrics:
+    """Counts the pending documents of running jobs at an interval, and how long there have been any.
+
+    A look that fails (no rights, no answer in time) changes no count, and `es_ttc_jobs_seen` is 0 until one succeeds.
+    """
+
+    def __init__(self, look: Look, metrics: Metrics, now: Callable[[], float] = time.monotonic) -> None:
+        self._look = look
+        self._metrics = metrics
+        self._now = now
+        self._since: dict[JobKind, float] = {}
+        self._failure = ""
+
+    async def run(self, seconds: float) -> None:
+        """Poll every `seconds`, after an initial delay."""
+        while True:
+            await asyncio.sleep(seconds)
+            await self.look()
+
+    async def look(self) -> None:
+        """Look once."""
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                pending = await self._look()
+        except Exception as error:  # noqa: BLE001 - also a record that a newer release has written
+            self._metrics.jobs_seen.set(0)
+            reason = str(error) or f"no answer within {_LOOK_SECONDS:g} s"
+            if reason != self._failure:  # logged once, not at every poll
+                log.warning("jobs not counted", reason=reason)
+            self._failure = reason
+            return
+        self._failure = ""
+        self._metrics.jobs_seen.set(1)
+        now = self._now()
+        for kind in JobKind:
+            waiting = pending.get(kind, 0)
+            if waiting:
+                self._since.setdefault(kind, now)
+            else:
+                self._since.pop(kind, None)
+            self._metrics.pending_documents.labels(kind).set(waiting)
+            self._metrics.backlog_seconds.labels(kind).set(now - self._since.get(kind, now))
+
+
+async def pending_documents(gateway: Gateway) -> Mapping[JobKind, int]:
+    """Return the pending documents of running jobs by kind, read with the gateway's own credentials."""
+    engine = CallersEngine(gateway, Caller(gateway.upstream.service_headers()))
+    pending = dict.fromkeys(JobKind, 0)
+    for status in await commands.listed(engine, gateway.settings, [JobState.RUNNING]):
+        kind = JobKind.ENCODE if is_encoding(status.job.id) else JobKind.ENRICH
+        pending[kind] += status.progress.pending
+    return pending

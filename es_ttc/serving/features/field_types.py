@@ -6,8 +6,7 @@ from typing import Any
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EngineError, MissingFeature
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller
-from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.caller_keys import CallerKeys
+from es_ttc.serving.http.caller import Caller, CallerKeys
 from es_ttc.serving.http.upstream import Upstream
 
 NUMERIC_TYPES = frozenset(

@@ -1,12 +1,32 @@
-"""Callers: the headers that are forwarded, and the request context of the gateway's own calls."""
+"""Who asks: the headers that are forwarded, media types, the context of calls in a caller's name, and callers' limits.
 
-from collections.abc import Iterable, Sequence
+A client of Elasticsearch 9 sends `application/vnd.elasticsearch+json;compatible-with=9`. OpenSearch accepts none of
+these types, and Elasticsearch 8 only `compatible-with=8` and 7.
+"""
+
+import math
+import re
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlencode
 
+from es_ttc.common.caches import LruCache
+from es_ttc.errors import TooManyRequests
+
+if TYPE_CHECKING:
+    from es_ttc.serving.http.raw_request import RawRequest
+
 RawHeaders = list[tuple[bytes, bytes]]
+
+PRODUCT_HEADER = (b"x-elastic-product", b"Elasticsearch")
+"""Elasticsearch's clients require it of every response."""
 
 _HOP_BY_HOP = frozenset(
     {
@@ -16,6 +36,13 @@ _HOP_BY_HOP = frozenset(
 )  # fmt: skip
 _NOT_FORWARDED = frozenset({b"host", b"expect"})
 _OF_THE_BODY = frozenset({b"content-length", b"content-encoding", b"content-type", b"accept", b"accept-encoding"})
+
+
+_CREDENTIALS = frozenset({b"authorization", b"cookie", b"es-security-runas-user", b"x-proxy-user", b"x-proxy-roles"})
+_VENDOR = b"application/vnd.elasticsearch+"
+_MEDIA = (b"accept", b"content-type")
+_COMPATIBLE_WITH = re.compile(rb"(compatible-with=)(\d+)")
+_MAX_CALLERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,5 +103,112 @@ def callers(headers: RawHeaders) -> RawHeaders:
     return [(name, value) for name, value in forwarded(headers) if name not in _OF_THE_BODY]
 
 
-class ClientDisconnected(Exception):
-    """The client disconnected before its request was complete."""
+def asks_vendor_type(headers: RawHeaders) -> bool:
+    """Return whether the client is one of Elasticsearch's that requires its own media type and product header."""
+    return any(name in _MEDIA and value.startswith(_VENDOR) for name, value in headers)
+
+
+def plain_types(headers: RawHeaders) -> RawHeaders:
+    """Replace Elasticsearch's own media types by those that OpenSearch accepts."""
+    return _replaced(headers, _plain)
+
+
+def older_types(headers: RawHeaders, major: int) -> RawHeaders:
+    """Replace the version that media types are compatible with by an older one."""
+    return _replaced(headers, lambda value: _COMPATIBLE_WITH.sub(rb"\g<1>%d" % major, value))
+
+
+def compatible_with(headers: RawHeaders) -> int:
+    """Return the newest version that a request's media types name; 0 for none."""
+    named = (_COMPATIBLE_WITH.search(value) for name, value in headers if name in _MEDIA)
+    return max((int(found[2][:9]) for found in named if found), default=0)  # no version has more digits
+
+
+def _replaced(headers: RawHeaders, replace: Callable[[bytes], bytes]) -> RawHeaders:
+    return [(name, replace(value) if name in _MEDIA else value) for name, value in headers]
+
+
+def _plain(value: bytes) -> bytes:
+    if not value.startswith(_VENDOR):
+        return value
+    subtype = value[len(_VENDOR) :].partition(b";")[0].strip()
+    return b"application/" + subtype
+
+
+class CallerKeys:
+    """Keys of caches that hold what was found out with a caller's credentials; no credential is stored."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+
+    def of(self, headers: RawHeaders, target: bytes) -> bytes:
+        """Return the key of a caller's headers and a target."""
+        parts = [target, *(part for name, value in headers if name in _CREDENTIALS for part in (name, value))]
+        return blake2b(b"".join(b"%d:%b" % (len(part), part) for part in parts), key=self._key).digest()
+
+    def known(self, headers: RawHeaders) -> bool:
+        """Return whether headers contain credentials."""
+        return any(name in _CREDENTIALS for name, _ in headers)
+
+
+class CallerLimits:
+    """Limits of each caller's concurrent requests, and of the windows that are rescored for it per second.
+
+    A caller is who sends the same credentials, or without any the address that a request comes from. Each process of a
+    gateway counts for itself.
+
+    Args:
+        requests: Maximum number of concurrent requests; 0 for no limit.
+        windows: Maximum number of windows per second; as many may come at once. 0 for no limit.
+        clock: A monotonic clock in seconds.
+    """
+
+    def __init__(self, requests: int, windows: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._requests = requests
+        self._windows = windows
+        self._clock = clock
+        self._keys = CallerKeys()
+        self._in_flight: Counter[bytes] = Counter()
+        self._allowances: LruCache[bytes, tuple[float, float]] = LruCache(_MAX_CALLERS)
+
+    @contextmanager
+    def request(self, incoming: "RawRequest") -> Iterator[None]:
+        """Count a request of a caller while it is answered."""
+        if not self._requests:
+            yield
+            return
+        key = self._key(incoming)
+        if self._in_flight[key] >= self._requests:
+            raise TooManyRequests(
+                f"this caller has {self._requests} requests that are being answered: wait for one of them "
+                "[max_caller_requests]"
+            )
+        self._in_flight[key] += 1
+        try:
+            yield
+        finally:
+            self._in_flight[key] -= 1
+            if not self._in_flight[key]:
+                del self._in_flight[key]
+
+    def windows(self, incoming: "RawRequest", count: int = 1) -> None:
+        """Count windows of one search that are to be rescored for a caller.
+
+        A search is admitted if one window is left. What its further ones take is missing for the next search.
+        """
+        if not self._windows:
+            return
+        key, now, burst = self._key(incoming), self._clock(), max(1.0, self._windows)
+        left, since = self._allowances.get(key) or (burst, now)
+        left = min(burst, left + (now - since) * self._windows)
+        if left < 1:
+            self._allowances.put(key, (left, now))
+            raise TooManyRequests(
+                f"{self._windows:g} windows per second are rescored for one caller: send fewer searches with a [ttc] "
+                "section [max_caller_windows_per_second]",
+                retry_after=max(1, math.ceil((1 - left) / self._windows)),
+            )
+        self._allowances.put(key, (left - count, now))
+
+    def _key(self, incoming: "RawRequest") -> bytes:
+        return self._keys.of(incoming.headers, b"" if self._keys.known(incoming.headers) else incoming.client.encode())

@@ -20,11 +20,7 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 def loads(raw: bytes) -> Any:
-    """Decode JSON; integers are exact whatever their length, lone surrogates survive.
-
-    Raises:
-        ValueError: It is not JSON (NaN and Infinity are not), or nested too deeply.
-    """
+    """Decode JSON; integers are exact whatever their length, lone surrogates survive."""
     if not _may_have_long_integer(raw):
         try:
             return orjson.loads(raw)
@@ -37,21 +33,12 @@ def loads(raw: bytes) -> Any:
 
 
 async def loads_answer(raw: bytes) -> Any:
-    """Decode an answer of the engine as :func:`loads`, a long one on a thread.
-
-    Raises:
-        ValueError: See there.
-    """
+    """Decode an answer of the engine as :func:`loads`, a long one on a thread."""
     return loads(raw) if len(raw) <= LONG else await asyncio.to_thread(loads, raw)
 
 
 def loads_unique(raw: bytes) -> Any:
-    """Decode JSON of a caller that is sent to the engine again, changed: only what the engine reads in the same way.
-
-    Raises:
-        ValueError: It is not JSON in UTF-8, is nested too deeply, or has a key twice in one object or a number beyond
-            a double's range.
-    """
+    """Decode JSON of a caller that is sent to the engine again, changed: only what the engine reads in the same way."""
     if _may_have_long_integer(raw):
         data = _exact(raw)
     else:
@@ -93,11 +80,7 @@ def has_digits(raw: bytes, count: int) -> bool:
 
 
 def loads_object(raw: bytes, what: str) -> dict[str, Any]:
-    """Decode one JSON object from a caller.
-
-    Raises:
-        InvalidRequest: It is not JSON (see :func:`loads_unique`), or not an object.
-    """
+    """Decode one JSON object from a caller."""
     try:
         data = loads_unique(raw)
     except ValueError as error:

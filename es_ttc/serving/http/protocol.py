@@ -5,7 +5,6 @@ closed.
 """
 
 import asyncio
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, ClassVar, cast
 
@@ -48,49 +47,10 @@ class TooManyConnections(EsTtcError):
     type = "rejected_execution_exception"
 
 
-@dataclass(frozen=True, slots=True)
-class HttpLimits:
-    """Limits of one connection.
-
-    Attributes:
-        target: Bytes of a request's path and query string.
-        headers: Bytes of all headers of a request.
-        connections: Maximum number of open connections.
-        header_seconds: Maximum time from the first byte of a request to the end of its headers.
-        idle_seconds: Maximum time without a request.
-        body_seconds: Maximum time for a body, without the time in which the gateway does not read.
-        body_rate: Minimum number of bytes per second of a body.
-        send_seconds: Maximum time in which a client accepts nothing of its response.
-    """
-
-    target: int
-    headers: int
-    connections: int
-    header_seconds: float
-    idle_seconds: float
-    body_seconds: float
-    body_rate: int
-    send_seconds: float
-
-
-def http_limits(settings: GatewaySettings) -> HttpLimits:
-    """Return the limits from the settings."""
-    return HttpLimits(
-        target=settings.max_target_kb * 1024,
-        headers=settings.max_header_kb * 1024,
-        connections=settings.max_connections,
-        header_seconds=settings.header_timeout,
-        idle_seconds=settings.idle_timeout,
-        body_seconds=settings.body_timeout,
-        body_rate=settings.min_body_rate,
-        send_seconds=settings.send_timeout,
-    )
-
-
 class LimitedProtocol(HttpToolsProtocol):
     """One connection of a client; :func:`limited_protocol` sets its limits."""
 
-    limits: ClassVar[HttpLimits]
+    limits: ClassVar[GatewaySettings]
     leaving: ClassVar[bool] = False
     """Whether the server ends: each connection is closed after its next response."""
 
@@ -110,9 +70,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, unless too many are open."""
         super().connection_made(transport)
-        self._head_timer = self.loop.call_later(self.limits.idle_seconds, self.transport.close)
-        if len(self.connections) > self.limits.connections:
-            self._refuse(TooManyConnections(f"{self.limits.connections} connections are open: try again"))
+        self._head_timer = self.loop.call_later(self.limits.idle_timeout, self.transport.close)
+        if len(self.connections) > self.limits.max_connections:
+            self._refuse(TooManyConnections(f"{self.limits.max_connections} connections are open: try again"))
         elif self.leaving:
             self.shutdown()
 
@@ -147,16 +107,17 @@ class LimitedProtocol(HttpToolsProtocol):
             self._time_head()
         self._unparsed += len(data)
         super().data_received(data)
-        if self._unparsed > self.limits.target + self.limits.headers + len(data) and not self.transport.is_closing():
+        longest = 1024 * (self.limits.max_target_kb + self.limits.max_header_kb)
+        if self._unparsed > longest + len(data) and not self.transport.is_closing():
             self._refuse(self._headers_too_long())
 
     def on_url(self, url: bytes) -> None:
         """Handle a part of the request's target."""
         super().on_url(url)
-        if len(self.url) > self.limits.target:
+        if len(self.url) > (most := self.limits.max_target_kb * 1024):
             raise self._remember(
                 TargetTooLong(
-                    f"the request's path and query string are longer than {self.limits.target} bytes: send the "
+                    f"the request's path and query string are longer than {most} bytes: send the "
                     "parameters in the body, or raise [max_target_kb] and the engine's "
                     "[http.max_initial_line_length]"
                 )
@@ -165,7 +126,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Handle a header, or a trailer."""
         self._header_bytes += len(name) + len(value) + 4
-        if self._header_bytes > self.limits.headers:
+        if self._header_bytes > self.limits.max_header_kb * 1024:
             raise self._remember(self._headers_too_long())
         super().on_header(name, value)
 
@@ -204,7 +165,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Wait for a client that does not read its response, up to a timeout."""
         super().pause_writing()
-        self._send_timer = self.loop.call_later(self.limits.send_seconds, self.transport.abort)
+        self._send_timer = self.loop.call_later(self.limits.send_timeout, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Resume writing."""
@@ -219,7 +180,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     @property
     def _window(self) -> float:
-        return min(_WINDOW_SECONDS, self.limits.body_seconds)
+        return min(_WINDOW_SECONDS, self.limits.body_timeout)
 
     def _has_path(self) -> bool:
         """Return whether the request's target is a path, or `*` of OPTIONS, or a URL with a path."""
@@ -240,11 +201,11 @@ class LimitedProtocol(HttpToolsProtocol):
         """Start the timer of a request's headers with its first byte; further bytes do not restart it."""
         if self._head_timer is not None:
             self._head_timer.cancel()
-        self._head_timer = self.loop.call_later(self.limits.header_seconds, self._head_is_late)
+        self._head_timer = self.loop.call_later(self.limits.header_timeout, self._head_is_late)
 
     def _head_is_late(self) -> None:
         self._refuse(
-            RequestTimeout(f"the request's headers took longer than {self.limits.header_seconds:g} s (header_timeout)")
+            RequestTimeout(f"the request's headers took longer than {self.limits.header_timeout:g} s (header_timeout)")
         )
 
     def _check_body_rate(self) -> None:
@@ -252,21 +213,23 @@ class LimitedProtocol(HttpToolsProtocol):
         paused = self.flow.read_paused
         if not paused and not self._was_paused:
             self._body_time += self._window
-            if self._body_bytes < self.limits.body_rate * self._window:
+            if self._body_bytes < self.limits.min_body_rate * self._window:
                 self._refuse(
-                    RequestTimeout(f"the body came slower than {self.limits.body_rate} bytes a second (min_body_rate)")
+                    RequestTimeout(
+                        f"the body came slower than {self.limits.min_body_rate} bytes a second (min_body_rate)"
+                    )
                 )
                 return
-            if self._body_time >= self.limits.body_seconds:
-                self._refuse(RequestTimeout(f"the body took longer than {self.limits.body_seconds:g} s (body_timeout)"))
+            if self._body_time >= self.limits.body_timeout:
+                self._refuse(RequestTimeout(f"the body took longer than {self.limits.body_timeout:g} s (body_timeout)"))
                 return
         self._was_paused, self._body_bytes = paused, 0
         self._body_timer = self.loop.call_later(self._window, self._check_body_rate)
 
     def _headers_too_long(self) -> HeadersTooLong:
         return HeadersTooLong(
-            f"the request's headers are longer than {self.limits.headers} bytes: send fewer, or raise [max_header_kb] "
-            "and the engine's [http.max_header_size]"
+            f"the request's headers are longer than {self.limits.max_header_kb * 1024} bytes: send fewer, or raise "
+            "[max_header_kb] and the engine's [http.max_header_size]"
         )
 
     def _remember(self, refusal: EsTtcError) -> EsTtcError:
@@ -289,9 +252,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def limited_protocol(limits: HttpLimits) -> type[LimitedProtocol]:
-    """Return the protocol class with limits, for uvicorn."""
-    return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})
+def limited_protocol(settings: GatewaySettings) -> type[LimitedProtocol]:
+    """Return the protocol class with the limits of the settings, for uvicorn."""
+    return type("LimitedProtocol", (LimitedProtocol,), {"limits": settings})
 
 
 def _answer(error: EsTtcError) -> bytes:

@@ -61,11 +61,7 @@ class GatewaySigner:
 
 
 def gateway_signer(settings: GatewaySettings) -> GatewaySigner | None:
-    """Return what signs the gateway's requests; None if ``aws_region`` is not set.
-
-    Raises:
-        ConfigurationError: Credentials are missing, or the settings contradict each other.
-    """
+    """Return what signs the gateway's requests; None if ``aws_region`` is not set."""
     signer = signer_of(settings)
     if signer is not None:
         return GatewaySigner(signer, callers=settings.aws_sign_callers)
@@ -81,11 +77,7 @@ def changeable(headers: RawHeaders, signer: GatewaySigner | None) -> bool:
 
 
 def require_changeable(headers: RawHeaders, signer: GatewaySigner | None) -> None:
-    """Raise an error for a request whose signature would be wrong after the gateway has changed it.
-
-    Raises:
-        InvalidRequest: The caller signed the request, and the gateway does not sign it instead.
-    """
+    """Raise an error for a request whose signature would be wrong after the gateway has changed it."""
     if not changeable(headers, signer):
         raise InvalidRequest(
             "a search with a section [ttc] is changed by the gateway, and its AWS signature is then wrong: sign in "

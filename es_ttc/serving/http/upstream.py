@@ -1,12 +1,13 @@
-"""The gateway's connection to the engine: raw requests, without re-encoding, with the caller's credentials."""
+"""The gateway's connection to the engine: requests and responses without re-encoding, with the caller's credentials."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 from multidict import CIMultiDict
+from starlette.types import Send
 
 from es_ttc.engine.addresses import NodePool, engine_addresses
 from es_ttc.engine.exchange import READ_POSTS
@@ -14,21 +15,33 @@ from es_ttc.engine.http import NO_TIMEOUT, is_elasticsearch, open_session, reque
 from es_ttc.engine.versions import EngineVersion, Product, identify
 from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import ClientDisconnected, RawHeaders, callers
+from es_ttc.serving.http.caller import (
+    PRODUCT_HEADER,
+    RawHeaders,
+    asks_vendor_type,
+    callers,
+    compatible_with,
+    end_to_end,
+    forwarded,
+    older_types,
+    plain_types,
+)
+from es_ttc.serving.http.raw_request import ClientDisconnected, RawRequest, end_answer, start_answer
 from es_ttc.serving.http.signing import gateway_signer
 from es_ttc.serving.logs import log
 from es_ttc.serving.tracing import engine_call
 from es_ttc.settings import GatewaySettings
 
-_READ_AHEAD = (
-    2**24
-)  # buffer for responses that are read completely: the default, 64 KiB, would pause the engine each time
+_COMPATIBLE_HEADER = b"x-ttc-compatible-with"
+"""Response header with the version to which the client's media types were translated."""
+_READ_AHEAD = 2**24  # bytes of a response that is read whole; the default, 64 KiB, would pause the engine
 _PASS_ON = 2**16
 _LOG_SECONDS = 5.0
 _VERSION_SECONDS = 30.0
 """Time after which the version is read again if the engine is too old, or does not return it."""
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NOT_READY = frozenset({502, 503, 504})
+_OF_ANOTHER_BODY = frozenset({b"content-length", b"content-encoding"})
 
 
 class Upstream:
@@ -153,12 +166,73 @@ class Upstream:
             self._next_log = now + _LOG_SECONDS
             log.warning("engine gives no answer", engine=self.url, error=f"{type(error).__name__}: {error}")
 
-    async def product(self) -> Product:
-        """Return which of the two products the engine is.
+    async def forward(
+        self,
+        incoming: RawRequest,
+        send: Send,
+        *,
+        body: bytes | None = None,
+        rewritten: bytes | AsyncIterator[bytes] | None = None,
+        mark: Callable[[int], RawHeaders] | None = None,
+    ) -> int:
+        """Pass a request on to the engine and its response back, both streamed, and return the response's status.
 
-        Raises:
-            EngineUnavailable: The engine does not answer.
+        Args:
+            incoming: The request.
+            send: Sends the response.
+            body: The request's own body, which is streamed if it was not read completely and is not given.
+            rewritten: Another body in its place, of another length and not compressed.
+            mark: Returns further headers of the response, when the engine's response begins.
         """
+        headers = forwarded(incoming.headers)
+        if rewritten is not None:
+            headers = [(name, value) for name, value in headers if name not in _OF_ANOTHER_BODY]
+        headers, negotiated = await self.negotiated(headers)
+        data = await self._data(incoming, headers, body, rewritten)
+        path, query_string = incoming.raw_path, incoming.query_string
+        async with self.send(incoming.method, path, query_string, headers, data) as response:
+            marks = [] if mark is None else mark(response.status)
+            await start_answer(send, response.status, [*end_to_end(response.raw_headers), *negotiated, *marks])
+            chunk = await response.content.readany()
+            while chunk and not response.content.at_eof():
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                chunk = await response.content.readany()
+            await end_answer(incoming, send, chunk)
+            return response.status
+
+    async def _data(
+        self,
+        incoming: RawRequest,
+        headers: RawHeaders,
+        body: bytes | None,
+        rewritten: bytes | AsyncIterator[bytes] | None,
+    ) -> bytes | AsyncIterator[bytes] | None:
+        """Return the body to send, whole if the request is signed; None for none."""
+        signed = self.signer is not None and self.signer.signs(headers)
+        if rewritten is not None:
+            if signed and isinstance(rewritten, AsyncIterator):
+                return b"".join([part async for part in rewritten])
+            return rewritten
+        if body is not None or not incoming.has_body:
+            return body
+        if incoming.whole_body is not None:
+            return incoming.whole_body
+        return await incoming.read(self._settings.max_body_mb * 2**20) if signed else incoming.chunks()
+
+    async def negotiated(self, headers: RawHeaders) -> tuple[RawHeaders, RawHeaders]:
+        """Return headers with media types that the engine accepts, and those that the response gets for it."""
+        if not asks_vendor_type(headers):
+            return headers, []
+        if await self.product() == "opensearch":
+            return plain_types(headers), [PRODUCT_HEADER]
+        version = await self.version(headers) if self._settings.translate_media_types else None
+        if version is None or version.accepts_media_types_of(compatible_with(headers)):
+            return headers, []
+        major = version.numbers[0]
+        return older_types(headers, major), [(_COMPATIBLE_HEADER, b"%d" % major)]
+
+    async def product(self) -> Product:
+        """Return which of the two products the engine is."""
         if self._product is None:
             await self._look(self.service_headers())
         return self._product or "opensearch"
@@ -168,9 +242,6 @@ class Upstream:
 
         Args:
             headers: The caller's headers, for the first request that reads the version.
-
-        Raises:
-            EngineUnavailable: The engine does not answer.
         """
         known = self._version is not None and not self._version.too_old
         if not known and time.monotonic() >= self._ask_version:

@@ -18,7 +18,7 @@ from es_ttc.engine.versions import Product
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.spec import HASH, ROOT, VECTOR
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
+from es_ttc.serving.http.raw_request import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.knn.bodies import all_of
 from es_ttc.serving.request.body import TEXT, FoundClause, Place, body_integer, body_number, put_at
 from es_ttc.serving.request.section import KEY, Section, parse_section, require_clause

@@ -161,7 +161,7 @@ class MsearchSender:
         lines = b"".join(b"%b\n%b\n" % (item.header, jsonio.dumps(item.body)) for item in part)
         engine = self._engine.as_caller(caller)
         response = await engine.send("POST", path, query_string, lines, content_type=b"application/x-ndjson")
-        answer = await _decoded(response.raw)
+        answer = await _decoded(response.body)
         if response.status != 200:
             raise search_error(response.status, answer)
         if not isinstance(answer, dict) or len(answer.get("responses", ())) != len(part):

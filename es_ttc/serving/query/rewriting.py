@@ -19,7 +19,7 @@ from es_ttc.serving.deadline import attempt, budget_ms, fell_back
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, callers
-from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
+from es_ttc.serving.http.raw_request import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.query.corpus import CallerCorpus, CorpusQuestions
 from es_ttc.serving.request.body import FoundClause, Place, put_at
 from es_ttc.serving.request.request import Pairs

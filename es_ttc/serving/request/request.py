@@ -10,10 +10,8 @@ from urllib.parse import parse_qsl, quote
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import Caller, RawHeaders
-from es_ttc.serving.http.caller_keys import CallerKeys
-from es_ttc.serving.http.limits import MARKS, RequestLimits, decompressed
-from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.caller import Caller, CallerKeys, RawHeaders
+from es_ttc.serving.http.raw_request import MARKS, RawRequest, RequestLimits, decompressed
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.request.body import FoundClause
 

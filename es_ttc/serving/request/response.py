@@ -11,8 +11,7 @@ from es_ttc.errors import EngineError, EsTtcError
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.filter_path import filtered
-from es_ttc.serving.http.proxy import end_answer, json_headers, start_answer
-from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.raw_request import RawRequest, end_answer, json_headers, start_answer
 from es_ttc.serving.request.section import KEY
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from es_ttc.common.validation import shown, validated
 from es_ttc.errors import InvalidRequest
-from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
+from es_ttc.serving.http.raw_request import DEFAULT_LIMITS, RequestLimits
 
 KEY = "ttc"
 DEFAULT_METHOD = "blend"

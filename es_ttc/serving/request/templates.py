@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.serving.http.limits import RequestLimits
+from es_ttc.serving.engine_requests import EngineSearches
+from es_ttc.serving.http.raw_request import RequestLimits
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.request.body import boolean
-from es_ttc.serving.request.engine import EngineSearches
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.section import KEY
 

@@ -24,6 +24,7 @@ from es_ttc.engine.versions import Product
 from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
+from es_ttc.serving.engine_requests import EngineRefusal, ItemRefusal
 from es_ttc.serving.features.attached import changed_inside, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import SEQ_NO, identity_mark
@@ -41,7 +42,6 @@ from es_ttc.serving.knn.msearch import (
 )
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
-from es_ttc.serving.request.engine import EngineRefusal, ItemRefusal
 from es_ttc.serving.request.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
 from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
 from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, unsafe_params

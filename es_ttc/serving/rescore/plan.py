@@ -18,7 +18,7 @@ from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.features.keys import SEQ_NO
-from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
+from es_ttc.serving.http.raw_request import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.request.body import body_integer, boolean, texts_of, url_integer
 from es_ttc.serving.request.section import (
     DEFAULT_METHOD,

@@ -17,8 +17,7 @@ from es_ttc.index.attach.feature_locations import FeatureLocation
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import RawHeaders
-from es_ttc.serving.http.limits import decompressed, inflated
-from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.raw_request import RawRequest, decompressed, inflated
 from es_ttc.serving.http.signing import changeable
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.request.response import Outcome
@@ -156,7 +155,7 @@ class WriteEncoding:
     async def _passed(self, incoming: RawRequest, send: Send) -> Outcome:
         status = 0
         try:
-            status = await self._gateway.pass_through.forward(incoming, send)
+            status = await self._gateway.upstream.forward(incoming, send)
         finally:
             if status < 400 and may_change_indices(incoming):  # an unknown end counts as a change
                 self._indices.forget()
@@ -172,7 +171,7 @@ class WriteEncoding:
     ) -> Outcome:
         """Forward a write, and encode what the engine's response names before it is sent on."""
         held = HeldResponse(send)
-        status = await self._gateway.pass_through.forward(incoming, held, rewritten=rewritten)
+        status = await self._gateway.upstream.forward(incoming, held, rewritten=rewritten)
         headers: RawHeaders = []
         encoded = pending = 0
         if status < 400:
@@ -255,7 +254,7 @@ class WriteEncoding:
             return [(b"x-ttc-encoded", b"true" if allowance.all_encoded else b"false")]
 
         try:
-            status = await self._gateway.pass_through.forward(incoming, send, rewritten=body, mark=mark)
+            status = await self._gateway.upstream.forward(incoming, send, rewritten=body, mark=mark)
         finally:
             self._gateway.metrics.written(allowance.encoded, allowance.pending)
         return Outcome(_KIND, status, allowance.all_encoded)

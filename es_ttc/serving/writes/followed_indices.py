@@ -18,8 +18,7 @@ from es_ttc.index.attach.followed_writes import FORMER, pipeline_name
 from es_ttc.index.mappings.spec import ROOT, IndexSpec, own_meta, spec_of_own
 from es_ttc.index.mappings.write_options import WRITES, WriteOptions
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
-from es_ttc.serving.http.caller import Caller, RawHeaders
-from es_ttc.serving.http.caller_keys import CallerKeys
+from es_ttc.serving.http.caller import Caller, CallerKeys, RawHeaders
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
 

@@ -1,0 +1,326 @@
+"""The gateway as a model server: `POST /_ttc/rerank` and `POST /_ttc/v1/embeddings`, from the encoders of its searches.
+
+OpenSearch's ml-commons (a remote model behind a connector) and Elasticsearch's inference (the service `custom`) send a
+query and the texts of their own first pass, and expect an index and a score for each. The gateway's first encoder
+encodes the texts at query time, so every search encodes its whole window: an index with stored features is much faster.
+Rerank requests have the form of Cohere (v1 and v2) and Jina (`documents`), or that of Hugging Face's
+text-embeddings-inference (`texts`). What these clients send and the gateway has no use for is accepted; an unknown key
+is an error. Embeddings have OpenAI's form.
+"""
+
+import asyncio
+import base64
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from es_ttc.common.validation import did_you_mean, validated
+from es_ttc.encoders.base import Encoder, Encodings
+from es_ttc.errors import DeadlineExceeded, InvalidRequest, MissingFeature, NotSignedIn
+from es_ttc.rescorers import registry
+from es_ttc.rescorers.base import Feature, Window
+from es_ttc.serving.admin.endpoint import TOKEN_HEADER, EndpointRunner, carries, json_object
+from es_ttc.serving.features.scores import Method, Timings
+from es_ttc.serving.gateway import Gateway
+from es_ttc.serving.request.response import shortest
+from es_ttc.vectors.tokens import Float32, TokenVectors
+
+MAX_CHARACTERS = 100_000
+"""Of a text; far more than the encoder's token limit."""
+MAX_TEXTS = 2048
+"""OpenAI's own limit of texts in a request."""
+_RERANK, _EMBEDDINGS = "rerank", "embeddings"
+_AT_ONCE = 16
+_MAX_TOKENS = 1024
+_AVAILABLE = frozenset({Feature.POOLED, Feature.REVERSED, Feature.TOKENS, Feature.QUERY_TOKENS})
+_QUERIES = frozenset({"query", "search_query"})
+_DEFAULT_MODEL = "spectral"
+_UNUSED = frozenset(
+    {
+        "max_chunks_per_doc", "max_tokens_per_doc", "priority",  # Cohere's
+        "return_embeddings", "truncation",  # Jina's
+        "truncate", "truncation_direction",  # TEI's
+        "user",
+    }
+)  # fmt: skip
+"""Keys of the clients that change nothing here: texts are always cut at the encoder's length."""
+
+
+def _with_unused(schema: dict[str, Any]) -> None:
+    """Add the unused keys to the JSON Schema of a request."""
+    schema["properties"] |= {key: {"description": "Accepted, not used."} for key in sorted(_UNUSED)}
+
+
+class RerankDocument(BaseModel):
+    """A text as an object."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: str = Field(max_length=MAX_CHARACTERS, description="The text.")
+
+
+class RerankRequest(BaseModel):
+    """A rerank request in Cohere's and Jina's form."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_with_unused)
+
+    query: str = Field(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S", description="The query's text.")
+    documents: tuple[str | RerankDocument, ...] = Field(
+        min_length=1, description='The texts to be scored, each a string or {"text": ...}.'
+    )
+    top_n: int | None = Field(None, ge=1, description="Results that are returned, the best ones; all where left out.")
+    return_documents: bool = Field(False, description="Whether a result holds its text again.")
+    model: str = Field(_DEFAULT_MODEL, min_length=1, max_length=100, description="Name of the method.")
+
+    @property
+    def passages(self) -> list[str]:
+        """The texts, in the order of the request."""
+        return [one if isinstance(one, str) else one.text for one in self.documents]
+
+    @property
+    def field(self) -> str:
+        """Name of the key that holds the texts."""
+        return "documents"
+
+    def answer(self, scores: Float32) -> dict[str, object]:
+        """Return the best results, best first; equal ones in the order of the request."""
+        found: list[dict[str, object]] = []
+        texts = self.passages
+        for place in _best_first(scores)[: self.top_n]:
+            result: dict[str, object] = {"index": place, "relevance_score": shortest(scores[place])}
+            if self.return_documents:
+                result["document"] = {"text": texts[place]}
+            found.append(result)
+        return {"id": str(uuid.uuid4()), "model": self.model, "results": found}
+
+
+class TextsRequest(BaseModel):
+    """A rerank request in the form of text-embeddings-inference."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_with_unused)
+
+    query: str = Field(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S", description="The query's text.")
+    texts: tuple[str, ...] = Field(min_length=1, description="The texts to be scored.")
+    raw_scores: bool = Field(False, description="Accepted; scores are the method's own either way.")
+    return_text: bool = Field(False, description="Whether a result holds its text again.")
+
+    @property
+    def passages(self) -> list[str]:
+        """The texts, in the order of the request."""
+        return list(self.texts)
+
+    @property
+    def field(self) -> str:
+        """Name of the key that holds the texts."""
+        return "texts"
+
+    @property
+    def model(self) -> str:
+        """Name of the method: this form has none."""
+        return _DEFAULT_MODEL
+
+    def answer(self, scores: Float32) -> list[dict[str, object]]:
+        """Return all results, best first; equal ones in the order of the request."""
+        found: list[dict[str, object]] = []
+        for place in _best_first(scores):
+            result: dict[str, object] = {"index": place, "score": shortest(scores[place])}
+            found.append(result | {"text": self.texts[place]} if self.return_text else result)
+        return found
+
+
+class EmbeddingsRequest(BaseModel):
+    """A request for embeddings in OpenAI's form, with the `input_type` that other services add."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    input: str | tuple[str, ...] = Field(description="One text or several.")
+    model: str = Field(min_length=1, max_length=1000, description="Name of an encoder of the gateway.")
+    encoding_format: Literal["float", "base64"] = Field("float", description="Numbers, or float32 bytes in base64.")
+    dimensions: int | None = Field(None, ge=1, description="Dimensions of the vectors, those of the encoder.")
+    input_type: Literal["document", "query", "passage", "search_document", "search_query"] = Field(
+        "document", description="Whether the texts are documents or queries: some encoders tell them apart."
+    )
+    user: str | None = Field(None, description="Accepted, not used.")
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts, in the order of the request."""
+        return [self.input] if isinstance(self.input, str) else list(self.input)
+
+
+class ModelServer:
+    """Answers requests to rerank and to embed texts."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._settings = gateway.settings
+        self._encoders = gateway.encoders
+        tokens = (gateway.settings.model_token, gateway.settings.admin_token)
+        self._tokens = [token for token in tokens if token is not None]
+        self._reranking = EndpointRunner(_RERANK, gateway.metrics, _AT_ONCE)
+        self._embedding = EndpointRunner(_EMBEDDINGS, gateway.metrics, _AT_ONCE)
+
+    async def rerank(self, request: Request) -> Response:
+        """Return scores of the texts in the request."""
+        return await self._reranking.json(request, self._rerank(request))
+
+    async def embed(self, request: Request) -> Response:
+        """Return pooled vectors of the texts in the request."""
+        return await self._embedding.json(request, self._embed(request))
+
+    async def _read(self, request: Request) -> dict[str, Any]:
+        """Return the JSON object in the body of a request that carries a token, if one is configured."""
+        given = (request.headers.get("authorization", ""), f"Bearer {request.headers.get(TOKEN_HEADER.decode(), '')}")
+        if self._tokens and not any(carries(one, token) for one in given for token in self._tokens):
+            raise NotSignedIn(
+                "the token is missing or wrong: send `Authorization: Bearer`, and the gateway's model_token"
+            )
+        return await json_object(request, self._settings.max_body_mb * 2**20, self._gateway.offload)
+
+    async def _rerank(self, request: Request) -> object:
+        asked = parse_rerank(await self._read(request))
+        if len(asked.passages) > self._settings.max_window:
+            raise InvalidRequest(
+                f"[{_RERANK}.{asked.field}] holds {len(asked.passages)} texts: send at most "
+                f"[{self._settings.max_window}], the gateway's limit (max_window)"
+            )
+        _require_short(asked.passages, f"{_RERANK}.{asked.field}")
+        rescorer = registry.load(self._settings.rerank_models.get(asked.model, asked.model))
+        method = Method(rescorer, registry.parse_params(rescorer, {}), detail=False)
+        lacking = {*(rescorer.needs(method.params) - _AVAILABLE), *method.fields}
+        if lacking:
+            raise MissingFeature(
+                f"method [{rescorer.name}] needs [{', '.join(sorted(lacking))}], which texts of a request do not have: "
+                "take another [model], or rescore a search of an index that has it"
+            )
+        try:
+            async with asyncio.timeout(self._settings.rerank_timeout_ms / 1000):
+                scores = await self._scores(method, asked.query, asked.passages)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"[{len(asked.passages)}] texts took longer than {self._settings.rerank_timeout_ms:.0f} ms to encode "
+                "and score: send fewer or shorter ones, or raise rerank_timeout_ms"
+            ) from None
+        return asked.answer(scores)
+
+    async def _scores(self, method: Method, query: str, texts: Sequence[str]) -> Float32:
+        """Return ``(n,)`` scores for the response; 0 for a text without tokens."""
+        encoder = await self._encoders.first()
+        encoded = await self._encoders.encode(encoder, (query,), tokens=method.query_tokens)
+        with_tokens = Feature.TOKENS in method.needs
+        batches = await self._encoders.encode_texts(
+            encoder, texts, role="document", tokens=with_tokens, max_tokens=_MAX_TOKENS
+        )
+        pooled = np.concatenate([batch.pooled for batch in batches])
+        places = np.flatnonzero(pooled.any(axis=1))
+        as_queries = await self._as_queries(encoder, texts) if method.reads_reversed else None
+        scores = np.zeros(len(texts), dtype=np.float32)
+        if len(places):
+            window = _window(batches, pooled, places.tolist(), tokens=with_tokens)
+            window = replace(window, reversed=None if as_queries is None else as_queries[places])
+            scores[places] = await self._gateway.scorer.run(method, encoded.query, window, Timings())
+        return scores
+
+    async def _as_queries(self, encoder: Encoder, texts: Sequence[str]) -> Float32 | None:
+        """Return the texts' pooled vectors as queries; None for an encoder that does not distinguish roles."""
+        if not encoder.distinguishes_roles:
+            return None
+        batches = await self._encoders.encode_texts(encoder, texts, role="query", tokens=False, max_tokens=_MAX_TOKENS)
+        return np.concatenate([batch.pooled for batch in batches])
+
+    async def _embed(self, request: Request) -> dict[str, object]:
+        parsed = validated(EmbeddingsRequest, await self._read(request), _EMBEDDINGS)
+        texts = parsed.texts
+        if not 1 <= len(texts) <= MAX_TEXTS:
+            raise InvalidRequest(f"[{_EMBEDDINGS}.input] holds {len(texts)} texts: send 1 to {MAX_TEXTS}")
+        _require_short(texts, f"{_EMBEDDINGS}.input")
+        try:
+            async with asyncio.timeout(self._settings.rerank_timeout_ms / 1000):
+                encoder = await self._encoder(parsed.model)
+                if parsed.dimensions not in (None, encoder.identity.dims):
+                    raise InvalidRequest(
+                        f"[{_EMBEDDINGS}.dimensions] is {parsed.dimensions}, and vectors of [{parsed.model}] have "
+                        f"{encoder.identity.dims}: send that, or leave it out"
+                    )
+                vectors = await self._vectors(encoder, texts, query=parsed.input_type in _QUERIES)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"[{len(texts)}] texts took longer than {self._settings.rerank_timeout_ms:.0f} ms to encode: send "
+                "fewer or shorter ones, or raise rerank_timeout_ms"
+            ) from None
+        for place, vector in enumerate(vectors):
+            if not vector.any():
+                raise InvalidRequest(f"[{_EMBEDDINGS}.input] {place} has no token: it has no vector")
+        return _embeddings(vectors, parsed)
+
+    async def _encoder(self, model: str) -> Encoder:
+        name = self._settings.embedding_models.get(model, model)
+        if name not in self._encoders.names:
+            known = (*self._encoders.names, *self._settings.embedding_models)
+            raise InvalidRequest(f"[{_EMBEDDINGS}.model] unknown model [{model}]{did_you_mean(model, known)}")
+        return await self._encoders.named(name)
+
+    async def _vectors(self, encoder: Encoder, texts: list[str], *, query: bool) -> Float32:
+        """Return ``(n, d)`` unit rows; zero for a text without tokens."""
+        role: Literal["query", "document"] = "query" if query else "document"
+        batches = await self._encoders.encode_texts(encoder, texts, role=role, tokens=False, max_tokens=1)
+        return np.concatenate([batch.pooled for batch in batches])
+
+
+def parse_rerank(body: Mapping[str, Any]) -> RerankRequest | TextsRequest:
+    """Return a request in the form that its keys show.
+
+    Raises:
+        InvalidRequest: A key is unknown, or a value is not valid.
+    """
+    used = {key: value for key, value in body.items() if key not in _UNUSED}
+    if "texts" in used and "documents" not in used:
+        return validated(TextsRequest, used, _RERANK)
+    return validated(RerankRequest, used, _RERANK)
+
+
+def _best_first(scores: Float32) -> list[int]:
+    """Return the places of scores from the greatest to the least; equal ones keep their order."""
+    places: list[int] = np.argsort(-scores, kind="stable").tolist()
+    return places
+
+
+def _window(batches: Sequence[Encodings], pooled: Float32, places: Sequence[int], *, tokens: bool) -> Window:
+    """Return the texts that have tokens as a window without first-pass scores."""
+    matrices = [matrix for batch in batches for matrix in batch.tokens]
+    return Window(
+        ids=[str(place) for place in places],
+        first_pass=np.zeros(len(places), dtype=np.float32),
+        pooled=pooled[places],
+        tokens=[TokenVectors(matrices[place]) for place in places] if tokens else None,
+    )
+
+
+def _embeddings(vectors: Float32, parsed: EmbeddingsRequest) -> dict[str, object]:
+    """Return the response; nothing is charged, so `usage` counts no tokens."""
+    shown = [_base64(vector) if parsed.encoding_format == "base64" else vector.tolist() for vector in vectors]
+    return {
+        "object": "list",
+        "model": parsed.model,
+        "data": [{"object": "embedding", "index": place, "embedding": one} for place, one in enumerate(shown)],
+        "usage": {"prompt_tokens": 0, "total_tokens": 0},
+    }
+
+
+def _base64(vector: Float32) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+
+
+def _require_short(texts: list[str], field: str) -> None:
+    """Refuse texts that are too long to be texts of documents."""
+    for place, one in enumerate(texts):
+        if len(one) > MAX_CHARACTERS:
+            raise InvalidRequest(
+                f"[{field}] {place} has {len(one)} characters: send at most {MAX_CHARACTERS} of a text"
+            )

@@ -1,0 +1,277 @@
+"""What an agent may ask, as a server of the Model Context Protocol over standard input and output or over HTTP.
+
+The tools tell which indices there are, search, and explain a document's rank. Every request is a standard one to the
+gateway, with the caller's credentials, and only reads.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
+from mcp.types import ToolAnnotations
+from pydantic import BaseModel, Field
+
+from es_ttc import __version__
+from es_ttc.errors import EsTtcError, InvalidRequest
+from es_ttc.index.ingest.compose import compose
+from es_ttc.index.mappings.queries import matching
+from es_ttc.index.mappings.spec import ROOT
+from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
+from es_ttc.settings import GatewaySettings
+
+WINDOW = 100
+MAX_HITS = 50
+_TEXT_CHARACTERS = 600
+_PASSAGE_CHARACTERS = 300  # on each side of the place that matched best
+_META = urlencode({"filter_path": f"*.mappings._meta.{ROOT}.text_fields"}).encode()
+_COUNTS = urlencode({"format": "json", "h": "index,docs.count"}).encode()
+_READ_ONLY = ToolAnnotations(readOnlyHint=True, openWorldHint=False)
+_INSTRUCTIONS = (
+    "Search Elasticsearch or OpenSearch indices by meaning and by words. Begin with list_indices, then search; explain "
+    "says why a document ranks where it does. Nothing is ever written."
+)
+
+
+class IndexInfo(BaseModel):
+    """An index that the gateway can rank."""
+
+    name: str
+    documents: int | None = Field(description="Number of documents, if the engine tells it.")
+    text_fields: list[str] = Field(description="Fields that a search looks into.")
+
+
+class Methods(BaseModel):
+    """The ranking methods of the gateway."""
+
+    default: str
+    methods: list[str]
+
+
+class FoundDocument(BaseModel):
+    """A document that a search found."""
+
+    index: str
+    id: str
+    score: float | None
+    passage: str | None = Field(description="The part of the text that matched best, if the method tells.")
+    fields: dict[str, str] = Field(description="The beginning of each text field.")
+
+
+class SearchResult(BaseModel):
+    """The answer to a search."""
+
+    ranked_by: str = Field(description="The method; the engine's own ranking if it could not be applied.")
+    reason: str | None = Field(description="Why the method was not applied.")
+    total: int | None
+    hits: list[FoundDocument]
+
+
+class Explanation(BaseModel):
+    """Why a document ranks where it does."""
+
+    rank: int = Field(description="Its rank among the documents that were compared, from 1.")
+    compared: int = Field(description="Number of documents that were compared.")
+    first_pass_rank: int | None = Field(description="Its rank by BM25; none if only its vector found it.")
+    score: float | None
+    signals: dict[str, Any] = Field(description="Each signal's score, and its share from 0 to 1 in the window.")
+    passage: str | None = Field(description="The part of the text that matched best.")
+
+
+def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
+    """Return the server.
+
+    Args:
+        settings: The gateway's address as ``engine``, certificates and credentials.
+        forwards: Whether the credentials are those of each request (`Authorization`), or those of the settings.
+    """
+    upstream = Upstream(settings)
+
+    @asynccontextmanager
+    async def connected(_: MCPServer[Any]) -> AsyncIterator[None]:
+        async with upstream:
+            yield
+
+    def gateway(context: Context) -> EngineRequests:
+        if not forwards:
+            return EngineRequests(upstream).as_gateway()
+        given = {name.lower(): value for name, value in (context.headers or {}).items()}
+        own = [(b"authorization", given["authorization"].encode())] if "authorization" in given else []
+        return EngineRequests(upstream, Caller(own))
+
+    async def list_indices(context: Context) -> list[IndexInfo]:
+        """List the indices that can be searched, with their text fields and sizes."""
+        with _readable_errors():
+            return await _indices(gateway(context))
+
+    async def list_methods(context: Context) -> Methods:
+        """List the ranking methods that search takes. The default, blend, is best unless you know better."""
+        with _readable_errors():
+            info = await gateway(context).json("GET", b"/_ttc/", failing="the gateway did not tell its methods")
+            return Methods(default="blend", methods=info["methods"])
+
+    async def search(
+        context: Context,
+        index: Annotated[str, Field(description="Name of an index or alias.")],
+        query: Annotated[str, Field(description="What to look for, in plain words.")],
+        size: Annotated[int, Field(ge=1, le=MAX_HITS, description="Number of documents.")] = 10,
+        method: Annotated[str, Field(description="Ranking method.")] = "blend",
+        fields: Annotated[list[str] | None, Field(description="Text fields; default: those of the index.")] = None,
+        filter: Annotated[  # noqa: A002 - the engines' own word
+            dict[str, Any] | None,
+            Field(description='A query that documents must match, e.g. {"term": {"lang": "en"}}.'),
+        ] = None,
+    ) -> SearchResult:
+        """Search an index; each hit has the passage that matched best."""
+        with _readable_errors():
+            requests = gateway(context)
+            names = tuple(fields or ()) or await _text_fields(requests, index)
+            answer = await _rank(requests, index, query, method, size, names, filter)
+            summary = answer.get("ttc") or {}
+            return SearchResult(
+                ranked_by=method if summary.get("applied") else "bm25",
+                reason=summary.get("reason"),
+                total=(answer["hits"].get("total") or {}).get("value"),
+                hits=[_document(hit, names) for hit in answer["hits"]["hits"]],
+            )
+
+    async def explain(
+        context: Context,
+        index: Annotated[str, Field(description="Name of the index.")],
+        query: Annotated[str, Field(description="The query of the search.")],
+        id: Annotated[str, Field(description="The document's id, from a search.")],  # noqa: A002 - the engines' own word
+        method: Annotated[str, Field(description="Ranking method.")] = "blend",
+    ) -> Explanation:
+        """Say why a document ranks where it does: its rank by BM25, each signal's score, the passage that matched."""
+        with _readable_errors():
+            requests = gateway(context)
+            names = await _text_fields(requests, index)
+            hits = (await _rank(requests, index, query, method, WINDOW, names, None))["hits"]["hits"]
+            return _explanation(hits, id, index)
+
+    return MCPServer(
+        "es-ttc",
+        instructions=_INSTRUCTIONS,
+        version=__version__,
+        tools=[_tool(one) for one in (list_indices, list_methods, search, explain)],
+        lifespan=connected,
+        log_level="WARNING",
+    )
+
+
+async def _indices(gateway: EngineRequests) -> list[IndexInfo]:
+    """Return the indices that have features."""
+    what = "the indices could not be listed"
+    mappings = await gateway.json("GET", b"/_mapping", _META, failing=what)
+    counts = await gateway.json("GET", b"/_cat/indices", _COUNTS, failing=what)
+    documents = {row["index"]: int(row["docs.count"]) for row in counts if row.get("docs.count") is not None}
+    return [
+        IndexInfo(
+            name=name,
+            documents=documents.get(name),
+            text_fields=mapping["mappings"]["_meta"][ROOT].get("text_fields", []),
+        )
+        for name, mapping in sorted(mappings.items())
+    ]
+
+
+async def _text_fields(gateway: EngineRequests, index: str) -> tuple[str, ...]:
+    """Return the text fields of an index; those that have features, of an alias."""
+    path = f"/{quote(index, safe=',*')}/_mapping".encode()
+    mappings = await gateway.json("GET", path, _META, failing=f"index [{index}] could not be read", in_own_words=True)
+    found = (mapping["mappings"]["_meta"][ROOT].get("text_fields", ()) for mapping in mappings.values())
+    names = tuple(dict.fromkeys(name for fields in found for name in fields))
+    if not names:
+        raise InvalidRequest(f"index [{index}] has no features: name the text [fields] to search")
+    return names
+
+
+async def _rank(
+    gateway: EngineRequests,
+    index: str,
+    query: str,
+    method: str,
+    size: int,
+    fields: Sequence[str],
+    filters: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    match = matching(query, fields)
+    body = {
+        "query": match if filters is None else {"bool": {"must": [match], "filter": [filters]}},
+        "size": size,
+        "_source": [*fields],
+        "rescore": {
+            "window_size": max(size, WINDOW),
+            "ttc": {"method": method, "query_text": query, "detail": True},
+        },
+    }
+    path = f"/{quote(index, safe=',*')}/_search".encode()
+    answer: dict[str, Any] = await gateway.json("POST", path, body=body, failing="the search failed", in_own_words=True)
+    return answer
+
+
+def _explanation(hits: Sequence[Mapping[str, Any]], document: str, index: str) -> Explanation:
+    place = next((place for place, hit in enumerate(hits) if hit["_id"] == document), None)
+    if place is None:
+        raise InvalidRequest(
+            f"document [{document}] is not among the {len(hits)} best of index [{index}] for this query"
+        )
+    detail = hits[place].get("_ttc") or {}
+    return Explanation(
+        rank=place + 1,
+        compared=len(hits),
+        first_pass_rank=detail.get("first_pass_rank"),
+        score=hits[place].get("_score"),
+        signals=detail.get("signals") or {},
+        passage=_passage(hits[place]),
+    )
+
+
+def _document(hit: Mapping[str, Any], fields: Sequence[str]) -> FoundDocument:
+    texts = {name: compose(hit.get("_source") or {}, [name])[0] for name in fields}
+    return FoundDocument(
+        index=hit["_index"],
+        id=hit["_id"],
+        score=hit.get("_score"),
+        passage=_passage(hit),
+        fields={name: _shortened(text) for name, text in texts.items() if text},
+    )
+
+
+def _passage(hit: Mapping[str, Any]) -> str | None:
+    """Return the text around the place that matched best."""
+    detail = hit.get("_ttc") or {}
+    if "start" not in detail:
+        return None
+    text = compose(hit.get("_source") or {}, [detail["field"]])[0]
+    start, end = max(0, detail["start"] - _PASSAGE_CHARACTERS), detail["end"] + _PASSAGE_CHARACTERS
+    return f"{'...' * (start > 0)}{text[start:end]}{'...' * (end < len(text))}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _TEXT_CHARACTERS else f"{text[:_TEXT_CHARACTERS]}..."
+
+
+def _tool(function: Callable[..., Any]) -> Tool:
+    """Return a tool that refuses unknown arguments: an agent must not take a misspelt filter for an applied one."""
+    tool = Tool.from_function(function, annotations=_READ_ONLY)
+    arguments = tool.fn_metadata.arg_model
+    arguments.model_config["extra"] = "forbid"
+    arguments.model_rebuild(force=True)
+    tool.parameters = arguments.model_json_schema(by_alias=True)
+    return tool
+
+
+@contextmanager
+def _readable_errors() -> Iterator[None]:
+    """Turn errors into answers that an agent reads."""
+    try:
+        yield
+    except EsTtcError as error:
+        raise ToolError(str(error)) from error

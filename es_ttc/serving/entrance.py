@@ -1,0 +1,361 @@
+"""The gateway's entrance: which requests are let in, and how one to the engine is answered, logged and counted.
+
+A request is let in by the host that it names, the web page that it comes from, and the admin token.
+"""
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from es_ttc.engine.addresses import not_a_path
+from es_ttc.errors import EsTtcError, NotAllowed, NotSignedIn, TooManyRequests
+from es_ttc.serving.admin.endpoint import PREFIX, TOKEN_HEADER, carries
+from es_ttc.serving.gateway import Gateway
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.caller import PRODUCT_HEADER
+from es_ttc.serving.http.raw_request import ClientDisconnected, RawRequest, answer_json, json_headers
+from es_ttc.serving.logs import log
+from es_ttc.serving.metrics import GONE
+from es_ttc.serving.request.request import Api
+from es_ttc.serving.request.response import Outcome
+from es_ttc.serving.search import Searches
+from es_ttc.serving.tracing import RequestSpan
+from es_ttc.serving.writes.answers import WriteEncoding
+
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}  # browsers leave them out of `Origin`
+_ALWAYS = frozenset({"/_ttc/health", "/_ttc/ready"})  # probes name an address, not a host
+_GONE = Outcome("passthrough", GONE)
+_READ_AHEAD = 2**16  # bytes; a shorter request is sent to the engine when it is complete
+_READ_AHEAD_BELOW_OURS = 2**20
+_ERRORS = 400
+_AUDITED = (401, 403, 429)
+_UNWATCHED_SECONDS = 0.05  # most responses are complete by then, so no task watches the client
+_UNFIT = re.compile(r"[^\x21-\x7e]+")
+_MAX_ID_LENGTH = 128
+
+
+class WrongHost(EsTtcError):
+    """A request names a host that this gateway does not answer for."""
+
+    status = 421
+    type = "ttc_wrong_host_exception"
+
+
+@dataclass(frozen=True, slots=True)
+class AdminToken:
+    """The token of the endpoints below `/_ttc/`, and which of them do not ask for it.
+
+    Attributes:
+        token: The token.
+        exempt: Paths of the endpoints that are answered without it, or that check a token of their own.
+        open_below: Beginnings of paths that are answered without it: files that hold nothing of anyone.
+    """
+
+    token: SecretStr
+    exempt: frozenset[str]
+    open_below: tuple[str, ...] = ()
+
+    def admits(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Return whether a request below `/_ttc/` is let in."""
+        if path in self.exempt or path.startswith(self.open_below):
+            return True
+        return any(self._is_mine(name, value) for name, value in headers)
+
+    def without(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Return a request's headers without the token, so that the engine does not get it."""
+        return [(name, value) for name, value in headers if not self._is_mine(name, value)]
+
+    def _is_mine(self, name: bytes, value: bytes) -> bool:
+        text = value.decode("latin-1")
+        if name == b"authorization":
+            return carries(text, self.token)
+        return name == TOKEN_HEADER and carries(f"Bearer {text}", self.token)
+
+
+class Entrance:
+    """The gateway's ASGI application: passes admitted requests to its own endpoints or to those for the engine."""
+
+    def __init__(self, gateway: Gateway, own: ASGIApp, engine: ASGIApp, admin: AdminToken | None) -> None:
+        settings = gateway.settings
+        self._upstream = gateway.upstream
+        self._bodies = gateway.bodies
+        self._own = own
+        self._engine = engine
+        self._admin = admin
+        self._hosts = tuple(host.lower() for host in settings.allowed_hosts)
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or handle the server's start and end."""
+        if scope["type"] != "http":
+            await self._own(scope, receive, send)
+            return
+        send = self._named(send)
+        error = self._wrong_name(scope) or self._without_token(scope)
+        if error is not None:
+            await _answer_refused(scope, send, error)
+            return
+        if self._admin is not None and scope["path"] not in self._admin.exempt:
+            scope["headers"] = self._admin.without(scope["headers"])
+        if not _is_ours(scope):
+            await self._engine(scope, receive, send)
+        elif scope["method"] == "POST":
+            await self._answer_post(scope, receive, send)
+        else:
+            await self._own(scope, receive, send)
+
+    async def _answer_post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request below `/_ttc/` when its body is complete, so that a slow client occupies no handler."""
+        incoming = RawRequest(scope, receive, self._bodies)
+        try:
+            await incoming.read_ahead(_READ_AHEAD_BELOW_OURS)
+            await self._own(scope, incoming.replayed(), send)
+        except ClientDisconnected:
+            pass
+        except TooManyRequests as error:
+            await answer_json(incoming, send, error.status, error.body())
+        finally:
+            incoming.forget()
+
+    def _named(self, send: Send) -> Send:
+        """Return a send function that adds the engine's product header to the gateway's own responses."""
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._upstream.is_elasticsearch:
+                headers = message.get("headers", [])
+                if not any(name == PRODUCT_HEADER[0] for name, _ in headers):
+                    message["headers"] = [*headers, PRODUCT_HEADER]
+            await send(message)
+
+        return named
+
+    def _without_token(self, scope: Scope) -> EsTtcError | None:
+        if self._admin is None or not _is_ours(scope) or self._admin.admits(scope["path"], scope["headers"]):
+            return None
+        return NotSignedIn(
+            "the token is missing or wrong: send the gateway's admin_token as `Authorization: Bearer`, or as "
+            "`x-ttc-token`"
+        )
+
+    def _wrong_name(self, scope: Scope) -> EsTtcError | None:
+        if scope["path"] in _ALWAYS:
+            return None
+        if self._hosts and not self._is_own(host := _header(scope, b"host")):
+            return WrongHost(f"this gateway does not answer for the host [{host}]: add it to [allowed_hosts]")
+        origin, host = _header(scope, b"origin").lower(), _header(scope, b"host").lower()
+        own = origin in self._origins if self._origins else not _is_ours(scope) or _is_same(origin, host)
+        if origin and not own:
+            return NotAllowed(f"requests from pages of [{origin}] are not allowed: add it to [allowed_origins]")
+        return None
+
+    def _is_own(self, host: str) -> bool:
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+        except ValueError:
+            return False
+        return any(name == own or (own.startswith("*.") and name.endswith(own[1:])) for own in self._hosts)
+
+
+def _is_same(origin: str, host: str) -> bool:
+    """Return whether a page's origin and a `Host` header name the same host and port."""
+    scheme, _, address = origin.partition("://")
+    return address == host.removesuffix(_DEFAULT_PORTS.get(scheme, ""))
+
+
+def _is_ours(scope: Scope) -> bool:
+    return str(scope["path"]).startswith(PREFIX)
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
+
+
+async def _answer_refused(scope: Scope, send: Send, error: EsTtcError) -> None:
+    client = scope.get("client") or ("",)
+    log.warning("refused", status=error.status, client=client[0], path=scope["path"], reason=str(error))
+    body = jsonio.dumps(error.body())
+    headers = json_headers(scope["headers"], body)
+    if isinstance(error, NotSignedIn):
+        headers.append((b"www-authenticate", b'Bearer realm="es-ttc"'))
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class EngineApp:
+    """The ASGI application for all requests except those to the gateway's own endpoints."""
+
+    def __init__(self, gateway: Gateway, searches: Searches, writes: WriteEncoding) -> None:
+        self._searches = searches
+        self._writes = writes
+        self._metrics = gateway.metrics
+        self._bodies = gateway.bodies
+        self._callers = gateway.callers
+        self._room = InFlightLimit(gateway.settings.max_concurrent_requests)
+        self._metrics.watch_requests(lambda: self._room.taken)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        incoming = RawRequest(scope, receive, self._bodies)
+        answer = _TrackedResponse(send, request_id(incoming.header(b"x-request-id"), incoming.header(b"x-opaque-id")))
+        started = time.perf_counter()
+        with RequestSpan(incoming.method, incoming.headers) as traced:
+            try:
+                outcome = await self._answered(incoming, answer)
+            finally:
+                incoming.forget()
+            applied = outcome.applied and outcome.status < _ERRORS
+            traced.answered(outcome.kind, outcome.status, applied=applied)
+        seconds = time.perf_counter() - started
+        self._metrics.answered(outcome.kind, outcome.status, seconds, applied=outcome.applied)
+        if outcome.kind != "passthrough" or outcome.status >= 500:
+            log.info(
+                "answered",
+                request_id=answer.id,
+                method=incoming.method,
+                path=incoming.raw_path.decode("latin-1"),
+                kind=outcome.kind,
+                status=outcome.status,
+                applied=applied,
+                ms=round(seconds * 1000, 2),
+            )
+
+    async def _answered(self, incoming: RawRequest, answer: "_TrackedResponse") -> Outcome:
+        """Answer one request, with an error if it fails, and return its outcome."""
+        task = asyncio.current_task()
+        watchers: list[asyncio.Task[None]] = []
+
+        def watch() -> None:
+            if task is not None:
+                watchers.append(asyncio.create_task(incoming.watch(task)))
+
+        later = asyncio.get_running_loop().call_later(_UNWATCHED_SECONDS, watch)
+        try:
+            require_forwardable(incoming)
+            whole = await incoming.read_ahead(_READ_AHEAD)  # the engine is not contacted before
+            with self._room.taken_by(upload=not whole), self._callers.request(incoming):
+                return await self._dispatch(incoming, answer)
+        except ClientDisconnected:
+            return _GONE
+        except asyncio.CancelledError:
+            if not incoming.gone or task is None:
+                raise
+            task.uncancel()
+            return _GONE
+        except EsTtcError as error:
+            if incoming.gone:
+                return _GONE
+            return await _refused(incoming, answer, error)
+        except Exception as error:  # noqa: BLE001 - a defect becomes a logged 500 in the engines' format
+            log.exception("unexpected error", request_id=answer.id, path=incoming.raw_path.decode("latin-1"))
+            unexpected = EsTtcError(f"unexpected {type(error).__name__} in the gateway (request {answer.id})")
+            return await _refused(incoming, answer, unexpected)
+        finally:
+            later.cancel()
+            for watcher in watchers:
+                watcher.cancel()
+
+    async def _dispatch(self, incoming: RawRequest, answer: "_TrackedResponse") -> Outcome:
+        match _api(incoming):
+            case [("_search" | "_msearch") as api]:
+                return await self._searches.answer(incoming, Api(api), answer, is_template=False)
+            case [("_search" | "_msearch") as api, "template"]:
+                return await self._searches.answer(incoming, Api(api), answer, is_template=True)
+            case _:
+                return await self._writes.answer(incoming, answer)
+
+
+class InFlightLimit:
+    """Limits the number of concurrent requests.
+
+    Uploads, whose bodies are passed on while they arrive, may use half of the limit, so that slow clients cannot block
+    all others.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._most_uploads = max(1, limit // 2)
+        self._uploads = 0
+        self.taken = 0
+
+    @contextmanager
+    def taken_by(self, *, upload: bool) -> Iterator[None]:
+        """Count a request while it is answered."""
+        if self.taken >= self._limit:
+            raise TooManyRequests(f"the gateway answers {self._limit} requests at a time: try again")
+        if upload and self._uploads >= self._most_uploads:
+            raise TooManyRequests(f"the gateway takes {self._most_uploads} long bodies at a time: try again")
+        self.taken += 1
+        self._uploads += upload
+        try:
+            yield
+        finally:
+            self.taken -= 1
+            self._uploads -= upload
+
+
+class _TrackedResponse:
+    """Sends a response with the request's id, and records whether it has begun."""
+
+    def __init__(self, send: Send, identifier: str) -> None:
+        self.id = identifier
+        self.begun = False
+        self._send = send
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.begun = True
+            message["headers"] = [*message["headers"], (b"x-request-id", self.id.encode())]
+        await self._send(message)
+
+
+def require_forwardable(incoming: RawRequest) -> None:
+    """Raise an error for a request target that is neither a path nor `*`.
+
+    Raises:
+        InvalidRequest: The target is neither.
+    """
+    target = incoming.raw_path
+    if target == b"*" and incoming.method == "OPTIONS":
+        incoming.raw_path = b"/*"  # equivalent for the engines
+    elif not target.startswith(b"/"):
+        raise not_a_path(target)
+
+
+async def _refused(incoming: RawRequest, answer: _TrackedResponse, error: EsTtcError) -> Outcome:
+    if answer.begun:
+        raise error  # only closing the connection can tell the client that the response is incomplete
+    again = [(b"retry-after", b"%d" % error.retry_after)] if isinstance(error, TooManyRequests) else None
+    if error.status in _AUDITED:
+        reason = str(error)
+        log.warning("refused", request_id=answer.id, status=error.status, client=incoming.client, reason=reason)
+    await answer_json(incoming, answer, error.status, error.body(), again)
+    return Outcome(_kind(incoming), error.status)
+
+
+def _api(incoming: RawRequest) -> list[str]:
+    """Return the path's segments from the name of a search interface on; empty for all other requests."""
+    segments = incoming.segments
+    own = next((place for place, part in enumerate(segments[:2]) if part in tuple(Api)), None)
+    return [] if own is None or incoming.method not in ("GET", "POST") else segments[own:]
+
+
+def _kind(incoming: RawRequest) -> str:
+    api = _api(incoming)
+    return Api(api[0]).kind if api else "passthrough"
+
+
+def request_id(*candidates: str) -> str:
+    """Return the first id in the request, without unprintable characters and shortened, or a new one."""
+    for candidate in filter(None, candidates):
+        fit = _UNFIT.sub("", candidate)[:_MAX_ID_LENGTH]
+        if fit:
+            return fit
+    return os.urandom(16).hex()
