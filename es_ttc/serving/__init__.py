@@ -1,7 +1,7 @@
 """The gateway: an ASGI application in front of an engine.
 
 In reading order: :mod:`~es_ttc.serving.app` creates the application; :mod:`~es_ttc.serving.engine_app` receives all
-requests to the engine; :mod:`~es_ttc.serving.http.proxy` passes requests without a `ttc` section through;
+requests to the engine; :mod:`~es_ttc.serving.http.upstream` passes requests without a `ttc` section through;
 :mod:`~es_ttc.serving.request` is the pipeline of `_search` and `_msearch`, whose stages are
 :mod:`~es_ttc.serving.query`, :mod:`~es_ttc.serving.knn` and :mod:`~es_ttc.serving.rescore` (with
 :mod:`~es_ttc.serving.adaptive` for strategies); :mod:`~es_ttc.serving.features` reads features, encodes queries and
