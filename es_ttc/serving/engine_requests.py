@@ -146,13 +146,14 @@ class EngineRequests:
         """Send one request with a JSON body and return its decoded answer; see :meth:`read`.
 
         Raises:
-            EngineError: The engine returned an error; see the module.
+            EngineError: The engine returned an error, see the module, or its answer is not JSON.
             EngineUnavailable: No answer came in time.
-            ValueError: The answer is not JSON.
         """
-        return await jsonio.loads_answer(
-            await self.read(method, path, query_string, body, failing=failing, in_own_words=in_own_words)
-        )
+        raw = await self.read(method, path, query_string, body, failing=failing, in_own_words=in_own_words)
+        try:
+            return await jsonio.loads_answer(raw)
+        except ValueError:
+            raise EngineError(f"{failing}: the answer is not JSON") from None
 
     async def search(
         self, concrete: Sequence[str], body: dict[str, Any], query_string: bytes | None = None, *, failing: str
@@ -170,7 +171,6 @@ class EngineRequests:
             EngineError: The engine returned an error; see the module.
             EngineUnavailable: No answer came in time.
             IncompleteAnswer: Only a part of the documents was searched.
-            ValueError: The answer is not JSON.
         """
         path, query_string, body = self._search_target(concrete, body, query_string)
         found: dict[str, Any] = await self.json("POST", path, query_string, body, failing=failing)
