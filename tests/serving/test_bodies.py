@@ -125,13 +125,20 @@ def test_long_answers_are_bounded_as_bodies_are_and_decoded_on_a_thread(
     settings = GatewaySettings(engine=engine_url, port=0, max_bodies_mb=1)
     with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
 
-        def status(size: int, **more: Any) -> int:
-            return search(gateway, index_name, {"query": {"match": {"text": "cat"}}, "size": size, **more}).status
+        def asked(size: int, **more: Any) -> Reply:
+            return search(gateway, index_name, {"query": {"match": {"text": "cat"}}, "size": size, **more})
 
-        assert status(30) == 200
+        whole = asked(30)
         sizes = (30, 10, 10, 10, 30)
-        found = [status(size, rescore=ours() | {"window_size": size}) for size in sizes]
-        assert found == [413, 200, 200, 200, 413]
+        section = {**ours(), "window_size": 30}
+        streamed = [asked(size, rescore=section | {"window_size": size}) for size in sizes]
+        for size, reply in zip(sizes, streamed, strict=True):
+            applied = "true" if size == 10 else "false"
+            assert (reply.status, reply.headers["x-ttc-applied"]) == (200, applied)
+            assert ("ttc" in reply.json()) is (size == 10)
+        assert streamed[0].json()["hits"] == whole.json()["hits"]
+        refused = asked(30, rescore=section | {"ttc": section["ttc"] | {"on_error": "fail"}})
+        assert (refused.status, refused.json()["error"]["type"]) == (413, "content_too_long_exception")
     assert decoding
     assert "es-ttc-gateway" not in decoding
 
