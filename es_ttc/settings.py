@@ -421,7 +421,8 @@ class GatewaySettings(Settings):
         512,
         ge=1,
         description="Memory for the bodies of all requests together, and for the engine's answers to searches with a "
-        "`ttc` section, in MiB; further requests are answered with 429, and one that needs more alone with 413.",
+        "`ttc` section, in MiB; further requests are answered with 429, a body that needs more alone with 413, and a "
+        "search whose answer does without its section.",
     )
     max_ttc_body_mb: int = Field(10, ge=1, description="Maximum size of a search with a `ttc` section, in MiB.")
     max_request_values: int = Field(

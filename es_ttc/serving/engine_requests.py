@@ -131,10 +131,17 @@ class EngineRequests:
         failing: str,
         in_own_words: bool = False,
     ) -> Any:
-        """Send one request with a JSON body and return its decoded answer; see :meth:`read`."""
-        return await jsonio.loads_answer(
-            await self.read(method, path, query_string, body, failing=failing, in_own_words=in_own_words)
-        )
+        """Send one request with a JSON body and return its decoded answer; see :meth:`read`.
+
+        Raises:
+            EngineError: The engine returned an error, see the module, or its answer is not JSON.
+            EngineUnavailable: No answer came in time.
+        """
+        raw = await self.read(method, path, query_string, body, failing=failing, in_own_words=in_own_words)
+        try:
+            return await jsonio.loads_answer(raw)
+        except ValueError:
+            raise EngineError(f"{failing}: the answer is not JSON") from None
 
     async def search(
         self, concrete: Sequence[str], body: dict[str, Any], query_string: bytes | None = None, *, failing: str
@@ -152,7 +159,6 @@ class EngineRequests:
             EngineError: The engine returned an error; see the module.
             EngineUnavailable: No answer came in time.
             IncompleteAnswer: Only a part of the documents was searched.
-            ValueError: The answer is not JSON.
         """
         path, query_string, body = self._search_target(concrete, body, query_string)
         found: dict[str, Any] = await self.json("POST", path, query_string, body, failing=failing)
@@ -189,7 +195,7 @@ class FirstPass:
 
 
 class EngineRefusal(Exception):
-    """The engine refused a request; the caller gets the engine's answer."""
+    """The engine refused a request, or a proxy before it answered; the caller gets that answer."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.status)
@@ -251,8 +257,7 @@ class EngineSearches:
         if not request.is_multi:
             [item] = request.items
             answer = await self._accepted(request.incoming, item.path, item.params, _json(item), JSON)
-            decoded = await jsonio.loads_answer(answer.body)
-            return FirstPass(answer.headers, {0: (decoded, answer.ms)}, size=len(answer.body))
+            return FirstPass(answer.headers, {0: (await _response(answer), answer.ms)}, size=len(answer.body))
         positions: dict[bytes, list[int]] = {}
         for position, item in enumerate(request.items):
             if item.error is None:
@@ -271,18 +276,18 @@ class EngineSearches:
         """Return the engine's response to another body of a search, and its time in milliseconds.
 
         Raises:
-            EngineRefusal: The engine refused it, for a `_search`.
+            EngineRefusal: The engine refused it, for a `_search`, or the answer is none of an engine.
             ItemRefusal: The engine refused it, for a search of an `_msearch`.
             EngineError: The engine refused the whole `_msearch`.
         """
         if not request.is_multi:
             answer = await self._accepted(request.incoming, item.path, item.params, _dumps(body), JSON)
-            return await jsonio.loads_answer(answer.body), answer.ms
+            return await _response(answer), answer.ms
         lines = b"%b\n%b\n" % (item.header, _dumps(body))
         answer = await self.send(request.incoming, item.path, request.params.engine, lines, _NDJSON)
         if answer.status != 200:
             raise EngineError(f"a further search was refused: the engine answered {answer.status}")
-        response: dict[str, Any] = (await jsonio.loads_answer(answer.body))["responses"][0]
+        [response] = await _responses(answer, 1)
         if "hits" not in response:
             raise ItemRefusal(response)
         return response, answer.ms
@@ -332,11 +337,40 @@ class EngineSearches:
         items = [request.items[position] for position in positions]
         lines = b"".join(b"%b\n%b\n" % (item.header, _json(item)) for item in items)
         answer = await self._accepted(request.incoming, path, request.params.engine, lines, _NDJSON)
+        found = await _responses(answer, len(positions))
+        responses = {position: (response, answer.ms) for position, response in zip(positions, found, strict=True)}
+        took = max((response.get("took", 0) for response in found), default=0)
+        return FirstPass(answer.headers, responses, took, len(answer.body))
+
+
+async def _response(answer: Answer) -> dict[str, Any]:
+    """Return the decoded response to a search.
+
+    Raises:
+        EngineRefusal: It is none: a proxy before the engine has answered.
+    """
+    try:
         decoded = await jsonio.loads_answer(answer.body)
-        responses = {
-            position: (response, answer.ms) for position, response in zip(positions, decoded["responses"], strict=True)
-        }
-        return FirstPass(answer.headers, responses, decoded["took"], len(answer.body))
+        if isinstance(decoded["hits"]["hits"], list) and "_shards" in decoded:
+            return dict(decoded)
+    except (LookupError, TypeError, ValueError):
+        pass
+    raise EngineRefusal(answer)
+
+
+async def _responses(answer: Answer, number: int) -> list[dict[str, Any]]:
+    """Return the decoded responses to the searches of an `_msearch`.
+
+    Raises:
+        EngineRefusal: They are none: a proxy before the engine has answered.
+    """
+    try:
+        found = (await jsonio.loads_answer(answer.body))["responses"]
+        if len(found) == number and all("error" in one or "_shards" in one for one in found):
+            return list(found)
+    except (LookupError, TypeError, ValueError):
+        pass
+    raise EngineRefusal(answer)
 
 
 def _json(item: "SearchItem") -> bytes:

@@ -137,6 +137,11 @@ class RescoredSearch:
         unread = self._plan.numbers and "pit" in self._plan.body  # the engine is the first to say a field is no number
         return bool(self._plan.plain) and not unread
 
+    @property
+    def plain_body(self) -> Mapping[str, Any] | None:
+        """The caller's own search, if it is answered where the methods cannot be applied."""
+        return self._plan.plain if self._plan.plain and self._plan.section.on_error != "fail" else None
+
     async def complete(
         self, response: dict[str, Any], ms: float, refusal: EngineRefusal | ItemRefusal | None = None
     ) -> dict[str, Any]:

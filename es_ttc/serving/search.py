@@ -6,12 +6,12 @@ queries before the engine is asked; a section in `rescore` reorders what it answ
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from starlette.types import Send
 
-from es_ttc.errors import EsTtcError
+from es_ttc.errors import EsTtcError, RequestTooLarge
 from es_ttc.serving.engine_requests import EngineRefusal, FirstPass, ItemRefusal
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
@@ -82,6 +82,22 @@ class Searches:
             answer = refusal.answer
             await respond(incoming, send, answer.status, answer.headers, answer.body)
             return Outcome(api.kind, answer.status)
+        except RequestTooLarge:
+            plain = None if request.is_multi or request.is_template else _plain_body(request.items[0])
+            if plain is None:
+                raise
+            return await self._streamed(request, plain, send)
+
+    async def _streamed(self, request: SearchRequest, plain: Mapping[str, Any], send: Send) -> Outcome:
+        """Pass the engine's answer to the caller's own search on as it arrives: it fits into no memory."""
+        request.incoming.forget()
+        status = await self._upstream.forward(
+            request.incoming,
+            send,
+            rewritten=jsonio.dumps(plain),
+            mark=lambda status: with_mark([], applied=False) if status == 200 else [],
+        )
+        return Outcome(request.api.kind, status, False)
 
     async def _answer(self, request: SearchRequest, send: Send) -> Outcome:
         version = await self._upstream.version(request.incoming.headers)
@@ -288,6 +304,11 @@ def _parsed(
         else:
             found += [(item, body, clauses)] if clauses else []
     return found
+
+
+def _plain_body(item: SearchItem) -> Mapping[str, Any] | None:
+    """Return the caller's own search, if it is answered where the methods cannot be applied."""
+    return None if item.rescored is None else item.rescored.plain_body
 
 
 def _may_answer_plainly(item: SearchItem, refusal: EngineRefusal | ItemRefusal) -> bool:

@@ -199,6 +199,17 @@ def test_a_filtered_alias_binds_what_joins(behind: Behind) -> None:
     assert several.ids == reply.ids
 
 
+def test_what_joins_where_no_word_is_found(behind: Behind) -> None:
+    found = search(behind.gateway, behind.index, blended({"match": {"text": "牛乳"}}, query_text="牛乳を飲む猫")).json()
+    assert found["hits"]["total"]["value"] == 0
+    assert found["hits"]["hits"]
+    assert found["hits"]["max_score"] == found["hits"]["hits"][0]["_score"]
+    nowhere = search(behind.gateway, f"{behind.index}-no-such*", blended()).json()
+    assert (nowhere["hits"]["hits"], nowhere["hits"]["max_score"]) == ([], 0.0)
+    assert nowhere["ttc"]["candidates"]["joined"] == 0
+    assert "reason" not in nowhere["ttc"]
+
+
 @pytest.fixture
 def own_index(behind: Behind, index_name: str, encoder: Encoder) -> Iterator[str]:
     """An index of the corpus that a test may change."""

@@ -15,6 +15,7 @@ from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind, make_index
+from tests.serving.relay import Passed, relay
 from tests.serving.test_rescore import EVERYTHING, ours
 
 JSON = {"content-type": "application/json"}
@@ -124,13 +125,20 @@ def test_long_answers_are_bounded_as_bodies_are_and_decoded_on_a_thread(
     settings = GatewaySettings(engine=engine_url, port=0, max_bodies_mb=1)
     with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
 
-        def status(size: int, **more: Any) -> int:
-            return search(gateway, index_name, {"query": {"match": {"text": "cat"}}, "size": size, **more}).status
+        def asked(size: int, **more: Any) -> Reply:
+            return search(gateway, index_name, {"query": {"match": {"text": "cat"}}, "size": size, **more})
 
-        assert status(30) == 200
+        whole = asked(30)
         sizes = (30, 10, 10, 10, 30)
-        found = [status(size, rescore=ours() | {"window_size": size}) for size in sizes]
-        assert found == [413, 200, 200, 200, 413]
+        section = {**ours(), "window_size": 30}
+        streamed = [asked(size, rescore=section | {"window_size": size}) for size in sizes]
+        for size, reply in zip(sizes, streamed, strict=True):
+            applied = "true" if size == 10 else "false"
+            assert (reply.status, reply.headers["x-ttc-applied"]) == (200, applied)
+            assert ("ttc" in reply.json()) is (size == 10)
+        assert streamed[0].json()["hits"] == whole.json()["hits"]
+        refused = asked(30, rescore=section | {"ttc": section["ttc"] | {"on_error": "fail"}})
+        assert (refused.status, refused.json()["error"]["type"]) == (413, "content_too_long_exception")
     assert decoding
     assert "es-ttc-gateway" not in decoding
 
@@ -196,3 +204,42 @@ def test_a_media_type_with_a_version_of_many_digits(behind: Behind) -> None:
     path = f"/{behind.index}/_search"
     reply = call(behind.gateway, "POST", path, b"{}", {"content-type": kind, "accept": kind})
     assert reply.status == 200, "a newer version than the engine's"
+
+
+PAGE = b"<html><body>upstream</body></html>"
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(200, PAGE), (200, b""), (200, b"[1]"), (200, b'{"message":"busy"}'), (502, PAGE)]
+)
+def test_an_answer_of_a_proxy_before_the_engine_is_passed_on(
+    behind: Behind, encoder: Encoder, status: int, body: bytes
+) -> None:
+    wanted: set[str] = set()
+
+    def before(request: Passed) -> Reply | None:
+        path = request.target.partition("?")[0]
+        kind = next((one for one in ("_search", "_msearch") if path.endswith(f"/{one}")), "")
+        kind = "" if request.reads_features else kind
+        return Reply(status, {"content-type": "text/html"}, body) if kind in wanted else None
+
+    settings = GatewaySettings(engine="http://placeholder", port=0, default_timeout_ms=20_000)
+    with relay(behind.engine) as between:
+        between.before = before
+        of_relay = settings.model_copy(update={"engine": between.url})
+        with running_gateway(of_relay, load=lambda _name, _folder: encoder) as gateway:
+            asked = {"query": EVERYTHING, "size": 5, "rescore": ours()}
+            assert search(gateway, behind.index, asked).json()["ttc"]["applied"] is True
+            wanted.add("_search")
+            one = search(gateway, behind.index, asked)
+            assert (one.status, one.body) == (status, body)
+            wanted.add("_msearch")
+            lines = b"{}\n%b\n" % orjson.dumps(asked)
+            several = call(gateway, "POST", f"/{behind.index}/_msearch", lines, NDJSON)
+            assert (several.status, several.body) == (status, body)
+        wanted.clear()
+        with running_gateway(of_relay, load=lambda _name, _folder: encoder) as gateway:
+            wanted.add("")  # features, mappings
+            plain = search(gateway, behind.index, asked)
+            assert plain.status == 200, plain.body
+            assert plain.json()["ttc"]["applied"] is False

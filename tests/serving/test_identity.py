@@ -72,7 +72,7 @@ queries = leaves | st.one_of(
     leaves.map(
         lambda one: {"function_score": {"query": one, "field_value_factor": {"field": "number"}, "boost_mode": "sum"}}
     ),
-    leaves.map(lambda one: {"script_score": {"query": one, "script": {"source": "doc['number'].value * 0.25"}}}),
+    leaves.map(lambda one: {"script_score": {"query": one, "script": {"source": "doc['number'].value * 0.25 + 0.25"}}}),
 )
 aggregations = st.sampled_from(
     [

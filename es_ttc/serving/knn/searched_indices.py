@@ -108,6 +108,8 @@ async def searched_indices_of(
         EngineError: The engine failed.
     """
     [answer] = await client.search([count_request(shared, unsearchable=unsearchable)])
+    if "aggregations" not in answer:  # there is no index: a pattern that matches none
+        return SearchedIndices(None, own=False, sides=())
     encoders = _encoders(answer)
     useless = [*_counts_by_index(answer["aggregations"]["unsearchable"])] if unsearchable else []
     if len(encoders) > 1:

@@ -200,13 +200,13 @@ def shown_hit(
 
 
 def set_max_score(response: dict[str, Any], scores: Float32) -> None:
-    """Set a response's `max_score` if the engine has set it.
+    """Set a response's `max_score` if it shows hits, or if the engine has set it.
 
     Args:
         response: The response.
         scores: ``(n,)`` the final scores, best first.
     """
-    if len(scores) and response["hits"].get("max_score") is not None:
+    if len(scores) and (response["hits"]["hits"] or response["hits"].get("max_score") is not None):
         response["hits"]["max_score"] = shortest(scores[0])
 
 
