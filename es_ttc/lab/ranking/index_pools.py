@@ -39,9 +39,9 @@ from es_ttc.rescorers.blend.signals import (
 )
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust, trust_in_vectors, weight_of_words
 from es_ttc.serving.features.attached import Identity, changed_inside, identity_of, own_key
-from es_ttc.serving.features.columns import Stored, columns, numbers_of
+from es_ttc.serving.features.decoding import Stored, consistent
 from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, unreadable
-from es_ttc.serving.features.skip_reasons import consistent
+from es_ttc.serving.features.store import columns, numbers_of
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller, RawHeaders
 from es_ttc.serving.knn.bodies import Body, search_body
