@@ -46,6 +46,7 @@ from es_ttc.serving.features.cache import PrivateFeatureCache
 from es_ttc.serving.features.index_meta import IndexMeta
 from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.features.read_budget import ReadBudget
+from es_ttc.serving.features.reader import FeatureReader
 from es_ttc.serving.features.store import FeatureStore
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
@@ -234,9 +235,9 @@ class Bench:
                 keys = await self._keys(index, query)
                 budget = ReadBudget(upstream, None)
                 meta = IndexMeta(upstream, pool)
-                store = FeatureStore(
-                    upstream, PrivateFeatureCache(1), pool, lambda caller: caller, budget, meta
-                )  # it keeps nothing
+                cache = PrivateFeatureCache(1)  # it keeps nothing
+                reader = FeatureReader(upstream, cache, pool, lambda caller: caller, budget, meta)
+                store = FeatureStore(cache, reader)
                 begun = time.perf_counter()
                 found = await store.window(keys, READ, Caller([]))
                 times.append((time.perf_counter() - begun) * 1000)

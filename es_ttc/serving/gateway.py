@@ -16,6 +16,7 @@ from es_ttc.serving.features.encoding import Encoders, Loader
 from es_ttc.serving.features.field_types import FieldTypes
 from es_ttc.serving.features.index_meta import IndexMeta
 from es_ttc.serving.features.read_budget import ReadBudget
+from es_ttc.serving.features.reader import FeatureReader
 from es_ttc.serving.features.store import FeatureServices, FeatureStore
 from es_ttc.serving.features.window import WindowScorer
 from es_ttc.serving.http.caller import CallerLimits
@@ -55,7 +56,8 @@ class Gateway:
         reads = ReadBudget(self.upstream, settings.feature_reads_mb, process.count)
         cache = process.feature_cache(settings)
         meta = IndexMeta(self.upstream, self.scoring)
-        self.features = FeatureStore(self.upstream, cache, self.scoring, self.attached.side_caller, reads, meta)
+        reader = FeatureReader(self.upstream, cache, self.scoring, self.attached.side_caller, reads, meta)
+        self.features = FeatureStore(cache, reader)
         self.with_features = FeatureServices(self.upstream, self.features, self.attached, self.encoders, self.scoring)
         self.numbers = FieldTypes(self.upstream)
         self.scorer = WindowScorer(

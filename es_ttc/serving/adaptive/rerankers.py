@@ -18,8 +18,8 @@ from es_ttc.rescorers import registry
 from es_ttc.serving.adaptive.candidates import CandidateDocuments
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.index_meta import meta_of
-from es_ttc.serving.features.scores import Method, NoFeatures, ScoringRequest, Timings
-from es_ttc.serving.features.skip_reasons import SkipReason
+from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
+from es_ttc.serving.features.skip_reasons import NoFeatures, SkipReason
 from es_ttc.serving.features.window import WindowScorer
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream

@@ -76,12 +76,7 @@ class FeatureLocations:
 
 
 class AttachedFeatureLocator:
-    """Finds the features of attached indices.
-
-    Args:
-        upstream: The engine.
-        credentials: Whether side indices are read with the caller's credentials or with the gateway's own.
-    """
+    """Finds the features of attached indices; side indices are read as the caller, or as the gateway itself."""
 
     def __init__(self, upstream: Upstream, credentials: SideCredentials) -> None:
         self._upstream = upstream

@@ -10,10 +10,8 @@ import orjson
 from es_ttc.common.caches import LruCache
 from es_ttc.index.mappings.readers import ReadFeature, unpack_feature
 from es_ttc.rescorers.base import Feature
-from es_ttc.serving.features.columns import Stored
-from es_ttc.serving.features.decoding import ABSENT
+from es_ttc.serving.features.decoding import ABSENT, Stored, consistent
 from es_ttc.serving.features.keys import DocumentKey
-from es_ttc.serving.features.skip_reasons import consistent
 from es_ttc.vectors.packed import pack_tokens
 
 if TYPE_CHECKING:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 import cbor2
+import numpy as np
+from numpy.typing import NDArray
 
 from es_ttc.engine.versions import Product
 from es_ttc.errors import EngineError
@@ -23,17 +25,25 @@ from es_ttc.index.mappings.readers import (
 )
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature
-from es_ttc.serving.features.columns import Stored
 from es_ttc.serving.features.keys import DocumentKey, SentBlobs, reader_for, unsendable
-from es_ttc.serving.features.skip_reasons import SkipReason, fault_in
+from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.logs import log
+from es_ttc.vectors.chunks import DocumentChunks
 from es_ttc.vectors.packed import NO_CODEBOOKS, Codebooks, UnknownCodebook
+from es_ttc.vectors.tokens import TokenVectors
+
+_MAX_ROWS = 65_536
+_MAX_COMPONENT = 2.0
+"""Components of unit vectors are at most 1, apart from rounding; much larger ones make sums that are not finite."""
 
 _SENT = BlobReader()
 """Reads what a plugin has sent: blobs, whatever the layout."""
 
 ABSENT = ReadFeature(object(), 64)
 """In place of a feature that a document does not have."""
+
+Stored = dict[Feature, Any]
+"""The features of one document."""
 
 Fetched = dict[DocumentKey, dict[Feature, ReadFeature | SkipReason]]
 """By document its features, or why one is not used."""
@@ -157,4 +167,57 @@ def _feature_of(
     read = reader.read(hit, feature, codebooks)
     if read is None:
         return ABSENT
-    return fault_in(feature, read.value, dims) or read
+    return _fault_in(feature, read.value, dims) or read
+
+
+def consistent(stored: Mapping[Feature, Any]) -> dict[Feature, Any]:
+    """Return a document's features without norms and offsets that do not have the length of its token vectors."""
+    tokens = stored.get(Feature.TOKENS)
+    kept = dict(stored)
+    if tokens is None:
+        return kept
+    norms, offsets = kept.get(Feature.NORMS), kept.get(Feature.OFFSETS)
+    if norms is not None and norms.values.shape[1] != len(tokens):
+        del kept[Feature.NORMS]
+    if offsets is not None and len(offsets[0]) != len(tokens):
+        del kept[Feature.OFFSETS]
+    return kept
+
+
+def _fault_in(feature: Feature, value: Any, dims: int | None) -> SkipReason | None:
+    """Return why a decoded feature cannot be used, or None."""
+    if feature is Feature.TOKENS:
+        return _of_tokens(value, dims)
+    if feature is Feature.POOLED or feature is Feature.REVERSED:
+        return _of_rows(value[np.newaxis], dims)
+    if feature is Feature.CHUNKS:
+        return _of_chunks(value, dims)
+    return None
+
+
+def _of_chunks(chunks: DocumentChunks, dims: int | None) -> SkipReason | None:
+    faults = (_of_tokens(vectors, dims) for vectors in (chunks.topic, *chunks.vectors.values()))
+    return next(filter(None, faults), None)
+
+
+def _of_tokens(tokens: TokenVectors, dims: int | None) -> SkipReason | None:
+    if len(tokens) > _MAX_ROWS:
+        return SkipReason.DIMENSIONS
+    if tokens.scales is None:
+        return _of_rows(tokens.values, dims)
+    if dims is not None and tokens.dims != dims:
+        return SkipReason.DIMENSIONS
+    if 127 * float(np.abs(tokens.scales).max(initial=0)) <= _MAX_COMPONENT:
+        return None
+    maxima = np.abs(tokens.values.astype(np.int16)).max(axis=1, initial=0) * np.abs(tokens.scales)
+    return SkipReason.VALUES if float(maxima.max(initial=0)) > _MAX_COMPONENT else None
+
+
+def _of_rows(rows: NDArray[Any], dims: int | None) -> SkipReason | None:
+    if dims is not None and rows.shape[1] != dims:
+        return SkipReason.DIMENSIONS
+    if rows.dtype == np.float16:  # compared as integers without the sign, which is many times faster
+        bits = int(np.max(rows.view(np.uint16) & np.uint16(0x7FFF), initial=0))
+        return SkipReason.VALUES if bits > int(np.float16(_MAX_COMPONENT).view(np.uint16)) else None
+    maximum = max(float(rows.max(initial=0)), -float(rows.min(initial=0)))
+    return None if maximum <= _MAX_COMPONENT else SkipReason.VALUES

@@ -81,11 +81,7 @@ class Encoders:
         return key in self.loaded_keys() or self._variants.has(key)
 
     async def first(self) -> Encoder:
-        """Return the default encoder.
-
-        Raises:
-            ConfigurationError: It cannot be loaded.
-        """
+        """Return the default encoder; see :meth:`named`."""
         return await self.named(self.names[0])
 
     async def named(self, name: str) -> Encoder:
@@ -156,12 +152,7 @@ class Encoders:
     async def finish(
         self, encoder: Encoder, texts: tuple[str, ...], begun: asyncio.Task[EncodedQuery] | None, *, tokens: bool
     ) -> EncodedQuery:
-        """Return the vectors of a query's texts by an encoder: from :meth:`begin` if it is the default encoder.
-
-        Raises:
-            EncoderError: A text could not be encoded.
-            TooManyRequests: Too many texts are waiting.
-        """
+        """Return the vectors of a query's texts by an encoder: from :meth:`begin` if it is the default encoder."""
         if begun is not None and encoder is await self.first():
             return await asyncio.shield(begun)
         return await self.encode(encoder, texts, tokens=tokens)
@@ -171,11 +162,7 @@ class Encoders:
     ) -> list[Encodings]:
         """Return the vectors of texts, encoded in short batches so that queries of searches are encoded in between.
 
-        If the caller is cancelled, further batches are not started.
-
-        Raises:
-            EncoderError: A text could not be encoded.
-            TooManyRequests: Too many texts are waiting.
+        If the caller is cancelled, further batches are not started. It raises what :meth:`encode` raises.
         """
         sizes = [min(1 + len(text) // _CHARACTERS_A_TOKEN, max_tokens) for text in texts]
         return [

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.errors import EsTtcError
 from es_ttc.rescorers.base import (
     Feature,
     Params,
@@ -23,7 +22,6 @@ from es_ttc.rescorers.base import (
 )
 from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.serving.deadline import ScoringError
-from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import DocumentKey, SentBlobs
 from es_ttc.serving.features.skip_reasons import SkipReason
@@ -33,31 +31,6 @@ from es_ttc.vectors.tokens import Float32
 _GREATEST = 1e12
 """Greatest first-pass score that a method gets: sums of its squares are exact enough in float32."""
 _NOT_STORED_WITH_DOCUMENTS = frozenset({Feature.FIRST_PASS, Feature.QUERY_TOKENS, Feature.ENCODER, Feature.CALIBRATION})
-
-
-class NoFeatures(EsTtcError):
-    """No document of the window has usable features: they are pending, skipped, or have no text."""
-
-    status = 503
-    type = "ttc_pending_features_exception"
-
-    def __init__(self, reason: str, skipped: Mapping[int, SkipReason] | None = None) -> None:
-        super().__init__(reason)
-        self.skipped = skipped or {}
-
-
-def no_features(skipped: Mapping[int, SkipReason]) -> NoFeatures:
-    """Return the error for a window without usable features."""
-    if not skipped:
-        return NoFeatures("no document of the window has features yet: they are pending, changed, or have no text")
-    reasons = ", ".join(
-        f"{reason} {count}" for reason, count in skip_reasons.summary(skipped.values())["reasons"].items()
-    )
-    return NoFeatures(
-        f"no document of the window has features that can be used: {len(skipped)} were skipped ({reasons}): ingest or "
-        "fill them again",
-        skipped,
-    )
 
 
 @dataclass(frozen=True)  # no slots: what follows from the fields is asked once per hit, and computed once

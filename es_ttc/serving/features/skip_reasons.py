@@ -1,19 +1,11 @@
-"""Reasons for which a document's features are not used: the window is then scored without the document."""
+"""Why a document's features are not used, and why a window has none: it is scored without such documents."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from es_ttc.rescorers.base import Feature
-from es_ttc.vectors.chunks import DocumentChunks
-from es_ttc.vectors.tokens import TokenVectors
-
-_MAX_ROWS = 65_536
-_MAX_COMPONENT = 2.0
-"""Components of unit vectors are at most 1, apart from rounding; much larger ones make sums that are not finite."""
+from es_ttc.errors import EngineError, EsTtcError, MissingFeature
+from es_ttc.index.mappings.spec import REVERSED
 
 
 class SkipReason(StrEnum):
@@ -43,54 +35,49 @@ def summary(faults: Iterable[SkipReason]) -> dict[str, Any]:
     return {"count": sum(reasons.values()), "reasons": dict(sorted(reasons.items()))}
 
 
-def fault_in(feature: Feature, value: Any, dims: int | None) -> SkipReason | None:
-    """Return why a decoded feature cannot be used, or None."""
-    if feature is Feature.TOKENS:
-        return _of_tokens(value, dims)
-    if feature is Feature.POOLED or feature is Feature.REVERSED:
-        return _of_rows(value[np.newaxis], dims)
-    if feature is Feature.CHUNKS:
-        return _of_chunks(value, dims)
-    return None
+class NoFeatures(EsTtcError):
+    """No document of the window has usable features: they are pending, skipped, or have no text."""
+
+    status = 503
+    type = "ttc_pending_features_exception"
+
+    def __init__(self, reason: str, skipped: Mapping[int, SkipReason] | None = None) -> None:
+        super().__init__(reason)
+        self.skipped = skipped or {}
 
 
-def consistent(stored: Mapping[Feature, Any]) -> dict[Feature, Any]:
-    """Return a document's features without norms and offsets that do not have the length of its token vectors."""
-    tokens = stored.get(Feature.TOKENS)
-    kept = dict(stored)
-    if tokens is None:
-        return kept
-    norms, offsets = kept.get(Feature.NORMS), kept.get(Feature.OFFSETS)
-    if norms is not None and norms.values.shape[1] != len(tokens):
-        del kept[Feature.NORMS]
-    if offsets is not None and len(offsets[0]) != len(tokens):
-        del kept[Feature.OFFSETS]
-    return kept
+def no_features(skipped: Mapping[int, SkipReason]) -> NoFeatures:
+    """Return the error for a window without usable features."""
+    if not skipped:
+        return NoFeatures("no document of the window has features yet: they are pending, changed, or have no text")
+    reasons = ", ".join(f"{reason} {count}" for reason, count in summary(skipped.values())["reasons"].items())
+    return NoFeatures(
+        f"no document of the window has features that can be used: {len(skipped)} were skipped ({reasons}): ingest or "
+        "fill them again",
+        skipped,
+    )
 
 
-def _of_chunks(chunks: DocumentChunks, dims: int | None) -> SkipReason | None:
-    faults = (_of_tokens(vectors, dims) for vectors in (chunks.topic, *chunks.vectors.values()))
-    return next(filter(None, faults), None)
+def none_usable(skipped: Mapping[int, SkipReason], index: str) -> EsTtcError:
+    """Return the error for a window whose documents are all skipped."""
+    if set(skipped.values()) == {SkipReason.CODEBOOK}:  # without its codebook no document of an index has features
+        return EngineError(
+            f"the codebook of index [{index}] could not be read: give the gateway credentials that may see the index's "
+            "mapping"
+        )
+    return no_features(skipped)
 
 
-def _of_tokens(tokens: TokenVectors, dims: int | None) -> SkipReason | None:
-    if len(tokens) > _MAX_ROWS:
-        return SkipReason.DIMENSIONS
-    if tokens.scales is None:
-        return _of_rows(tokens.values, dims)
-    if dims is not None and tokens.dims != dims:
-        return SkipReason.DIMENSIONS
-    if 127 * float(np.abs(tokens.scales).max(initial=0)) <= _MAX_COMPONENT:
-        return None
-    maxima = np.abs(tokens.values.astype(np.int16)).max(axis=1, initial=0) * np.abs(tokens.scales)
-    return SkipReason.VALUES if float(maxima.max(initial=0)) > _MAX_COMPONENT else None
-
-
-def _of_rows(rows: NDArray[Any], dims: int | None) -> SkipReason | None:
-    if dims is not None and rows.shape[1] != dims:
-        return SkipReason.DIMENSIONS
-    if rows.dtype == np.float16:  # compared as integers without the sign, which is many times faster
-        bits = int(np.max(rows.view(np.uint16) & np.uint16(0x7FFF), initial=0))
-        return SkipReason.VALUES if bits > int(np.float16(_MAX_COMPONENT).view(np.uint16)) else None
-    maximum = max(float(rows.max(initial=0)), -float(rows.min(initial=0)))
-    return None if maximum <= _MAX_COMPONENT else SkipReason.VALUES
+def lacks_reversed(method: str, indices: Sequence[str], *, attached: bool) -> MissingFeature:
+    """Return the error for indices without documents as queries, which the method reads."""
+    first = indices[0]
+    fix = (
+        f"add them with `es-ttc attach {first} --chunks`"
+        if attached
+        else "make the index anew with `es-ttc index create --chunks` and `es-ttc ingest`, or, if its features were "
+        f"attached, run `es-ttc detach {first}` and `es-ttc attach {first} --in-index --chunks`"
+    )
+    return MissingFeature(
+        f"method [{method}] compares the query with documents encoded as queries too, and index "
+        f"[{', '.join(indices)}] has none (no [{REVERSED}]): {fix}"
+    )

@@ -1,61 +1,34 @@
-"""The stored features of a window's documents: from the cache by content hash, else read from the engine in parts."""
+"""The features of a window's documents: from the cache by content hash, else from the engine; and as columns."""
 
-import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import compress
-from typing import Any, TypeVar
+from typing import Any
 
-import cbor2
+import numpy as np
+from numpy.typing import NDArray
 
-from es_ttc.common.caches import ExpiringCache
-from es_ttc.errors import EngineError, EngineUnavailable
+from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.readers import ReadFeature
-from es_ttc.index.mappings.spec import HASH
 from es_ttc.rescorers.base import Feature
-from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.rescorers.learned.fields import as_number
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.cache import FeatureCache
-from es_ttc.serving.features.columns import Stored
-from es_ttc.serving.features.decoding import (
-    ABSENT,
-    Decoded,
-    Fetched,
-    ShardsFailed,
-    decode_answer,
-    decode_sent,
-    group_by_layout,
-    read_request,
-)
+from es_ttc.serving.features.decoding import ABSENT, Fetched, Stored, consistent
 from es_ttc.serving.features.encoding import Encoders
-from es_ttc.serving.features.index_meta import IndexMeta
-from es_ttc.serving.features.keys import DocumentKey, SentBlobs, reader_for
-from es_ttc.serving.features.read_budget import ReadBudget, unknown_size
-from es_ttc.serving.features.skip_reasons import SkipReason, consistent
+from es_ttc.serving.features.keys import DocumentKey, SentBlobs
+from es_ttc.serving.features.reader import FeatureReader
+from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
-from es_ttc.serving.logs import log
 from es_ttc.serving.pool import BoundedPool
-from es_ttc.vectors.packed import Codebooks
-from es_ttc.vectors.residual import Codebook
+from es_ttc.vectors.chunks import no_chunks
+from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 
-_MIN_DOCUMENTS_TO_SHARE = 32  # two reads share the engine's cores, and one is decoded while the other arrives
-_AT_ONCE = 2  # parts of one window that are read at the same time
-_ONE_HASH = {"script": {"script": f"doc['{HASH}'].size() == 1"}}
-"""Excludes documents with several content hashes, by which a search cannot be collapsed."""
-_MAX_REMEMBERED = 10_000
-_SECONDS = 60.0
-"""Time for which documents with more tokens than their index allows are not read."""
-_REFUSED_AS_A_WHOLE = (400, 500)
-_NO_SCRIPTS = 400
-_MAX_CODEBOOKS = 4  # of one read; an index has one
-
-_UNEXPECTED = (cbor2.CBORError, LookupError, TypeError, ValueError, EOFError)
-
-S = TypeVar("S")
+_FILLED = frozenset({Feature.NORMS, Feature.OFFSETS})
+_ROWS = frozenset({Feature.POOLED, Feature.REVERSED})
+"""Features that are one vector a document, and one matrix a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,71 +48,35 @@ class MissingFeatures:
     fields: tuple[str, ...]
 
 
-class SideIndexUnreadable(EngineError):
-    """Features in a side index could not be read, for example because the index is being deleted."""
-
-
 class FeatureStore:
-    """Reads features with the caller's credentials, and caches them by content hash."""
+    """Returns features of documents, which the reader puts into the cache if it lacks them."""
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        cache: FeatureCache,
-        pool: BoundedPool,
-        side_caller: Callable[[Caller], Caller],
-        budget: ReadBudget,
-        meta: IndexMeta,
-    ) -> None:
+    def __init__(self, cache: FeatureCache, reader: FeatureReader) -> None:
         self._cache = cache
-        self._upstream = upstream
-        self._engine = EngineRequests(upstream)
-        self._pool = pool
-        self._meta = meta
-        self._side_caller = side_caller
-        self._budget = budget
-        self._reads: set[asyncio.Task[Fetched]] = set()
-        self._scripts = True
-        self._too_long: ExpiringCache[DocumentKey, None] = ExpiringCache(_MAX_REMEMBERED, _SECONDS)
+        self._reader = reader
 
     async def window(self, keys: Sequence[DocumentKey], features: Iterable[Feature], caller: Caller) -> WindowFeatures:
         """Return features of documents; a document that lacks one is returned without it.
 
-        If the caller is cancelled, parts that have been requested are still read into the cache; the others are not
-        requested.
-
-        Raises:
-            SideIndexUnreadable: The engine refused a read of a side index.
-            EngineError: The engine refused another read.
-            EngineUnavailable: The engine does not answer.
+        It raises what :meth:`~es_ttc.serving.features.reader.FeatureReader.read` raises.
         """
         cached, lacking = self._cached(keys, frozenset(features))
         fetched: Fetched = {}
         if any(lacking):
-            needed, missing = frozenset().union(*lacking), dict.fromkeys(compress(keys, lacking))
-            if Feature.TOKENS in needed:
-                fetched |= {key: {Feature.TOKENS: SkipReason.DIMENSIONS} for key in missing if key in self._too_long}
-            await self._read_missing([key for key in missing if key not in fetched], sorted(needed), caller, fetched)
+            missing = dict.fromkeys(compress(keys, lacking))
+            fetched = await self._reader.read(missing, sorted(frozenset().union(*lacking)), caller)
         return _completed(keys, cached, lacking, fetched)
 
     async def window_of(
         self, keys: Sequence[DocumentKey], features: Iterable[Feature], sent: SentBlobs, caller: Caller
     ) -> WindowFeatures | MissingFeatures:
-        """Return features of documents from the cache and from sent blobs, or what must be sent.
-
-        Raises:
-            EngineError: The layout is not one of blobs, or a codebook could not be read.
-            EngineUnavailable: The engine does not answer.
-        """
+        """Return features of documents from the cache and from sent blobs, or what must be sent."""
         cached, lacking = self._cached(keys, frozenset(features))
         needed, missing = sorted(frozenset().union(*lacking)), [*dict.fromkeys(compress(keys, lacking))]
         if any(key.hash not in sent for key in missing):
             hashes = dict.fromkeys(key.hash for key in missing)
             return MissingFeatures(tuple(hashes), tuple(FEATURES[feature].name for feature in needed))
-        fetched: Fetched = {}
-        for group in group_by_layout(missing):
-            fetched.update(await self._decoded(decode_sent, sent, group, needed, caller))
-        self._put(fetched)
+        fetched = await self._reader.take(sent, missing, needed, caller)
         return _completed(keys, cached, lacking, fetched)
 
     def _cached(
@@ -149,170 +86,6 @@ class FeatureStore:
         self._cache.refresh()
         known, lacking = self._cache.get(keys, features)
         return [one.stored for one in known], lacking
-
-    async def _read_missing(
-        self, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller, fetched: Fetched
-    ) -> None:
-        """Read documents into ``fetched``; many of one index, encoder and layout in two parallel series of parts."""
-        if not keys:
-            return
-        await self._budget.known()
-        search = self._budget.turns.search()
-        series = []
-        for group in group_by_layout(keys):
-            readers = _AT_ONCE if len(group) >= _MIN_DOCUMENTS_TO_SHARE else 1
-            most = min(-(-len(group) // readers), reader_for(group).most_documents)
-            left = deque(group)
-            series += [self._read_series(search, left, most, features, caller, fetched) for _ in range(readers)]
-        await _gather_all(series)
-
-    async def _read_series(
-        self,
-        search: int,
-        left: deque[DocumentKey],
-        most: int,
-        features: Sequence[Feature],
-        caller: Caller,
-        fetched: Fetched,
-    ) -> None:
-        """Read parts of the remaining documents until there are none; each part waits for its turn."""
-        turns, sizes = self._budget.turns, self._budget.sizes
-        while left:
-            kind = left[0].index, tuple(features)
-            unknown = unknown_size(left[0].encoder, features, as_text=reader_for(left).as_text)
-            size = sizes.of(kind, unknown)
-            taken = round(size * min(len(left), most, max(1, turns.part // size)))
-            if not sizes.known(kind):
-                taken = turns.capacity  # no other read at the same time: the documents may be much larger than expected
-            await turns.take(search, len(left) * size, taken)
-            size = sizes.of(kind, unknown)  # another read may have measured it
-            fits = max(1, int(min(taken, turns.part) / size + 0.01))
-            keys = self._still_missing(left, min(most, fits), features, fetched)
-            if not keys:
-                turns.give_back(taken)
-                continue
-            read = asyncio.create_task(self._read(keys, features, caller))
-            self._reads.add(read)
-            read.add_done_callback(partial(self._done, taken))
-            fetched.update(await asyncio.shield(read))
-
-    def _still_missing(
-        self, left: deque[DocumentKey], most: int, features: Sequence[Feature], fetched: Fetched
-    ) -> list[DocumentKey]:
-        """Remove the documents of the next part from ``left``; those that are cached by now are not read."""
-        keys: list[DocumentKey] = []
-        asked = frozenset(features)
-        while left and len(keys) < most:
-            key = left.popleft()
-            known = self._cache.peek(key, asked)
-            if known.lacking(asked):
-                keys.append(key)
-            else:
-                fetched[key] = {feature: ReadFeature(value, 0) for feature, value in known.stored.items()}
-        return keys
-
-    def _done(self, taken: int, read: asyncio.Task[Fetched]) -> None:
-        self._reads.discard(read)
-        self._budget.turns.give_back(taken)
-        if not read.cancelled():
-            read.exception()  # marks it as retrieved; a task that awaits it gets it too
-
-    def _put(self, fetched: Fetched) -> None:
-        self._cache.put(
-            {
-                key: {feature: read for feature, read in stored.items() if isinstance(read, ReadFeature)}
-                for key, stored in fetched.items()
-            }
-        )
-
-    async def _read(self, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller) -> Fetched:
-        """Read documents of one index, encoder and layout into the cache."""
-        if not keys[0].side:
-            fetched = await self._read_as(caller, keys, features)
-        else:
-            try:
-                fetched = await self._read_as(self._side_caller(caller), keys, features)
-            except EngineUnavailable:
-                raise
-            except EngineError as error:
-                raise SideIndexUnreadable(str(error), upstream_status=error.upstream_status) from error
-        self._put(fetched)
-        return fetched
-
-    async def _read_as(self, caller: Caller, keys: Sequence[DocumentKey], features: Sequence[Feature]) -> Fetched:
-        request = partial(read_request, keys, features, await self._upstream.product())
-        by_script = request(bare=self._scripts)
-        try:
-            return await self._read_once(caller, keys, features, by_script)
-        except ShardsFailed:  # one document with several hashes prevents collapsing
-            body = request(_ONE_HASH, bare=self._scripts)
-        try:
-            return await self._read_once(caller, keys, features, body)
-        except ShardsFailed as error:
-            if error.upstream_status != _NO_SCRIPTS or by_script == request():
-                raise
-        fetched = await self._read_once(caller, keys, features, request())
-        self._scripts = False
-        log.warning("the engine allows no inline scripts: features are read more slowly", index=keys[0].index)
-        return fetched
-
-    async def _read_once(
-        self, caller: Caller, keys: Sequence[DocumentKey], features: Sequence[Feature], body: dict[str, Any]
-    ) -> Fetched:
-        engine, index = self._engine.as_caller(caller), keys[0].index
-        try:
-            raw = await engine.search_as_cbor([index], body, failing="features could not be read")
-        except EngineError as error:
-            if error.upstream_status in _REFUSED_AS_A_WHOLE:
-                raise ShardsFailed(str(error), upstream_status=error.upstream_status) from error
-            raise
-        try:
-            fetched = await self._decoded(decode_answer, raw, keys, features, caller)
-        except _UNEXPECTED as error:
-            raise EngineError(
-                f"features could not be read: the engine's answer is not one to such a search ({type(error).__name__})",
-                upstream_status=200,
-            ) from error
-        self._budget.sizes.learn((index, tuple(features)), len(raw), len(fetched))
-        return fetched
-
-    async def _decoded(
-        self,
-        decode: Callable[[S, Sequence[DocumentKey], Sequence[Feature], Codebooks], Decoded],
-        raw: S,
-        keys: Sequence[DocumentKey],
-        features: Sequence[Feature],
-        caller: Caller,
-    ) -> Fetched:
-        """Decode features on a thread; a second time with the codebooks that were missing, if they can be read."""
-        codebooks: dict[str, Codebook] = {}
-        fetched, unknown = await self._pool.run(decode, raw, keys, features, codebooks)
-        for identifier in sorted(unknown)[:_MAX_CODEBOOKS]:
-            try:
-                codebooks[identifier] = await self._meta.codebook(keys[0].index, identifier, caller)
-            except EngineUnavailable:
-                raise
-            except EngineError as error:
-                log.warning("codebook cannot be read", index=keys[0].index, error=str(error))
-        if codebooks:
-            fetched, _ = await self._pool.run(decode, raw, keys, features, codebooks)
-        return await self._of_allowed_length(fetched, keys[0], caller)
-
-    async def _of_allowed_length(self, fetched: Fetched, example: DocumentKey, caller: Caller) -> Fetched:
-        """Return features without token vectors that are more than the index's mapping allows: nobody encoded them."""
-        lengths = {
-            key: len(read.value)
-            for key, stored in fetched.items()
-            if isinstance(read := stored.get(Feature.TOKENS), ReadFeature) and read.value is not ABSENT.value
-        }
-        if not lengths:
-            return fetched
-        allowed = await self._meta.max_tokens(example.index, caller)
-        for key, length in lengths.items():
-            if length > allowed:
-                fetched[key][Feature.TOKENS] = SkipReason.DIMENSIONS
-                self._too_long.put(key, None)
-        return fetched
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,22 +97,6 @@ class FeatureServices:
     attached: AttachedFeatureLocator
     encoders: Encoders
     pool: BoundedPool
-
-
-async def _gather_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines at the same time; if one fails, cancel the others.
-
-    Raises:
-        Exception: The first failure.
-    """
-    tasks = [asyncio.create_task(one) for one in work]
-    try:
-        await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
 
 
 def _completed(
@@ -357,3 +114,90 @@ def _completed(
             faults[key] = reasons
         documents.append(consistent({**known, **values}) if values else known)
     return WindowFeatures(documents, len(keys) - sum(map(bool, lacking)), faults)
+
+
+def columns(documents: Sequence[Stored], features: Iterable[Feature], *, partial: bool = False) -> dict[str, Any]:
+    """Return a window's columns, by the names of :class:`es_ttc.rescorers.base.Window`.
+
+    A document without norms gets empty ones, which the method computes, and one without offsets those of no text. A
+    feature that another document lacks is left out. With ``partial`` such a document has zeros or an empty value, and
+    ``present`` has the mask of those that have the feature; one that no document has is left out.
+    """
+    found: dict[str, Any] = {}
+    present: dict[Feature, NDArray[np.bool_]] = {}
+    for feature in set(features):
+        try:
+            values: list[Any] = [stored[feature] for stored in documents]
+        except KeyError:
+            if not partial and not (feature in _FILLED and any(feature in stored for stored in documents)):
+                continue
+            values = [_value_or_empty(feature, stored) for stored in documents]
+            example = next((value for value in values if value is not None), None)
+            having = np.array([value is not None for value in values], np.bool_)
+            if example is None or not (partial or having.all()):
+                continue
+            if not having.all():
+                nothing = _nothing_like(feature, example)
+                present[feature] = having
+                values = [nothing if value is None else value for value in values]
+        if feature is Feature.OFFSETS:
+            values = [offsets for offsets, _ in values]
+        found[feature.value] = _matrix(values) if feature in _ROWS else values
+    return {**found, "present": present}
+
+
+def numbers_of(hits: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Return numeric fields of hits, ``(n,)`` by name: NaN where a hit has none, the least of several values.
+
+    They are doc values in hits that the caller has found, so an alias's filter and the caller's rights hold for them.
+
+    Raises:
+        InvalidRequest: A value is no number: the request asks for the field in another format.
+    """
+    return {name: np.array([_number_of(hit, name) for hit in hits], np.float64) for name in fields}
+
+
+def _number_of(hit: Mapping[str, Any], name: str) -> float:
+    values = (hit.get("fields") or {}).get(name)
+    try:
+        number = as_number(values)
+    except ValueError:
+        raise InvalidRequest(
+            f"the method reads the numeric field [{name}], and the request asks for it in another form, {values}: "
+            "leave out the [format] of the field, or read it from [_source]"
+        ) from None
+    return np.nan if number is None else number
+
+
+def _value_or_empty(feature: Feature, stored: Stored) -> Any:
+    """Return a document's feature, or empty norms or offsets where it has token vectors; None without either."""
+    if feature in stored:
+        return stored[feature]
+    return _empty(stored)[feature] if feature in _FILLED and Feature.TOKENS in stored else None
+
+
+def _matrix(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return vectors as rows, like :func:`numpy.stack`, which takes several times as long for short ones."""
+    return np.concatenate(rows).reshape(len(rows), len(rows[0]))
+
+
+def _nothing_like(feature: Feature, example: Any) -> Any:
+    """Return the value for a document that lacks a feature."""
+    match feature:
+        case Feature.POOLED | Feature.REVERSED:
+            return np.zeros_like(example)
+        case Feature.TOKENS:
+            return TokenVectors(np.zeros((0, example.dims), np.float32))
+        case Feature.CHUNKS:
+            return no_chunks(example.topic.dims)
+        case _:
+            return _empty({})[feature]
+
+
+def _empty(stored: Stored) -> Stored:
+    """Return norms of no scale and offsets of no text, with the length of a document's tokens."""
+    length = len(stored[Feature.TOKENS]) if Feature.TOKENS in stored else 0
+    return {
+        Feature.NORMS: ScaleNorms((), np.zeros((0, length), np.float32)),
+        Feature.OFFSETS: (np.zeros((length, 3), np.int32), ()),
+    }

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from operator import not_
@@ -20,11 +20,11 @@ from es_ttc.rescorers.base import Feature, Query, SelectiveRescorer, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.serving.deadline import ScoringError
 from es_ttc.serving.features.attached import AttachedFeatureLocator, FeatureLocations, own_keys
-from es_ttc.serving.features.columns import Stored, columns, numbers_of
 from es_ttc.serving.features.encoding import EncodedQuery, Encoders, ignore_failure
 from es_ttc.serving.features.field_types import FieldTypes, mapped_fields
 from es_ttc.serving.features.index_meta import IndexEncoderLookup, IndexMeta
 from es_ttc.serving.features.keys import DocumentKey, unreadable, unsendable
+from es_ttc.serving.features.reader import SideIndexUnreadable
 from es_ttc.serving.features.scores import (
     Method,
     PreparedWindow,
@@ -34,11 +34,10 @@ from es_ttc.serving.features.scores import (
     WindowScores,
     checked_scores,
     first_pass_scores,
-    no_features,
     relative_scores,
 )
-from es_ttc.serving.features.skip_reasons import SkipReason
-from es_ttc.serving.features.store import FeatureStore, MissingFeatures, SideIndexUnreadable, WindowFeatures
+from es_ttc.serving.features.skip_reasons import SkipReason, lacks_reversed, no_features, none_usable
+from es_ttc.serving.features.store import FeatureStore, MissingFeatures, WindowFeatures, columns, numbers_of
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.pool import BoundedPool
@@ -122,8 +121,7 @@ class WindowScorer:
         After scoring, which reads up to a gigabyte, every object would have to be fetched from main memory again.
         """
         if joined and request.method.partial is not None:
-            in_first_pass = np.arange(len(hits)) < len(hits) - joined
-            bare = replace(bare, present={Feature.FIRST_PASS: in_first_pass})
+            bare = replace(bare, present={Feature.FIRST_PASS: np.arange(len(hits)) < len(hits) - joined})
         located, known = await self._located(hits, request, encoder)
         request = await self._with_roles(located, known, request)
         try:
@@ -135,12 +133,12 @@ class WindowScorer:
             located, known = await self._located(hits, request, encoder)
             found, encoded = await self._read(located, known, request)
         _skip_faulty(located, found, request.method)
-        documents = _complete(located, found, request.method)
-        if not _any(documents):
+        of_hits, complete = _of_hits(located, found, request.method)
+        if not complete.any():
             if located.skipped:
-                raise _none_usable(located, known)
+                raise none_usable(located.skipped, known[0].index)
             await self._raise_missing(request.method.needs, hits, located, request)
-        return await self._with_features(bare, located, found, documents, encoded, request)
+        return await self._with_features(bare, located, of_hits, complete, encoded, request)
 
     async def encoder_of(self, hits: Sequence[Mapping[str, Any]], request: ScoringRequest) -> str | None:
         """Return the encoder of hits that contain their own features; None if no hit does.
@@ -156,12 +154,7 @@ class WindowScorer:
     ) -> WindowScores | MissingFeatures:
         """Return the scores of documents that an engine's plugin reads, or the features that it must send.
 
-        Raises:
-            EncoderMismatch: The gateway lacks the index's encoder, or the documents are of indices with different ones.
-            NoFeatures: No document has the features that the method needs.
-            EncoderBusy: The index's encoder is not loaded now.
-            EngineError: The features' layout cannot be sent, or a codebook could not be read.
-            ScoringError: The method failed.
+        It raises what :meth:`score` raises, and EngineError if the features' layout cannot be sent.
         """
         names = [str(place) for place in range(len(documents.keys))]
         bare = Window(names, relative_scores(documents.first_pass, pinned, 0))
@@ -181,14 +174,14 @@ class WindowScorer:
         if isinstance(found, MissingFeatures):
             return found
         _skip_faulty(located, found, method)
-        complete = _complete(located, found, method)
-        if not _any(complete):
+        of_hits, complete = _of_hits(located, found, method)
+        if not complete.any():
             if _lacks_reversed_only(found, method):
-                raise _lacks_reversed(method, [known[0].index], attached=False)
-            raise _none_usable(located, known)
+                raise lacks_reversed(method.rescorer.name, [known[0].index], attached=False)
+            raise none_usable(located.skipped, known[0].index)
         encoder = await self._encoder(located, known, request)
         encoded = await self._encoders.finish(encoder, request.texts, request.begun, tokens=method.query_tokens)
-        prepared = await self._with_features(bare, located, found, complete, encoded, request)
+        prepared = await self._with_features(bare, located, of_hits, complete, encoded, request)
         return await self._scored(prepared, documents.first_pass, request)
 
     async def details(self, scored: WindowScores, method: Method, places: Sequence[int]) -> list[dict[str, Any]]:
@@ -249,8 +242,8 @@ class WindowScorer:
         self,
         bare: Window,
         located: FeatureLocations,
-        found: WindowFeatures,
-        documents: Sequence[Stored | None],
+        of_hits: WindowFeatures,
+        complete: NDArray[np.bool_],
         encoded: EncodedQuery,
         request: ScoringRequest,
     ) -> PreparedWindow:
@@ -258,8 +251,7 @@ class WindowScorer:
         method, query = request.method, encoded.query
         request.timings.encode = encoded.seconds * 1000
         partial = method.partial is not None
-        complete = np.array([one is not None for one in documents], np.bool_)
-        window, stored = bare, [{} if one is None else one for one in documents]
+        window, stored = bare, of_hits.documents
         if not partial and not complete.all():
             window, stored = bare.part(np.flatnonzero(complete).tolist()), [*compress(stored, complete)]
         made = columns(stored, method.needs | method.wants, partial=partial)
@@ -269,9 +261,9 @@ class WindowScorer:
         return PreparedWindow(
             window=window,
             query=query,
-            mask=np.ones(len(documents), np.bool_) if partial else complete,
+            mask=np.ones(len(complete), np.bool_) if partial else complete,
             complete=complete,
-            from_memory=found.from_memory,
+            from_memory=of_hits.from_memory,
             encoder=encoded.key,
             fields=offsets,
             stale=located.stale,
@@ -324,8 +316,11 @@ class WindowScorer:
             known = _skip(located, SkipReason.LAYOUT, lambda key: layout_of(key.hash) in refusals)
             if not known:
                 raise next(iter(refusals.values()))
-        agreed = encoder or await self._index_encoders.agreed(known, request.caller)
-        if {key.encoder for key in known} != {agreed}:
+        encoders = {key.encoder for key in known}
+        if not encoder and len(encoders) > 1:
+            encoder = await self._index_encoders.agreed(known, request.caller)
+        agreed = encoder or known[0].encoder
+        if encoders != {agreed}:
             known = _skip(located, SkipReason.ENCODER, lambda key: key.encoder != agreed)
         if not known:
             raise no_features(located.skipped)
@@ -388,7 +383,7 @@ class WindowScorer:
         if not lacking or (located.sides and not sides):
             raise no_features({})
         if lacking == [REVERSED]:
-            raise _lacks_reversed(request.method, indices, attached=bool(sides))
+            raise lacks_reversed(request.method.rescorer.name, indices, attached=bool(sides))
         names = ", ".join(indices)
         flag = " --chunks" if {CHUNKS, REVERSED} & set(lacking) else ""
         raise MissingFeature(
@@ -398,35 +393,10 @@ class WindowScorer:
         )
 
 
-def _lacks_reversed(method: Method, indices: Sequence[str], *, attached: bool) -> MissingFeature:
-    """Return the error for indices without documents as queries, which the method reads."""
-    first = indices[0]
-    fix = (
-        f"add them with `es-ttc attach {first} --chunks`"
-        if attached
-        else "make the index anew with `es-ttc index create --chunks` and `es-ttc ingest`, or, if its features were "
-        f"attached, run `es-ttc detach {first}` and `es-ttc attach {first} --in-index --chunks`"
-    )
-    return MissingFeature(
-        f"method [{method.rescorer.name}] compares the query with documents encoded as queries too, and index "
-        f"[{', '.join(indices)}] has none (no [{REVERSED}]): {fix}"
-    )
-
-
 def _lacks_reversed_only(found: WindowFeatures, method: Method) -> bool:
     """Return whether documents have all that the method needs, except the documents as queries."""
     rest = method.needs - {Feature.REVERSED}
     return Feature.REVERSED in method.needs and any(rest <= stored.keys() for stored in found.documents)
-
-
-def _none_usable(located: FeatureLocations, known: Sequence[DocumentKey]) -> EsTtcError:
-    """Return the error for a window whose documents are all skipped."""
-    if set(located.skipped.values()) == {SkipReason.CODEBOOK}:  # without it no document of an index has features
-        return EngineError(
-            f"the codebook of index [{known[0].index}] could not be read: give the gateway credentials that may see "
-            "the index's mapping"
-        )
-    return no_features(located.skipped)
 
 
 def _known(located: FeatureLocations) -> list[DocumentKey]:
@@ -463,22 +433,20 @@ def _without_features(bare: Window, request: ScoringRequest) -> PreparedWindow:
     return PreparedWindow(window=bare, query=query, mask=every, complete=every)
 
 
-def _complete(located: FeatureLocations, found: WindowFeatures, method: Method) -> list[Stored | None]:
-    """Return for each hit its features, None for one that lacks a feature which the method needs."""
-    of_known: Iterator[Stored | None] = iter(found.documents)
-    whole = len(found.documents) == len(located.keys)
-    documents = [*of_known] if whole else [None if key is None else next(of_known) for key in located.keys]
-    lacking = {
-        place
-        for feature in method.needs
-        for place, stored in enumerate(documents)
-        if stored is not None and feature not in stored
-    }
-    return [None if place in lacking else one for place, one in enumerate(documents)] if lacking else documents
-
-
-def _any(documents: Sequence[Stored | None]) -> bool:
-    return any(stored is not None for stored in documents)
+def _of_hits(
+    located: FeatureLocations, found: WindowFeatures, method: Method
+) -> tuple[WindowFeatures, NDArray[np.bool_]]:
+    """Return the features of each hit, and which hits have all that the method needs; the others have none."""
+    documents, complete = found.documents, np.ones(len(located.keys), np.bool_)
+    if len(documents) < len(complete):
+        of_known = iter(documents)
+        documents = [{} if key is None else next(of_known) for key in located.keys]
+        complete[:] = [key is not None for key in located.keys]
+    for feature in method.needs:
+        complete[[place for place, stored in enumerate(documents) if feature not in stored]] = False
+    if not complete.all():
+        documents = [stored if whole else {} for stored, whole in zip(documents, complete.tolist(), strict=True)]
+    return replace(found, documents=documents), complete
 
 
 def _ms_since(started: float) -> float:

@@ -22,11 +22,10 @@ from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors
 from es_ttc.serving.features.attached import changed_inside, own_key
-from es_ttc.serving.features.columns import Stored, columns
-from es_ttc.serving.features.decoding import features_from_hit
+from es_ttc.serving.features.decoding import Stored, consistent, features_from_hit
 from es_ttc.serving.features.keys import DocumentKey, marks_of, unreadable
-from es_ttc.serving.features.skip_reasons import SkipReason, consistent
-from es_ttc.serving.features.store import FeatureServices, WindowFeatures
+from es_ttc.serving.features.skip_reasons import SkipReason
+from es_ttc.serving.features.store import FeatureServices, WindowFeatures, columns
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.bodies import Body, search_body
 from es_ttc.serving.knn.clauses import KnnClause

@@ -19,8 +19,9 @@ from es_ttc.retrievers.base import NearestDocuments, together
 from es_ttc.serving.features.attached import MARK_FIELDS, Mark, identity_of, mark_of
 from es_ttc.serving.features.attached import Identity as SourceIdentity
 from es_ttc.serving.features.keys import SEQ_NO, DocumentKey
+from es_ttc.serving.features.reader import SideIndexUnreadable
 from es_ttc.serving.features.skip_reasons import SkipReason
-from es_ttc.serving.features.store import FeatureServices, SideIndexUnreadable, WindowFeatures
+from es_ttc.serving.features.store import FeatureServices, WindowFeatures
 from es_ttc.serving.knn.bodies import Body
 from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import EngineSearch, Hit, KnnOptions, SearchContext, neighbours, until_k
