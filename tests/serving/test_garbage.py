@@ -10,20 +10,25 @@ SHOWN = "print(gc.get_freeze_count() > 0, gc.get_threshold()[0])"
 
 def printed(*statements: str) -> list[str]:
     program = "; ".join(
-        ("import gc", "gc.set_threshold(700, 10, 10)", "from es_ttc.serving import garbage", *statements)
+        (
+            "import gc",
+            "gc.set_threshold(700, 10, 10)",
+            "from es_ttc.serving.warm_up import restore_garbage, settle_garbage",
+            *statements,
+        )
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     return done.stdout.splitlines()
 
 
 def test_what_is_loaded_is_frozen_until_the_gateway_ends() -> None:
-    assert printed("garbage.settle()", SHOWN, "garbage.restore()", SHOWN) == ["True 100000", "False 700"]
+    assert printed("settle_garbage()", SHOWN, "restore_garbage()", SHOWN) == ["True 100000", "False 700"]
 
 
 def test_two_gateways_of_one_process_freeze_once() -> None:
-    assert printed("garbage.settle()", "garbage.settle()", "garbage.restore()", SHOWN) == ["False 700"]
+    assert printed("settle_garbage()", "settle_garbage()", "restore_garbage()", SHOWN) == ["False 700"]
 
 
-@pytest.mark.parametrize("settled", ["garbage.settle()", "pass"])
+@pytest.mark.parametrize("settled", ["settle_garbage()", "pass"])
 def test_what_the_process_itself_has_frozen_stays_so(settled: str) -> None:
-    assert printed("gc.freeze()", settled, "garbage.restore()", SHOWN) == ["True 700"]
+    assert printed("gc.freeze()", settled, "restore_garbage()", SHOWN) == ["True 700"]
