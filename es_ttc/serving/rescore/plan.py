@@ -19,7 +19,7 @@ from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
-from es_ttc.serving.request.query_text import texts_of
+from es_ttc.serving.request.query_text import texts_of, words_of
 from es_ttc.serving.request.section import (
     DEFAULT_METHOD,
     KEY,
@@ -447,8 +447,8 @@ def _query_texts(
         found = list(dict.fromkeys(texts_of(body.get("query"))))
     except RecursionError:
         raise InvalidRequest("[query] is nested too deeply") from None
-    if not found and url.get("q", "").strip():
-        found = [url["q"]]
+    if not found and words_of(url.get("q", "")).strip():
+        found = [words_of(url["q"])]
     if len(found) != 1:
         why = f"holds {len(found)} different texts" if found else "has no text of its own"
         return (), MissingText(
