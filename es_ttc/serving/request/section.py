@@ -64,8 +64,8 @@ class Section(BaseModel):
     )
     query_text: str | None = Field(
         None,
-        description="The query's text; may be left out where the body's query has exactly one text. Of a query string that "
-        "is its words, without operators, field names and negated words.",
+        description="The query's text; may be left out where the body's query has exactly one text. Of a query "
+        "string that is its words, without operators, field names and negated words.",
     )
     query_texts: tuple[str, ...] | None = Field(
         None,
