@@ -67,7 +67,7 @@ _SAFE_VALUES: Mapping[str, tuple[str, ...]] = {
     "terminate_after": ("0",),
 }
 """URL parameters that mean nothing with these values."""
-_PARAMS_OF_HITS = frozenset(
+PARAMS_OF_HITS = frozenset(
     {
         "_source", "_source_excludes", "_source_includes", "docvalue_fields", "explain", "seq_no_primary_term",
         "stored_fields", "version",
@@ -78,7 +78,7 @@ _PARAMS_OF_HITS = frozenset(
 
 def unsafe_params(params: Sequence[tuple[str, str]], *, of_hits: bool) -> list[str]:
     """Return the URL parameters by which a further request may find other documents, or other contents of hits."""
-    safe = _SAFE_PARAMS | _PARAMS_OF_HITS if of_hits else _SAFE_PARAMS
+    safe = _SAFE_PARAMS | PARAMS_OF_HITS if of_hits else _SAFE_PARAMS
     return [name for name, value in params if name not in safe and value not in _SAFE_VALUES.get(name, ())]
 
 
