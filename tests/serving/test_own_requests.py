@@ -201,7 +201,8 @@ def test_parts_of_hits_that_only_the_gateway_asks_for(place: Behind) -> None:
         "ignore_throttled=true", "seq_no_primary_term=true", "stats=a", "docvalue_fields=number",
         "stored_fields=number", "track_scores=true", "terminate_after=0", "sort=_score",
         "phase_took=true", "cancel_after_time_interval=10s", "search_pipeline=_none",
-        "include_named_queries_score=true",
+        "include_named_queries_score=true", "_source=title", "_source_excludes=text", "version=false", "explain=true",
+        "search_type=dfs_query_then_fetch",
     ],
 )  # fmt: skip
 def test_url_parameters_that_do_not_say_what_is_found(place: Behind, param: str) -> None:

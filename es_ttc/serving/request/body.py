@@ -56,9 +56,7 @@ _TEXT_BY_FIELD = {
     "neural_sparse": "query_text",
     "text_expansion": "model_text",
 }
-_TEXT_IN_QUERY = frozenset(
-    {"multi_match", "combined_fields", "query_string", "simple_query_string", "semantic", "sparse_vector"}
-)
+_TEXT_IN_QUERY = frozenset({"multi_match", "combined_fields", "semantic", "sparse_vector"})
 # Compound queries, and the keys of the parts that affect the score; filters and must_not do not.
 _PARTS = {
     "bool": ("must", "should"),
@@ -73,6 +71,16 @@ _PARTS = {
     "has_parent": ("query",),
     "pinned": ("organic",),
 }
+_FIELD = r"(?:[A-Za-z_][\w.]*:)"
+_TERM = rf'{_FIELD}?(?:"[^"]*"|\([^()]*\)|[^\s()"]+)'
+_NEGATED = re.compile(rf"(?<![^\s(])[-!](?=\S){_TERM}")
+_MARKS = re.compile(r'["()]|(?<=\S)\^[\d.]+|(?<=\S)~\d*(?!\S)|(?<!\S)\+|(?<!\S)\|+(?!\S)')
+_ONLY_IN_QUERY_STRING = (
+    re.compile(rf"\bNOT\s+{_TERM}"),
+    re.compile(rf"{_FIELD}(?:[\[{{][^\]}}]*[\]}}]|[<>]=?\S+)"),  # a range
+    re.compile(r"\b(?:AND|OR)\b|&&"),
+    re.compile(rf"(?<![\w.]){_FIELD}(?=[^\s/])"),
+)
 
 
 def texts_of(query: Any) -> Iterator[str]:
@@ -82,7 +90,9 @@ def texts_of(query: Any) -> Iterator[str]:
     for kind, inner in query.items():
         if not isinstance(inner, Mapping):
             continue
-        if kind in _TEXT_IN_QUERY:
+        if kind in ("query_string", "simple_query_string"):
+            yield from _text(words_of(inner.get("query"), kind))
+        elif kind in _TEXT_IN_QUERY:
             yield from _text(inner.get("query"))
         elif kind in _TEXT_BY_FIELD:
             for value in inner.values():
@@ -92,6 +102,17 @@ def texts_of(query: Any) -> Iterator[str]:
                 clauses = inner.get(part)
                 for clause in clauses if isinstance(clauses, list) else [clauses]:
                     yield from texts_of(clause)
+
+
+def words_of(text: Any, kind: str = "query_string") -> Any:
+    """Return the words of a query string without its syntax: no operators and field names, no negated words."""
+    if not isinstance(text, str):
+        return text
+    patterns = (_NEGATED, *(_ONLY_IN_QUERY_STRING if kind == "query_string" else ()), _MARKS)
+    words = text
+    for pattern in patterns:
+        words = pattern.sub(" ", words)
+    return text if words == text else " ".join(words.split())
 
 
 def _text(value: Any) -> Iterator[str]:

@@ -63,7 +63,9 @@ class Section(BaseModel):
         description="Name of the method. In `rescore` it may be left out and is then `blend`.",
     )
     query_text: str | None = Field(
-        None, description="The query's text; may be left out where the body's query has exactly one text."
+        None,
+        description="The query's text; may be left out where the body's query has exactly one text. Of a query "
+        "string that is its words, without operators, field names and negated words.",
     )
     query_texts: tuple[str, ...] | None = Field(
         None,

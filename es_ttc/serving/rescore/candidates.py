@@ -14,7 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indice
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
 from es_ttc.serving.request.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
 from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
-from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, unsafe_params
+from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, PARAMS_OF_HITS, SearchPlan, unsafe_params
 from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import Float32
 
@@ -55,6 +55,7 @@ _UNDERSTOOD = frozenset(
     }
 )  # fmt: skip
 """Parts of a body that do not affect which documents are found, or whose meaning for candidates is known."""
+_OF_FULL_HITS = PARAMS_OF_HITS | {"search_type"}
 Send = Callable[[Sequence[Body]], Awaitable[Sequence[Mapping[str, Any]]]]
 """Sends searches to the caller's target, and returns the engine's responses."""
 
@@ -330,14 +331,17 @@ class CandidateSearch:
         return {**shared_parts(self._plan.body), "_source": False, "docvalue_fields": fields, "version": True}
 
     async def _send(self, body: Body) -> dict[str, Any]:
-        """Send a body with the headers, path and parameters of the search, and return the engine's response.
+        """Send a body with headers, path and parameters of the search, and return the engine's response.
+
+        Parameters that affect only the contents of hits, or how words are scored, are left out: engines refuse some.
 
         Raises:
             EngineRefusal: The engine returned an error for a `_search`.
             ItemRefusal: The engine returned an error for a search of an `_msearch`.
             EngineError: Only a part of the documents was searched.
         """
-        response, _ = await self._gateway.engine.again(self._request, self._item, body)
+        params = [(name, value) for name, value in self._item.params if name not in _OF_FULL_HITS]
+        response, _ = await self._gateway.engine.again(self._request, replace(self._item, params=params), body)
         require_complete(response)
         return response
 

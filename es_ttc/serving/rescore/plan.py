@@ -19,7 +19,7 @@ from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.raw_request import DEFAULT_LIMITS, RequestLimits
-from es_ttc.serving.request.body import body_integer, boolean, texts_of, url_integer
+from es_ttc.serving.request.body import body_integer, boolean, texts_of, url_integer, words_of
 from es_ttc.serving.request.section import (
     DEFAULT_METHOD,
     KEY,
@@ -66,7 +66,7 @@ _SAFE_VALUES: Mapping[str, tuple[str, ...]] = {
     "terminate_after": ("0",),
 }
 """URL parameters that mean nothing with these values."""
-_PARAMS_OF_HITS = frozenset(
+PARAMS_OF_HITS = frozenset(
     {
         "_source", "_source_excludes", "_source_includes", "docvalue_fields", "explain", "seq_no_primary_term",
         "stored_fields", "version",
@@ -77,7 +77,7 @@ _PARAMS_OF_HITS = frozenset(
 
 def unsafe_params(params: Sequence[tuple[str, str]], *, of_hits: bool) -> list[str]:
     """Return the URL parameters by which a further request may find other documents, or other contents of hits."""
-    safe = _SAFE_PARAMS | _PARAMS_OF_HITS if of_hits else _SAFE_PARAMS
+    safe = _SAFE_PARAMS | PARAMS_OF_HITS if of_hits else _SAFE_PARAMS
     return [name for name, value in params if name not in safe and value not in _SAFE_VALUES.get(name, ())]
 
 
@@ -446,8 +446,8 @@ def _query_texts(
         found = list(dict.fromkeys(texts_of(body.get("query"))))
     except RecursionError:
         raise InvalidRequest("[query] is nested too deeply") from None
-    if not found and url.get("q", "").strip():
-        found = [url["q"]]
+    if not found and words_of(url.get("q", "")).strip():
+        found = [words_of(url["q"])]
     if len(found) != 1:
         why = f"holds {len(found)} different texts" if found else "has no text of its own"
         return (), MissingText(
