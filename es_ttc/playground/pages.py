@@ -14,8 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from es_ttc.serving.admin.endpoint import not_found_response
-from es_ttc.serving.endpoints import PAGE
+from es_ttc.serving.admin.endpoint import PAGE, not_found_response
 
 ASSETS = Path(__file__).parent / "assets"
 LOCK = Path(__file__).parent / "vendor.lock.json"

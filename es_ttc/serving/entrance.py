@@ -27,7 +27,7 @@ from es_ttc.serving.metrics import GONE
 from es_ttc.serving.request.request import Api
 from es_ttc.serving.request.response import Outcome
 from es_ttc.serving.search import Searches
-from es_ttc.serving.tracing import RequestSpan
+from es_ttc.serving.tracing import request_span
 from es_ttc.serving.writes.answers import WriteEncoding
 
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}  # browsers leave them out of `Origin`
@@ -206,13 +206,13 @@ class EngineApp:
         incoming = RawRequest(scope, receive, self._bodies)
         answer = _TrackedResponse(send, request_id(incoming.header(b"x-request-id"), incoming.header(b"x-opaque-id")))
         started = time.perf_counter()
-        with RequestSpan(incoming.method, incoming.headers) as traced:
+        with request_span(incoming.method, incoming.headers) as answered:
             try:
                 outcome = await self._answered(incoming, answer)
             finally:
                 incoming.forget()
             applied = outcome.applied and outcome.status < _ERRORS
-            traced.answered(outcome.kind, outcome.status, applied=applied)
+            answered(outcome.kind, outcome.status, applied)
         seconds = time.perf_counter() - started
         self._metrics.answered(outcome.kind, outcome.status, seconds, applied=outcome.applied)
         if outcome.kind != "passthrough" or outcome.status >= 500:

@@ -7,9 +7,8 @@ document and no credentials.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from es_ttc.errors import ConfigurationError
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanKind
 
 _Headers = list[tuple[bytes, bytes]]
+Answered = Callable[[str, int, bool], None]
+"""Records a request's kind, its status, and whether the methods were applied."""
 _SERVICE = "es-ttc-gateway"
 _CONTEXT_HEADERS = frozenset({b"traceparent", b"tracestate"})
 _OFF: AbstractContextManager[None] = nullcontext()
@@ -69,45 +70,37 @@ def engine_call(method: str, raw_path: bytes, headers: _Headers) -> AbstractCont
     return nullcontext(headers) if _provider is None else _engine_call(_provider, method, raw_path, headers)
 
 
-class RequestSpan:
-    """The span of a caller's request, below the caller's own."""
+def request_span(method: str, headers: _Headers) -> AbstractContextManager[Answered]:
+    """Return the span of a caller's request, below the caller's own; it gives what records how it was answered."""
+    return nullcontext(_record_nothing) if _provider is None else _request_span(_provider, method, headers)
 
-    def __init__(self, method: str, headers: _Headers) -> None:
-        self._method = method
-        self._headers = headers
-        self._managed: AbstractContextManager[Span] | None = None
-        self._span: Span | None = None
 
-    def __enter__(self) -> "RequestSpan":
-        if _provider is not None:
-            from opentelemetry.propagate import extract
-            from opentelemetry.trace import SpanKind
+def _record_nothing(kind: str, status: int, applied: bool) -> None:
+    """Do nothing."""
 
-            parent = extract({name.decode("latin-1"): value.decode("latin-1") for name, value in self._headers})
-            self._managed = _started(_provider, self._method, parent=parent, kind=SpanKind.SERVER)
-            self._span = self._managed.__enter__()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._managed is not None:
-            self._managed.__exit__(kind, error, traceback)
+@contextmanager
+def _request_span(provider: "TracerProvider", method: str, headers: _Headers) -> Iterator[Answered]:
+    from opentelemetry.propagate import extract
+    from opentelemetry.trace import SpanKind
 
-    def answered(self, kind: str, status: int, *, applied: bool) -> None:
-        """Record how the request was answered."""
-        if self._span is not None:
-            self._span.update_name(f"{self._method} {kind}")
-            self._span.set_attributes(
+    parent = extract({name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
+    with _started(provider, method, parent=parent, kind=SpanKind.SERVER) as made:
+
+        def answered(kind: str, status: int, applied: bool) -> None:
+            made.update_name(f"{method} {kind}")
+            made.set_attributes(
                 {
-                    "http.request.method": self._method,
+                    "http.request.method": method,
                     "http.response.status_code": status,
                     "es_ttc.kind": kind,
                     "es_ttc.applied": applied,
                 }
             )
             if status >= 500:
-                _mark_failed(self._span, str(status))
+                _mark_failed(made, str(status))
+
+        yield answered
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def serve_with_workers(
     os.environ[SHARED_FOLDER] = folder  # read by prometheus-client when a worker imports it
     memory = memory_to_share(settings, settings.workers)
     try:
-        Supervisor(_Starter(settings, memory, listening, read_again, further), settings.workers).run()
+        Supervisor(settings, memory, listening, read_again, further).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -82,23 +82,23 @@ def share_of(settings: GatewaySettings) -> GatewaySettings:
 
 @dataclass(slots=True)
 class Worker:
-    """A started process."""
+    """A started process, and where it tells that it accepts connections."""
 
     process: SpawnProcess
-    said: Connection
+    told: Connection
     since: float = field(default_factory=time.monotonic)
     accepts: bool = False
 
     def listen(self) -> None:
         """Learn whether it accepts connections."""
         with suppress(EOFError, OSError):
-            if not self.accepts and self.said.poll():
-                self.said.recv_bytes()
+            if not self.accepts and self.told.poll():
+                self.told.recv_bytes()
                 self.accepts = True
 
 
-class _Starter:
-    """Starts workers."""
+class Supervisor:
+    """Keeps processes running."""
 
     def __init__(
         self,
@@ -113,36 +113,7 @@ class _Starter:
         self._listening = listening
         self._read_again = read_again
         self._further = further
-
-    def stop(self) -> None:
-        """Give up the listening socket: the last worker closes it, when it has accepted what waits there."""
-        self._listening.close()
-
-    def refresh(self) -> None:
-        """Read the settings of the workers that are started from now on."""
-        present = self._settings
-        fixed = {name: getattr(present, name) for name in _FIXED}
-        self._settings = self._read_again().model_copy(update=fixed)
-
-    def start(self) -> Worker:
-        """Start a process."""
-        said, say = _SPAWN.Pipe(duplex=False)
-        process = _SPAWN.Process(
-            target=_work,
-            args=(self._settings, self._memory, self._listening, say, self._further),
-            name="es-ttc-gateway",
-        )
-        process.start()
-        say.close()
-        return Worker(process, said)
-
-
-class Supervisor:
-    """Keeps processes running."""
-
-    def __init__(self, starter: _Starter, count: int) -> None:
-        self._starter = starter
-        self._workers = [starter.start() for _ in range(count)]
+        self._workers = [self._start() for _ in range(settings.workers)]
         self._leaving: list[Worker] = []
         self._stops = False
         self._hung_up = False
@@ -171,8 +142,16 @@ class Supervisor:
                     self._begin_to_replace()
                 self._go_on_replacing()
         finally:
-            self._starter.stop()
+            self._listening.close()  # the last worker closes it for all, when it has accepted what waits there
             _end(self._all)
+
+    def _start(self) -> Worker:
+        told, tell = _SPAWN.Pipe(duplex=False)
+        arguments = (self._settings, self._memory, self._listening, tell, self._further)
+        process = _SPAWN.Process(target=_work, args=arguments, name="es-ttc-gateway")
+        process.start()
+        tell.close()
+        return Worker(process, told)
 
     @property
     def _all(self) -> list[Worker]:
@@ -188,7 +167,8 @@ class Supervisor:
     def _begin_to_replace(self) -> None:
         self._hung_up = False
         try:
-            self._starter.refresh()
+            fixed = {name: getattr(self._settings, name) for name in _FIXED}
+            self._settings = self._read_again().model_copy(update=fixed)
         except (EsTtcError, ValidationError) as error:
             problem = wrong_setting(error) if isinstance(error, ValidationError) else str(error)
             log.error("settings are wrong; nothing is replaced", problem=problem)
@@ -209,7 +189,7 @@ class Supervisor:
             log.error("worker ended", process=worker.process.pid, status=worker.process.exitcode)
             lasted = now - worker.since > _MAX_PAUSE_SECONDS
             self._pause = _PAUSE_SECONDS if lasted else min(_MAX_PAUSE_SECONDS, 2 * self._pause)
-            self._workers[self._workers.index(worker)] = self._starter.start()
+            self._workers[self._workers.index(worker)] = self._start()
         self._next_start = now + self._pause
 
     def _go_on_replacing(self) -> None:
@@ -218,7 +198,7 @@ class Supervisor:
             self._settle(self._successor)
         elif self._replaces and len(self._leaving) < len(self._workers):
             if self._replaces[0] in self._workers:
-                self._successor = self._starter.start()
+                self._successor = self._start()
             else:  # it has ended meanwhile, and was started again
                 self._replaces.pop(0)
 
@@ -258,7 +238,7 @@ def _work(
     settings: GatewaySettings,
     memory: SharedLog,
     listening: socket.socket,
-    say: Connection,
+    tell: Connection,
     further: FurtherRoutes | None,
 ) -> None:
     """Answer requests; this is the main function of a worker."""
@@ -267,6 +247,6 @@ def _work(
     own = share_of(settings)
     process = WorkerProcess(memory, settings.workers)
     app = create_app(own, wait_for_encoder=process.replaces_another, process=process, further=further)
-    server = server_of(app, own, started=lambda: say.send_bytes(b"accepts"))
+    server = server_of(app, own, started=lambda: tell.send_bytes(b"accepts"))
     with suppress(KeyboardInterrupt):  # uvicorn raises the signal again that it has ended for
         server.run(sockets=[listening])

@@ -34,6 +34,8 @@ from es_ttc.serving.pool import Offload, work_of
 T = TypeVar("T")
 
 PREFIX = "/_ttc/"
+PAGE = f"{PREFIX}ui"
+"""Address of the playground, whose files stand below it."""
 TOKEN_HEADER = b"x-ttc-token"
 """Carries the admin token of callers whose `Authorization` is for the engine."""
 
