@@ -26,9 +26,8 @@ from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
 from es_ttc.serving.features.attached import changed_inside, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery
-from es_ttc.serving.features.field_types import FieldTypes
 from es_ttc.serving.features.keys import SEQ_NO, identity_mark
-from es_ttc.serving.features.store import FeatureServices
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.bodies import Body, search_body
 from es_ttc.serving.knn.clauses import KnnClause
@@ -43,7 +42,7 @@ from es_ttc.serving.knn.msearch import (
 )
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
-from es_ttc.serving.request.engine import EngineRefusal, EngineSearches, ItemRefusal
+from es_ttc.serving.request.engine import EngineRefusal, ItemRefusal
 from es_ttc.serving.request.request import SHARED_PARTS, shared_parts
 from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
 from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, unsafe_params
@@ -81,10 +80,10 @@ def obstacle(plan: SearchPlan) -> str | None:
 class NearestDocuments:
     """Finds candidates."""
 
-    def __init__(self, services: FeatureServices, engine: EngineSearches, types: FieldTypes) -> None:
-        self._services = services
-        self.engine = engine
-        self._types = types
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.engine = gateway.engine
+        self._types = gateway.numbers
         self._own: ExpiringCache[str, str] = ExpiringCache(_MOST_REMEMBERED, _REMEMBERED_SECONDS)
         """By target, the encoder of documents that contain their own vectors."""
 
@@ -199,7 +198,7 @@ class NearestDocuments:
         self, search: "CandidateSearch", encoder: str, vector: Float32, *, named: bool
     ) -> list[dict[str, Any]]:
         """Return the hits that the engine finds by the documents' own vectors."""
-        product = await self._services.upstream.product()
+        product = await self._gateway.upstream.product()
         body = search_body(product, vector, search.request.count, search.filters)
         answer = await search.send({**body, **search.marks, **({} if named else {"stored_fields": "_none_"})})
         hits: list[dict[str, Any]] = answer["hits"]["hits"]
@@ -207,9 +206,9 @@ class NearestDocuments:
         return [hit for hit, key in zip(hits, keys, strict=True) if key is not None and key.encoder == encoder]
 
     async def _vector(self, search: "CandidateSearch", encoder: str) -> Float32:
-        serving = await self._services.encoders.serving(encoder, search.caller.indices or "searched")
+        serving = await self._gateway.encoders.serving(encoder, search.caller.indices or "searched")
         tokens = search.request.method.query_tokens
-        encoded = await self._services.encoders.finish(
+        encoded = await self._gateway.encoders.finish(
             serving, search.request.plan.texts, search.request.begun, tokens=tokens
         )
         vector: Float32 = encoded.query.vectors[0]
@@ -217,7 +216,7 @@ class NearestDocuments:
 
     async def _searched_indices(self, search: "CandidateSearch") -> SearchedIndices:
         async with self._client(search) as client:
-            product = await self._services.upstream.product()
+            product = await self._gateway.upstream.product()
             unsearchable = product == "opensearch"
             indices = await searched_indices_of(client, search.filters, search.shared, unsearchable=unsearchable)
             indices.require_searchable()
@@ -227,8 +226,8 @@ class NearestDocuments:
     async def _client(self, search: "CandidateSearch") -> AsyncIterator[SearchClient]:
         """Open a client that sends several searches in one `_msearch`."""
         path, query_string = search.request.request.msearch_target()
-        side_caller = self._services.attached.side_caller(search.caller)
-        sender = MsearchSender(self._services.upstream, search.caller, side_caller, path, query_string)
+        side_caller = self._gateway.attached.side_caller(search.caller)
+        sender = MsearchSender(self._gateway.upstream, search.caller, side_caller, path, query_string)
         batches: BatchedMsearch = BatchedSearches(sender.send)
         [member] = batches.join(1)
         async with batches.active(member):
@@ -238,12 +237,12 @@ class NearestDocuments:
         """Return the sources' hits of the documents that are found by vectors in side indices."""
         assert indices.encoder is not None  # noqa: S101 - a side index has one
         vector = await self._vector(search, indices.encoder)
-        product = await self._services.upstream.product()
+        product = await self._gateway.upstream.product()
         clause = any_clause(product, search.filters)
         never = float("inf")  # the scoring timeout ends the search
         context = SearchContext(product, search.caller, indices.encoder, search.shared, never)
         async with self._client(search) as client:
-            in_side_indices = SideIndexSearch(clause, context, indices, client, self._services, details=False)
+            in_side_indices = SideIndexSearch(clause, context, indices, client, self._gateway, details=False)
             vectors, count = vector[np.newaxis], search.request.count
             [found] = await nearest_in_side_indices(in_side_indices, vectors, count, search.body_of, search.send_all)
         return found

@@ -50,7 +50,7 @@ class WindowRescorers:
     def __init__(self, gateway: Gateway) -> None:
         self.scorer = gateway.scorer
         self.metrics = gateway.metrics
-        self._nearest = NearestDocuments(gateway.with_features, gateway.engine, gateway.numbers)
+        self._nearest = NearestDocuments(gateway)
         self._default_timeout_ms = gateway.settings.default_timeout_ms
         self._tuned = gateway.tuned
 
