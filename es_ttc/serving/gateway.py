@@ -17,7 +17,7 @@ from es_ttc.serving.features.field_types import FieldTypes
 from es_ttc.serving.features.index_meta import IndexMeta
 from es_ttc.serving.features.read_budget import ReadBudget
 from es_ttc.serving.features.reader import FeatureReader
-from es_ttc.serving.features.store import FeatureServices, FeatureStore
+from es_ttc.serving.features.store import FeatureStore
 from es_ttc.serving.features.window import WindowScorer
 from es_ttc.serving.http.caller import CallerLimits
 from es_ttc.serving.http.raw_request import BodyMemory
@@ -58,7 +58,6 @@ class Gateway:
         meta = IndexMeta(self.upstream, self.scoring)
         reader = FeatureReader(self.upstream, cache, self.scoring, self.attached.side_caller, reads, meta)
         self.features = FeatureStore(cache, reader)
-        self.with_features = FeatureServices(self.upstream, self.features, self.attached, self.encoders, self.scoring)
         self.numbers = FieldTypes(self.upstream)
         self.scorer = WindowScorer(
             self.upstream, self.features, self.attached, self.encoders, self.scoring, self.numbers, meta

@@ -180,8 +180,7 @@ class IndexReader:
         vectors = np.stack([query.vectors[0] for query in queries])
         if indices.sides:
             context = SearchContext(product, self._caller, encoder, {}, float("inf"))
-            with_features = self._gateway.with_features
-            search = SideIndexSearch(any_clause(product), context, indices, client, with_features, details=False)
+            search = SideIndexSearch(any_clause(product), context, indices, client, self._gateway, details=False)
             return await nearest_in_side_indices(
                 search, vectors, size, lambda ids: {"query": {"ids": {"values": [*ids]}}, **marks}, client.search
             )

@@ -13,16 +13,12 @@ from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.readers import ReadFeature
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.learned.fields import as_number
-from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.cache import FeatureCache
 from es_ttc.serving.features.decoding import ABSENT, Fetched, Stored, consistent
-from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.features.keys import DocumentKey, SentBlobs
 from es_ttc.serving.features.reader import FeatureReader
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.upstream import Upstream
-from es_ttc.serving.pool import BoundedPool
 from es_ttc.vectors.chunks import no_chunks
 from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 
@@ -86,17 +82,6 @@ class FeatureStore:
         self._cache.refresh()
         known, lacking = self._cache.get(keys, features)
         return [one.stored for one in known], lacking
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureServices:
-    """The services that scoring, retrieval and the search for candidates share."""
-
-    upstream: Upstream
-    store: FeatureStore
-    attached: AttachedFeatureLocator
-    encoders: Encoders
-    pool: BoundedPool
 
 
 def _completed(

@@ -99,7 +99,7 @@ class WindowScorer:
             ScoringError: The method failed.
         """
         first_pass = first_pass_scores(hits)
-        numbers = await self._read_numbers(hits, request) if request.method.fields else {}
+        numbers = await self._read_numbers(hits, request) if hits and request.method.fields else {}
         relative = relative_scores(first_pass, pinned, joined)
         bare = Window([hit.get("_id", "") for hit in hits], relative, numbers=numbers)
         if not hits or not request.method.encodes:
@@ -176,7 +176,8 @@ class WindowScorer:
         _skip_faulty(located, found, method)
         of_hits, complete = _of_hits(located, found, method)
         if not complete.any():
-            if _lacks_reversed_only(found, method):
+            rest = method.needs - {Feature.REVERSED}
+            if rest != method.needs and any(rest <= stored.keys() for stored in found.documents):
                 raise lacks_reversed(method.rescorer.name, [known[0].index], attached=False)
             raise none_usable(located.skipped, known[0].index)
         encoder = await self._encoder(located, known, request)
@@ -391,12 +392,6 @@ class WindowScorer:
             f"have: add it with `es-ttc attach{flag}`, or make an index that has it with `es-ttc index create{flag}` "
             "and `es-ttc ingest`"
         )
-
-
-def _lacks_reversed_only(found: WindowFeatures, method: Method) -> bool:
-    """Return whether documents have all that the method needs, except the documents as queries."""
-    rest = method.needs - {Feature.REVERSED}
-    return Feature.REVERSED in method.needs and any(rest <= stored.keys() for stored in found.documents)
 
 
 def _known(located: FeatureLocations) -> list[DocumentKey]:

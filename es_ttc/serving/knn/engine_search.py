@@ -25,7 +25,8 @@ from es_ttc.serving.features.attached import changed_inside, own_key
 from es_ttc.serving.features.decoding import Stored, consistent, features_from_hit
 from es_ttc.serving.features.keys import DocumentKey, marks_of, unreadable
 from es_ttc.serving.features.skip_reasons import SkipReason
-from es_ttc.serving.features.store import FeatureServices, WindowFeatures, columns
+from es_ttc.serving.features.store import WindowFeatures, columns
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.bodies import Body, search_body
 from es_ttc.serving.knn.clauses import KnnClause
@@ -96,7 +97,7 @@ class EngineSearch:
         clause: KnnClause,
         context: SearchContext,
         client: SearchClient,
-        services: FeatureServices,
+        gateway: Gateway,
         *,
         named: bool = True,
         details: bool = True,
@@ -111,7 +112,7 @@ class EngineSearch:
         self._clause = clause
         self._context = context
         self._client = client
-        self._services = services
+        self._gateway = gateway
         self._keys: list[DocumentKey] = []
         self._hit_features: dict[int, Stored] = {}
         self._numbers: dict[Identity, int] = {}
@@ -167,7 +168,7 @@ class EngineSearch:
 
     async def compute(self, function: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
         """Run a function off the event loop."""
-        return await self._services.pool.run(function, *args, **kwargs)
+        return await self._gateway.scoring.run(function, *args, **kwargs)
 
     async def _nearest(self, vector: Float32, k: int, options: KnnOptions) -> NearestDocuments:
         """Return the k documents nearest to one vector."""
@@ -208,7 +209,7 @@ class EngineSearch:
         changed = [hit for hit in hits if changed_inside(hit)]
         if not changed:
             return hits
-        located = await self._services.attached.locate(changed, self._context.caller)
+        located = await self._gateway.attached.locate(changed, self._context.caller)
         gone = {identity(hit) for hit, key in zip(changed, located.keys, strict=True) if key is None}
         self._stale |= gone
         return [hit for hit in hits if identity(hit) not in gone]
@@ -231,7 +232,7 @@ class EngineSearch:
         return [stored.get(document, {}) for document in documents]
 
     async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> WindowFeatures:
-        return await self._services.store.window(keys, features, self._context.caller)
+        return await self._gateway.features.window(keys, features, self._context.caller)
 
     def _body(self, vector: Float32, count: int, options: KnnOptions, filters: Sequence[Any]) -> Body:
         requested = max(options.num_candidates or 0, self._clause.num_candidates or 0)

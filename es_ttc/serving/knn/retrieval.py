@@ -81,7 +81,7 @@ class RetrievalService:
     """Retrieves documents for kNN clauses."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._services = gateway.with_features
+        self._gateway = gateway
         self._metrics = gateway.metrics
         self._tuned = gateway.tuned
         self._default_timeout_ms = gateway.settings.default_timeout_ms
@@ -96,10 +96,10 @@ class RetrievalService:
         methods = [self._method(request.clause) for request in requests]
         caller = requests[0].caller
         sender = MsearchSender(
-            self._services.upstream, caller, self._services.attached.side_caller(caller), path, query_string
+            self._gateway.upstream, caller, self._gateway.attached.side_caller(caller), path, query_string
         )
         batches: BatchedMsearch = BatchedSearches(sender.send)
-        product = await self._services.upstream.product()
+        product = await self._gateway.upstream.product()
         members = batches.join(len(requests))
         tasks = [
             self._one(request, method, product, batches, member)
@@ -222,14 +222,14 @@ class RetrievalService:
         clause, section = request.clause, request.clause.section
         details = section is not None and bool(section.detail)
         if indices.sides:
-            in_side_indices = SideIndexSearch(clause, context, indices, client, self._services, details=details)
+            in_side_indices = SideIndexSearch(clause, context, indices, client, self._gateway, details=details)
             return await self._search(request, method, query, in_side_indices, timings)
-        named = details or self._services.attached.expects_ids(request.caller)
+        named = details or self._gateway.attached.expects_ids(request.caller)
         try:
-            search = EngineSearch(clause, context, client, self._services, named=named, details=details)
+            search = EngineSearch(clause, context, client, self._gateway, named=named, details=details)
             return await self._search(request, method, query, search, timings)
         except AmbiguousContent:
-            search = EngineSearch(clause, context, client, self._services, details=details)
+            search = EngineSearch(clause, context, client, self._gateway, details=details)
             return await self._search(request, method, query, search, timings)
 
     async def _search(
@@ -272,9 +272,7 @@ class RetrievalService:
         if clause.vector is None and not clause.texts:
             raise MissingText("[query_text] is empty: the query has no text to search by")
         tokens = method is not None and Feature.QUERY_TOKENS in method.retriever.needs(method.params)
-        begun = (
-            self._services.encoders.begin(clause.texts, tokens=tokens) if clause.texts and request.accepted else None
-        )
+        begun = self._gateway.encoders.begin(clause.texts, tokens=tokens) if clause.texts and request.accepted else None
         try:
             indices = await searched_indices_of(
                 client,
@@ -290,8 +288,8 @@ class RetrievalService:
                 if tokens:
                     raise InvalidRequest("the method reads the query's tokens: give [query_text] in place of a vector")
                 return indices, Query("", clause.vector[np.newaxis])
-            encoder = await self._services.encoders.serving(indices.encoder, request.caller.indices or "searched")
-            encoded = await self._services.encoders.finish(encoder, clause.texts, begun, tokens=tokens)
+            encoder = await self._gateway.encoders.serving(indices.encoder, request.caller.indices or "searched")
+            encoded = await self._gateway.encoders.finish(encoder, clause.texts, begun, tokens=tokens)
         finally:
             if begun is not None:
                 begun.cancel()
@@ -325,12 +323,12 @@ class RetrievalService:
         try:
             if sides:
                 found |= await mapped_fields(
-                    self._services.upstream, self._services.attached.side_caller(caller), sides, fields
+                    self._gateway.upstream, self._gateway.attached.side_caller(caller), sides, fields
                 )
             if not caller.indices and not sides:
                 return []
             if caller.indices and (indices.own or not sides):
-                found |= await mapped_fields(self._services.upstream, caller, [], fields)
+                found |= await mapped_fields(self._gateway.upstream, caller, [], fields)
         except EngineError:
             return []  # the search itself will return the engine's error
         return sorted(fields - found)

@@ -21,7 +21,8 @@ from es_ttc.serving.features.attached import Identity as SourceIdentity
 from es_ttc.serving.features.keys import SEQ_NO, DocumentKey
 from es_ttc.serving.features.reader import SideIndexUnreadable
 from es_ttc.serving.features.skip_reasons import SkipReason
-from es_ttc.serving.features.store import FeatureServices, WindowFeatures
+from es_ttc.serving.features.store import WindowFeatures
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.knn.bodies import Body
 from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import EngineSearch, Hit, KnnOptions, SearchContext, neighbours, until_k
@@ -50,11 +51,11 @@ class SideIndexSearch(EngineSearch):
         context: SearchContext,
         indices: SearchedIndices,
         client: SearchClient,
-        services: FeatureServices,
+        gateway: Gateway,
         *,
         details: bool = True,
     ) -> None:
-        super().__init__(clause, context, client, services, details=details)
+        super().__init__(clause, context, client, gateway, details=details)
         self._indices = indices
         self._uuids: dict[str, asyncio.Task[str | None]] = {}
         self._matching: dict[str, dict[SourceIdentity, Hit]] = {}
@@ -105,7 +106,7 @@ class SideIndexSearch(EngineSearch):
         if not new:
             return
         hits, uuid = await asyncio.gather(self._source_hits(side, new), self._uuid(side.source))
-        keys = await self._services.attached.current(hits, new, uuid, self._context.caller)
+        keys = await self._gateway.attached.current(hits, new, uuid, self._context.caller)
         for document in new:
             self._numbers_of_source[side.source, document] = None
         for hit, key in zip(hits, keys, strict=True):
@@ -141,7 +142,7 @@ class SideIndexSearch(EngineSearch):
 
     async def _uuid(self, index: str) -> str | None:
         if index not in self._uuids:  # searches of several vectors ask once
-            self._uuids[index] = asyncio.create_task(self._services.attached.uuid(index, self._context.caller))
+            self._uuids[index] = asyncio.create_task(self._gateway.attached.uuid(index, self._context.caller))
         return await self._uuids[index]
 
     async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> WindowFeatures:

@@ -308,7 +308,7 @@ class CandidateSearch:
 
         async with self._client() as client:
             search = SideIndexSearch(
-                any_clause(product, filters), context, indices, client, self._gateway.with_features, details=False
+                any_clause(product, filters), context, indices, client, self._gateway, details=False
             )
             [found] = await nearest_in_side_indices(search, vector[np.newaxis], self._count, by_ids, send_all)
         return found
