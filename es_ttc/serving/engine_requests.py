@@ -139,20 +139,13 @@ class EngineRequests:
     async def search(
         self, concrete: Sequence[str], body: dict[str, Any], query_string: bytes | None = None, *, failing: str
     ) -> dict[str, Any]:
-        """Send one `_search` of the caller's target, or of its point in time.
+        """Send one `_search` of the caller's target, or of its point in time, and require answers of all shards.
 
         Args:
             concrete: The concrete indices; see :meth:`es_ttc.serving.http.caller.Caller.path`.
             body: The search.
-            query_string: Its URL parameters; None for those that decide how the target's names are resolved. With a
-                point in time there are none.
+            query_string: Its URL parameters; None for those that decide how the target's names are resolved.
             failing: Beginning of the error message.
-
-        Raises:
-            EngineError: The engine returned an error; see the module.
-            EngineUnavailable: No answer came in time.
-            IncompleteAnswer: Only a part of the documents was searched.
-            ValueError: The answer is not JSON.
         """
         path, query_string, body = self._search_target(concrete, body, query_string)
         found: dict[str, Any] = await self.json("POST", path, query_string, body, failing=failing)
