@@ -34,7 +34,7 @@ from es_ttc.serving.admin.openapi import (
 )
 from es_ttc.serving.admin.search_schema import search_body_schema
 from es_ttc.serving.admin.sidecar import PROTOCOL_VERSION, Sidecar
-from es_ttc.serving.entrance import AdminToken, EngineApp, Entrance
+from es_ttc.serving.entrance import AdminToken, Entrance
 from es_ttc.serving.features.encoding import Loader
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.metrics import CONTENT_TYPE
@@ -102,8 +102,7 @@ def create_app(
         *routes(gateway, lambda: gateway.warm_up.done and process.all_ready()),
     ]
     own = Starlette(routes=endpoints, exception_handlers={HTTPException: _not_found}, lifespan=lifespan)
-    engine = EngineApp(gateway, Searches(gateway, gateway.callers), writes)
-    return Entrance(gateway, own, engine, _admin_token(settings))
+    return Entrance(gateway, own, Searches(gateway, gateway.callers), writes, _admin_token(settings))
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

@@ -146,13 +146,12 @@ class EngineRequests:
     async def search(
         self, concrete: Sequence[str], body: dict[str, Any], query_string: bytes | None = None, *, failing: str
     ) -> dict[str, Any]:
-        """Send one `_search` of the caller's target, or of its point in time.
+        """Send one `_search` of the caller's target, or of its point in time, and require answers of all shards.
 
         Args:
             concrete: The concrete indices; see :meth:`es_ttc.serving.http.caller.Caller.path`.
             body: The search.
-            query_string: Its URL parameters; None for those that decide how the target's names are resolved. With a
-                point in time there are none.
+            query_string: Its URL parameters; None for those that decide how the target's names are resolved.
             failing: Beginning of the error message.
 
         Raises:

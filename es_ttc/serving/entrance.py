@@ -19,9 +19,8 @@ from es_ttc.engine.addresses import not_a_path
 from es_ttc.errors import EsTtcError, NotAllowed, NotSignedIn, TooManyRequests
 from es_ttc.serving.admin.endpoint import PREFIX, TOKEN_HEADER, carries
 from es_ttc.serving.gateway import Gateway
-from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import PRODUCT_HEADER
-from es_ttc.serving.http.raw_request import ClientDisconnected, RawRequest, answer_json, json_headers
+from es_ttc.serving.http.caller import PRODUCT_HEADER, RawHeaders
+from es_ttc.serving.http.raw_request import ClientDisconnected, RawRequest, answer_json
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import GONE
 from es_ttc.serving.request.request import Api
@@ -81,15 +80,30 @@ class AdminToken:
 
 
 class Entrance:
-    """The gateway's ASGI application: passes admitted requests to its own endpoints or to those for the engine."""
+    """The gateway's ASGI application: admits requests, and answers those that are not for its own endpoints.
 
-    def __init__(self, gateway: Gateway, own: ASGIApp, engine: ASGIApp, admin: AdminToken | None) -> None:
+    Args:
+        gateway: What the parts share.
+        own: The application of the gateway's own endpoints.
+        searches: Answers searches.
+        writes: Answers all other requests to the engine.
+        admin: The token of the own endpoints; None for none.
+    """
+
+    def __init__(
+        self, gateway: Gateway, own: ASGIApp, searches: Searches, writes: WriteEncoding, admin: AdminToken | None
+    ) -> None:
         settings = gateway.settings
         self._upstream = gateway.upstream
         self._bodies = gateway.bodies
+        self._metrics = gateway.metrics
+        self._callers = gateway.callers
         self._own = own
-        self._engine = engine
+        self._searches = searches
+        self._writes = writes
         self._admin = admin
+        self._room = InFlightLimit(settings.max_concurrent_requests)
+        self._metrics.watch_requests(lambda: self._room.taken)
         self._hosts = tuple(host.lower() for host in settings.allowed_hosts)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins)
 
@@ -98,23 +112,24 @@ class Entrance:
         if scope["type"] != "http":
             await self._own(scope, receive, send)
             return
-        send = self._named(send)
-        error = self._wrong_name(scope) or self._without_token(scope)
+        send, path = self._named(send), scope["path"]
+        incoming = RawRequest(scope, receive, self._bodies)
+        error = self._wrong_name(incoming, path) or self._without_token(incoming, path)
         if error is not None:
-            await _answer_refused(scope, send, error)
+            log.warning("refused", status=error.status, client=incoming.client, path=path, reason=str(error))
+            await answer_json(incoming, send, error.status, error.body(), _challenge(error))
             return
-        if self._admin is not None and scope["path"] not in self._admin.exempt:
-            scope["headers"] = self._admin.without(scope["headers"])
-        if not _is_ours(scope):
-            await self._engine(scope, receive, send)
-        elif scope["method"] == "POST":
-            await self._answer_post(scope, receive, send)
+        if self._admin is not None and path not in self._admin.exempt:
+            scope["headers"] = incoming.headers = self._admin.without(incoming.headers)
+        if not path.startswith(PREFIX):
+            await self._answer_for_engine(incoming, send)
+        elif incoming.method == "POST":
+            await self._answer_post(incoming, scope, send)
         else:
             await self._own(scope, receive, send)
 
-    async def _answer_post(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer_post(self, incoming: RawRequest, scope: Scope, send: Send) -> None:
         """Answer a request below `/_ttc/` when its body is complete, so that a slow client occupies no handler."""
-        incoming = RawRequest(scope, receive, self._bodies)
         try:
             await incoming.read_ahead(_READ_AHEAD_BELOW_OURS)
             await self._own(scope, incoming.replayed(), send)
@@ -125,85 +140,8 @@ class Entrance:
         finally:
             incoming.forget()
 
-    def _named(self, send: Send) -> Send:
-        """Return a send function that adds the engine's product header to the gateway's own responses."""
-
-        async def named(message: Message) -> None:
-            if message["type"] == "http.response.start" and self._upstream.is_elasticsearch:
-                headers = message.get("headers", [])
-                if not any(name == PRODUCT_HEADER[0] for name, _ in headers):
-                    message["headers"] = [*headers, PRODUCT_HEADER]
-            await send(message)
-
-        return named
-
-    def _without_token(self, scope: Scope) -> EsTtcError | None:
-        if self._admin is None or not _is_ours(scope) or self._admin.admits(scope["path"], scope["headers"]):
-            return None
-        return NotSignedIn(
-            "the token is missing or wrong: send the gateway's admin_token as `Authorization: Bearer`, or as "
-            "`x-ttc-token`"
-        )
-
-    def _wrong_name(self, scope: Scope) -> EsTtcError | None:
-        if scope["path"] in _ALWAYS:
-            return None
-        if self._hosts and not self._is_own(host := _header(scope, b"host")):
-            return WrongHost(f"this gateway does not answer for the host [{host}]: add it to [allowed_hosts]")
-        origin, host = _header(scope, b"origin").lower(), _header(scope, b"host").lower()
-        own = origin in self._origins if self._origins else not _is_ours(scope) or _is_same(origin, host)
-        if origin and not own:
-            return NotAllowed(f"requests from pages of [{origin}] are not allowed: add it to [allowed_origins]")
-        return None
-
-    def _is_own(self, host: str) -> bool:
-        try:
-            name = (urlsplit(f"//{host}").hostname or "").lower()
-        except ValueError:
-            return False
-        return any(name == own or (own.startswith("*.") and name.endswith(own[1:])) for own in self._hosts)
-
-
-def _is_same(origin: str, host: str) -> bool:
-    """Return whether a page's origin and a `Host` header name the same host and port."""
-    scheme, _, address = origin.partition("://")
-    return address == host.removesuffix(_DEFAULT_PORTS.get(scheme, ""))
-
-
-def _is_ours(scope: Scope) -> bool:
-    return str(scope["path"]).startswith(PREFIX)
-
-
-def _header(scope: Scope, name: bytes) -> str:
-    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
-
-
-async def _answer_refused(scope: Scope, send: Send, error: EsTtcError) -> None:
-    client = scope.get("client") or ("",)
-    log.warning("refused", status=error.status, client=client[0], path=scope["path"], reason=str(error))
-    body = jsonio.dumps(error.body())
-    headers = json_headers(scope["headers"], body)
-    if isinstance(error, NotSignedIn):
-        headers.append((b"www-authenticate", b'Bearer realm="es-ttc"'))
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-class EngineApp:
-    """The ASGI application for all requests except those to the gateway's own endpoints."""
-
-    def __init__(self, gateway: Gateway, searches: Searches, writes: WriteEncoding) -> None:
-        self._searches = searches
-        self._writes = writes
-        self._metrics = gateway.metrics
-        self._bodies = gateway.bodies
-        self._callers = gateway.callers
-        self._room = InFlightLimit(gateway.settings.max_concurrent_requests)
-        self._metrics.watch_requests(lambda: self._room.taken)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        incoming = RawRequest(scope, receive, self._bodies)
+    async def _answer_for_engine(self, incoming: RawRequest, send: Send) -> None:
+        """Answer one request to the engine, and log and count it."""
         answer = _TrackedResponse(send, request_id(incoming.header(b"x-request-id"), incoming.header(b"x-opaque-id")))
         started = time.perf_counter()
         with request_span(incoming.method, incoming.headers) as answered:
@@ -271,6 +209,54 @@ class EngineApp:
             case _:
                 return await self._writes.answer(incoming, answer)
 
+    def _named(self, send: Send) -> Send:
+        """Return a send function that adds the engine's product header to the gateway's own responses."""
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._upstream.is_elasticsearch:
+                headers = message.get("headers", [])
+                if not any(name == PRODUCT_HEADER[0] for name, _ in headers):
+                    message["headers"] = [*headers, PRODUCT_HEADER]
+            await send(message)
+
+        return named
+
+    def _without_token(self, incoming: RawRequest, path: str) -> EsTtcError | None:
+        if self._admin is None or not path.startswith(PREFIX) or self._admin.admits(path, incoming.headers):
+            return None
+        return NotSignedIn(
+            "the token is missing or wrong: send the gateway's admin_token as `Authorization: Bearer`, or as "
+            "`x-ttc-token`"
+        )
+
+    def _wrong_name(self, incoming: RawRequest, path: str) -> EsTtcError | None:
+        if path in _ALWAYS:
+            return None
+        if self._hosts and not self._is_own(host := incoming.header(b"host")):
+            return WrongHost(f"this gateway does not answer for the host [{host}]: add it to [allowed_hosts]")
+        origin, host = incoming.header(b"origin").lower(), incoming.header(b"host").lower()
+        own = origin in self._origins if self._origins else not path.startswith(PREFIX) or _is_same(origin, host)
+        if origin and not own:
+            return NotAllowed(f"requests from pages of [{origin}] are not allowed: add it to [allowed_origins]")
+        return None
+
+    def _is_own(self, host: str) -> bool:
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+        except ValueError:
+            return False
+        return any(name == own or (own.startswith("*.") and name.endswith(own[1:])) for own in self._hosts)
+
+
+def _is_same(origin: str, host: str) -> bool:
+    """Return whether a page's origin and a `Host` header name the same host and port."""
+    scheme, _, address = origin.partition("://")
+    return address == host.removesuffix(_DEFAULT_PORTS.get(scheme, ""))
+
+
+def _challenge(error: EsTtcError) -> RawHeaders:
+    return [(b"www-authenticate", b'Bearer realm="es-ttc"')] if isinstance(error, NotSignedIn) else []
+
 
 class InFlightLimit:
     """Limits the number of concurrent requests.
@@ -317,11 +303,7 @@ class _TrackedResponse:
 
 
 def require_forwardable(incoming: RawRequest) -> None:
-    """Raise an error for a request target that is neither a path nor `*`.
-
-    Raises:
-        InvalidRequest: The target is neither.
-    """
+    """Refuse a request target that is neither a path nor `*`."""
     target = incoming.raw_path
     if target == b"*" and incoming.method == "OPTIONS":
         incoming.raw_path = b"/*"  # equivalent for the engines
