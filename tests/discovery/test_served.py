@@ -73,8 +73,8 @@ def test_a_promoted_program_is_served_as_it_was_measured(
         (ran,) = sandboxed(WORDS, [bees], Limits())
         np.testing.assert_allclose(served(gateway, "words-first"), ran.scores, rtol=1e-5)
         lacking = asked(gateway, "usual", "insects")
-        assert lacking.status == 400
-        assert f"`es-ttc calibrate {index_name} --queries FILE`" in lacking.reason
+        assert (lacking.status, lacking.json()["ttc"]["applied"]) == (200, False)
+        assert f"`es-ttc calibrate {index_name} --queries FILE`" in lacking.json()["ttc"]["reason"]
     queries = tmp_path / "queries.txt"
     queries.write_text("\n".join(SAMPLE))
     arguments = ["calibrate", index_name, "--queries", str(queries), "--engine", opensearch_url]
