@@ -57,8 +57,8 @@ _WAITING = ("_worker (concurrent/futures/thread.py", "wait (threading.py", "run 
 _PARTS = (
     ("kernels (rescorers, vectors)", "es_ttc/(rescorers|vectors)/"),
     ("features: found and collected", "es_ttc/(serving/features|index|common)/"),
-    ("rescoring: plan, order, page", "es_ttc/serving/rescore/"),
-    ("search pipeline", "es_ttc/serving/search/"),
+    ("rescoring: plan, order, page", "es_ttc/serving/(rescore/|rescoring)"),
+    ("way of a search", "es_ttc/serving/(search|request/|engine_requests)"),
     ("JSON", "es_ttc/serving/http/json"),
     ("logs", "structlog/|logging/|es_ttc/serving/logs"),
     ("requests, limits, metrics", "es_ttc/|prometheus_client/|starlette/"),
