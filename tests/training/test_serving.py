@@ -185,6 +185,10 @@ def test_an_index_is_made_filled_and_searched_with_it(
         load=lambda _name, _folder: plain,
     ) as gateway:
         section = {"method": "nnn", "query_text": question}
+        unranked = search(gateway, index_name, {"query": {"match_all": {}}, "rescore": {"ttc": section}})
+        assert (unranked.status, unranked.json()["ttc"]["applied"]) == (200, False)
+        assert trained.identity.key in unranked.json()["ttc"]["reason"]
+        section["on_error"] = "fail"
         refused = search(gateway, index_name, {"query": {"match_all": {}}, "rescore": {"ttc": section}})
         assert refused.status == 400
         assert trained.identity.key in json.dumps(refused.json())
