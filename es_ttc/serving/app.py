@@ -102,7 +102,7 @@ def create_app(
         *routes(gateway, lambda: gateway.warm_up.done and process.all_ready()),
     ]
     own = Starlette(routes=endpoints, exception_handlers={HTTPException: _not_found}, lifespan=lifespan)
-    return Entrance(gateway, own, Searches(gateway, gateway.callers), writes, _admin_token(settings))
+    return Entrance(gateway, own, Searches(gateway), writes, _admin_token(settings))
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

@@ -27,7 +27,7 @@ from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.bodies import Body, search_body
 from es_ttc.serving.knn.engine_search import SearchContext
-from es_ttc.serving.knn.msearch import BatchedMsearch, BatchedSearches, MsearchSender, SearchClient, search_client
+from es_ttc.serving.knn.msearch import SearchClient, single_client
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexSearch
 from es_ttc.serving.process import OnlyProcess
@@ -105,12 +105,8 @@ class IndexReader:
         """
         path = f"/{self._caller.indices}/_msearch".encode()
         side_caller = self._gateway.attached.side_caller(self._caller)
-        sender = MsearchSender(self._gateway.upstream, self._caller, side_caller, path, b"")
-        batches: BatchedMsearch = BatchedSearches(sender.send)
-        [member] = batches.join(1)
         found: list[FoundWindow] = []
-        async with batches.active(member):
-            client = search_client(batches, member, b"{}")
+        async with single_client(self._gateway.upstream, self._caller, side_caller, path, b"", b"{}") as client:
             indices = await self._searched_indices(client)
             for some in parts(queries, MAX_QUERIES_TOGETHER):
                 found += await self._found(some, text_fields, size, client, indices)

@@ -159,9 +159,10 @@ class RescoredSearch:
                 raise refusal
             return await self._complete(response, ms)
         except (EngineRefusal, ItemRefusal) as refused:
-            if self._plan.section.on_error == "fail" or not (self._plan.plain and refused.of_the_body):
+            body = self.plain_body
+            if body is None or not refused.of_the_body:
                 raise
-            plain, plain_ms = await self._again(self._plan.plain)
+            plain, plain_ms = await self._again(body)
             if plain["_shards"]["failed"]:  # it is refused too, by a part of the shards
                 raise
             reason = f"the engine refused a request of the gateway's own: {refused.reason}"
@@ -180,7 +181,7 @@ class RescoredSearch:
             ranked = await ranked.rest()
         self.applied = ranked.applied
         await self._add_groups(response, ranked)
-        for one in self._ranking.items if isinstance(self._ranking, Cascade) else (self._ranking,):
+        for one in items_of(self._ranking):
             if one.plan.reads_passages or one.plan.section.shows_map:
                 await self._evidence.add(
                     response, one.plan, one.method, self._caller, since=began, started=self._started

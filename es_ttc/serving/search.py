@@ -15,7 +15,7 @@ from es_ttc.errors import EsTtcError, RequestTooLarge
 from es_ttc.serving.engine_requests import EngineRefusal, FirstPass, ItemRefusal
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import CallerLimits, RawHeaders
+from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.raw_request import RawRequest, RequestLimits
 from es_ttc.serving.http.signing import require_changeable
 from es_ttc.serving.knn.clauses import KnnClause, RetrievalRequest, RetrievalResult, parse_clause, put_in_place
@@ -56,12 +56,12 @@ C = TypeVar("C")
 class Searches:
     """Answers `_search`, `_msearch` and the templates of both."""
 
-    def __init__(self, gateway: Gateway, callers: CallerLimits) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         settings = gateway.settings
         self._upstream = gateway.upstream
         self._engine = gateway.engine
         self._offload = gateway.offload
-        self._callers = callers
+        self._callers = gateway.callers
         self._rewriting = RewriteService(gateway)
         self._retrieval = RetrievalService(gateway)
         self._rescoring = Rescoring(gateway)
@@ -131,7 +131,10 @@ class Searches:
                 if request.is_multi or not _may_answer_plainly(request.items[0], refused):
                     raise
                 first, refusal = FirstPass(refused.answer.headers, {0: ({}, refused.answer.ms)}), refused
-        response = await (self._multi(request, first) if request.is_multi else self._single(request, first, refusal))
+        if request.is_multi:
+            response = await self._multi(request, first)
+        else:
+            response = await self._completed(request, request.items[0], *first.responses[0], refusal)
         applied = all(_applied(item) for item in request.items)
         headers: RawHeaders = first.headers
         if any(_reported(item) for item in request.items):
@@ -236,9 +239,6 @@ class Searches:
             else:
                 plans += [] if plan is None else [(item, plan)]
         return plans
-
-    async def _single(self, request: SearchRequest, first: FirstPass, refusal: EngineRefusal | None) -> dict[str, Any]:
-        return await self._completed(request, request.items[0], *first.responses[0], refusal)
 
     async def _multi(self, request: SearchRequest, first: FirstPass) -> dict[str, Any]:
         room = asyncio.Semaphore(MAX_AT_ONCE)

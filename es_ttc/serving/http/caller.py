@@ -36,8 +36,6 @@ _HOP_BY_HOP = frozenset(
 )  # fmt: skip
 _NOT_FORWARDED = frozenset({b"host", b"expect"})
 _OF_THE_BODY = frozenset({b"content-length", b"content-encoding", b"content-type", b"accept", b"accept-encoding"})
-
-
 _CREDENTIALS = frozenset({b"authorization", b"cookie", b"es-security-runas-user", b"x-proxy-user", b"x-proxy-roles"})
 _VENDOR = b"application/vnd.elasticsearch+"
 _MEDIA = (b"accept", b"content-type")

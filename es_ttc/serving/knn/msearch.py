@@ -169,6 +169,17 @@ class MsearchSender:
         return list(answer["responses"])
 
 
+@asynccontextmanager
+async def single_client(
+    upstream: Upstream, caller: Caller, side_caller: Caller, path: bytes, query_string: bytes, header: bytes
+) -> AsyncIterator[SearchClient]:
+    """Open the search client of a retrieval that no other one waits for."""
+    batches: BatchedMsearch = BatchedSearches(MsearchSender(upstream, caller, side_caller, path, query_string).send)
+    [member] = batches.join(1)
+    async with batches.active(member):
+        yield search_client(batches, member, header)
+
+
 def search_client(batches: BatchedMsearch, member: Member, header: bytes) -> SearchClient:
     """Return the search client of one retrieval."""
 

@@ -12,8 +12,8 @@ read.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,14 +32,7 @@ from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.knn.bodies import Body, search_body
 from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import SearchContext
-from es_ttc.serving.knn.msearch import (
-    BatchedMsearch,
-    BatchedSearches,
-    MsearchSender,
-    SearchClient,
-    require_complete,
-    search_client,
-)
+from es_ttc.serving.knn.msearch import SearchClient, require_complete, single_client
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
 from es_ttc.serving.request.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
@@ -313,16 +306,12 @@ class CandidateSearch:
             [found] = await nearest_in_side_indices(search, vector[np.newaxis], self._count, by_ids, send_all)
         return found
 
-    @asynccontextmanager
-    async def _client(self) -> AsyncIterator[SearchClient]:
+    def _client(self) -> AbstractAsyncContextManager[SearchClient]:
         """Open a client that sends several searches in one `_msearch`."""
-        path, query_string = self._request.msearch_target()
         side_caller = self._gateway.attached.side_caller(self._caller)
-        sender = MsearchSender(self._gateway.upstream, self._caller, side_caller, path, query_string)
-        batches: BatchedMsearch = BatchedSearches(sender.send)
-        [member] = batches.join(1)
-        async with batches.active(member):
-            yield search_client(batches, member, self._request.msearch_header(self._item))
+        path, query_string = self._request.msearch_target()
+        header = self._request.msearch_header(self._item)
+        return single_client(self._gateway.upstream, self._caller, side_caller, path, query_string, header)
 
     @property
     def _marks(self) -> Body:

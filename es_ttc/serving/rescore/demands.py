@@ -165,7 +165,7 @@ class _Demands:
         if kind == "bool":
             return self._of_bool(query, clause)
         if kind in ("dis_max", "hybrid") and clause.keys() <= _ANY_OPTION | {"queries", "tie_breaker"}:
-            return self._at_least(1, _listed(clause.get("queries")))
+            return _at_least(1, [self.of(one) for one in _listed(clause.get("queries"))])
         if kind == "pinned":
             return self.of(clause.get("organic"))
         if kind == "function_score":
@@ -221,9 +221,6 @@ class _Demands:
         if least is None:
             return [*found, {"bool": {"should": should, "minimum_should_match": given}}]
         return [*found, *_at_least(max(least, int(alone)), of_should)]
-
-    def _at_least(self, least: int, clauses: Sequence[Any]) -> list[Any]:
-        return _at_least(least, [self.of(one) for one in clauses])
 
 
 def _at_least(least: int, demands: Sequence[Sequence[Any]]) -> list[Any]:
