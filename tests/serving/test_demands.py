@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
@@ -108,6 +108,7 @@ OTHER: list[tuple[Any, list[Any]]] = [
     ({"bool": {"must": [OURS], "filter": OURS}}, [OURS]),
     ({"bool": {"should": [OTHERS, OURS], "minimum_should_match": 2}}, any_of(OTHERS)),
     ({"bool": {"should": [OTHERS, OURS], "minimum_should_match": "100%"}}, any_of(OTHERS)),
+    ({"bool": {"should": [OURS], "minimum_should_match": 2}}, [{"match_none": {}}]),
     ({"bool": {"should": [TERM, OTHERS], "minimum_should_match": 0}}, any_of(TERM, OTHERS)),
     ({"bool": {"should": [TERM], "must_not": [OTHERS]}}, [{"bool": {"must_not": [OTHERS]}}, *any_of(TERM)]),
     (
@@ -206,6 +207,7 @@ def holds(query: Any, true: frozenset[str], *, words: bool) -> bool:
 
 
 @given(st.recursive(LEAVES, bools, max_leaves=12), st.frozensets(LEAVES.map(str)))
+@example({"bool": {"should": [OURS], "minimum_should_match": 2}}, frozenset())
 def test_a_document_may_join_where_all_but_the_words_holds(query: Any, true: frozenset[str]) -> None:
     filters = demanded(query, TEXT, "another")
     assert all(holds(one, true, words=False) for one in filters) == holds(query, true, words=True)

@@ -229,6 +229,8 @@ def _at_least(least: int, demands: Sequence[Sequence[Any]]) -> list[Any]:
     least -= len(demands) - len(real)
     if least <= 0:
         return []
+    if not real:  # an empty `bool` would match every document
+        return [{"match_none": {}}]
     return [{"bool": {"should": [{"bool": {"filter": [*one]}} for one in real], "minimum_should_match": least}}]
 
 
