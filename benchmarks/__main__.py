@@ -25,9 +25,9 @@ _PARTS = frozenset(
 )
 WITH_ENGINE = frozenset(
     {
-        "blend_engines", "blend_speed", "detail_map", "gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill",
-        "judging_picture", "knn_index_check", "knn_retrieval", "loop_hold", "neighbour_graph", "nested_tokens",
-        "playground", "sira", "storage", "workers", "write_latency", "written_documents",
+        "blend_engines", "blend_speed", "gateway", "growth", "soak", "table_iv", "ingest",
+        "judging_picture", "knn_retrieval", "neighbour_graph",
+        "playground", "sira", "storage", "workers", "write_latency",
     }
 )  # fmt: skip
 

@@ -1,10 +1,10 @@
-"""The section inside the engine: plugin against gateway against no rescoring, and a long run. Starts a node of its own.
+"""The section inside the engine: plugin against gateway against no rescoring. Starts a node of its own.
 
     mvn -f plugin package
-    python -m benchmarks.plugin [--seconds 10] [--long 600]     # --seconds 0 leaves out the comparison
+    python -m benchmarks.plugin [--seconds 10]
 
 All three are asked in turns in one run: the same node, the same gateway process (it scores for both), the same window,
-whose features are in its memory. The long run is :mod:`benchmarks.plugin_long`.
+whose features are in its memory.
 """
 
 import argparse
@@ -14,10 +14,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from benchmarks import plugin_long
 from benchmarks.common import heading, table
 from benchmarks.served import (
-    ENCODER,
     GROUPS,
     TOKENS,
     WINDOW,
@@ -30,13 +28,10 @@ from benchmarks.served import (
     percentiles,
     query,
 )
-from es_ttc.encoders import load_encoder
 from es_ttc.engine.node import process
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.plugin import Plugin
 from es_ttc.engine.node.spec import NodeSpec
-from es_ttc.index.mappings.index import IndexOptions, create_index
-from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import Settings
 
 INDEX = "benchmark-plugin"
@@ -48,7 +43,6 @@ WARM_UP_SECONDS = 8.0
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
-    parser.add_argument("--long", type=float, default=0.0, help="seconds of the long run; 0 leaves it out")
     arguments = parser.parse_args()
     token, port = secrets.token_hex(16), free_port()
     plugin = Plugin.of(
@@ -58,19 +52,13 @@ def main() -> None:
     with process.start(spec, distribution=OpenSearchDistribution(plugin)) as node:
         asyncio.run(_fill(node.url))
         told: dict[str, Any] = {"port": port, "sidecar_token": token, "default_timeout_ms": 30_000}
-        if arguments.seconds:
-            with gateway(node.url, **told) as running:
-                _report(node.url, running.url, arguments.seconds)
-        if arguments.long:
-            with gateway(node.url, feature_cache_mb=plugin_long.CACHE_MB, **told) as running:
-                plugin_long.run(node.url, running, INDEX, clients=CLIENTS[-1], seconds=arguments.long)
+        with gateway(node.url, **told) as running:
+            _report(node.url, running.url, arguments.seconds)
 
 
 async def _fill(url: str) -> None:
     async with opened(url) as engine:
         await fill(engine, INDEX)
-        spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",))
-        await create_index(engine, plugin_long.WRITTEN, spec, IndexOptions(shards=1, replicas=0))
 
 
 def _report(engine: str, through: str, seconds: float) -> None:

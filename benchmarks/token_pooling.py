@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from benchmarks.blend import DATA, MAX_TOKENS, METRIC, WINDOW, compared, first_queries, prepared
 from benchmarks.common import heading, table
-from benchmarks.further_signals import blended
 from benchmarks.programs import subset
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import compose
@@ -38,6 +37,7 @@ from es_ttc.lab.evaluation.memory import JoinedWindow, MemorySearcher
 from es_ttc.lab.evaluation.methods import retrieval
 from es_ttc.lab.evaluation.metrics import Float64, score_by
 from es_ttc.rescorers.base import Feature
+from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer
 from es_ttc.rescorers.blend.signals import read_by, signal_scores
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
@@ -244,7 +244,7 @@ def _scores(joined: JoinedWindow) -> dict[str, Float32]:
         "maxsim": MaxSimRescorer().score(query, window, MaxSimParams()),
         "late": signal_scores("late_interaction", query, window).scores,
         "spectral": signal_scores("spectral", query, window).scores,
-        "blend": blended(query, window),
+        "blend": BlendRescorer().score(query, window, BlendParams()),
     }
 
 
