@@ -4,7 +4,8 @@ import ast
 import importlib
 import inspect
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +30,35 @@ FOLDER = Path(__file__).parent / "reference"
 NOTICE = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->\n"
 
 
+_MIN_SHARED = 4
+"""Number of commands from which on an option is described once for all of them."""
+
+
 def commands_page() -> str:
-    """Return the page of all commands with help text, options and examples."""
-    parts = ["# Commands\n", NOTICE]
+    """Return the page of all commands with help text, options and examples; shared options come first, once."""
+    options = {
+        path: [record for one in command.params if (record := one.get_help_record(click.Context(command)))]
+        for path, command in _commands(cli, "es-ttc")
+    }
+    counts = Counter(record for records in options.values() for record in records)
+    shared = sorted(record for record, count in counts.items() if count >= _MIN_SHARED and record[1])
+    parts = ["# Commands\n", NOTICE, "## Options of several commands\n", _options_table(shared)]
     for path, command in _commands(cli, "es-ttc"):
-        context = click.Context(command, info_name=path)
-        parts += [f"## `{path}`\n", inspect.cleandoc(command.help or "") + "\n"]
-        usage = " ".join(command.collect_usage_pieces(context))
-        parts.append(f"```\n{path} {usage}\n```\n")
-        options = [record for p in command.params if (record := p.get_help_record(context))]
-        if options:
-            parts.append("| option | meaning |\n| --- | --- |")
-            parts.append("".join(f"| `{_cell(name)}` | {_cell(text)} |\n" for name, text in options))
+        usage = " ".join(command.collect_usage_pieces(click.Context(command, info_name=path)))
+        parts += [f"## `{path}`\n", inspect.cleandoc(command.help or "") + "\n", f"```\n{path} {usage}\n```\n"]
+        own = [record for record in options[path] if record[1] and record not in shared]
+        if own:
+            parts.append(_options_table(own))
+        if also := [f"`{name}`" for name, _ in shared if any(name == record[0] for record in options[path])]:
+            parts.append(f"Also {', '.join(also)}.\n")
         if lines := _examples(command):
-            parts.append("Examples:\n\n```\n" + "\n".join(lines) + "\n```\n")
+            parts.append("```\n" + "\n".join(lines) + "\n```\n")
     return "\n".join(parts)
+
+
+def _options_table(records: Sequence[tuple[str, str]]) -> str:
+    rows = "".join(f"| `{_cell(name)}` | {_cell(text)} |\n" for name, text in records)
+    return f"| option | meaning |\n| --- | --- |\n{rows}"
 
 
 def methods_page() -> str:
