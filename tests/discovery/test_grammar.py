@@ -20,7 +20,7 @@ from es_ttc.rescorers.programs.source import check
 
 BATCH = "\n".join(
     (
-        "from es_ttc.rescorers.programs.{name} import {name}",
+        "from es_ttc.rescorers.programs.frontier import {name}",
         "def program(Q, D, S, ctx):",
         "    return {name}(Q, D, S, ctx)",
     )

@@ -1,10 +1,9 @@
 """The part of Python that programs are written in."""
 
-from importlib.resources import files
-
 import numpy as np
 import pytest
 
+from es_ttc.lab.discovery.seeds import source_of
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.rescorers.programs.interface import Context
 from es_ttc.rescorers.programs.source import MOST_CHARACTERS, Reason, Refused, compiled
@@ -76,8 +75,7 @@ def test_what_stands_outside_is_refused_with_its_reason(case: str) -> None:
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_the_papers_programs_stand_inside(name: str) -> None:
-    text = files("es_ttc.rescorers.programs").joinpath(f"{name}.py").read_text(encoding="utf-8")
-    assert callable(compiled(f"{text}\n\ndef program(Q, D, S, ctx):\n    return {name}(Q, D, S, ctx)\n"))
+    assert callable(compiled(source_of(CATALOGUE[name])))
 
 
 def test_a_misspelt_primitive_is_named() -> None:

@@ -1,10 +1,12 @@
 """The paper's twelve programs as initial programs of a search."""
 
-from importlib.resources import files
+import ast
+import inspect
 
 from es_ttc.lab.discovery.grammar.known import KNOWN
 from es_ttc.lab.discovery.grammar.render import render
 from es_ttc.lab.discovery.records import Proposal
+from es_ttc.rescorers.programs import frontier
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, Entry
 
 ORIGIN = "seed"
@@ -15,7 +17,7 @@ def seed(entry: Entry) -> Proposal:
     tree = KNOWN.get(entry.name)
     summary = f"{entry.title} (section {entry.section})."
     return Proposal(
-        source=_module(entry) if tree is None else render(tree, summary),
+        source=source_of(entry) if tree is None else render(tree, summary),
         origin=ORIGIN,
         title=entry.name,
         novelty=summary,
@@ -28,6 +30,22 @@ def seeds(*, cheap: bool = False) -> list[Proposal]:
     return [seed(entry) for entry in CATALOGUE.values() if not (cheap and entry.passes)]
 
 
-def _module(entry: Entry) -> str:
-    text = files("es_ttc.rescorers.programs").joinpath(f"{entry.name}.py").read_text(encoding="utf-8")
-    return f"{text}\n\ndef program(Q, D, S, ctx):\n    return {entry.name}(Q, D, S, ctx)\n"
+def source_of(entry: Entry) -> str:
+    """Return a program's function with what it imports, and what it takes from the programs before it."""
+    own = inspect.getsource(entry.program)
+    used = {node.id for node in ast.walk(ast.parse(own)) if isinstance(node, ast.Name)} - {entry.name}
+    lines = ["import numpy as np\n"] if "np" in used else []
+    defined: set[str] = set()
+    for node in ast.parse(inspect.getsource(frontier)).body:
+        if isinstance(node, ast.ImportFrom):
+            lines += _import(str(node.module), used & {alias.name for alias in node.names})
+        elif isinstance(node, ast.FunctionDef):
+            defined.add(node.name)
+        else:
+            defined |= {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+    lines += _import(frontier.__name__, used & defined)
+    return f"{''.join(lines)}\n\n{own}\n\ndef program(Q, D, S, ctx):\n    return {entry.name}(Q, D, S, ctx)\n"
+
+
+def _import(module: str, names: set[str]) -> list[str]:
+    return [f"from {module} import {', '.join(sorted(names))}\n"] if names else []

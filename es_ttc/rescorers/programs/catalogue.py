@@ -4,19 +4,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from es_ttc.rescorers.programs.adaptgran import adaptgran
-from es_ttc.rescorers.programs.bidirzscore import bidirzscore
-from es_ttc.rescorers.programs.consensusrocchio import consensusrocchio
-from es_ttc.rescorers.programs.covtriple import covtriple
-from es_ttc.rescorers.programs.crossroundrrf import crossroundrrf
-from es_ttc.rescorers.programs.diversedualctx import diversedualctx
-from es_ttc.rescorers.programs.fisherstability import fisherstability
-from es_ttc.rescorers.programs.graphcentrality import graphcentrality
+from es_ttc.rescorers.programs.frontier import (
+    adaptgran,
+    bidirzscore,
+    consensusrocchio,
+    covtriple,
+    crossroundrrf,
+    diversedualctx,
+    fisherstability,
+    graphcentrality,
+    lexhybridrrf,
+    momentumprog,
+    negcontrastive,
+    sentmaxsim,
+)
 from es_ttc.rescorers.programs.interface import Program
-from es_ttc.rescorers.programs.lexhybridrrf import lexhybridrrf
-from es_ttc.rescorers.programs.momentumprog import momentumprog
-from es_ttc.rescorers.programs.negcontrastive import negcontrastive
-from es_ttc.rescorers.programs.sentmaxsim import sentmaxsim
 from es_ttc.vectors.chunks import GRANULARITIES, Granularity
 
 REVERSED: Final = "reversed"

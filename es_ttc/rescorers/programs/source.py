@@ -100,23 +100,7 @@ _OWN_MODULES = (
             "vectors",
         )
     ),
-    *(
-        f"{_PROGRAMS}.{name}"
-        for name in (
-            "channels",
-            "consensusrocchio",
-            "covtriple",
-            "crossroundrrf",
-            "diversedualctx",
-            "graphcentrality",
-            "interface",
-            "lexhybridrrf",
-            "momentumprog",
-            "negcontrastive",
-            "rounds",
-            "sentmaxsim",
-        )
-    ),
+    *(f"{_PROGRAMS}.{name}" for name in ("channels", "frontier", "interface", "rounds")),
     "es_ttc.vectors.chunks",
     "es_ttc.vectors.tokens",
 )
