@@ -1,6 +1,7 @@
 """The root of the command line: registers the commands and prints every failure as one sentence on stderr."""
 
 import logging
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -30,7 +31,6 @@ from es_ttc.cli.train import train
 from es_ttc.cli.tune import tune
 from es_ttc.cli.ui import ui
 from es_ttc.cli.worker import worker
-from es_ttc.common.process_arguments import hide_credentials
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.logs import configure_logs
 from es_ttc.settings import wrong_setting
@@ -45,6 +45,7 @@ SECTIONS: Mapping[str, tuple[click.Command, ...]] = {
 """All commands, in the order in which help lists them."""
 
 
+_PASSWORD = re.compile(r"//[^/@\s]*:[^/@\s]+@")
 _NO_ENGINE = "; start one with `es-ttc engine up`, or name yours with --engine or ES_TTC_ENGINE"
 
 
@@ -88,8 +89,12 @@ for command in chain.from_iterable(SECTIONS.values()):
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 on success, 1 on failure, 2 on wrong usage, 130 on Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if argv is None:
-        hide_credentials()
+    if any(map(_PASSWORD.search, arguments)):
+        click.echo(
+            "es-ttc: other users of this machine can read the password in the URL: set ES_TTC_USERNAME and "
+            "ES_TTC_PASSWORD_FILE instead",
+            err=True,
+        )
     # Warnings of libraries go to standard error: standard output contains only the command's output.
     configure_logs("auto", logging.DEBUG if "--debug" in arguments else logging.ERROR)
     sys.exit(run(arguments))

@@ -20,7 +20,6 @@ from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.parts import Artifact, Part
 from es_ttc.engine.node.plugin import Plugin
 from es_ttc.engine.node.progress import ProgressCallback
-from es_ttc.engine.node.repair import record, repair
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import NodeError
 
@@ -65,9 +64,7 @@ class OpenSearchDistribution:
         account.give(make_folder(base / CLASSES), account.run_as())
         home = base / "homes" / f"opensearch-{self.version}-{parts.digest(self.version)}"
         with locked(make_folder(home.parent) / f"{home.name}.lock"):
-            if home.exists():
-                repair(home, lambda folder: lay_out(self._parts, files, folder))
-            else:
+            if not home.exists():
                 build_home(self._parts, files, home)
         return home
 
@@ -126,16 +123,10 @@ def shared_classes(home: Path, java: Java) -> list[str]:
 def build_home(node: parts.Parts, files: Mapping[Artifact, Path], home: Path) -> None:
     """Arrange the files as in the official archive; the home appears completely or not at all."""
     with staging_folder(home) as staging:
-        lay_out(node, files, staging)
-        record(staging)
+        make_folder(staging / "bin")  # the node requires it
+        for part in node.parts:
+            _build_part(part, node, files, staging)
         publish(staging, home)
-
-
-def lay_out(node: parts.Parts, files: Mapping[Artifact, Path], folder: Path) -> None:
-    """Put the files into an empty folder."""
-    make_folder(folder / "bin")  # The node requires it.
-    for part in node.parts:
-        _build_part(part, node, files, folder)
 
 
 def _build_part(part: Part, node: parts.Parts, files: Mapping[Artifact, Path], home: Path) -> None:
