@@ -1,6 +1,7 @@
 """`es-ttc ingest`: write documents from files or standard input into an index, with their features."""
 
 import asyncio
+import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from es_ttc.index.mappings.spec import IndexSpec
 
 _PEEKED = 50
+_DEFAULT_FIELDS = ("title", "text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class IngestCommand:
     dead_letters: Path
     processes: int
     merge: bool
+    types: str
+    yes: bool
 
     @property
     def checkpoint(self) -> Path:
@@ -65,6 +69,7 @@ class IngestCommand:
     epilog=examples(
         "es-ttc ingest articles articles.jsonl",
         "es-ttc ingest articles part-1.parquet part-2.parquet --id-field sku --text-fields title,body",
+        "es-ttc ingest shop products.csv --types zip=text,price=number --yes",
         "es-ttc ingest articles articles.jsonl --resume",
         "es-ttc ingest articles articles.jsonl --processes 8",
         "zcat dump.jsonl.gz | es-ttc ingest articles -",
@@ -77,6 +82,15 @@ class IngestCommand:
 @adapter_flag
 @click.option("--id-field", help="Field of ids. Default: `_id`, else a hash of the document's content.")
 @text_fields_flag
+@click.option(
+    "--types",
+    metavar="COLUMN=TYPE,...",
+    default="auto",
+    show_default=True,
+    help="Types of columns of CSV: text, integer, number, decimal-comma, boolean, date; `text` for all. The others are "
+    "found from the first 1,000 rows, and shown.",
+)
+@click.option("--yes", is_flag=True, help="Take the proposed fields of a new index without a question.")
 @click.option("--resume", is_flag=True, help="Resume a stopped run of the same command.")
 @click.option(
     "--batch-mb",
@@ -126,6 +140,8 @@ def ingest(
     adapter: str | None,
     id_field: str | None,
     text_fields: tuple[str, ...] | None,
+    types: str,
+    yes: bool,
     resume: bool,
     batch_mb: float,
     batch_seconds: float,
@@ -138,8 +154,9 @@ def ingest(
     """Write documents with their features into the index NAME.
 
     A FILE is .jsonl, .ndjson, .csv or .tsv (each also .gz), .parquet, or - for JSON lines on standard input. A missing
-    index is created with defaults. Documents that the index already holds, unchanged, are skipped, so a second run
-    costs little. A document with a known id replaces the old one.
+    index is created with defaults; if its documents have neither `title` nor `text`, the fields to encode and the id
+    are proposed from the first documents. Documents that the index already holds, unchanged, are skipped, so a second
+    run costs little. A document with a known id replaces the old one.
 
     Exit status: 0 when every document is in the index, which is queried for each of them at the end; 1 when some were
     rejected (the others are in the index), are missing at the end, or the run failed; 130 when it was stopped. Rejected
@@ -157,7 +174,7 @@ def ingest(
     batch = BatchLimits(bytes=int(batch_mb * 2**20), seconds=batch_seconds)
     rejected = dead_letters or Path(f"{name}.rejected.jsonl")
     writing = IngestOptions(id_field, batch)
-    request = IngestCommand(name, files, text_fields, writing, resume, rejected, processes, merge)
+    request = IngestCommand(name, files, text_fields, writing, resume, rejected, processes, merge, types, yes)
     try:
         outcome, identity, size = asyncio.run(_run(settings, request))
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -205,11 +222,13 @@ def ingest(
 async def _run(settings: Settings, request: IngestCommand) -> "tuple[IngestResult, EncoderIdentity, int | None]":
     from es_ttc.index.ingest import DeadLetterFile, Inputs, open_source
     from es_ttc.index.ingest import ingest as ingest_documents
+    from es_ttc.index.ingest.columns import parse_types
 
-    inputs = Inputs([open_source(file) for file in request.files])
+    types = parse_types(request.types)
+    inputs = Inputs([open_source(file, types) for file in request.files])
     stop_on_sigterm()
     async with connected(settings) as engine:
-        index, encoder = await _ready(engine, settings, request, inputs)
+        request, index, encoder = await _ready(engine, settings, request, inputs)
         run, checkpoint = _checkpoint(index, request, encoder)
         with DeadLetterFile(request.dead_letters, run) as dead_letters, progress_bar() as bar:
             rejected = dead_letters.forget(checkpoint.position) if checkpoint else ()
@@ -253,8 +272,8 @@ async def _size(engine: "Engine", index: str, *, merge: bool) -> int | None:
 
 async def _ready(
     engine: "Engine", settings: Settings, request: IngestCommand, inputs: "Inputs"
-) -> "tuple[Index, Encoder]":
-    """Load the encoder; check that the documents have the text fields; create the index if there is none."""
+) -> "tuple[IngestCommand, Index, Encoder]":
+    """Load the encoder; find or check the text fields; create the index if there is none."""
     from es_ttc.encoders import load_encoder
     from es_ttc.errors import EngineError, InvalidRequest
     from es_ttc.index.mappings.encoder import load_encoder_for
@@ -269,11 +288,13 @@ async def _ready(
             f"index [{request.name}] encodes the fields {','.join(spec.text_fields)}: leave --text-fields out, or make "
             "another index"
         )
+    records = await asyncio.to_thread(_first_records, inputs, spec.text_fields if spec else request.text_fields)
+    if spec is None:
+        request = _with_proposal(request, records)
     with stderr.status("loading the encoder"):
         load = partial(load_encoder_for, spec.encoder) if spec else load_encoder
         encoder = await asyncio.to_thread(load, settings.encoder, cache_dir=settings.cache_dir)
     required = spec or IndexSpec(encoder.identity, **given(text_fields=request.text_fields))
-    records = await asyncio.to_thread(inputs.peek, _PEEKED)
     _check_text(records, required.text_fields)
     await _tell_size(inputs, records, required, encoder)
     if index is None:
@@ -290,7 +311,53 @@ async def _ready(
         index = await index_behind(engine, request.name)
         if index is None:
             raise EngineError(f"index [{request.name}] was deleted as soon as it was made")
-    return index, encoder
+    return request, index, encoder
+
+
+def _first_records(inputs: "Inputs", text_fields: Sequence[str] | None) -> "list[Record]":
+    """Return the first records, and say which types the columns of CSV have; text fields are read as text."""
+    from es_ttc.index.ingest.columns import ColumnType
+    from es_ttc.index.ingest.readers import Csv
+
+    tables = [source for source in inputs.sources if isinstance(source, Csv)]
+    for table in tables:
+        table.keep_text(text_fields or _DEFAULT_FIELDS)
+    records = inputs.peek(_PEEKED)
+    for table in tables:
+        typed = [f"{name} {kind}" for name, kind in table.types.items() if kind is not ColumnType.TEXT]
+        if typed:
+            click.echo(f"[{table.name}]: {', '.join(typed)}; other columns are text (--types to change)", err=True)
+    return records
+
+
+def _with_proposal(request: IngestCommand, records: "Sequence[Record]") -> IngestCommand:
+    """Return the command with proposed text fields and id, if it names no fields and the default ones have no text.
+
+    Raises:
+        InvalidRequest: Nothing can be proposed, or there is no terminal to ask on; the message has the command.
+    """
+    from es_ttc.errors import InvalidRequest
+    from es_ttc.index.ingest.proposal import propose
+
+    documents = [record.document for record in records if record.document]
+    usual = any(_has_text(document, _DEFAULT_FIELDS) for document in documents)
+    if request.text_fields is not None or usual or not documents:
+        return request
+    proposal = propose(documents)
+    if not proposal.text_fields:
+        return request  # the check that follows names the fields that there are
+    chosen = replace(request.options, id_field=request.options.id_field or proposal.id_field)
+    command = f"es-ttc ingest {request.name} {' '.join(request.files)} {proposal.options}"
+    if proposal.html:
+        click.echo(f"es-ttc: {', '.join(proposal.html)} has HTML, whose tags are encoded as text", err=True)
+    if not request.yes:
+        sentence = f"{_no_text(documents, _DEFAULT_FIELDS)}; proposed: {command}"
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise InvalidRequest(f"{sentence} (--yes takes it)")
+        click.confirm(f"{sentence}\nTake it?", default=True, abort=True, err=True)
+    else:
+        click.echo(command, err=True)
+    return replace(request, text_fields=proposal.text_fields, options=chosen)
 
 
 async def _tell_size(inputs: "Inputs", records: "Sequence[Record]", spec: "IndexSpec", encoder: "Encoder") -> None:
@@ -312,11 +379,16 @@ def _check_text(records: "Sequence[Record]", text_fields: Sequence[str]) -> None
 
     documents = [record.document for record in records if record.document]
     if documents and not any(_has_text(document, text_fields) for document in documents):
-        found = sorted({field for document in documents for field in document})
         raise InvalidRequest(
-            f"none of the first {len(documents)} documents has text in {','.join(text_fields)} (they have "
-            f"{','.join(found)}): name the fields to encode with --text-fields, of an index made for them"
+            f"{_no_text(documents, text_fields)}: name the fields to encode with --text-fields, of an index made for "
+            "them"
         )
+
+
+def _no_text(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str]) -> str:
+    present = sorted({field for document in documents for field in document})
+    fields = ",".join(text_fields)
+    return f"none of the first {len(documents)} documents has text in {fields} (they have {','.join(present)})"
 
 
 def _checkpoint(index: "Index", request: IngestCommand, encoder: "Encoder") -> "tuple[str, Checkpoint | None]":

@@ -1,6 +1,7 @@
 """Options shared by several commands, the types of their values, and examples for the help."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -36,6 +37,32 @@ class JsonObjectType(click.ParamType[dict[str, Any]]):
         if not isinstance(found, dict) or (self._nested and not all(isinstance(one, dict) for one in found.values())):
             self.fail(f"{value!r} must be an object such as {self._example}", param, ctx)
         return found
+
+
+class FilterType(JsonObjectType):
+    """A query of the engine as JSON, or comparisons such as ``price<=100``, joined by ``and``."""
+
+    name = "FILTER"
+    _COMPARISON = re.compile(r"\s*([^<>=\s]+)\s*(<=|>=|<|>|=)\s*(.+?)\s*")
+    _RANGES = MappingProxyType({"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"})
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the query."""
+        if not isinstance(value, str) or value.lstrip().startswith("{"):
+            return super().convert(value, param, ctx)
+        clauses = []
+        for part in value.split(" and "):
+            match = self._COMPARISON.fullmatch(part)
+            if match is None:
+                self.fail(f"{part!r} is neither a comparison such as price<=100 nor JSON", param, ctx)
+            field, operator, text = match.groups()
+            try:
+                operand = orjson.loads(text)
+            except orjson.JSONDecodeError:
+                operand = text
+            bound = self._RANGES.get(operator)
+            clauses.append({"range": {field: {bound: operand}}} if bound else {"match": {field: operand}})
+        return clauses[0] if len(clauses) == 1 else {"bool": {"filter": clauses}}
 
 
 class NamesType(click.ParamType[tuple[str, ...]]):

@@ -19,7 +19,7 @@ from es_ttc.cli.common import (
     stderr,
     stdout,
 )
-from es_ttc.cli.options import JsonObjectType, NamesType, examples, first_pass_option
+from es_ttc.cli.options import FilterType, JsonObjectType, NamesType, examples, first_pass_option
 from es_ttc.cli.views import Hit, Ranking, answer
 from es_ttc.settings import EngineSettings, GatewaySettings
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         'es-ttc search articles "heart attack" --method knn:nnn',
         'es-ttc search articles "heart attack" --params \'{"signals": {"lexical": 2, "dense": 1}}\'',
         'es-ttc search articles "heart attack" --method spectral --first-pass dense',
-        'es-ttc search articles "heart attack" --filter \'{"range": {"year": {"gte": 2020}}}\'',
+        'es-ttc search articles "heart attack" --filter "year>=2020 and journal=Lancet"',
     ),
 )
 @click.argument("name")
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 @click.option(
     "--filter",
     "among",
-    type=JsonObjectType('{"term": {"group": "news"}}'),
-    help="Query of the engine that every hit matches.",
+    type=FilterType('{"term": {"group": "news"}}'),
+    help="What every hit must match: 'price<=100 and brand=Acme', or a query of the engine as JSON.",
 )
 @click.option("--compare", "beside", is_flag=True, help="Also show the engine's BM25 ranking and hybrid (RRF).")
 @click.option("--size", type=click.IntRange(1, 100), default=10, show_default=True, help="Number of hits.")

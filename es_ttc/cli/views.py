@@ -53,9 +53,14 @@ class Hit:
     span: Span | None = None
 
     @property
+    def titled(self) -> str | None:
+        """The field that is shown as the title: `title`, else the first of several text fields."""
+        return "title" if "title" in self.fields else next(iter(self.fields)) if len(self.fields) > 1 else None
+
+    @property
     def label(self) -> str:
         """The document's title if it has one, else its id."""
-        return self.fields.get("title") or self.id
+        return self.fields[self.titled] if self.titled else self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +208,8 @@ def _around(hit: Hit, cells: int) -> tuple[str, str, str]:
 def _place(hit: Hit) -> tuple[str, int, int]:
     if hit.span is not None and hit.span.field in hit.fields:
         return hit.span.field, hit.span.start, hit.span.end
-    field = next((name for name in hit.fields if name != "title"), "title")
-    return field, 0, 0
+    field = next((name for name in hit.fields if name != hit.titled), hit.titled)
+    return field or "", 0, 0
 
 
 def _squeezed(text: str) -> str:

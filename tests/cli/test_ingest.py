@@ -71,6 +71,18 @@ def test_make_fill_show_and_delete_an_index(work: Path, index_name: str, capsys:
     assert run(["index", "show", index_name]) == 1
 
 
+def test_a_file_without_the_usual_fields(here: Path, index_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shoes = [f"A-{n};Red shoe {n};{n},50;A light shoe for summer number {n};0{n}\n" for n in range(10, 30)]
+    (here / "shop.csv").write_text("sku;name;price;description;zip\n" + "".join(shoes))
+    assert run(["ingest", index_name, "shop.csv"]) == 1
+    command = f"es-ttc ingest {index_name} shop.csv --text-fields name,description --id-field sku"
+    assert f"proposed: {command} (--yes takes it)" in capsys.readouterr().err
+    assert run(["ingest", index_name, "shop.csv", "--yes"]) == 0
+    told = capsys.readouterr().err
+    assert command in told
+    assert "price decimal-comma; other columns are text" in told
+
+
 def test_features_take_what_was_estimated(here: Path, index_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [json.dumps({"text": f"{number} " * 30 + "has a few words of its own"}) for number in range(60)]
     (here / "first.jsonl").write_text("\n".join(lines[:30]))

@@ -9,9 +9,11 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import click
 import pytest
 
 from es_ttc.cli.app import run
+from es_ttc.cli.options import FilterType
 from es_ttc.cli.searching import CliQuery, Target, compare, curl, hits_of, rescore_body, search
 from es_ttc.cli.views import Hit, Span
 from es_ttc.encoders.base import Encoder
@@ -210,3 +212,24 @@ def test_an_engine_that_is_not_there_is_one_sentence_too() -> None:
     assert "http://127.0.0.1:1 cannot be reached" in answer.stderr
     assert len(answer.stderr.splitlines()) == 1
     assert answer.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("price<=100", {"range": {"price": {"lte": 100}}}),
+        ("brand=Acme Inc", {"match": {"brand": "Acme Inc"}}),
+        (
+            "year > 2020 and open=true",
+            {"bool": {"filter": [{"range": {"year": {"gt": 2020}}}, {"match": {"open": True}}]}},
+        ),
+        ('{"term": {"a": 1}}', {"term": {"a": 1}}),
+    ],
+)
+def test_filters_are_comparisons_or_queries(text: str, query: dict[str, Any]) -> None:
+    assert FilterType("").convert(text, None, None) == query
+
+
+def test_a_malformed_filter_is_refused() -> None:
+    with pytest.raises(click.BadParameter, match="neither a comparison"):
+        FilterType("").convert("price", None, None)

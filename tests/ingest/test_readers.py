@@ -70,8 +70,8 @@ def test_csv_quotes_empty_cells_bom_and_blank_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", '\ufeffid,title,text\r\n1,"a, ""b""","two\nlines"\r\n\r\n2,,ไทย\r\n')
     records = read(path)
     assert [each.document for each in records] == [
-        {"id": "1", "title": 'a, "b"', "text": "two\nlines"},
-        {"id": "2", "text": "ไทย"},
+        {"id": 1, "title": 'a, "b"', "text": "two\nlines"},
+        {"id": 2, "text": "ไทย"},
     ]
     assert [each.number for each in records] == [3, 5]
 
@@ -79,7 +79,7 @@ def test_csv_quotes_empty_cells_bom_and_blank_lines(tmp_path: Path) -> None:
 def test_csv_rows_that_do_not_fit_are_rejected_alone(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", 'id,text\n1,a\n2\n3,b,c\n4,"a"b\n5,e\n')
     records = read(path)
-    assert [each.document for each in records] == [{"id": "1", "text": "a"}, None, None, None, {"id": "5", "text": "e"}]
+    assert [each.document for each in records] == [{"id": 1, "text": "a"}, None, None, None, {"id": 5, "text": "e"}]
     assert "1 cells, and the header 2" in str(records[1].error)
     assert "not CSV" in str(records[3].error)
 

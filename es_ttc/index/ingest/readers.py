@@ -10,17 +10,19 @@ import gzip
 import io
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Protocol, cast
 
 from es_ttc.common import exact_numbers
 from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.index.ingest.columns import MAX_ROWS, ColumnType, WrongCell, convert, find_types
 
 STDIN = "-"
 MAX_RECORD_BYTES = 64 * 2**20
@@ -109,8 +111,12 @@ class Inputs:
             self._finished += 1
 
 
-def open_source(path: str) -> Source:
+def open_source(path: str, types: Mapping[str, ColumnType] | None = MappingProxyType({})) -> Source:
     """Return the reader for a file's name: .jsonl, .ndjson, .csv, .tsv (each also .gz), .parquet, or ``-``.
+
+    Args:
+        path: The file.
+        types: Types of the columns of CSV and TSV, see :class:`Csv`.
 
     Raises:
         InvalidRequest: The file is absent, unreadable, or of an unknown kind.
@@ -126,7 +132,7 @@ def open_source(path: str) -> Source:
         if kind in (".jsonl", ".ndjson"):
             return JsonLines(path)
         if kind in (".csv", ".tsv"):
-            return Csv(path, delimiter="," if kind == ".csv" else "\t")
+            return Csv(path, delimiter="," if kind == ".csv" else "\t", types=types)
         if kind == ".parquet":
             return Parquet(path)
     except OSError as error:
@@ -230,13 +236,24 @@ class JsonLines:
 
 
 class Csv:
-    """Rows with a header line, UTF-8; every value is text, and an empty cell is an absent field."""
+    """Rows with a header line, UTF-8. An empty cell is an absent field.
 
-    def __init__(self, name: str, *, delimiter: str = ",") -> None:
+    Args:
+        name: The file.
+        delimiter: The separator; a header line without it that has semicolons is separated by these.
+        types: Types of columns by name; the others are found from the first rows. None: every value is text.
+    """
+
+    def __init__(
+        self, name: str, *, delimiter: str = ",", types: Mapping[str, ColumnType] | None = MappingProxyType({})
+    ) -> None:
         self.name = name
         self._stream = _Stream(name)
         self._delimiter = delimiter
+        self._given = types
+        self._text: frozenset[str] = frozenset()
         self._header: list[str] = []
+        self.types: Mapping[str, ColumnType] = {}
 
     @property
     def fraction(self) -> float | None:
@@ -247,24 +264,31 @@ class Csv:
         """Yield rows below the header, without blank ones.
 
         Raises:
-            InvalidRequest: The header has a column twice, or one without a name.
+            InvalidRequest: The header has a column twice, or one without a name, or lacks one that has a type.
         """
         csv.field_size_limit(MAX_RECORD_BYTES)  # the module's own limit of 128 KiB is below a long document
         with self._stream.opened() as binary:
             # Bytes that are not UTF-8 become lone surrogates, which are rejected row by row with a reason.
             text = io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape", newline="")
-            reader = csv.reader(text, delimiter=self._delimiter, strict=True)
+            first = text.readline()
+            if self._delimiter not in first and ";" in first:
+                self._delimiter = ";"
+            reader = csv.reader(chain([first], text), delimiter=self._delimiter, strict=True)
             self._header = self._checked(next(reader, []))
-            while True:
-                try:
-                    row = next(reader, None)
-                except csv.Error as error:
-                    yield reader.line_num, error
-                    continue
-                if row is None:
-                    return
-                if row:
-                    yield reader.line_num, row
+            rows = _csv_rows(reader)
+            begin = list(islice(rows, MAX_ROWS)) if self._given is not None else []
+            self.types = self._found([row for _, row in begin if not isinstance(row, csv.Error)])
+            yield from chain(begin, rows)
+
+    def _found(self, rows: Sequence[list[str]]) -> Mapping[str, ColumnType]:
+        if self._given is None:
+            return dict.fromkeys(self._header, ColumnType.TEXT)
+        if unknown := self._given.keys() - set(self._header):
+            raise InvalidRequest(
+                f"[--types] names column [{min(unknown)}], and file [{self.name}] has {', '.join(self._header)}"
+            )
+        kept = dict.fromkeys(self._text & set(self._header), ColumnType.TEXT)
+        return {**find_types(self._header, rows), **kept, **self._given}
 
     def decode(self, number: int, raw: list[str] | csv.Error) -> Record:
         """Combine one row with the header."""
@@ -273,7 +297,19 @@ class Csv:
         if len(raw) != len(self._header):
             reason = f"the row has {len(raw)} cells, and the header {len(self._header)}"
             return Record(self.name, number, None, reason, self._delimiter.join(raw))
-        return Record(self.name, number, {name: cell for name, cell in zip(self._header, raw, strict=True) if cell})
+        try:
+            document = {
+                name: convert(name, cell, self.types[name])
+                for name, cell in zip(self._header, raw, strict=True)
+                if cell
+            }
+        except WrongCell as error:
+            return Record(self.name, number, None, str(error), self._delimiter.join(raw))
+        return Record(self.name, number, document)
+
+    def keep_text(self, columns: Collection[str]) -> None:
+        """Read some columns as text, whatever their cells look like; to be called before the first row is read."""
+        self._text = frozenset(columns)
 
     def _checked(self, header: list[str]) -> list[str]:
         repeated = {name for name in header if header.count(name) > 1}
@@ -282,6 +318,20 @@ class Csv:
         if "" in header:
             raise InvalidRequest(f"file [{self.name}] has a column without a name: its first line must name them all")
         return header
+
+
+def _csv_rows(reader: Any) -> Iterator[tuple[int, list[str] | csv.Error]]:
+    """Yield the numbers of lines, and rows that are not blank; an error in place of a row that is not CSV."""
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            yield reader.line_num, error
+            continue
+        if row is None:
+            return
+        if row:
+            yield reader.line_num, row
 
 
 class Parquet:

@@ -1,0 +1,102 @@
+"""Which fields of some documents are text, and which is the id: a proposal from the first documents."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+MAX_TEXT_FIELDS = 5
+_MAX_DEPTH = 3
+_MIN_WORDS = 2.5
+"""Mean number of words from which on a field is text and not a label; scripts without spaces count characters."""
+_CHARACTERS_A_WORD = 3
+_MAX_TITLE_WORDS = 20
+_WORD = re.compile(r"[^\W\d_]+")
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_NO_TEXT = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*://\S+|\S+@\S+\.\S+|[0-9a-fA-F-]{16,}|[A-Za-z0-9+/=_-]{32,})\s*")
+_TITLES = ("title", "name", "subject", "headline", "heading", "label", "titel", "titre", "nombre")
+_IDS = ("id", "_id", "uuid", "key", "sku", "isbn", "asin", "number", "nr", "no")
+_TAG = re.compile(r"</?[a-zA-Z][^<>]*>|&(?:[a-z]+|#[0-9]+);")
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What the first documents suggest.
+
+    Attributes:
+        text_fields: The fields to encode: the title first, then by length; empty if no field has text.
+        id_field: The field of ids; None if there is none, or documents carry `_id`.
+        html: The text fields of which most values have HTML tags or entities.
+    """
+
+    text_fields: tuple[str, ...]
+    id_field: str | None
+    html: tuple[str, ...]
+
+    @property
+    def options(self) -> str:
+        """The options of a command that take the proposal."""
+        named = f"--text-fields {','.join(self.text_fields)}"
+        return named if self.id_field is None else f"{named} --id-field {self.id_field}"
+
+
+def propose(documents: Sequence[Mapping[str, Any]]) -> Proposal:
+    """Return a proposal from some documents; the more they are, the better it tells labels from texts."""
+    values: dict[str, list[Any]] = defaultdict(list)
+    for document in documents:
+        for name, value in _leaves(document):
+            values[name].append(value)
+    words = {name: _mean_words(found) for name, found in values.items()}
+    texts = sorted((name for name, count in words.items() if count >= _MIN_WORDS), key=lambda name: -words[name])
+    title = _title(values, words)
+    chosen = ([title] if title else []) + [name for name in texts if name != title]
+    fields = tuple(chosen[:MAX_TEXT_FIELDS])
+    html = tuple(name for name in fields if _share(values[name], _TAG) > 1 / 2)
+    return Proposal(fields, None if "_id" in values else _id(values, len(documents), fields), html)
+
+
+def _leaves(document: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a document with their dotted names; a list's values one by one."""
+    for key, value in document.items():
+        name = f"{path}{key}"
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, Mapping) and depth < _MAX_DEPTH:
+                yield from _leaves(item, f"{name}.", depth + 1)
+            elif item is not None and not isinstance(item, Mapping | list):
+                yield name, item
+
+
+def _mean_words(values: Sequence[Any]) -> float:
+    """Return the mean number of words of a field's values; 0 if most are no text."""
+    texts = [value for value in values if isinstance(value, str) and not _NO_TEXT.fullmatch(value)]
+    if len(texts) <= len(values) / 2:
+        return 0.0
+    counts = [max(len(_WORD.findall(text)), len(_UNSPACED.findall(text)) / _CHARACTERS_A_WORD) for text in texts]
+    return mean(counts)
+
+
+def _title(values: Mapping[str, Sequence[Any]], words: Mapping[str, float]) -> str | None:
+    """Return the field whose name is that of a title, if its values are short texts."""
+
+    def rank(name: str) -> tuple[int, int]:
+        return name.count("."), _TITLES.index(name.rpartition(".")[2].lower())
+
+    named = [name for name in values if name.rpartition(".")[2].lower() in _TITLES]
+    return min((name for name in named if 0 < words[name] <= _MAX_TITLE_WORDS), key=rank, default=None)
+
+
+def _id(values: Mapping[str, Sequence[Any]], documents: int, texts: Sequence[str]) -> str | None:
+    """Return a top-level field with another value in every document whose name is, or ends with, that of an id."""
+
+    def is_id(name: str, found: Sequence[Any]) -> bool:
+        last = re.split(r"[_\s-]|(?<=[a-z])(?=[A-Z])", name)[-1].lower()
+        simple = all(isinstance(value, str | int) and not isinstance(value, bool) and value != "" for value in found)
+        return last in _IDS and name not in texts and simple and len(found) == len(set(found)) == documents
+
+    return min((name for name, found in values.items() if is_id(name, found)), key=len, default=None)
+
+
+def _share(values: Sequence[Any], pattern: re.Pattern[str]) -> float:
+    return sum(bool(pattern.search(str(value))) for value in values) / len(values)
