@@ -258,6 +258,24 @@ async def queue(settings: Settings) -> Check:
     return Check("queue", Verdict.OK, f"Redis {version}, Celery {_version('celery')}")
 
 
+async def workers(settings: Settings) -> list[Check]:
+    """Check that a worker has been seen lately, if jobs are running."""
+    from es_ttc.enrichment.jobs.record import JobState
+    from es_ttc.enrichment.jobs.store import JobStore
+
+    status = [JobState.RUNNING]
+    try:
+        async with connected(settings) as client:
+            store = JobStore(client, settings.jobs_index)
+            running = len(await store.encodings(status=status)) + len(await store.listed(status=status))
+            absent = await store.unattended() if running else ""
+    except EsTtcError as error:
+        return [Check("workers", Verdict.WARNING, f"the records of jobs cannot be read: {error}")]
+    if absent:
+        return [Check("workers", Verdict.WARNING, f"jobs are running ({running}), and {absent}", "es-ttc worker")]
+    return [Check("workers", Verdict.OK, f"seen lately; running jobs: {running}")] if running else []
+
+
 async def model(settings: LlmSettings) -> Check:
     """Check that the language model answers, and with phrases; enrichment and rewriters need it."""
     from es_ttc.llm import LlmClient

@@ -78,6 +78,8 @@ async def _examine(settings: GatewaySettings, gateway: str) -> list[Check]:
     found.append(encoder_check)
     found += [] if encoder is None else [checks.suited_methods(encoder.identity)]
     found += await checks.engine(settings, encoder)
+    if any(check.subject == "engine" and check.verdict is not Verdict.MISSING for check in found):
+        found += await checks.workers(settings)
     found += [await checks.queue(settings), await checks.model(settings), await checks.gateway(gateway)]
     return found
 

@@ -28,7 +28,6 @@ _STATES = ("running", "paused", "completed", "cancelled")
 _MAX_PHRASES = 12
 _MAX_TEXT = 160
 _SHARES = (0.3, 0.5, 0.7)
-_ROUGHLY_MINUTES = 10
 _WRONG_API = (
     "a base model, which only continues texts, needs ES_TTC_LLM_API=completions, and an assistant needs "
     "ES_TTC_LLM_API=chat"
@@ -177,7 +176,12 @@ def list_jobs(engine: str | None, state: tuple[str, ...], as_json: bool) -> None
     """List jobs, the newest first."""
     from es_ttc.enrichment.jobs import commands
 
-    found = _run(engine, lambda client, settings: commands.listed(client, settings, state))
+    async def listed_with_workers(client: "Engine", settings: Settings) -> "tuple[list[AnyStatus], str]":
+        return await commands.listed(client, settings, state), await commands.unattended(client, settings)
+
+    found, unattended = _run(engine, listed_with_workers)
+    if unattended and any(each.job.status == "running" for each in found):
+        stderr.print(unattended, highlight=False, soft_wrap=True)
     if as_json:
         print_json({"jobs": [each.as_dict() for each in found]})
     elif not found:
@@ -472,10 +476,6 @@ def _short(text: str) -> str:
 
 
 def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02} min"
-    return f"{minutes} min" if minutes >= _ROUGHLY_MINUTES else f"{minutes} min {rest:02} s"
+    from es_ttc.enrichment.jobs.store import duration
+
+    return "" if seconds is None else duration(seconds)

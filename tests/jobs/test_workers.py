@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from es_ttc.cli import checks
 from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
@@ -19,6 +20,7 @@ from es_ttc.enrichment.jobs import service
 from es_ttc.enrichment.jobs.following import follow
 from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
 from es_ttc.enrichment.jobs.service import JobRequest
+from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.support.chaos import survive
@@ -79,10 +81,16 @@ async def test_commands_and_two_workers_on_one_redis(
 
         submitted = await jobs("submit", index_name, "--tau", "0.5", "--lanes", "4", "--json")
         assert submitted["state"] == "running"
+        store = JobStore(engine, place.settings.jobs_index)
+        assert await store.unattended() == "no worker has been seen: `es-ttc worker` does the work"
+        assert [check.detail for check in await checks.workers(place.settings)] == [
+            "jobs are running (1), and no worker has been seen: `es-ttc worker` does the work"
+        ]
         with worker_at(place) as first, worker_at(place) as second:
             watched = await jobs("watch", submitted["id"], "--every", "0.5")
             assert "completed" in watched
             assert "60 of 60, 120 phrases written" in watched
+            assert await store.unattended() == ""
             counted = await census(engine, place, submitted["id"])
             assert (counted.once, counted.notes, counted.doubled) == (60, 60, 0)
             assert sorted(asked.read_text().split()) == sorted(map(str, range(60)))

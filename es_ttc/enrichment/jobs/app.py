@@ -25,7 +25,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.documents import Documents
 from es_ttc.enrichment.jobs.partition_run import TurnEnd, connected_redis, finish, pause, take_turn
 from es_ttc.enrichment.jobs.record import Job, JobState
-from es_ttc.enrichment.jobs.store import JobStore
+from es_ttc.enrichment.jobs.store import NOTED_SECONDS, JobStore
 from es_ttc.enrichment.proposals.plan import Plan
 from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.index.attach.source import positions
@@ -235,6 +235,7 @@ async def _all_waiting(settings: Settings, redis: Any) -> list[tuple[str, int, i
     waiting: list[tuple[str, int, int]] = []
     try:
         store = JobStore(engine, settings.jobs_index)
+        await note_worker(store, redis)
         for job in await store.listed(status=[JobState.RUNNING], most=1000):
             try:
                 partitions = await _waiting(store, settings, redis, job)
@@ -248,6 +249,14 @@ async def _all_waiting(settings: Settings, redis: Any) -> list[tuple[str, int, i
     finally:
         await engine.close()
     return waiting
+
+
+async def note_worker(store: JobStore, redis: Any) -> None:
+    """Note in the records of jobs that there is a worker, once in a while for all workers of a Redis."""
+    if not await redis.set(f"ttc:seen:{store.jobs}", 1, nx=True, ex=NOTED_SECONDS):
+        return
+    if await store.engine.exists(store.jobs):
+        await store.note_worker()
 
 
 async def _waiting(store: JobStore, settings: Settings, redis: Any, job: Job) -> list[int]:

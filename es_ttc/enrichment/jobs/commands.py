@@ -22,6 +22,11 @@ async def listed(engine: Engine, settings: Settings, status: Sequence[str] = ())
     return [*encoding, *await service.listed(engine, settings, status)]
 
 
+async def unattended(engine: Engine, settings: Settings) -> str:
+    """Return why running jobs wait, if no worker has looked for work lately; empty if one has."""
+    return await JobStore(engine, settings.jobs_index).unattended()
+
+
 async def shown(engine: Engine, settings: Settings, name: str) -> AnyStatus:
     """Return a job with its progress.
 

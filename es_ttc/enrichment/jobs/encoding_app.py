@@ -17,7 +17,7 @@ from types import TracebackType
 from celery import Celery, signals
 
 from es_ttc.engine.connect import connect
-from es_ttc.enrichment.jobs.app import configure, prepare, run_until_stopped
+from es_ttc.enrichment.jobs.app import configure, note_worker, prepare, run_until_stopped
 from es_ttc.enrichment.jobs.child_process import stop, tied
 from es_ttc.enrichment.jobs.encoding_run import LoadedEncoders, take_encoding_turn
 from es_ttc.enrichment.jobs.encoding_service import start_next
@@ -156,6 +156,8 @@ async def _sweep(settings: Settings, url: str) -> list[str]:
         return []
     try:
         store = JobStore(engine, settings.jobs_index)
+        async with connected_redis(url) as redis:
+            await note_worker(store, redis)
         running = await start_next(store, await store.encodings(status=[JobState.RUNNING]))
         free = await store.free_encodings(running)
     except EsTtcError as error:

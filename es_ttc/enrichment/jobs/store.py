@@ -31,6 +31,11 @@ _SAMPLES = 3
 _LONGEST_REASON = 500
 _PAGE = 1_000
 _MOST_LISTED = 1_000
+_WORKERS = "workers"
+NOTED_SECONDS = 30
+"""Interval at which workers note that they look for work."""
+MAX_UNSEEN_SECONDS = 120
+"""Time after which workers count as absent; their clocks and the command's may differ by less."""
 
 _WRITE_LEASE = """
 def until = ctx._source.expires;
@@ -304,6 +309,22 @@ class JobStore:
                 await self.check()
             raise
         return [hit["_source"]["job"] for hit in answer["hits"]["hits"]]
+
+    async def note_worker(self) -> None:
+        """Note that a worker looks for work now."""
+        await self._put_record(_WORKERS, {"kind": "workers", "seen": now()}, refresh="false")
+
+    async def unattended(self) -> str:
+        """Return why running jobs wait, if no worker has looked for work lately; empty if one has."""
+        if not await self.engine.exists(self.jobs):
+            return ""
+        record = await self._get(_WORKERS)
+        if record is None:
+            return "no worker has been seen: `es-ttc worker` does the work"
+        seconds = (now() - datetime.fromisoformat(record["_source"]["seen"])).total_seconds()
+        if seconds < MAX_UNSEEN_SECONDS:
+            return ""
+        return f"no worker has been seen for {duration(seconds)}: `es-ttc worker` does the work"
 
     async def turn_of(self, job: Job) -> Job | None:
         """Return the job that must be processed before this one, on the same index; None if there is none."""
@@ -628,6 +649,17 @@ def outcome_id(job: str, document: str, routing: str | None) -> str:
     """Return the id of the outcome of one document of a job, the same in every process."""
     parts = orjson.dumps([job, document, routing])
     return sha256(parts).hexdigest()[:32]
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words, by its two largest units."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} days"
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min" if minutes >= 10 else f"{minutes} min {rest:02} s"
 
 
 def _order(job: Job) -> tuple[int, datetime, str]:
