@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
+from es_ttc.index.ingest.html import has_markup
+
 MAX_TEXT_FIELDS = 5
 _MAX_DEPTH = 3
 _MIN_WORDS = 2.5
@@ -18,7 +20,6 @@ _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3
 _NO_TEXT = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*://\S+|\S+@\S+\.\S+|[0-9a-fA-F-]{16,}|[A-Za-z0-9+/=_-]{32,})\s*")
 _TITLES = ("title", "name", "subject", "headline", "heading", "label", "titel", "titre", "nombre")
 _IDS = ("id", "_id", "uuid", "key", "sku", "isbn", "asin", "number", "nr", "no")
-_TAG = re.compile(r"</?[a-zA-Z][^<>]*>|&(?:[a-z]+|#[0-9]+);")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def propose(documents: Sequence[Mapping[str, Any]]) -> Proposal:
     title = _title(values, words)
     chosen = ([title] if title else []) + [name for name in texts if name != title]
     fields = tuple(chosen[:MAX_TEXT_FIELDS])
-    html = tuple(name for name in fields if _share(values[name], _TAG) > 1 / 2)
+    html = tuple(name for name in fields if mean(has_markup(str(value)) for value in values[name]) > 1 / 2)
     return Proposal(fields, None if "_id" in values else _id(values, len(documents), fields), html)
 
 
@@ -96,7 +97,3 @@ def _id(values: Mapping[str, Sequence[Any]], documents: int, texts: Sequence[str
         return last in _IDS and name not in texts and simple and len(found) == len(set(found)) == documents
 
     return min((name for name, found in values.items() if is_id(name, found)), key=len, default=None)
-
-
-def _share(values: Sequence[Any], pattern: re.Pattern[str]) -> float:
-    return sum(bool(pattern.search(str(value))) for value in values) / len(values)
