@@ -1,20 +1,16 @@
-"""Reranking under a budget with real rerankers: spectral retrieval, and a small language model.
+"""Reranking under a budget with a real reranker: spectral retrieval.
 
     python -m benchmarks.reranking_real spectral [--encoder mpnet] [--collection cranfield ...]
     python -m benchmarks.reranking_real perturbed
     python -m benchmarks.reranking_real why
     python -m benchmarks.reranking_real embeddings
-    python -m benchmarks.reranking_real seeds
-    python -m benchmarks.reranking_real graph
-    python -m benchmarks.reranking_real llm
 
 Each document is paid for once. First passes (BM25, or dense with all-MiniLM-L6-v2) and the graph are those of
 `python -m benchmarks.reranking`; `--encoder` is the one that spectral retrieval judges with. `why` parts what a method
-found from what its reranker made of it. `llm` asks gemma-3-270m; its answers are kept in the user's cache folder.
+found from what its reranker made of it.
 """
 
 import asyncio
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +27,6 @@ from matplotlib.ticker import MultipleLocator
 from numpy.typing import NDArray
 
 from benchmarks.common import heading, table
-from benchmarks.recorded_llm import Recording, recorded_llm
 from benchmarks.reranking import (
     BUDGETS,
     COLLECTIONS,
@@ -48,27 +43,18 @@ from benchmarks.reranking import (
     prepared,
     valued,
 )
-from es_ttc.common.caches import LruCache
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.lab.evaluation.datasets import Document, load_collection
+from es_ttc.lab.evaluation.datasets import load_collection
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
 from es_ttc.lab.evaluation.metrics import score_by
-from es_ttc.llm.local import MODEL, running_llm
-from es_ttc.reranking.graph import ABSENT, GraphParams, NeighbourGraph, build
-from es_ttc.reranking.graph.prune import robust_prune
-from es_ttc.reranking.graph.statistics import reachable as reached
-from es_ttc.reranking.graph.statistics import statistics
-from es_ttc.reranking.rerankers import Passage
-from es_ttc.reranking.rerankers.calls import PointwiseCalls
-from es_ttc.reranking.rerankers.llm import LlmRerankerSettings, PointwiseLlm
+from es_ttc.reranking.graph import build
 from es_ttc.reranking.strategies import PointwiseScorer, RerankedList
 from es_ttc.reranking.strategies.base import StopReason
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.spectral import SpectralRescorer
 from es_ttc.rescorers.spectral.params import SpectralParams
-from es_ttc.settings import LlmSettings, Settings
-from es_ttc.vectors.tokens import Float32
+from es_ttc.settings import Settings
 
 SEED = 2026
 AT = 100
@@ -77,7 +63,6 @@ SEEDS = 20
 EMBEDDINGS = ("minilm", "bge-small", "mpnet")
 SPAN = 0.07
 """nDCG@10 from the lower to the upper end of every panel."""
-LLM_QUERIES, LLM_BUDGET, LLM_CHARACTERS = 15, 25, 500
 
 
 Curves = dict[str, dict[str, dict[str, float]]]
@@ -146,7 +131,7 @@ class OfQuery(Scoring):
 
 @click.group()
 def main() -> None:
-    """Real rerankers under a budget."""
+    """A real reranker under a budget."""
 
 
 _chosen = click.option("--collection", "names", multiple=True, type=click.Choice(COLLECTIONS), help="Some of them.")
@@ -263,73 +248,6 @@ def _as_found(ready: Ready) -> dict[str, RerankedList]:
 
 @main.command()
 @_chosen
-def seeds(names: tuple[str, ...]) -> None:
-    """BM25 as the first pass: seeds of RGS from it, from the nearest vectors, or half from each."""
-    _head(f"Seeds of RGS over BM25, spectral retrieval (minilm) as the reranker, budget {AT}", names)
-    rows = []
-    for ready in _collections(names):
-        reranker, lexical = Spectral(ready.features, ready.queries), by_bm25(ready)
-        mixed = {
-            "BM25": lexical.first_pass,
-            "vectors": _in_front(lexical, ready.first_pass, SEEDS),
-            "both": _in_front(lexical, ready.first_pass, SEEDS // 2),
-        }
-        values = {"RR": run(lexical, SCORED["RR"], reranker, AT)} | {
-            name: run(replace(lexical, first_pass=first), SCORED["RGS"], reranker, AT) for name, first in mixed.items()
-        }
-        for place, metric in enumerate(METRICS):
-            cells = [f"{value[place].mean():.3f}" for value in values.values()]
-            versus = [difference(values[name][place], values["BM25"][place]) for name in ("vectors", "both")]
-            rows.append((ready.collection.name, metric, *cells, *versus))
-    columns = ("collection", "metric", "RR", "seeds: BM25", "vectors", "both", "vectors - BM25", "both - BM25")
-    print(table(columns, rows), flush=True)
-
-
-def _in_front(ready: Ready, others: Sequence[Sequence[int]], count: int) -> list[list[int]]:
-    """Return a first pass with so many documents of another one in front."""
-    return [
-        list(dict.fromkeys([*other[:count], *first])) for first, other in zip(ready.first_pass, others, strict=True)
-    ]
-
-
-@main.command()
-@_chosen
-def graph(names: tuple[str, ...]) -> None:
-    """What a walk can reach in the graph as it is built, and with the back edges of Vamana."""
-    _head("Reachability in the graph from the first 20 documents of a dense first pass", names)
-    rows = []
-    for ready in _collections(names):
-        with_back = back_edges(ready.graph, ready.features.pooled)
-        changed = (ready.graph.table != with_back.table).mean()
-        for name, one in (("as built", ready.graph), ("with back edges", with_back)):
-            steps = [reached(one, first[:SEEDS]) for first in ready.first_pass]
-            unreached = np.mean([(found < 0).mean() for found in steps])
-            farthest = max(int(found.max()) for found in steps)
-            least, median, most = statistics(one).in_degrees
-            rows.append(
-                (ready.collection.name, name, len(one), f"{least}, {median:g}, {most}", f"{unreached:.2%}", farthest)
-            )
-        print(f"{ready.collection.name}: back edges change {changed:.2%} of the table's places")
-    print(table(("collection", "graph", "documents", "in-degree, least, median, most", "unreached", "steps"), rows))
-
-
-def back_edges(graph: NeighbourGraph, vectors: Float32) -> NeighbourGraph:
-    """Offer each document to its neighbours, as Vamana does while it builds (DiskANN, algorithm 3)."""
-    params, every = GraphParams(), np.arange(len(graph), dtype=np.int32)
-    sources, places = np.nonzero(graph.table != ABSENT)
-    targets = graph.table[sources, places]
-    order = np.argsort(targets, kind="stable")
-    ends = np.cumsum(np.bincount(targets, minlength=len(graph)))[:-1]
-    offers = np.split(sources[order], ends)
-    offered = [np.union1d(graph.of(one), offers[one]).astype(np.int32) for one in range(len(graph))]
-    wider = np.full((len(graph), max(map(len, offered))), ABSENT, np.int32)
-    for place, row in enumerate(offered):
-        wider[place, : len(row)] = row
-    return NeighbourGraph(robust_prune(vectors, every, wider, params.degree, params.alpha))
-
-
-@main.command()
-@_chosen
 @_methods
 def why(names: tuple[str, ...], methods: tuple[str, ...]) -> None:
     """What the graph can give, and at which step it is lost: meeting relevant documents, or putting them first."""
@@ -344,48 +262,6 @@ def why(names: tuple[str, ...], methods: tuple[str, ...]) -> None:
                 steps.append((ready.collection.name, first, name, *parted(started, walks)))
     print(table(REACH, reach))
     print(table(("collection", "first pass", "method", *PARTED), steps))
-
-
-@main.command()
-@click.option("--collection", default="cranfield", type=click.Choice(COLLECTIONS), show_default=True)
-@click.option("--queries", default=LLM_QUERIES, show_default=True)
-@click.option("--budget", default=LLM_BUDGET, show_default=True)
-def llm(collection: str, queries: int, budget: int) -> None:
-    """A small language model rates each document by itself, for a sample of queries."""
-    ready = by_bm25(_prepared(collection))
-    drawn = sorted(random.Random(SEED).sample(range(len(ready.queries)), queries))
-    print(
-        heading(
-            f"{MODEL} as the reranker, budget {budget}",
-            data=f"{collection}, {queries} queries drawn with seed {SEED}; first pass BM25; documents cut at "
-            f"{LLM_CHARACTERS} characters",
-        )
-    )
-    recording = Recording(f"rerank-{MODEL}")
-    with running_llm() as real, recorded_llm(recording, real) as url:
-        walks = asyncio.run(_rated(ready, drawn, url, budget))
-    names = [ready.names[at] for at in drawn]
-    some = replace(
-        ready,
-        collection=replace(ready.collection, queries={name: ready.collection.queries[name] for name in names}),
-        queries=[ready.queries[at] for at in drawn],
-    )
-    values = {name: valued(some, found) for name, found in walks.items()}
-    first = {
-        name: RerankedList(ready.first_pass[at], 0, 0, walks["RR"][name].stopped)
-        for at, name in zip(drawn, names, strict=True)
-    }
-    values = {"BM25": valued(some, first), **values}
-    rows = [
-        (
-            name,
-            *(f"{one.mean():.3f}" for one in value),
-            *(difference(value[0], values[base][0]) if name not in ("BM25", base) else "" for base in ("BM25", "RR")),
-        )
-        for name, value in values.items()
-    ]
-    print(table(("method", *METRICS, "nDCG@10 - BM25", "nDCG@10 - RR"), rows))
-    print(f"{len(recording)} answers are kept in {recording.path.name}")
 
 
 def run(ready: Ready, method: Judged, reranker: Reranker, budget: int) -> NDArray[np.float64]:
@@ -517,39 +393,6 @@ def _judging(ready: Ready, name: str) -> Spectral:
     spec = IndexSpec(encoder.identity, text_fields=("title", "text") if titled else ("text",), codec="float16")
     features = encode_corpus(ready.collection.documents, spec, encoder)
     return Spectral(features, encode_queries(list(ready.collection.queries.values()), encoder, tokens=False))
-
-
-@dataclass(frozen=True)
-class _Rated(Scoring):
-    """A reranker that reads texts, for one query."""
-
-    calls: PointwiseCalls
-    query: str
-    documents: Sequence[Document]
-
-    async def scores(self, documents: Sequence[int]) -> list[float]:
-        """Return the documents' scores."""
-        texts = [f"{self.documents[at].title} {self.documents[at].text}".strip() for at in documents]
-        return await self.calls.scores(self.query, [Passage(text, text) for text in texts])
-
-
-async def _rated(ready: Ready, drawn: Sequence[int], url: str, budget: int) -> dict[str, dict[str, RerankedList]]:
-    settings = LlmRerankerSettings(timeout_ms=600_000, at_once=1, max_characters=LLM_CHARACTERS)
-    model = PointwiseLlm(settings, LlmSettings(llm_url=url, llm_api="completions", llm_timeout=600))
-    calls = PointwiseCalls(model, MODEL, LruCache(100_000))
-    walks: dict[str, dict[str, RerankedList]] = {name: {} for name in SCORED}
-    try:
-        for at in drawn:
-            name = ready.names[at]
-            judge = _Rated(calls, ready.collection.queries[name], ready.collection.documents)
-            for method, run_one in SCORED.items():
-                walks[method][name] = walk = await run_one(ready, at, judge, budget)
-                if walk.failure is not None:
-                    raise walk.failure
-            click.echo(f"query {name} done", err=True)
-    finally:
-        await calls.close()
-    return walks
 
 
 def _names(ready: Ready, query: str) -> set[str]:
