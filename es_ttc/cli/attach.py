@@ -21,6 +21,7 @@ from es_ttc.cli.common import (
     progress_bar,
     stderr,
     stop_on_sigterm,
+    take_proposal,
 )
 from es_ttc.cli.options import check_codec, examples, feature_options, said
 from es_ttc.cli.size_estimates import size_sentence
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 _READ = 20
 """Documents that are read for an estimate of sizes."""
+_PROPOSED_FROM = 50
+"""Documents that are read for a proposal of fields."""
 
 
 @click.command(
@@ -61,6 +64,7 @@ _READ = 20
     "documents' versions change.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what the features would take on disk; write nothing.")
+@click.option("--yes", is_flag=True, help="Take the proposed text fields without a question.")
 @json_flag
 @click.pass_context
 def attach(
@@ -72,6 +76,7 @@ def attach(
     adapter: str | None,
     in_index: bool,
     dry_run: bool,
+    yes: bool,
     as_json: bool,
     **features: Any,
 ) -> int:
@@ -79,6 +84,9 @@ def attach(
 
     The features are stored in a hidden side index with the same ids. Nothing in NAME changes. NAME may be an alias or a
     data stream; each index behind it gets its own side index. The gateway finds side indices by itself.
+
+    The fields to encode are --text-fields, those of the present features, or title and text. If the index has neither,
+    they are proposed from its first documents.
 
     Run the command again to resume a stopped run, or to update the features (`es-ttc fill` does only that). With
     another --encoder, other fields or another storage, a new side index is filled while the old one serves. Then
@@ -100,7 +108,7 @@ def attach(
                 click.echo(f"[{each.index}]: {each.sentence}")
         return 0
     return _long(
-        _attach(settings, name, chosen, encoder_named=named, inside=in_index),
+        _attach(settings, name, chosen, encoder_named=named, inside=in_index, yes=yes),
         as_json,
         f"run `es-ttc attach {name}` with the same options to go on",
     )
@@ -243,7 +251,7 @@ async def _estimated(
     """Estimate what the features would take, from the first documents of each index."""
     async with connected(settings) as engine:
         sources = await _sources(engine, name, inside=inside)
-        spec, encoder = await _requested_spec(engine, settings, sources, chosen, encoder_named=encoder_named)
+        spec, encoder = await _requested_spec(engine, settings, sources, chosen, encoder_named=encoder_named, yes=True)
         return [await _estimate(engine, source, spec, encoder) for source in sources]
 
 
@@ -258,14 +266,14 @@ async def _estimate(engine: "Engine", source: "Index", spec: "IndexSpec", encode
 
 
 async def _attach(
-    settings: Settings, name: str, chosen: dict[str, Any], *, encoder_named: bool, inside: bool
+    settings: Settings, name: str, chosen: dict[str, Any], *, encoder_named: bool, inside: bool, yes: bool
 ) -> "tuple[str, list[FillResult]]":
     from es_ttc.index.attach import attach_beside, attach_inside
 
     stop_on_sigterm()
     async with connected(settings) as engine:
         sources = await _sources(engine, name, inside=inside)
-        spec, encoder = await _requested_spec(engine, settings, sources, chosen, encoder_named=encoder_named)
+        spec, encoder = await _requested_spec(engine, settings, sources, chosen, encoder_named=encoder_named, yes=yes)
         for source in sources:
             told = await _estimate(engine, source, spec, encoder)
             click.echo(f"[{told.index}]: {told.sentence} (estimated)", err=True)
@@ -301,6 +309,7 @@ async def _requested_spec(
     chosen: dict[str, Any],
     *,
     encoder_named: bool,
+    yes: bool,
 ) -> "tuple[IndexSpec, Encoder]":
     """Return the spec from the options, the present spec and the defaults; and its encoder."""
     from es_ttc.index.attach.feature_locations import spec_of
@@ -308,6 +317,8 @@ async def _requested_spec(
     from es_ttc.index.mappings.spec import RESIDUAL_BITS, IndexSpec
 
     before = await spec_of(engine, sources)
+    if before is None and "text_fields" not in chosen:
+        chosen |= await _proposed(engine, sources, yes=yes)
     encoder = await _encoder(settings, before, dims=chosen.pop("dims", None), named=encoder_named)
     base = before or IndexSpec(encoder.identity)
     kept = {name: getattr(base, name) for name in ("text_fields", "tokens", "codec")}
@@ -324,6 +335,29 @@ async def _requested_spec(
     if before is None or "chunks" in chosen or encoder.identity.key != before.encoder.key:
         spec = replace(spec, reversed=spec.chunks and encoder.distinguishes_roles)
     return spec, encoder
+
+
+async def _proposed(engine: "Engine", sources: "Sequence[Index]", *, yes: bool) -> dict[str, Any]:
+    """Return text fields proposed from the first documents, as an option; none if the index has the default fields.
+
+    Raises:
+        InvalidRequest: It has not, and nothing can be proposed or there is no terminal to ask on.
+    """
+    from es_ttc.errors import InvalidRequest
+    from es_ttc.index.attach.source import require_text_fields
+    from es_ttc.index.ingest.proposal import DEFAULT_FIELDS, propose
+
+    try:
+        for source in sources:
+            require_text_fields(source, DEFAULT_FIELDS)
+    except InvalidRequest as error:
+        hits = (await engine.search(sources[0].index, {"size": _PROPOSED_FROM}))["hits"]["hits"]
+        proposal = propose([hit.get("_source") or {} for hit in hits])
+        if not proposal.text_fields:
+            raise
+        take_proposal(f"{error}; proposed: --text-fields {','.join(proposal.text_fields)}", proposal.html, yes=yes)
+        return {"text_fields": proposal.text_fields}
+    return {}
 
 
 async def _encoder(settings: Settings, before: "IndexSpec | None", *, dims: int | None, named: bool) -> "Encoder":

@@ -22,6 +22,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from es_ttc.errors import InvalidRequest
 from es_ttc.settings import EngineSettings, Settings
 
 if TYPE_CHECKING:
@@ -74,6 +75,22 @@ async def connected(settings: EngineSettings) -> "AsyncIterator[Engine]":
         yield engine
     finally:
         await engine.close()
+
+
+def take_proposal(sentence: str, html: Iterable[str], *, yes: bool) -> None:
+    """Say what is proposed, and ask on a terminal whether to take it, unless ``yes``.
+
+    Raises:
+        InvalidRequest: There is no terminal.
+    """
+    if with_markup := ", ".join(html):
+        click.echo(f"es-ttc: {with_markup} has HTML, whose tags are encoded as text", err=True)
+    if yes:
+        click.echo(sentence, err=True)
+    elif sys.stdin.isatty() and sys.stderr.isatty():
+        click.confirm(f"{sentence}\nTake it?", default=True, abort=True, err=True)
+    else:
+        raise InvalidRequest(f"{sentence} (--yes takes it)")
 
 
 def confirm(doing: str, question: str, *, as_json: bool, announced: Iterable[str] = ()) -> None:

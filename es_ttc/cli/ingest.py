@@ -1,7 +1,6 @@
 """`es-ttc ingest`: write documents from files or standard input into an index, with their features."""
 
 import asyncio
-import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +24,7 @@ from es_ttc.cli.common import (
     progress_bar,
     stderr,
     stop_on_sigterm,
+    take_proposal,
 )
 from es_ttc.cli.options import examples, text_fields_flag
 from es_ttc.cli.size_estimates import size_sentence
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from es_ttc.index.mappings.spec import IndexSpec
 
 _PEEKED = 50
-_DEFAULT_FIELDS = ("title", "text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,11 +316,12 @@ async def _ready(
 def _first_records(inputs: "Inputs", text_fields: Sequence[str] | None) -> "list[Record]":
     """Return the first records, and say which types the columns of CSV have; text fields are read as text."""
     from es_ttc.index.ingest.columns import ColumnType
+    from es_ttc.index.ingest.proposal import DEFAULT_FIELDS
     from es_ttc.index.ingest.readers import Csv
 
     tables = [source for source in inputs.sources if isinstance(source, Csv)]
     for table in tables:
-        table.keep_text(text_fields or _DEFAULT_FIELDS)
+        table.keep_text(text_fields or DEFAULT_FIELDS)
     records = inputs.peek(_PEEKED)
     for table in tables:
         typed = [f"{name} {kind}" for name, kind in table.types.items() if kind is not ColumnType.TEXT]
@@ -336,11 +336,10 @@ def _with_proposal(request: IngestCommand, records: "Sequence[Record]") -> Inges
     Raises:
         InvalidRequest: Nothing can be proposed, or there is no terminal to ask on; the message has the command.
     """
-    from es_ttc.errors import InvalidRequest
-    from es_ttc.index.ingest.proposal import propose
+    from es_ttc.index.ingest.proposal import DEFAULT_FIELDS, propose
 
     documents = [record.document for record in records if record.document]
-    usual = any(_has_text(document, _DEFAULT_FIELDS) for document in documents)
+    usual = any(_has_text(document, DEFAULT_FIELDS) for document in documents)
     if request.text_fields is not None or usual or not documents:
         return request
     proposal = propose(documents)
@@ -348,15 +347,8 @@ def _with_proposal(request: IngestCommand, records: "Sequence[Record]") -> Inges
         return request  # the check that follows names the fields that there are
     chosen = replace(request.options, id_field=request.options.id_field or proposal.id_field)
     command = f"es-ttc ingest {request.name} {' '.join(request.files)} {proposal.options}"
-    if proposal.html:
-        click.echo(f"es-ttc: {', '.join(proposal.html)} has HTML, whose tags are encoded as text", err=True)
-    if not request.yes:
-        sentence = f"{_no_text(documents, _DEFAULT_FIELDS)}; proposed: {command}"
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise InvalidRequest(f"{sentence} (--yes takes it)")
-        click.confirm(f"{sentence}\nTake it?", default=True, abort=True, err=True)
-    else:
-        click.echo(command, err=True)
+    sentence = f"{_no_text(documents, DEFAULT_FIELDS)}; proposed: {command}"
+    take_proposal(sentence, proposal.html, yes=request.yes)
     return replace(request, text_fields=proposal.text_fields, options=chosen)
 
 

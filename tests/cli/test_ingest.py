@@ -83,6 +83,22 @@ def test_a_file_without_the_usual_fields(here: Path, index_name: str, capsys: py
     assert "price decimal-comma; other columns are text" in told
 
 
+def test_fields_of_an_existing_index_are_proposed(
+    here: Path, index_name: str, capsys: pytest.CaptureFixture[str], opensearch_url: str
+) -> None:
+    assert here.exists()
+    for number in range(3):
+        shoe = {"name": f"Red shoe {number}", "about": f"<p>A light shoe for summer number {number}</p>"}
+        call(opensearch_url, "PUT", f"/{index_name}/_doc/{number}?refresh=true", shoe)
+    assert run(["attach", index_name]) == 1
+    told = capsys.readouterr().err
+    assert "about has HTML" in told
+    assert "proposed: --text-fields name,about (--yes takes it)" in told
+    assert run(["attach", index_name, "--yes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["indices"][0]["written"] == 3
+    assert run(["attach", index_name]) == 0  # the fields are those of the features now
+
+
 def test_features_take_what_was_estimated(here: Path, index_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [json.dumps({"text": f"{number} " * 30 + "has a few words of its own"}) for number in range(60)]
     (here / "first.jsonl").write_text("\n".join(lines[:30]))

@@ -9,6 +9,8 @@ from typing import Any
 
 from es_ttc.index.ingest.html import has_markup
 
+DEFAULT_FIELDS = ("title", "text")
+"""The fields that are encoded if none are named."""
 MAX_TEXT_FIELDS = 5
 _MAX_DEPTH = 3
 _MIN_WORDS = 2.5
