@@ -25,11 +25,9 @@ from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, unreadable
 from es_ttc.serving.features.store import columns, numbers_of
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.knn.bodies import Body, search_body
-from es_ttc.serving.knn.engine_search import SearchContext
-from es_ttc.serving.knn.msearch import SearchClient, single_client
+from es_ttc.serving.knn.engine_search import SearchContext, SideIndexSearch
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
-from es_ttc.serving.knn.side_index_search import SideIndexSearch
+from es_ttc.serving.knn.searches import Body, SearchClient, search_body, single_client
 from es_ttc.serving.process import OnlyProcess
 from es_ttc.serving.rescore.candidates import any_clause, nearest_in_side_indices, outside
 from es_ttc.settings import GatewaySettings

@@ -18,8 +18,8 @@ from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.raw_request import RawRequest, RequestLimits
 from es_ttc.serving.http.signing import require_changeable
-from es_ttc.serving.knn.clauses import KnnClause, RetrievalRequest, RetrievalResult, parse_clause, put_in_place
-from es_ttc.serving.knn.retrieval import RetrievalService, add_retrievals
+from es_ttc.serving.knn.clauses import KnnClause, parse_clause, put_in_place
+from es_ttc.serving.knn.retrieval import RetrievalRequest, RetrievalResult, add_retrievals, retrieve
 from es_ttc.serving.query.rewriting import (
     QueryClause,
     RewriteRequest,
@@ -63,7 +63,7 @@ class Searches:
         self._offload = gateway.offload
         self._callers = gateway.callers
         self._rewriting = RewriteService(gateway)
-        self._retrieval = RetrievalService(gateway)
+        self._gateway = gateway
         self._rescoring = Rescoring(gateway)
         self._limits = RequestLimits(settings)
         self._max_window = settings.max_window
@@ -182,7 +182,7 @@ class Searches:
         if not found:
             return
         questions = [self._retrieval_of(request, item, body, one) for item, body, clauses in found for one in clauses]
-        results = iter(await self._retrieval.retrieve(questions, *request.msearch_target()))
+        results = iter(await retrieve(self._gateway, questions, *request.msearch_target()))
         for item, body, clauses in found:
             answers: list[RetrievalResult] = []
             for result in [next(results) for _ in clauses]:

@@ -10,15 +10,14 @@ from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MOST_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, STATE, VECTOR
-from es_ttc.serving.knn.bodies import Body
-from es_ttc.serving.knn.msearch import Answer, SearchClient, require_complete
+from es_ttc.serving.knn.searches import Answer, Body, SearchClient, require_complete
 from es_ttc.serving.logs import log
 
 _NOT_READABLE = (401, 403, 404)
 _FEW = 1000
 _COUNT: Body = {"size": 0, "track_total_hits": False}
 _BY_INDEX = {"terms": {"field": "_index", "size": MOST_CANDIDATES}}
-_BY_ENCODER = {"terms": {"field": ENCODER, "size": 10}}
+_COUNTS = {"encoders": {"terms": {"field": ENCODER, "size": 10}}, "indices": _BY_INDEX}
 _UNSEARCHABLE = {
     "filter": {"bool": {"filter": [{"term": {STATE: READY}}], "must_not": [{"exists": {"field": VECTOR}}]}},
     "aggs": {"indices": _BY_INDEX},
@@ -72,11 +71,7 @@ class SearchedIndices:
     unsearchable: Sequence[str] = ()
 
     def require_searchable(self) -> None:
-        """Raise an error if kNN would skip documents that have vectors.
-
-        Raises:
-            MissingFeature: An index contains vectors that the engine cannot search.
-        """
+        """Raise a MissingFeature if kNN would skip documents that have vectors."""
         if self.unsearchable:
             raise MissingFeature(
                 f"kNN cannot search the vectors in index [{', '.join(self.unsearchable)}], which was created without "
@@ -86,15 +81,8 @@ class SearchedIndices:
 
 
 def count_request(shared: Body, *, unsearchable: bool) -> Body:
-    """Return the search that counts documents by encoder and by index.
-
-    Args:
-        shared: Parts of the caller's body that the filters may depend on.
-        unsearchable: Whether it also counts documents whose pooled vector kNN cannot search.
-    """
-    aggregations: Body = {"encoders": _BY_ENCODER, "indices": _BY_INDEX}
-    if unsearchable:
-        aggregations["unsearchable"] = _UNSEARCHABLE
+    """Return the search that counts documents by encoder and by index; also those whose vector kNN cannot search."""
+    aggregations = {**_COUNTS, "unsearchable": _UNSEARCHABLE} if unsearchable else _COUNTS
     return {**shared, **_COUNT, "aggs": aggregations}
 
 
@@ -113,9 +101,8 @@ async def searched_indices_of(
     encoders = _encoders(answer)
     useless = [*_counts_by_index(answer["aggregations"]["unsearchable"])] if unsearchable else []
     if len(encoders) > 1:
-        both = {"encoders": _BY_ENCODER, "indices": _BY_BOTH}
-        [answer] = await client.search([{**shared, **_COUNT, "aggs": both}])
-        encoders = most_of_each(answer)
+        [answer] = await client.search([{**shared, **_COUNT, "aggs": {**_COUNTS, "indices": _BY_BOTH}}])
+        encoders = _most_of_each(answer)
     counts = _counts_by_index(answer["aggregations"])
     own = bool(encoders)
     sides: list[SideIndex] = []
@@ -135,7 +122,7 @@ async def _sides(
 ) -> tuple[list[SideIndex], list[str]]:
     """Return the side indices of the searched indices, and their encoders."""
     names = [index for index in counts if ":" not in index]  # side indices of other clusters are not searched
-    probe = {**_COUNT, "query": {"term": {STATE: READY}}, "aggs": {"encoders": _BY_ENCODER, "indices": _BY_INDEX}}
+    probe = {**_COUNT, "query": {"term": {STATE: READY}}, "aggs": _COUNTS}
     probed = client.search_side_indices([(side_alias(index), probe) for index in names])
     if filters:
         count = {**shared, **_COUNT, "query": {"bool": {"filter": [*filters]}}, "aggs": {"indices": _BY_INDEX}}
@@ -147,14 +134,14 @@ async def _sides(
     encoders: list[str] = []
     for index, answer in zip(names, answers, strict=True):
         if _exists(index, answer):
-            found = _counts_by_index(answer["aggregations"]) or {side_alias(index): 0}
-            [(name, documents)] = found.items()  # an alias names one side index
+            in_side = _counts_by_index(answer["aggregations"]) or {side_alias(index): 0}
+            [(name, documents)] = in_side.items()  # an alias names one side index
             sides.append(SideIndex(index, name, documents, counts.get(index, 0)))
             encoders += _encoders(answer)[:1]  # that of most of its documents
     return sides, encoders
 
 
-def most_of_each(answer: Answer) -> list[str]:
+def _most_of_each(answer: Answer) -> list[str]:
     """Return for each index the encoder of most of its documents, each encoder once."""
     buckets = answer["aggregations"]["indices"]["buckets"]
     firsts = [bucket["encoders"]["buckets"][0]["key"] for bucket in buckets if bucket["encoders"]["buckets"]]
