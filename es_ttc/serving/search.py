@@ -22,7 +22,6 @@ from es_ttc.serving.knn.clauses import KnnClause, parse_clause, put_in_place
 from es_ttc.serving.knn.retrieval import RetrievalRequest, RetrievalResult, add_retrievals, retrieve
 from es_ttc.serving.query.rewriting import (
     QueryClause,
-    RewriteRequest,
     RewriteResult,
     RewriteService,
     add_rewritings,
@@ -164,10 +163,10 @@ class Searches:
         async def rewritten(item: SearchItem, body: dict[str, Any], clauses: Sequence[QueryClause]) -> None:
             caller, shards = request.caller(item), request.shard_params(item)
             timeout_ms = own_timeout(body, request.params.url)
-            questions = [RewriteRequest(one, body, caller, shards, timeout_ms, request.started) for one in clauses]
+            context = (body, caller, shards, timeout_ms, request.started)
             async with room:
                 try:
-                    answers = await asyncio.gather(*map(self._rewriting.rewritten, questions))
+                    answers = await asyncio.gather(*(self._rewriting.rewritten(one, *context) for one in clauses))
                 except EsTtcError as error:
                     item.error = error
                     return

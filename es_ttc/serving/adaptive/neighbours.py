@@ -17,10 +17,8 @@ from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError, MissingFea
 from es_ttc.index.mappings.graph import NEIGHBOURS, graph_alias, graph_pattern
 from es_ttc.index.mappings.spec import ROOT
 from es_ttc.reranking.strategies import StepLimit
-from es_ttc.serving.adaptive.candidates import CandidateDocuments, Identity
+from es_ttc.serving.adaptive.documents import Identity, WalkDocuments
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
-from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.upstream import Upstream
 
 T = TypeVar("T")
 
@@ -28,22 +26,29 @@ _LEAF = NEIGHBOURS.partition(".")[2]
 _HOW_TO_SEE = "give the caller the right to read [ttc-graph-*], or let the gateway read it (side_credentials)"
 _UNFINISHED = b"size=0&expand_wildcards=all&ignore_unavailable=true&allow_no_indices=true&filter_path=_shards.total"
 _FAILING = "neighbours could not be read"
+_OTHERS_DATA = (LookupError, TypeError, ValueError)
+"""Raised by a graph's index that holds something else."""
 
 
 class CallerNeighbours:
-    """Reads neighbours for one search."""
+    """Reads neighbours for one search.
+
+    Attributes:
+        without: For each index without a graph that can be read, the reason.
+        present: Indices that have a graph.
+        problem: The first failure of a read.
+        waited: Seconds that the strategy has waited.
+    """
 
     def __init__(
-        self, upstream: Upstream, caller: Caller, documents: CandidateDocuments, end: float, *, depth: int, fan_out: int
+        self, engine: EngineRequests, documents: WalkDocuments, end: float, *, depth: int, fan_out: int
     ) -> None:
         self.without: dict[str, str] = {}
-        self.absent: set[str] = set()
         self.present: set[str] = set()
         self.problem: EsTtcError | None = None
-        self.seconds = 0.0
         self.waited = 0.0
-        self.reads = 0
-        self._engine = EngineRequests(upstream, caller)
+        self._absent: set[str] = set()
+        self._engine = engine
         self._documents = documents
         self._end = end
         self._fan_out = fan_out
@@ -85,13 +90,13 @@ class CallerNeighbours:
         began = time.perf_counter()
         self.begin(window[:first])
         reading = {self._ahead[document] for document in window[:first]}
-        with suppress(EsTtcError, TimeoutError, LookupError, TypeError, ValueError):  # reported when they are read
-            async with asyncio.timeout(max(0.0, self._end - time.monotonic())):
+        with suppress(EsTtcError, TimeoutError, *_OTHERS_DATA):  # reported when they are read
+            async with asyncio.timeout(self._seconds_left):
                 await asyncio.gather(*map(asyncio.shield, reading))
         self.waited += time.perf_counter() - began
         indices = {self._documents.identity(document)[0] for document in window}
-        if indices and indices <= self.absent:
-            raise MissingFeature(missing_graph(min(indices)))
+        if indices and indices <= self._absent:
+            raise MissingFeature(_missing_graph(min(indices)))
 
     async def close(self) -> None:
         """Cancel reads that are still running."""
@@ -100,6 +105,10 @@ class CallerNeighbours:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    @property
+    def _seconds_left(self) -> float:
+        return max(0.0, self._end - time.monotonic())
+
     def _started(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -107,18 +116,15 @@ class CallerNeighbours:
 
     async def _neighbours(self, documents: Sequence[int]) -> list[list[int]]:
         """Read neighbours; a failure is recorded, and means that there are none."""
-        began = time.perf_counter()
         try:
-            async with asyncio.timeout(max(0.0, self._end - time.monotonic())):
+            async with asyncio.timeout(self._seconds_left):
                 return await self._visible(documents)
         except TimeoutError:
             self.problem = self.problem or EngineError("neighbours were not read in time")
         except EsTtcError as error:
             self.problem = self.problem or error
-        except (LookupError, TypeError, ValueError) as error:
-            self.problem = self.problem or EngineError(f"neighbours could not be read: {type(error).__name__}")
-        finally:
-            self.seconds += time.perf_counter() - began
+        except _OTHERS_DATA as error:
+            self.problem = self.problem or EngineError(f"{_FAILING}: {type(error).__name__}")
         return [[] for _ in documents]
 
     async def _visible(self, documents: Sequence[int]) -> list[list[int]]:
@@ -146,24 +152,19 @@ class CallerNeighbours:
     async def _edges(self, index: str, ids: Sequence[str]) -> dict[Identity, list[str]]:
         """Return neighbours' ids by document, as stored in the graph."""
         if index in self.without or ":" in index:  # graphs of another cluster are not searched
-            self.without.setdefault(index, missing_graph(index))
+            self.without.setdefault(index, _missing_graph(index))
             return {}
-        self.reads += 1
-        body = {
-            "query": {"ids": {"values": [*ids]}},
-            "size": len(ids),
-            "_source": [NEIGHBOURS],
-            "track_total_hits": False,
-        }
+        query = {"ids": {"values": [*ids]}}
+        body = {"query": query, "size": len(ids), "_source": [NEIGHBOURS], "track_total_hits": False}
         try:
             answer = await self._engine.search([graph_alias(index)], body, b"", failing=_FAILING)
         except NotForCaller:
             self.without[index] = f"the caller may not read the neighbour graph of index [{index}]: {_HOW_TO_SEE}"
             return {}
         except NotThere:
-            self.without[index] = missing_graph(index)
+            self.without[index] = _missing_graph(index)
             if not await self._is_being_built(index):
-                self.absent.add(index)
+                self._absent.add(index)
             return {}
         self.present.add(index)
         return {(index, hit["_id"]): _ids(hit) for hit in answer["hits"]["hits"]}
@@ -179,8 +180,7 @@ class CallerNeighbours:
         return bool(answer["_shards"]["total"])
 
 
-def missing_graph(index: str) -> str:
-    """Return the message about an index that has no graph."""
+def _missing_graph(index: str) -> str:
     return f"index [{index}] has no finished neighbour graph to be read: build one with `es-ttc graph build {index}`"
 
 
@@ -189,5 +189,5 @@ async def _at(reading: "asyncio.Task[list[list[int]]]", place: int) -> list[int]
 
 
 def _ids(hit: Mapping[str, Any]) -> list[str]:
-    found = hit.get("_source", {}).get(ROOT, {}).get(_LEAF, [])
-    return [str(one) for one in (found if isinstance(found, list) else [found])]
+    ids = hit.get("_source", {}).get(ROOT, {}).get(_LEAF, [])
+    return [str(one) for one in (ids if isinstance(ids, list) else [ids])]

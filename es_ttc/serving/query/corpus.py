@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlencode
 
@@ -21,38 +20,65 @@ from es_ttc.rewriters.base import Fields
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.serving.engine_requests import EngineRequests, require_complete
 from es_ttc.serving.features.index_meta import meta_of
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.request.request import Pairs
-from es_ttc.serving.shared_model import SharedModel
 
 _WORD = re.compile(r"\w+")
 _FAILING = "the engine refused a question about the corpus"
 
 
-@dataclass(frozen=True, slots=True)
 class CallerCorpus:
-    """The searched documents and the model; see :class:`es_ttc.rewriters.base.Corpus`."""
+    """The searched documents and the model; see :class:`es_ttc.rewriters.base.Corpus`.
 
-    engine: "CorpusQuestions"
-    model: SharedModel
-    prompts: Prompts
-    fields: Fields
+    It sends requests as :class:`es_ttc.engine.protocol.SearchApi` says.
+
+    Args:
+        gateway: The engine and the model.
+        prompts: The prompts that requests may name.
+        caller: The request context.
+        shared: Parts of the caller's body that hold for all its searches: a point in time, runtime fields.
+        shards: URL parameters that hold for all its searches: which shards and copies, which statistics.
+        named: The text fields in the request.
+
+    Attributes:
+        fields: The searched fields; before they are looked up those of the plain query: all that hold text, if the
+            request names none.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        prompts: Prompts,
+        caller: Caller,
+        shared: Mapping[str, Any],
+        shards: Pairs,
+        named: tuple[str, ...],
+    ) -> None:
+        self.fields = Fields(named or ("*",))
+        self._upstream = gateway.upstream
+        self._engine = EngineRequests(gateway.upstream, caller)
+        self._model = gateway.model
+        self._prompts = prompts
+        self._caller = caller
+        self._shared = shared
+        self._shards = dict(shards)
+        self._target = unquote(caller.indices)
 
     @property
     def continues(self) -> bool:
         """Whether the model continues texts, or answers as an assistant."""
-        return self.model.continues
+        return self._model.continues
 
     def prompt(self, name: str) -> Prompt:
         """Return a prompt by its name."""
-        return self.prompts.named(name, "completions" if self.continues else "chat")
+        return self._prompts.named(name, "completions" if self.continues else "chat")
 
     async def ask(
         self, prompt: str, *, max_tokens: int, stop: Sequence[str] = (), schema: JsonSchema | None = None
     ) -> str:
         """Return the model's answer."""
-        return await self.model.ask(prompt, max_tokens=max_tokens, stop=stop, schema=schema)
+        return await self._model.ask(prompt, max_tokens=max_tokens, stop=stop, schema=schema)
 
     async def tokens(self, texts: Sequence[str]) -> list[Tokens]:
         """Return the tokens of texts.
@@ -60,10 +86,9 @@ class CallerCorpus:
         If several indices analyse differently, or the caller may search an index but not call `_analyze`, lower-cased
         words are returned.
         """
-        index = self.engine.one_index
-        if index is not None:
+        if self._target not in ("", "_all") and not set("*,") & set(self._target):
             try:
-                return await analyse(self.engine, index, self.fields.names[0], texts)
+                return await analyse(self, self._target, self.fields.names[0], texts)
             except EngineError as error:
                 if not 400 <= (error.upstream_status or 0) < 500:
                     raise
@@ -71,11 +96,11 @@ class CallerCorpus:
 
     async def frequencies(self, phrases: Sequence[str]) -> Frequencies:
         """Return document frequencies among the caller's documents."""
-        return await document_frequencies(self.engine, self.engine.target, self._counted_fields, phrases)
+        return await document_frequencies(self, self._target, self._counted_fields, phrases)
 
     async def field_frequencies(self, words: Sequence[str]) -> FieldFrequencies:
         """Return document frequencies of words, field by field, among the caller's documents."""
-        return await field_frequencies(self.engine, self.engine.target, self._counted_fields, words)
+        return await field_frequencies(self, self._target, self._counted_fields, words)
 
     @property
     def _counted_fields(self) -> tuple[str, ...]:
@@ -83,40 +108,10 @@ class CallerCorpus:
 
     async def best(self, query: Mapping[str, Any], size: int) -> list[tuple[float, str]]:
         """Return the scores and texts of a query's best documents."""
-        body = {"query": query, "size": size, "_source": [*self.fields.names], "track_total_hits": False}
-        answer = await self.engine.search(self.engine.target, body)
-        return [
-            (float(hit["_score"]), compose(hit.get("_source") or {}, self.fields.names)[0])
-            for hit in answer["hits"]["hits"]
-        ]
-
-
-class CorpusQuestions:
-    """Reads the searched documents for a caller; see :class:`es_ttc.engine.protocol.SearchApi`.
-
-    Args:
-        upstream: The engine.
-        caller: The request context.
-        shared: Parts of the caller's body that hold for all its searches: a point in time, runtime fields.
-        shards: URL parameters that hold for all its searches: which shards and copies, which statistics.
-    """
-
-    def __init__(self, upstream: Upstream, caller: Caller, shared: Mapping[str, Any], shards: Pairs = ()) -> None:
-        self._upstream = upstream
-        self._engine = EngineRequests(upstream, caller)
-        self._caller = caller
-        self._shared = shared
-        self._shards = dict(shards)
-
-    @property
-    def target(self) -> str:
-        """The target, as in the request's path."""
-        return unquote(self._caller.indices)
-
-    @property
-    def one_index(self) -> str | None:
-        """The one index or alias of the target; None for a pattern, a list, or none."""
-        return self.target if self.target and not set("*,") & set(self.target) and self.target != "_all" else None
+        names = self.fields.names
+        body = {"query": query, "size": size, "_source": [*names], "track_total_hits": False}
+        answer = await self.search(self._target, body)
+        return [(float(hit["_score"]), compose(hit.get("_source") or {}, names)[0]) for hit in answer["hits"]["hits"]]
 
     async def request(
         self,
@@ -127,12 +122,7 @@ class CorpusQuestions:
         body: Any = None,
         timeout: float | None = None,  # noqa: ASYNC109, ARG002 - the upstream has its own
     ) -> Any:
-        """Send one JSON request and return the decoded answer.
-
-        Raises:
-            EngineError: The engine returned an error.
-            EngineUnavailable: The engine does not answer.
-        """
+        """Send one JSON request and return the decoded answer."""
         return await self._engine.json(
             method, path.encode(), urlencode(params or {}).encode(), body, failing=_FAILING, in_own_words=True
         )
@@ -146,13 +136,12 @@ class CorpusQuestions:
         """
         path = f"/{self._caller.indices}/_search" if self._caller.indices else "/_search"
         naming = {} if "pit" in self._shared else dict(self._caller.params)
-        found: dict[str, Any] = await self.request(
-            "POST", path, params={**naming, **self._shards, **params}, body={**self._shared, **body}
-        )
-        require_complete(found, _FAILING)
-        return found
+        params = {**naming, **self._shards, **params}
+        answer: dict[str, Any] = await self.request("POST", path, params=params, body={**self._shared, **body})
+        require_complete(answer, _FAILING)
+        return answer
 
-    async def fields(self, named: Sequence[str], *, enrichment: bool | None, method: str) -> Fields:
+    async def searched_fields(self, named: Sequence[str], *, enrichment: bool | None, method: str) -> Fields:
         """Return the fields that are searched.
 
         Args:
@@ -169,30 +158,30 @@ class CorpusQuestions:
         has_enrichment = ENRICHMENT in existing and enrichment is not False
         if enrichment and not has_enrichment:
             raise MissingFeature(
-                f"method [{method}] is to search [{ENRICHMENT}], which index [{self.target}] does not have: add it "
-                f"with `es-ttc index enrichment {self.target}`, or leave out [params.enrichment]"
+                f"method [{method}] is to search [{ENRICHMENT}], which index [{self._target}] does not have: add it "
+                f"with `es-ttc index enrichment {self._target}`, or leave out [params.enrichment]"
             )
         if not named:
             return Fields(await self._own_text_fields(method), has_enrichment)
-        if self.target and not existing - {ENRICHMENT}:
+        if self._target and not existing - {ENRICHMENT}:
             raise MissingFeature(
-                f"none of [params.text_fields] is a field of index [{self.target}]: {', '.join(named)}"
+                f"none of [params.text_fields] is a field of index [{self._target}]: {', '.join(named)}"
             )
         return Fields(tuple(named), has_enrichment)
 
     async def _existing(self, names: Sequence[str]) -> frozenset[str]:
         """Return which of some fields the caller's target has."""
-        if not self.target:
+        if not self._target:
             return frozenset(names) - {ENRICHMENT}
         params = {**dict(self._caller.params), "fields": ",".join(names)}
         answer = await self.request("GET", f"/{self._caller.indices}/_field_caps", params=params)
         return frozenset(name for name in names if name in answer["fields"])
 
     async def _own_text_fields(self, method: str) -> tuple[str, ...]:
-        async for fields in meta_of(self._upstream, self.target or "*", "text_fields", self._caller):
+        async for fields in meta_of(self._upstream, self._target or "*", "text_fields", self._caller):
             if fields:
                 return tuple(dict.fromkeys(name for names in fields for name in names))
         raise MissingFeature(
-            f"method [{method}] does not know which fields of index [{self.target}] hold text: name them in "
+            f"method [{method}] does not know which fields of index [{self._target}] hold text: name them in "
             '[params.text_fields], e.g. ["title^2", "text"]'
         )

@@ -1,7 +1,7 @@
-"""The candidate documents of a search: those of the first pass, and others that the engine returned to this caller.
+"""The documents of a search: those of the first pass, and others that the engine returned to this caller.
 
-Each candidate is searched on the caller's target, with the caller's credentials and the conditions of the search. A
-document that the caller may not read never gets a number, so the graph traversal cannot pass through it.
+Each other document is searched on the caller's target, with the caller's credentials and the conditions of the search.
+A document that the caller may not read never gets a number, so the graph traversal cannot pass through it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,27 +15,30 @@ from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.rerankers import Passage
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features.keys import SEQ_NO
-from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.upstream import Upstream
 
 _AT_ONCE = 1000
 """Number of documents per search."""
 
 Identity = tuple[str, str]
 """Concrete index and id."""
-
 Body = dict[str, Any]
-Fields = Callable[[str], Awaitable[Sequence[str]]]
-"""Returns the text fields of an index."""
 
 
-class CandidateDocuments:
-    """Numbers documents, and reads their fields."""
+class WalkDocuments:
+    """Numbers documents, and reads their fields.
+
+    Args:
+        engine: Sends searches with the caller's credentials.
+        params: The URL parameters of each search.
+        shared: The parts of its body that each search contains.
+        conditions: The queries that each document matches.
+        hits: The first pass.
+        marks: Further fields that are read of each document.
+    """
 
     def __init__(
         self,
-        upstream: Upstream,
-        caller: Caller,
+        engine: EngineRequests,
         params: bytes,
         shared: Mapping[str, Any],
         conditions: Sequence[Any],
@@ -44,7 +47,7 @@ class CandidateDocuments:
     ) -> None:
         self.hits = list(hits)
         self.first_pass = list(hits)
-        self._engine = EngineRequests(upstream, caller)
+        self._engine = engine
         self._params = params
         self._shared = shared
         self._conditions = conditions
@@ -68,18 +71,15 @@ class CandidateDocuments:
             for start in range(0, len(ids), _AT_ONCE):
                 for hit in await self._search(index, ids[start : start + _AT_ONCE], marks):
                     hit["_score"] = None
-                    self._numbers.setdefault(_identity(hit), len(self.hits))
-                    if self._numbers[_identity(hit)] == len(self.hits):
+                    if self._numbers.setdefault(_identity(hit), len(self.hits)) == len(self.hits):
                         self.hits.append(hit)
             self._hidden.update((index, one) for one in ids if (index, one) not in self._numbers)
         return {one: self._numbers[one] for one in identities if one in self._numbers}
 
-    async def passages(self, documents: Sequence[int], fields: Fields) -> list[Passage]:
-        """Return the texts of documents for a reranker; a deleted document has no text.
-
-        Raises:
-            EngineError: The engine returned an error.
-        """
+    async def passages(
+        self, documents: Sequence[int], fields: Callable[[str], Awaitable[Sequence[str]]]
+    ) -> list[Passage]:
+        """Return the texts of documents for a reranker, from the text fields of each index; none of a deleted one."""
         unread: dict[str, list[int]] = {}
         for document in documents:
             if document not in self._passages:
@@ -93,31 +93,20 @@ class CandidateDocuments:
                     self._passages[number] = _passage(hit.get("_source") or {}, names)
         return [self._passages.get(document, _passage({}, ())) for document in documents]
 
-    async def search(self, concrete: Sequence[str], body: Body, params: bytes) -> list[dict[str, Any]]:
-        """Run one search on the caller's target and return its hits.
-
-        Raises:
-            EngineError: The engine returned an error.
-            EngineUnavailable: The engine does not answer.
-        """
-        answer = await self._engine.search(concrete, body, params, failing="documents could not be read")
-        found: list[dict[str, Any]] = answer["hits"]["hits"]
-        return found
+    async def search(self, index: str, body: Body, params: bytes) -> list[dict[str, Any]]:
+        """Run one search on the caller's target and return its hits."""
+        answer = await self._engine.search([index], body, params, failing="documents could not be read")
+        hits: list[dict[str, Any]] = answer["hits"]["hits"]
+        return hits
 
     def matching(self, index: str, ids: Sequence[str], query: Any = None) -> Body:
-        """Return the query for some documents under the conditions of the search."""
+        """Return the search for some documents under the conditions of the search."""
         must: list[Any] = [{"ids": {"values": [*ids]}}, {"term": {"_index": index}}, *self._conditions]
-        return {"bool": {"filter": must, **({"should": [query]} if query else {})}}
+        scored = {"should": [query]} if query else {}
+        return {"query": {"bool": {"filter": must, **scored}}, "size": len(ids), "track_total_hits": False}
 
     async def _search(self, index: str, ids: Sequence[str], fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-        body = {
-            **self._shared,
-            "query": self.matching(index, ids),
-            "size": len(ids),
-            "track_total_hits": False,
-            **fields,
-        }
-        return await self.search([index], body, self._params)
+        return await self.search(index, {**self._shared, **self.matching(index, ids), **fields}, self._params)
 
 
 def _identity(hit: Mapping[str, Any]) -> Identity:
