@@ -167,11 +167,11 @@ class ModelServer:
         self._embedding = EndpointRunner(_EMBEDDINGS, gateway.metrics, _AT_ONCE)
 
     async def rerank(self, request: Request) -> Response:
-        """Return scores of the texts in the request."""
+        """Score texts, in Cohere's and Jina's form, or in that of text-embeddings-inference."""
         return await self._reranking.json(request, self._rerank(request))
 
     async def embed(self, request: Request) -> Response:
-        """Return pooled vectors of the texts in the request."""
+        """Return the vectors of texts, in OpenAI's form."""
         return await self._embedding.json(request, self._embed(request))
 
     async def _read(self, request: Request) -> dict[str, Any]:

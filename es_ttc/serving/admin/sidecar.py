@@ -133,11 +133,11 @@ class Sidecar:
         self._specs: ExpiringCache[str, IndexSpec] = ExpiringCache(_MAX_CACHED_SPECS, _SPEC_SECONDS)
 
     async def score(self, request: Request) -> Response:
-        """Return scores of a window that the engine has found."""
+        """Score a window that an engine with the plugin has found (docs/reference/sidecar-protocol.md)."""
         return await _framed(request, self._scoring, self._score(request))
 
     async def encode(self, request: Request) -> Response:
-        """Return features of documents that the engine is about to index."""
+        """Return the features of documents that an engine with the plugin is about to index."""
         return await _framed(request, self._encoding, self._encode(request))
 
     async def _read(self, model: type[F], request: Request) -> F:
