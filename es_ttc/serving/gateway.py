@@ -68,10 +68,16 @@ class Gateway:
         self.programs = serve_programs(settings)
         self.rerankers = Rerankers(settings.rerankers, llm_rerankers(settings))
         self.model = SharedModel(settings)
-        self.metrics.watch_model(lambda: self.model.breaker_open)
-        turns = reads.turns
         self.metrics.watch_cache(cache)
-        self.metrics.watch_reads(lambda: turns.in_flight, lambda: turns.waiting, lambda: turns.capacity)
+        turns = reads.turns
+        self.metrics.watch(
+            {
+                "model_breaker_open": lambda: self.model.breaker_open,
+                "feature_reads_bytes": lambda: turns.in_flight,
+                "feature_reads_capacity_bytes": lambda: turns.capacity,
+                "feature_reads_waiting": lambda: turns.waiting,
+            }
+        )
 
     async def close(self) -> None:
         """Close threads, processes and connections."""

@@ -150,15 +150,10 @@ class CallerKeys:
 
 
 class CallerLimits:
-    """Limits of each caller's concurrent requests, and of the windows that are rescored for it per second.
+    """Limits of each caller's concurrent requests, and of the windows that are rescored for it per second; 0 for none.
 
     A caller is who sends the same credentials, or without any the address that a request comes from. Each process of a
     gateway counts for itself.
-
-    Args:
-        requests: Maximum number of concurrent requests; 0 for no limit.
-        windows: Maximum number of windows per second; as many may come at once. 0 for no limit.
-        clock: A monotonic clock in seconds.
     """
 
     def __init__(self, requests: int, windows: float, clock: Callable[[], float] = time.monotonic) -> None:

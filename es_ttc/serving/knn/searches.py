@@ -234,9 +234,7 @@ async def _msearch(
 
 
 def _search_error(status: int | None, answer: Any) -> EngineError:
-    error = answer.get("error") if isinstance(answer, dict) else None
-    cause = next(iter(error.get("root_cause") or ()), error) if isinstance(error, dict) else {"reason": error}
-    reason = f"it answered {status}" if cause.get("reason") is None else f"{cause['reason']}"
+    reason = engine_requests.reason_of(answer, status)
     return EngineError(f"the engine refused a kNN search: {reason}", upstream_status=status, upstream=answer)
 
 
