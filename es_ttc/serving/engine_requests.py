@@ -138,11 +138,8 @@ class EngineRequests:
     ) -> dict[str, Any]:
         """Send one `_search` of the caller's target, or of its point in time, and require answers of all shards.
 
-        Args:
-            concrete: The concrete indices; see :meth:`es_ttc.serving.http.caller.Caller.path`.
-            body: The search.
-            query_string: Its URL parameters; None for those that decide how the target's names are resolved.
-            failing: Beginning of the error message.
+        The default URL parameters are those that decide how the target's names are resolved; see
+        :meth:`es_ttc.serving.http.caller.Caller.path` for the concrete indices. An error begins with `failing`.
         """
         path, query_string, body = self._search_target(concrete, body, query_string)
         answer: dict[str, Any] = await self.json("POST", path, query_string, body, failing=failing)

@@ -74,14 +74,9 @@ class AdminToken:
 
 
 class Entrance:
-    """The gateway's ASGI application: admits requests, and answers those that are not for its own endpoints.
+    """The gateway's ASGI application: admits requests, and answers those that are not for its `own` endpoints.
 
-    Args:
-        gateway: What the parts share.
-        own: The application of the gateway's own endpoints.
-        searches: Answers searches.
-        writes: Answers all other requests to the engine.
-        admin: The token of the own endpoints; None for none.
+    Without an `admin` token these need none.
     """
 
     def __init__(

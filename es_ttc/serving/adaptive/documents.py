@@ -25,15 +25,9 @@ Body = dict[str, Any]
 
 
 class WalkDocuments:
-    """Numbers documents, and reads their fields.
+    """Numbers documents, those of the first pass first, and reads their fields.
 
-    Args:
-        engine: Sends searches with the caller's credentials.
-        params: The URL parameters of each search.
-        shared: The parts of its body that each search contains.
-        conditions: The queries that each document matches.
-        hits: The first pass.
-        marks: Further fields that are read of each document.
+    Each search has the URL parameters `params` and the body parts `shared`, and each document matches `conditions`.
     """
 
     def __init__(

@@ -28,17 +28,11 @@ _PARAMS_OF_HITS = TARGET_PARAMS | {
 
 @dataclass(frozen=True, slots=True)
 class RankedHits:
-    """The whole first pass and the documents found outside it, in their final order.
-
-    Attributes:
-        documents: Numbers of documents, best first.
-        scores: ``(n,)`` float32, scores for the response.
-        judged: The reranker's score of each reranked document, for the response, before scores are combined.
-    """
+    """The whole first pass and the documents found outside it, in their final order."""
 
     documents: Sequence[int]
-    scores: Float32
-    judged: Mapping[int, float]
+    scores: Float32  # for the response
+    judged: Mapping[int, float]  # the reranker's own score of each reranked document, for the response
 
 
 def rank_hits(
@@ -75,11 +69,7 @@ def in_groups(
 ) -> tuple[list[int], WindowGroups | None]:
     """Return the documents that pages are cut from: with collapse, the best of every group.
 
-    Args:
-        outcome: The ranked documents; None if the order of the first pass stays.
-        groups: The group of each document by number; None without collapse.
-        hits: The first pass.
-        fetch: Number of requested hits.
+    Without an outcome the order of the first pass, `hits` of which `fetch` were requested, stays.
     """
     order = list(range(len(hits))) if outcome is None else list(outcome.documents)
     if groups is None:

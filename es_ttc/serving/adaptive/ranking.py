@@ -57,16 +57,7 @@ class AdaptiveReranking:
         self.with_graph: ExpiringCache[str, None] = ExpiringCache(_MAX_KNOWN, _KNOWN_SECONDS)
 
     def begin(self, plan: SearchPlan, started: float, *, encode: bool) -> "AdaptiveRescoring":
-        """Check a request whose method is a strategy, and begin to encode its query.
-
-        Args:
-            plan: The parsed request.
-            started: `time.perf_counter` when the request arrived.
-            encode: Whether the query is encoded while the engine runs the first pass, or after it.
-
-        Raises:
-            InvalidRequest: The parameters are invalid, or there is no such reranker.
-        """
+        """Check a request whose method is a strategy, and begin to encode its query if it is to be `encode`d now."""
         strategy, rerankers = STRATEGIES[plan.section.method], self.gateway.rerankers
         if plan.section.candidates is not None and plan.section.candidates.knn:
             raise InvalidRequest(
@@ -85,25 +76,15 @@ class AdaptiveReranking:
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveRescoring:
-    """One search whose method is a strategy.
-
-    Attributes:
-        services: What searches with strategies share.
-        plan: The parsed request.
-        strategy: The strategy.
-        params: Its parameters.
-        method: The rescorer that is used as reranker; None for a reranker of the settings.
-        begun: The query's encoding in progress, or None.
-        started: `time.perf_counter` when the request arrived.
-    """
+    """One search whose method is a strategy."""
 
     services: AdaptiveReranking
     plan: SearchPlan
     strategy: Strategy
     params: StrategyParams
-    method: Method | None
-    begun: asyncio.Task[EncodedQuery] | None
-    started: float
+    method: Method | None  # the rescorer that is used as reranker; None for a reranker of the settings
+    begun: asyncio.Task[EncodedQuery] | None  # the query's encoding in progress
+    started: float  # `time.perf_counter` when the request arrived
 
     @property
     def reads_bare_hits(self) -> bool:
@@ -119,12 +100,7 @@ class AdaptiveRescoring:
         spent: float = 0.0,
         ranked_ms: float | None = None,
     ) -> RescoredResponse:
-        """Put the engine's response into the order of the strategy, in place; see :meth:`WindowRescoring.rank`.
-
-        Raises:
-            InvalidRequest: The request is malformed.
-            EsTtcError: The reranker failed, and the request says ``on_error: fail``.
-        """
+        """Put the engine's response into the order of the strategy, in place; see :meth:`WindowRescoring.rank`."""
         plan, metrics, name = self.plan, self.services.gateway.metrics, self.strategy.name
         timings, began = Timings(first_pass=first_pass_ms), time.perf_counter()
         hits = response["hits"]["hits"]

@@ -164,11 +164,7 @@ class TextFields:
 
 
 def rescorer_of(name: str, params: Mapping[str, Any], rerankers: Rerankers, *, max_tokens: int | None) -> Method | None:
-    """Return the rescorer that a request names as its reranker; None for a reranker of the settings.
-
-    Raises:
-        InvalidRequest: There is no such reranker, or the parameters are invalid.
-    """
+    """Return the rescorer that a request names as its reranker; None for a reranker of the settings."""
     if name in rerankers.names:
         if params:
             raise InvalidRequest(f"[reranker_params] are for methods of es-ttc: reranker [{name}] has its settings")

@@ -174,7 +174,7 @@ class ModelServer:
             )
         _require_short(asked.passages, f"{_RERANK}.{asked.field}")
         rescorer = registry.load(self._settings.rerank_models.get(asked.model, asked.model))
-        method = Method(rescorer, registry.parse_params(rescorer, {}), detail=False)
+        method = Method(rescorer, registry.parse_params(rescorer, {}, self._gateway.served), detail=False)
         lacking = {*(rescorer.needs(method.params) - _AVAILABLE), *method.fields}
         if lacking:
             raise MissingFeature(

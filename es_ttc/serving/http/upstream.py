@@ -82,10 +82,6 @@ class Upstream:
         """Send one request and return its response, not yet read.
 
         A node that cannot be reached is not contacted for a while, and the next one is tried.
-
-        Raises:
-            EngineUnavailable: No node can be reached, or the connection broke.
-            InvalidRequest: The path cannot be sent to an engine.
         """
         if self._session is None:
             raise RuntimeError("the upstream is not open")

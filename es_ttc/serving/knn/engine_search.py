@@ -62,21 +62,13 @@ _INDEX_DELETED = (404, 500, 503)
 
 @dataclass(frozen=True, slots=True)
 class SearchContext:
-    """The values that all searches of a request share.
-
-    Attributes:
-        product: The engine's product.
-        caller: The request context with which documents are read.
-        encoder: Identity of the encoder of the searched vectors.
-        shared: Parts of the caller's body that the filter may depend on (a point in time, runtime fields).
-        end: `time.perf_counter` at the deadline.
-    """
+    """The values that all searches of a request share."""
 
     product: Product
     caller: Caller
-    encoder: str
-    shared: Mapping[str, Any]
-    end: float
+    encoder: str  # of the searched vectors
+    shared: Mapping[str, Any]  # parts of the caller's body that the filter may depend on
+    end: float  # `time.perf_counter` at the deadline
 
 
 class AmbiguousContent(Exception):
@@ -388,8 +380,7 @@ async def until_k(find: Find, k: int, *, first: int) -> NearestDocuments:
 def neighbours(numbers: Sequence[int], scores: Sequence[float]) -> NearestDocuments:
     """Return documents with the cosines that correspond to an engine's scores, (1 + cosine) / 2.
 
-    Raises:
-        EngineError: A score corresponds to no cosine: OpenSearch before 2.19 returns 1 + cosine for exact searches.
+    A score may correspond to none: OpenSearch before 2.19 returns 1 + cosine for exact searches.
     """
     cosines = np.array([2 * score - 1 for score in scores], np.float32)
     if len(cosines) and cosines.max() > _GREATEST_COSINE:

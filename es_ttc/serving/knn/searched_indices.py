@@ -28,20 +28,12 @@ _BY_BOTH = {**_BY_INDEX, "aggs": {"encoders": {"terms": {"field": ENCODER, "size
 
 @dataclass(frozen=True, slots=True)
 class SideIndex:
-    """The side index of a searched index.
-
-    Attributes:
-        source: The source index.
-        name: The concrete side index that the alias named at the beginning; all searches of a request use it.
-        documents: Number of documents with vectors in the side index.
-        matching: Number of documents of the source that the caller may read and that match the clause's filter; some
-            may have no vectors.
-    """
+    """The side index of a searched index."""
 
     source: str
-    name: str
-    documents: int
-    matching: int
+    name: str  # the concrete index that the alias named at the beginning; all searches of a request use it
+    documents: int  # with vectors in the side index
+    matching: int  # of the source, that the caller may read and that match the filter; some may have no vectors
 
     def first_count(self, k: int) -> int:
         """Return the number of neighbours to request so that k of them can be expected to match."""
@@ -56,19 +48,12 @@ class SideIndex:
 
 @dataclass(frozen=True, slots=True)
 class SearchedIndices:
-    """The indices that a clause searches.
+    """The indices that a clause searches."""
 
-    Attributes:
-        encoder: Identity of the encoder of all vectors; None if no document that the caller may read has one.
-        own: Whether documents contain vectors themselves.
-        sides: The side indices.
-        unsearchable: Indices whose documents contain vectors that kNN cannot search.
-    """
-
-    encoder: str | None
-    own: bool
+    encoder: str | None  # of all vectors; None if no document that the caller may read has one
+    own: bool  # whether documents contain vectors themselves
     sides: Sequence[SideIndex]
-    unsearchable: Sequence[str] = ()
+    unsearchable: Sequence[str] = ()  # indices whose documents contain vectors that kNN cannot search
 
     def require_searchable(self) -> None:
         """Raise a MissingFeature if kNN would skip documents that have vectors."""
@@ -89,12 +74,7 @@ def count_request(shared: Body, *, unsearchable: bool) -> Body:
 async def searched_indices_of(
     client: SearchClient, filters: Sequence[Any], shared: Body, *, unsearchable: bool
 ) -> SearchedIndices:
-    """Return the indices that a clause searches.
-
-    Raises:
-        EncoderMismatch: The documents have vectors of several encoders.
-        EngineError: The engine failed.
-    """
+    """Return the indices that a clause searches, or raise an EncoderMismatch for vectors of several encoders."""
     [answer] = await client.search([count_request(shared, unsearchable=unsearchable)])
     if "aggregations" not in answer:  # there is no index: a pattern that matches none
         return SearchedIndices(None, own=False, sides=())

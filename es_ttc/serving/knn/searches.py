@@ -159,11 +159,7 @@ class SearchClient:
         self._header = header
 
     async def search(self, bodies: Sequence[Body]) -> Sequence[Answer]:
-        """Send `_search` bodies to the caller's target.
-
-        Raises:
-            EngineError: An answer is an error, or covers only a part of the documents.
-        """
+        """Send `_search` bodies to the caller's target, and require complete answers."""
         items = [(False, _lines(self._header, body)) for body in bodies]
         answers = await self._batches.send(self._member, items)
         for answer in answers:

@@ -33,17 +33,9 @@ class CallerCorpus:
 
     It sends requests as :class:`es_ttc.engine.protocol.SearchApi` says.
 
-    Args:
-        gateway: The engine and the model.
-        prompts: The prompts that requests may name.
-        caller: The request context.
-        shared: Parts of the caller's body that hold for all its searches: a point in time, runtime fields.
-        shards: URL parameters that hold for all its searches: which shards and copies, which statistics.
-        named: The text fields in the request.
-
-    Attributes:
-        fields: The searched fields; before they are looked up those of the plain query: all that hold text, if the
-            request names none.
+    All its searches have parts of the caller's body (`shared`: a point in time, runtime fields) and URL parameters
+    (`shards`: which shards and copies, which statistics). Before the searched `fields` are looked up, they are those of
+    the plain query: those named in the request, or all that hold text.
     """
 
     def __init__(
@@ -128,12 +120,7 @@ class CallerCorpus:
         )
 
     async def search(self, index: str, body: Mapping[str, Any], **params: str) -> dict[str, Any]:  # noqa: ARG002
-        """Run one `_search` on the caller's target, whatever index is named, as the caller's own search is run.
-
-        Raises:
-            EngineError: The engine returned an error, or searched a part of the documents only.
-            EngineUnavailable: The engine does not answer.
-        """
+        """Run one `_search` on the caller's target, whatever index is named, as the caller's own search is run."""
         path = f"/{self._caller.indices}/_search" if self._caller.indices else "/_search"
         naming = {} if "pit" in self._shared else dict(self._caller.params)
         params = {**naming, **self._shards, **params}
@@ -148,11 +135,6 @@ class CallerCorpus:
             named: The text fields in the request, with boosts; none for the indices' own.
             enrichment: Whether the field of enrichment is searched; None: if an index has it.
             method: The method's name, for messages.
-
-        Raises:
-            EngineError: The engine returned an error: no such index, no right to read it.
-            MissingFeature: No text field is named, and the mappings name none; or none of those named exists; or no
-                index has the field of enrichment.
         """
         existing = await self._existing([ENRICHMENT, *(name.partition("^")[0] for name in named)])
         has_enrichment = ENRICHMENT in existing and enrichment is not False

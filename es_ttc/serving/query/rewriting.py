@@ -83,11 +83,6 @@ class RewriteService:
             shards: The URL parameters that decide which shards and copies are searched, and their statistics.
             timeout_ms: The search timeout of the request, in ms, or None.
             started: `time.perf_counter` when the request arrived.
-
-        Raises:
-            InvalidRequest: The method is unknown, or its parameters are invalid.
-            EngineError: The engine returned an error.
-            EsTtcError: Rewriting failed, and the request says ``on_error: fail``.
         """
         section, gateway = clause.section, self._gateway
         rewriter = registry.load(section.method)
