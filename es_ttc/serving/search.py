@@ -20,14 +20,6 @@ from es_ttc.serving.http.raw_request import RawRequest, RequestLimits
 from es_ttc.serving.http.signing import require_changeable
 from es_ttc.serving.knn.clauses import KnnClause, parse_clause, put_in_place
 from es_ttc.serving.knn.retrieval import RetrievalRequest, RetrievalResult, add_retrievals, retrieve
-from es_ttc.serving.query.rewriting import (
-    QueryClause,
-    RewriteResult,
-    RewriteService,
-    add_rewritings,
-    parse_query,
-    put_queries,
-)
 from es_ttc.serving.request.body import FoundClause, body_integer, find_clauses, url_integer
 from es_ttc.serving.request.request import AcceptedCallers, Api, RequestReader, SearchItem, SearchRequest
 from es_ttc.serving.request.response import (
@@ -42,6 +34,14 @@ from es_ttc.serving.request.response import (
 from es_ttc.serving.request.templates import Templates
 from es_ttc.serving.rescore.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search, with_text
 from es_ttc.serving.rescoring import Rescoring
+from es_ttc.serving.rewriting import (
+    QueryClause,
+    RewriteResult,
+    RewriteService,
+    add_rewritings,
+    parse_query,
+    put_queries,
+)
 from es_ttc.serving.tracing import span
 
 MAX_AT_ONCE = 8

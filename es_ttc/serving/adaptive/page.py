@@ -9,7 +9,7 @@ import numpy as np
 
 from es_ttc.errors import EngineError
 from es_ttc.reranking.strategies import BudgetedReranker, RerankedList
-from es_ttc.serving.adaptive.documents import WalkDocuments
+from es_ttc.serving.adaptive.walk import WalkDocuments
 from es_ttc.serving.request.section import Section
 from es_ttc.serving.rescore.collapse import Group, WindowGroups, collapsed, firsts, window_groups
 from es_ttc.serving.rescore.demands import query_of_url

@@ -15,8 +15,6 @@ from es_ttc.reranking.strategies import STRATEGIES, Strategy, StrategyParams, bu
 from es_ttc.reranking.strategies.base import reranked_so_far
 from es_ttc.reranking.strategies.methods import require_suited
 from es_ttc.rescorers import registry
-from es_ttc.serving.adaptive.documents import WalkDocuments
-from es_ttc.serving.adaptive.neighbours import CallerNeighbours
 from es_ttc.serving.adaptive.page import TARGET_PARAMS, RankedHits, add_hits_outside_first_pass, in_groups, rank_hits
 from es_ttc.serving.adaptive.rerankers import (
     ListwiseTextReranker,
@@ -25,6 +23,7 @@ from es_ttc.serving.adaptive.rerankers import (
     TextFields,
     rescorer_of,
 )
+from es_ttc.serving.adaptive.walk import CallerNeighbours, WalkDocuments
 from es_ttc.serving.deadline import ScoringError, budget_ms, fell_back
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features import skip_reasons

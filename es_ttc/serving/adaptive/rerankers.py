@@ -15,7 +15,7 @@ from es_ttc.index.mappings.attached import side_alias
 from es_ttc.reranking.rerankers import Cost, ListwiseCalls, PointwiseCalls, Rerankers, charged_to
 from es_ttc.reranking.strategies.methods import BY_THEMSELVES
 from es_ttc.rescorers import registry
-from es_ttc.serving.adaptive.documents import WalkDocuments
+from es_ttc.serving.adaptive.walk import WalkDocuments
 from es_ttc.serving.features.index_meta import meta_of
 from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
 from es_ttc.serving.features.skip_reasons import NoFeatures, SkipReason
