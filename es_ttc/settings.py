@@ -371,9 +371,6 @@ class GatewaySettings(Settings):
         None, description="Folder with your own prompts for the `query` hook, each in a file NAME.txt."
     )
     max_window: int = Field(1000, ge=1, le=10_000, description="Maximum window of a request.")
-    compiled: bool = Field(
-        True, description="Score in compiled loops if the installation has them; numpy gives the same scores."
-    )
     scoring_threads: int = Field(2, ge=1, description="Number of windows that are scored at the same time.")
     max_concurrent_requests: int = Field(
         256, ge=1, description="Maximum number of concurrent requests; further ones are answered with 429."

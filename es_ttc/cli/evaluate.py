@@ -163,17 +163,17 @@ def evaluate(
     from es_ttc.lab.evaluation.methods import resolve
     from es_ttc.lab.evaluation.plan import Plan
     from es_ttc.lab.evaluation.report import require_writable
-    from es_ttc.rescorers.learned.model import serve_from
+    from es_ttc.rescorers.learned.model import read_models
 
     require_one_source(data, judgements, with_llm=with_llm)
     settings = adapted(Settings(**given(encoder=encoder, ranking_models=ranking_models)), adapter)
-    serve_from(settings.ranking_models)
+    served = read_models(settings.ranking_models)
     wanted = [name.strip() for name in methods.split(",") if name.strip()]
     if not wanted:
         raise InvalidRequest("[--methods] names no method")
     chosen = _tuned(tuned)
     plan = Plan(
-        methods=resolve(wanted, with_tuned(params, chosen)),
+        methods=resolve(wanted, with_tuned(params, chosen), served),
         k=k,
         baseline=baseline,
         first_pass=first_pass,  # type: ignore[arg-type]  # click has checked it
@@ -184,6 +184,7 @@ def evaluate(
         drop_tokens=drop_tokens,  # type: ignore[arg-type]
         engine=_engine_of(engine, judgements),
         index=judgements,
+        ranking_models=settings.ranking_models,
     )
     found = (
         _load(data, split)

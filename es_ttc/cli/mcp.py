@@ -32,7 +32,7 @@ def mcp(engine: str | None, gateway: str | None, over_http: bool, host: str, por
     header, and none without one.
     """
     try:
-        from es_ttc.serving.agents import make_server
+        from es_ttc.agents import make_server
     except ModuleNotFoundError as error:
         raise ConfigurationError("the Model Context Protocol needs its SDK: pip install 'es-ttc[mcp]'") from error
     from es_ttc.serving.logs import configure_logs

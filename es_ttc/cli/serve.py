@@ -92,9 +92,9 @@ def serve(
     """
     from es_ttc.encoders.registry import require_known
     from es_ttc.playground import playground_routes
-    from es_ttc.rescorers.learned import model as learned_models
+    from es_ttc.rescorers.learned.model import read_models
     from es_ttc.rescorers.tuned import TunedDefaults
-    from es_ttc.serving.gateway import serve_programs
+    from es_ttc.serving.gateway import promoted_programs
     from es_ttc.serving.logs import configure_logs
     from es_ttc.serving.server import address_of, bind, server_certificate
     from es_ttc.serving.server import serve as run
@@ -118,9 +118,8 @@ def serve(
     tls = server_certificate(settings) is not None
     for name in (settings.encoder, *settings.encoders):
         require_known(name)
-    TunedDefaults.read(settings.tuned)  # errors in them are reported before the gateway listens
-    learned_models.serve_from(settings.ranking_models)
-    serve_programs(settings)
+    served = {**read_models(settings.ranking_models), **promoted_programs(settings)[1]}
+    TunedDefaults.read(settings.tuned, served)  # errors in them are reported before the gateway listens
     configure_logs(settings.log_format)
     with bind(settings) as listening:
         url = address_of(listening, tls=tls)

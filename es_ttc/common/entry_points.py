@@ -132,22 +132,23 @@ class MethodGroup(Generic[A, M]):
                 found[name] = str(error)
         return found
 
-    def parse_params(self, method: A, raw: Mapping[str, Any]) -> M:
+    def parse_params(self, method: A, raw: Mapping[str, Any], served: Mapping[str, Any] | None = None) -> M:
         """Parse a member's parameters from the decoded JSON of a request's ``params``; see :func:`parse_params`."""
         model: type[M] = method.Params  # type: ignore[assignment]  # checked when it was loaded
-        return parse_params(model, raw, method.name)
+        return parse_params(model, raw, method.name, served)
 
 
-def parse_params(model: type[M], raw: Mapping[str, Any], method: str) -> M:
+def parse_params(model: type[M], raw: Mapping[str, Any], method: str, served: Mapping[str, Any] | None = None) -> M:
     """Parse a method's parameters from the decoded JSON of a request's ``params``.
 
-    Types are JSON's own: a number is not read from a string, nor a boolean from a number.
+    Types are JSON's own: a number is not read from a string, nor a boolean from a number. What a gateway or an
+    evaluation serves under names (models, promoted programs) is the context of the model's validators.
 
     Raises:
         InvalidRequest: An unknown key (the nearest valid one is named), a wrong type or a value out of range.
     """
     try:
-        return read_json(model, raw)
+        return read_json(model, raw, served)
     except Fault as fault:
         raise InvalidRequest(_sentence(method, fault)) from fault
 

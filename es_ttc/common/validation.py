@@ -45,14 +45,16 @@ class Fault(Exception):
     problem: str
 
 
-def read_json(model: type[M], data: Mapping[str, Any]) -> M:
+def read_json(model: type[M], data: Mapping[str, Any], context: Mapping[str, Any] | None = None) -> M:
     """Validate decoded JSON strictly, by JSON's own types: no number from a string, no boolean from a number.
+
+    The context is that of the model's validators.
 
     Raises:
         Fault: The first error; an unknown key before all others, because a misspelt key explains a missing one.
     """
     try:
-        return model.model_validate_json(orjson.dumps(data), strict=True)
+        return model.model_validate_json(orjson.dumps(data), strict=True, context=context)
     except (TypeError, RecursionError) as error:  # a number beyond 64 bits, a lone surrogate
         raise Fault(Kind.UNREADABLE, (), _fields_of(model), data, str(error)) from error
     except ValidationError as error:

@@ -63,13 +63,15 @@ class TunedDefaults:
 
     Args:
         params: By method.
+        served: What parameters may name; see :func:`es_ttc.common.entry_points.parse_params`.
     """
 
-    def __init__(self, params: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, params: Mapping[str, Mapping[str, Any]], served: Mapping[str, Any] | None = None) -> None:
         self._params = params
+        self._served = served
 
     @classmethod
-    def read(cls, files: Iterable[Path]) -> Self:
+    def read(cls, files: Iterable[Path], served: Mapping[str, Any] | None = None) -> Self:
         """Read files that `es-ttc tune` wrote.
 
         Raises:
@@ -82,11 +84,11 @@ class TunedDefaults:
             if tuned.method in found:
                 raise ConfigurationError(f"[{path}] is a second file for method [{tuned.method}]: give one a method")
             try:
-                parse_params(load(tuned.method), tuned.params)
+                parse_params(load(tuned.method), tuned.params, served)
             except InvalidRequest as error:
                 raise ConfigurationError(f"tuned parameters [{path}] do not fit: {error}") from error
             found[tuned.method] = tuned.params
-        return cls(found)
+        return cls(found, served)
 
     def parse(self, method: MethodWithParams, raw: Mapping[str, Any]) -> tuple[Params, dict[str, Any]]:
         """Return a request's parameters, and those of them that are tuned values.
@@ -102,12 +104,12 @@ class TunedDefaults:
         Raises:
             InvalidRequest: The request's own parameters do not fit.
         """
-        params = entry_points.parse_params(method.Params, raw, method.name)
+        params = entry_points.parse_params(method.Params, raw, method.name, self._served)
         tuned = {name: value for name, value in self._params.get(method.name, {}).items() if name not in raw}
         if not tuned:
             return params, {}
         try:
-            return entry_points.parse_params(method.Params, {**tuned, **raw}, method.name), tuned
+            return entry_points.parse_params(method.Params, {**tuned, **raw}, method.name, self._served), tuned
         except InvalidRequest:
             return params, {}
 

@@ -67,12 +67,7 @@ class Answer:
 
 
 class EngineRequests:
-    """Sends requests of the gateway's own.
-
-    Args:
-        upstream: The engine.
-        caller: The request context; None if :meth:`as_caller` or :meth:`as_gateway` sets it before a request.
-    """
+    """Sends requests of the gateway's own; :meth:`as_caller` or :meth:`as_gateway` set the request context."""
 
     def __init__(self, upstream: Upstream, caller: Caller | None = None) -> None:
         self._upstream = upstream
@@ -131,12 +126,7 @@ class EngineRequests:
         failing: str,
         in_own_words: bool = False,
     ) -> Any:
-        """Send one request with a JSON body and return its decoded answer; see :meth:`read`.
-
-        Raises:
-            EngineError: The engine returned an error, see the module, or its answer is not JSON.
-            EngineUnavailable: No answer came in time.
-        """
+        """Send one request with a JSON body and return its decoded answer; see :meth:`read`."""
         raw = await self.read(method, path, query_string, body, failing=failing, in_own_words=in_own_words)
         try:
             return await jsonio.loads_answer(raw)
@@ -148,21 +138,13 @@ class EngineRequests:
     ) -> dict[str, Any]:
         """Send one `_search` of the caller's target, or of its point in time, and require answers of all shards.
 
-        Args:
-            concrete: The concrete indices; see :meth:`es_ttc.serving.http.caller.Caller.path`.
-            body: The search.
-            query_string: Its URL parameters; None for those that decide how the target's names are resolved.
-            failing: Beginning of the error message.
-
-        Raises:
-            EngineError: The engine returned an error; see the module.
-            EngineUnavailable: No answer came in time.
-            IncompleteAnswer: Only a part of the documents was searched.
+        The default URL parameters are those that decide how the target's names are resolved; see
+        :meth:`es_ttc.serving.http.caller.Caller.path` for the concrete indices. An error begins with `failing`.
         """
         path, query_string, body = self._search_target(concrete, body, query_string)
-        found: dict[str, Any] = await self.json("POST", path, query_string, body, failing=failing)
-        require_complete(found, failing)
-        return found
+        answer: dict[str, Any] = await self.json("POST", path, query_string, body, failing=failing)
+        require_complete(answer, failing)
+        return answer
 
     async def search_as_cbor(self, concrete: Sequence[str], body: dict[str, Any], *, failing: str) -> bytes:
         """Send one `_search` and return its answer as CBOR, not decoded; see :meth:`search`."""
@@ -208,10 +190,7 @@ class EngineRefusal(Exception):
     @property
     def reason(self) -> str:
         """The engine's reason."""
-        try:
-            return reason_of(jsonio.loads(self.answer.body))
-        except ValueError:
-            return f"it answered {self.answer.status}"
+        return reason_of(_json_or_none(self.answer.body), self.answer.status)
 
 
 class ItemRefusal(Exception):
@@ -229,16 +208,7 @@ class ItemRefusal(Exception):
     @property
     def reason(self) -> str:
         """The engine's reason."""
-        return reason_of(self.response)
-
-
-def reason_of(answer: Any) -> str:
-    """Return the reason in an error of the engine, that of its first cause if there is one."""
-    error = answer.get("error") if isinstance(answer, dict) else None
-    if not isinstance(error, dict):
-        return str(error)
-    causes = error.get("root_cause") or [error]
-    return str(causes[0].get("reason") or error.get("reason"))
+        return reason_of(self.response, self.response.get("status"))
 
 
 class EngineSearches:
@@ -248,11 +218,7 @@ class EngineSearches:
         self._upstream = upstream
 
     async def first_pass(self, request: "SearchRequest") -> FirstPass:
-        """Return the engine's responses to all searches that have no error.
-
-        Raises:
-            EngineRefusal: The engine refused the request.
-        """
+        """Return the engine's responses to all searches that have no error, or raise an EngineRefusal."""
         if not request.is_multi:
             [item] = request.items
             answer = await self._accepted(request.incoming, item.path, item.params, _json(item), JSON)
@@ -343,11 +309,7 @@ class EngineSearches:
 
 
 async def _response(answer: Answer) -> dict[str, Any]:
-    """Return the decoded response to a search.
-
-    Raises:
-        EngineRefusal: It is none: a proxy before the engine has answered.
-    """
+    """Return the decoded response to a search; an EngineRefusal if a proxy before the engine has answered."""
     try:
         decoded = await jsonio.loads_answer(answer.body)
         if isinstance(decoded["hits"]["hits"], list) and "_shards" in decoded:
@@ -358,11 +320,7 @@ async def _response(answer: Answer) -> dict[str, Any]:
 
 
 async def _responses(answer: Answer, number: int) -> list[dict[str, Any]]:
-    """Return the decoded responses to the searches of an `_msearch`.
-
-    Raises:
-        EngineRefusal: They are none: a proxy before the engine has answered.
-    """
+    """Return the decoded responses to the searches of an `_msearch`; see :func:`_response`."""
     try:
         found = (await jsonio.loads_answer(answer.body))["responses"]
         if len(found) == number and all("error" in one or "_shards" in one for one in found):
@@ -395,17 +353,24 @@ def require_complete(answer: Mapping[str, Any], failing: str) -> None:
 
 def _refused(failing: str, answer: Answer, *, in_own_words: bool) -> EngineError:
     """Return the exception for an answer with an error status."""
-    kind = _KINDS.get(answer.status, EngineError)
+    kind, status = _KINDS.get(answer.status, EngineError), answer.status
     if not in_own_words:
-        return kind(f"{failing}: the engine answered {answer.status}", upstream_status=answer.status)
-    try:
-        decoded = jsonio.loads(answer.body)
-    except ValueError:
-        decoded = None
-    return kind(f"{failing}: {_reason(decoded, answer.status)}", upstream_status=answer.status, upstream=decoded)
+        return kind(f"{failing}: the engine answered {status}", upstream_status=status)
+    decoded = _json_or_none(answer.body)
+    return kind(f"{failing}: {reason_of(decoded, status)}", upstream_status=status, upstream=decoded)
 
 
-def _reason(answer: Any, status: int) -> str:
+def reason_of(answer: Any, status: object) -> str:
+    """Return the reason in an error of the engine, that of its first cause if there is one."""
     error = answer.get("error") if isinstance(answer, dict) else None
-    reason = error.get("reason") if isinstance(error, dict) else error
-    return f"it answered {status}" if reason is None else str(reason)
+    if isinstance(error, dict):
+        cause = next(iter(error.get("root_cause") or ()), error)
+        error = cause.get("reason") or error.get("reason")
+    return f"it answered {status}" if error is None else str(error)
+
+
+def _json_or_none(raw: bytes) -> Any:
+    try:
+        return jsonio.loads(raw)
+    except ValueError:
+        return None

@@ -19,7 +19,7 @@ from es_ttc.engine.addresses import not_a_path
 from es_ttc.errors import EsTtcError, NotAllowed, NotSignedIn, TooManyRequests
 from es_ttc.serving.admin.endpoint import PREFIX, TOKEN_HEADER, carries
 from es_ttc.serving.gateway import Gateway
-from es_ttc.serving.http.caller import PRODUCT_HEADER, RawHeaders
+from es_ttc.serving.http.caller import PRODUCT_HEADER
 from es_ttc.serving.http.raw_request import ClientDisconnected, RawRequest, answer_json
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import GONE
@@ -50,17 +50,11 @@ class WrongHost(EsTtcError):
 
 @dataclass(frozen=True, slots=True)
 class AdminToken:
-    """The token of the endpoints below `/_ttc/`, and which of them do not ask for it.
-
-    Attributes:
-        token: The token.
-        exempt: Paths of the endpoints that are answered without it, or that check a token of their own.
-        open_below: Beginnings of paths that are answered without it: files that hold nothing of anyone.
-    """
+    """The token of the endpoints below `/_ttc/`, and which of them do not ask for it."""
 
     token: SecretStr
-    exempt: frozenset[str]
-    open_below: tuple[str, ...] = ()
+    exempt: frozenset[str]  # paths that are answered without it, or check a token of their own
+    open_below: tuple[str, ...] = ()  # beginnings of paths of files that hold nothing of anyone
 
     def admits(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Return whether a request below `/_ttc/` is let in."""
@@ -80,30 +74,22 @@ class AdminToken:
 
 
 class Entrance:
-    """The gateway's ASGI application: admits requests, and answers those that are not for its own endpoints.
+    """The gateway's ASGI application: admits requests, and answers those that are not for its `own` endpoints.
 
-    Args:
-        gateway: What the parts share.
-        own: The application of the gateway's own endpoints.
-        searches: Answers searches.
-        writes: Answers all other requests to the engine.
-        admin: The token of the own endpoints; None for none.
+    Without an `admin` token these need none.
     """
 
     def __init__(
         self, gateway: Gateway, own: ASGIApp, searches: Searches, writes: WriteEncoding, admin: AdminToken | None
     ) -> None:
         settings = gateway.settings
-        self._upstream = gateway.upstream
-        self._bodies = gateway.bodies
-        self._metrics = gateway.metrics
-        self._callers = gateway.callers
+        self._gateway = gateway
         self._own = own
         self._searches = searches
         self._writes = writes
         self._admin = admin
         self._room = InFlightLimit(settings.max_concurrent_requests)
-        self._metrics.watch_requests(lambda: self._room.taken)
+        gateway.metrics.watch({"in_flight_requests": lambda: self._room.taken})
         self._hosts = tuple(host.lower() for host in settings.allowed_hosts)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins)
 
@@ -113,11 +99,12 @@ class Entrance:
             await self._own(scope, receive, send)
             return
         send, path = self._named(send), scope["path"]
-        incoming = RawRequest(scope, receive, self._bodies)
+        incoming = RawRequest(scope, receive, self._gateway.bodies)
         error = self._wrong_name(incoming, path) or self._without_token(incoming, path)
         if error is not None:
             log.warning("refused", status=error.status, client=incoming.client, path=path, reason=str(error))
-            await answer_json(incoming, send, error.status, error.body(), _challenge(error))
+            challenge = [(b"www-authenticate", b'Bearer realm="es-ttc"')] if isinstance(error, NotSignedIn) else []
+            await answer_json(incoming, send, error.status, error.body(), challenge)
             return
         if self._admin is not None and path not in self._admin.exempt:
             scope["headers"] = incoming.headers = self._admin.without(incoming.headers)
@@ -152,7 +139,7 @@ class Entrance:
             applied = outcome.applied and outcome.status < _ERRORS
             answered(outcome.kind, outcome.status, applied)
         seconds = time.perf_counter() - started
-        self._metrics.answered(outcome.kind, outcome.status, seconds, applied=outcome.applied)
+        self._gateway.metrics.answered(outcome.kind, outcome.status, seconds, applied=outcome.applied)
         if outcome.kind != "passthrough" or outcome.status >= 500:
             log.info(
                 "answered",
@@ -176,10 +163,16 @@ class Entrance:
 
         later = asyncio.get_running_loop().call_later(_UNWATCHED_SECONDS, watch)
         try:
-            require_forwardable(incoming)
+            _require_forwardable(incoming)
             whole = await incoming.read_ahead(_READ_AHEAD)  # the engine is not contacted before
-            with self._room.taken_by(upload=not whole), self._callers.request(incoming):
-                return await self._dispatch(incoming, answer)
+            with self._room.taken_by(upload=not whole), self._gateway.callers.request(incoming):
+                match _api(incoming):
+                    case [("_search" | "_msearch") as api]:
+                        return await self._searches.answer(incoming, Api(api), answer, is_template=False)
+                    case [("_search" | "_msearch") as api, "template"]:
+                        return await self._searches.answer(incoming, Api(api), answer, is_template=True)
+                    case _:
+                        return await self._writes.answer(incoming, answer)
         except ClientDisconnected:
             return _GONE
         except asyncio.CancelledError:
@@ -200,20 +193,11 @@ class Entrance:
             for watcher in watchers:
                 watcher.cancel()
 
-    async def _dispatch(self, incoming: RawRequest, answer: "_TrackedResponse") -> Outcome:
-        match _api(incoming):
-            case [("_search" | "_msearch") as api]:
-                return await self._searches.answer(incoming, Api(api), answer, is_template=False)
-            case [("_search" | "_msearch") as api, "template"]:
-                return await self._searches.answer(incoming, Api(api), answer, is_template=True)
-            case _:
-                return await self._writes.answer(incoming, answer)
-
     def _named(self, send: Send) -> Send:
         """Return a send function that adds the engine's product header to the gateway's own responses."""
 
         async def named(message: Message) -> None:
-            if message["type"] == "http.response.start" and self._upstream.is_elasticsearch:
+            if message["type"] == "http.response.start" and self._gateway.upstream.is_elasticsearch:
                 headers = message.get("headers", [])
                 if not any(name == PRODUCT_HEADER[0] for name, _ in headers):
                     message["headers"] = [*headers, PRODUCT_HEADER]
@@ -252,10 +236,6 @@ def _is_same(origin: str, host: str) -> bool:
     """Return whether a page's origin and a `Host` header name the same host and port."""
     scheme, _, address = origin.partition("://")
     return address == host.removesuffix(_DEFAULT_PORTS.get(scheme, ""))
-
-
-def _challenge(error: EsTtcError) -> RawHeaders:
-    return [(b"www-authenticate", b'Bearer realm="es-ttc"')] if isinstance(error, NotSignedIn) else []
 
 
 class InFlightLimit:
@@ -302,7 +282,7 @@ class _TrackedResponse:
         await self._send(message)
 
 
-def require_forwardable(incoming: RawRequest) -> None:
+def _require_forwardable(incoming: RawRequest) -> None:
     """Refuse a request target that is neither a path nor `*`."""
     target = incoming.raw_path
     if target == b"*" and incoming.method == "OPTIONS":
@@ -319,7 +299,8 @@ async def _refused(incoming: RawRequest, answer: _TrackedResponse, error: EsTtcE
         reason = str(error)
         log.warning("refused", request_id=answer.id, status=error.status, client=incoming.client, reason=reason)
     await answer_json(incoming, answer, error.status, error.body(), again)
-    return Outcome(_kind(incoming), error.status)
+    api = _api(incoming)
+    return Outcome(Api(api[0]).kind if api else "passthrough", error.status)
 
 
 def _api(incoming: RawRequest) -> list[str]:
@@ -327,11 +308,6 @@ def _api(incoming: RawRequest) -> list[str]:
     segments = incoming.segments
     own = next((place for place, part in enumerate(segments[:2]) if part in tuple(Api)), None)
     return [] if own is None or incoming.method not in ("GET", "POST") else segments[own:]
-
-
-def _kind(incoming: RawRequest) -> str:
-    api = _api(incoming)
-    return Api(api[0]).kind if api else "passthrough"
 
 
 def request_id(*candidates: str) -> str:

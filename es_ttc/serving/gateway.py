@@ -1,13 +1,15 @@
 """What the parts of one gateway share."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.reranking.rerankers import Rerankers
 from es_ttc.reranking.rerankers.llm import of_the_gateway as llm_rerankers
 from es_ttc.rescorers import compiled
-from es_ttc.rescorers.learned import model as learned_models
-from es_ttc.rescorers.programs import promoted
+from es_ttc.rescorers.learned.model import read_models
+from es_ttc.rescorers.programs.promoted import SERVED_AS, PromotedRescorer, read_programs
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.sandbox.process_pool import ProgramLimits, ProgramProcessPool
 from es_ttc.serving.engine_requests import EngineSearches
@@ -40,7 +42,7 @@ class Gateway:
     def __init__(self, settings: GatewaySettings, load: Loader | None, process: OnlyProcess) -> None:
         self.settings = settings
         threads = settings.scoring_threads
-        log.info("scoring", loops="compiled" if compiled.enable(settings.compiled) else "numpy")
+        log.info("scoring", loops="compiled" if compiled.enabled() else "numpy")
         self.metrics = Metrics()
         self.upstream = Upstream(settings)
         self.engine = EngineSearches(self.upstream)
@@ -62,16 +64,21 @@ class Gateway:
         self.scorer = WindowScorer(
             self.upstream, self.features, self.attached, self.encoders, self.scoring, self.numbers, meta
         )
-        self.tuned = TunedDefaults.read(settings.tuned)
-        if settings.ranking_models is not None:  # an evaluation has its own, and starts a gateway without settings
-            learned_models.serve_from(settings.ranking_models)
-        self.programs = serve_programs(settings)
+        self.programs, programs = promoted_programs(settings)
+        self.served: Mapping[str, Mapping[str, Any]] = {**read_models(settings.ranking_models), **programs}
+        self.tuned = TunedDefaults.read(settings.tuned, self.served)
         self.rerankers = Rerankers(settings.rerankers, llm_rerankers(settings))
         self.model = SharedModel(settings)
-        self.metrics.watch_model(lambda: self.model.breaker_open)
-        turns = reads.turns
         self.metrics.watch_cache(cache)
-        self.metrics.watch_reads(lambda: turns.in_flight, lambda: turns.waiting, lambda: turns.capacity)
+        turns = reads.turns
+        self.metrics.watch(
+            {
+                "model_breaker_open": lambda: self.model.breaker_open,
+                "feature_reads_bytes": lambda: turns.in_flight,
+                "feature_reads_capacity_bytes": lambda: turns.capacity,
+                "feature_reads_waiting": lambda: turns.waiting,
+            }
+        )
 
     async def close(self) -> None:
         """Close threads, processes and connections."""
@@ -82,8 +89,10 @@ class Gateway:
         self.programs.close()
 
 
-def serve_programs(settings: GatewaySettings) -> ProgramProcessPool:
-    """Serve the promoted programs of the settings, and return the pool that runs them; no process is started yet.
+def promoted_programs(
+    settings: GatewaySettings,
+) -> tuple[ProgramProcessPool, dict[str, dict[str, PromotedRescorer]]]:
+    """Return the promoted programs of the settings, and the pool that runs them; no process is started yet.
 
     Raises:
         ConfigurationError: A program differs from the promoted one, or this machine has no sandbox for programs.
@@ -96,10 +105,10 @@ def serve_programs(settings: GatewaySettings) -> ProgramProcessPool:
             filtered=not settings.programs_unfiltered,
         )
     )
-    promoted.serve_from(settings.programs, host.program)
-    if promoted.promoted():
+    programs = read_programs(settings.programs, host.program)
+    if programs[SERVED_AS]:
         host.require()
-    return host
+    return host, programs
 
 
 def _load_encoder(name: str, cache_dir: Path) -> Encoder:

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.errors import MissingFeature
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.queries import matching
 from es_ttc.index.mappings.spec import ENCODER, HASH
@@ -25,11 +24,9 @@ from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, unreadable
 from es_ttc.serving.features.store import columns, numbers_of
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.knn.bodies import Body, search_body
-from es_ttc.serving.knn.engine_search import SearchContext
-from es_ttc.serving.knn.msearch import SearchClient, single_client
+from es_ttc.serving.knn.engine_search import SearchContext, SideIndexSearch
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
-from es_ttc.serving.knn.side_index_search import SideIndexSearch
+from es_ttc.serving.knn.searches import Body, SearchClient, search_body, single_client
 from es_ttc.serving.process import OnlyProcess
 from es_ttc.serving.rescore.candidates import any_clause, nearest_in_side_indices, outside
 from es_ttc.settings import GatewaySettings
@@ -48,12 +45,7 @@ Key = DocumentKey
 
 @dataclass(frozen=True, slots=True)
 class FoundWindow:
-    """What one query finds.
-
-    Attributes:
-        hits: Hits of the first pass, then of the documents that join.
-        first: Number of hits of the first pass.
-    """
+    """What one query finds: `first` hits of the first pass, then those of the documents that join."""
 
     hits: Sequence[Hit]
     first: int
@@ -76,11 +68,7 @@ class IndexReader:
         self._fields = fields
 
     async def require_fields(self) -> None:
-        """Refuse an index without one of the numeric fields.
-
-        Raises:
-            MissingFeature: It lacks one.
-        """
+        """Refuse an index without one of the numeric fields."""
         fix = "name a field of a numeric type, with doc values"
         await self._gateway.numbers.require(self._fields, "[field] names", self._caller, fix=fix)
 
@@ -98,10 +86,6 @@ class IndexReader:
             text_fields: The fields that the first pass searches.
             size: Number of documents of the first pass, joined by as many nearest ones.
             progress: Told how many queries are done.
-
-        Raises:
-            EngineError: The engine failed.
-            EncoderMismatch: The documents have vectors of several encoders.
         """
         path = f"/{self._caller.indices}/_msearch".encode()
         side_caller = self._gateway.attached.side_caller(self._caller)
@@ -141,11 +125,7 @@ class IndexReader:
         """Return the indices whose vectors kNN searches; None if there are none that it can, as in a gateway."""
         product = await self._gateway.upstream.product()
         indices = await searched_indices_of(client, [], {}, unsearchable=product == "opensearch")
-        try:
-            indices.require_searchable()
-        except MissingFeature:
-            return None
-        return None if indices.encoder is None else indices
+        return None if indices.encoder is None or indices.unsearchable else indices
 
     async def _found(
         self,
@@ -181,7 +161,10 @@ class IndexReader:
                 search, vectors, size, lambda ids: {"query": {"ids": {"values": [*ids]}}, **marks}, client.search
             )
         answers = await client.search([{**search_body(product, vector, size, []), **marks} for vector in vectors])
-        return [[hit for hit in answer["hits"]["hits"] if _encoder_of(hit) == encoder] for answer in answers]
+        return [
+            [hit for hit in answer["hits"]["hits"] if (key := own_key(hit)) is not None and key.encoder == encoder]
+            for answer in answers
+        ]
 
     @property
     def _marks(self) -> Body:
@@ -213,8 +196,3 @@ def document_of(hit: Hit) -> Document:
 def parts(whole: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """Yield slices of a sequence."""
     return (whole[start : start + size] for start in range(0, len(whole), size))
-
-
-def _encoder_of(hit: Hit) -> str | None:
-    key = own_key(hit)
-    return None if key is None else key.encoder

@@ -6,6 +6,7 @@ variable ``PROMETHEUS_MULTIPROC_DIR`` names it.
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,21 @@ GONE = 499
 """The status of a request whose client disconnected before the response."""
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that names the folder of worker processes' numbers."""
+
+
+WATCHED = {
+    "in_flight_requests": "Requests being answered.",
+    "model_breaker_open": "Processes that do not contact the language model, because it has failed several times in a "
+    "row.",
+    "outstanding_documents": "Documents on their way to the engine that are being encoded, or wait for it.",
+    "feature_reads_bytes": "Expected bytes of feature reads in flight.",
+    "feature_reads_capacity_bytes": "Maximum bytes of feature reads in flight.",
+    "feature_reads_waiting": "Parts of windows that wait to be read.",
+    "feature_cache_bytes": "Bytes of features in the cache.",
+    "feature_cache_capacity_bytes": "Capacity of the feature cache in bytes.",
+    "feature_cache_entries": "Documents whose features are cached.",
+}
+"""Gauges that take their values when they are read."""
 
 
 class Metrics:
@@ -107,46 +123,16 @@ class Metrics:
             if documents:
                 self.written_documents.labels(str(outcome)).inc(documents)
 
-    def watch_requests(self, in_flight: Callable[[], int]) -> None:
-        """Show the number of requests that are being answered."""
-        self._watch("es_ttc_in_flight_requests", "Requests being answered.", in_flight)
-
-    def watch_model(self, closed: Callable[[], bool]) -> None:
-        """Show whether the language model is contacted."""
-        self._watch(
-            "es_ttc_model_breaker_open",
-            "Processes that do not contact the language model, because it has failed several times in a row.",
-            closed,
-        )
-
-    def watch_writes(self, outstanding: Callable[[], int]) -> None:
-        """Show the number of documents that wait for their encoding, or are encoded and not yet sent."""
-        self._watch(
-            "es_ttc_outstanding_documents",
-            "Documents on their way to the engine that are being encoded, or wait for it.",
-            outstanding,
-        )
-
-    def watch_reads(
-        self, in_flight: Callable[[], int], waiting: Callable[[], int], capacity: Callable[[], int]
-    ) -> None:
-        """Show the bytes of features in flight, the parts of windows that wait for their read, and the limit."""
-        self._watch("es_ttc_feature_reads_bytes", "Expected bytes of feature reads in flight.", in_flight)
-        self._watch("es_ttc_feature_reads_capacity_bytes", "Maximum bytes of feature reads in flight.", capacity)
-        self._watch("es_ttc_feature_reads_waiting", "Parts of windows that wait to be read.", waiting)
-
     def watch_cache(self, cache: WatchedCache) -> None:
         """Show the size of the cache of features, which worker processes share, and count its hits."""
-        for name, what, value in (
-            ("bytes", "Bytes of features in the cache.", lambda: cache.nbytes),
-            ("capacity_bytes", "Capacity of the feature cache in bytes.", lambda: cache.capacity),
-            ("entries", "Documents whose features are cached.", lambda: len(cache)),
-        ):
-            self._watch(f"es_ttc_feature_cache_{name}", what, value, together="livemax")
-        hits, misses = (
-            self._counter("es_ttc_feature_cache_hits", "Documents whose features the cache held."),
-            self._counter("es_ttc_feature_cache_misses", "Documents whose features the cache lacked."),
-        )
+        values = {
+            "feature_cache_bytes": lambda: cache.nbytes,
+            "feature_cache_capacity_bytes": lambda: cache.capacity,
+            "feature_cache_entries": lambda: len(cache),
+        }
+        self.watch(values, together="livemax")
+        hits = self._counter("es_ttc_feature_cache_hits", "Documents whose features the cache held.")
+        misses = self._counter("es_ttc_feature_cache_misses", "Documents whose features the cache lacked.")
         before = [0, 0]
 
         def take() -> None:
@@ -173,17 +159,13 @@ class Metrics:
         folder = os.environ.get(SHARED_FOLDER)
         return generate_latest(self.registry if folder is None else _of_all_processes(Path(folder)))
 
-    def _watch(
-        self,
-        name: str,
-        what: str,
-        value: Callable[[], int],
-        *,
-        together: Literal["livesum", "livemax"] = "livesum",
+    def watch(
+        self, values: Mapping[str, Callable[[], int]], *, together: Literal["livesum", "livemax"] = "livesum"
     ) -> None:
-        """Add a gauge that takes its value when it is read."""
-        gauge = self._gauge(name, what, together=together)
-        self._watched.append(lambda: gauge.set(value()))
+        """Add gauges of :data:`WATCHED` that take their values when they are read."""
+        for name, value in values.items():
+            gauge = self._gauge(f"es_ttc_{name}", WATCHED[name], together=together)
+            self._watched.append(partial(_set, gauge, value))
 
     def _gauge(self, name: str, what: str, *labels: str, together: Literal["livesum", "livemax"]) -> Gauge:
         return Gauge(name, what, labels, registry=self.registry, multiprocess_mode=together)
@@ -193,6 +175,10 @@ class Metrics:
 
     def _histogram(self, name: str, what: str, label: str) -> Histogram:
         return Histogram(name, what, (label,), buckets=_BUCKETS, registry=self.registry)
+
+
+def _set(gauge: Gauge, value: Callable[[], int]) -> None:
+    gauge.set(value())
 
 
 def _of_all_processes(folder: Path) -> CollectorRegistry:

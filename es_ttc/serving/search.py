@@ -18,17 +18,8 @@ from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.raw_request import RawRequest, RequestLimits
 from es_ttc.serving.http.signing import require_changeable
-from es_ttc.serving.knn.clauses import KnnClause, RetrievalRequest, RetrievalResult, parse_clause, put_in_place
-from es_ttc.serving.knn.retrieval import RetrievalService, add_retrievals
-from es_ttc.serving.query.rewriting import (
-    QueryClause,
-    RewriteRequest,
-    RewriteResult,
-    RewriteService,
-    add_rewritings,
-    parse_query,
-    put_queries,
-)
+from es_ttc.serving.knn.clauses import KnnClause, parse_clause, put_in_place
+from es_ttc.serving.knn.retrieval import RetrievalRequest, RetrievalResult, add_retrievals, retrieve
 from es_ttc.serving.request.body import FoundClause, body_integer, find_clauses, url_integer
 from es_ttc.serving.request.request import AcceptedCallers, Api, RequestReader, SearchItem, SearchRequest
 from es_ttc.serving.request.response import (
@@ -43,6 +34,14 @@ from es_ttc.serving.request.response import (
 from es_ttc.serving.request.templates import Templates
 from es_ttc.serving.rescore.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search, with_text
 from es_ttc.serving.rescoring import Rescoring
+from es_ttc.serving.rewriting import (
+    QueryClause,
+    RewriteResult,
+    RewriteService,
+    add_rewritings,
+    parse_query,
+    put_queries,
+)
 from es_ttc.serving.tracing import span
 
 MAX_AT_ONCE = 8
@@ -63,7 +62,7 @@ class Searches:
         self._offload = gateway.offload
         self._callers = gateway.callers
         self._rewriting = RewriteService(gateway)
-        self._retrieval = RetrievalService(gateway)
+        self._gateway = gateway
         self._rescoring = Rescoring(gateway)
         self._limits = RequestLimits(settings)
         self._max_window = settings.max_window
@@ -164,10 +163,10 @@ class Searches:
         async def rewritten(item: SearchItem, body: dict[str, Any], clauses: Sequence[QueryClause]) -> None:
             caller, shards = request.caller(item), request.shard_params(item)
             timeout_ms = own_timeout(body, request.params.url)
-            questions = [RewriteRequest(one, body, caller, shards, timeout_ms, request.started) for one in clauses]
+            context = (body, caller, shards, timeout_ms, request.started)
             async with room:
                 try:
-                    answers = await asyncio.gather(*map(self._rewriting.rewritten, questions))
+                    answers = await asyncio.gather(*(self._rewriting.rewritten(one, *context) for one in clauses))
                 except EsTtcError as error:
                     item.error = error
                     return
@@ -182,7 +181,7 @@ class Searches:
         if not found:
             return
         questions = [self._retrieval_of(request, item, body, one) for item, body, clauses in found for one in clauses]
-        results = iter(await self._retrieval.retrieve(questions, *request.msearch_target()))
+        results = iter(await retrieve(self._gateway, questions, *request.msearch_target()))
         for item, body, clauses in found:
             answers: list[RetrievalResult] = []
             for result in [next(results) for _ in clauses]:

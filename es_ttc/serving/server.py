@@ -12,7 +12,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
@@ -90,7 +90,7 @@ class ServerCertificate:
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._files = certificate, key
-        self._seen = self._times()
+        self._seen = [*map(_time, self._files)]
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -102,7 +102,7 @@ class ServerCertificate:
 
     def refresh(self) -> None:
         """Read the files again if they have changed; keep the present certificate while they do not fit each other."""
-        times = self._times()
+        times = [*map(_time, self._files)]
         if times == self._seen:
             return
         certificate, key = self._files
@@ -114,9 +114,6 @@ class ServerCertificate:
         else:
             log.info("certificate replaced", certificate=str(certificate))
         self._seen = times
-
-    def _times(self) -> tuple[tuple[int, int] | None, ...]:
-        return tuple(_time(file) for file in self._files)
 
 
 def server_certificate(settings: GatewaySettings) -> ServerCertificate | None:
@@ -135,11 +132,10 @@ def _refuse_password() -> str:
 
 
 def _time(file: Path) -> tuple[int, int] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino
+    with suppress(OSError):
+        status = file.stat()
+        return status.st_mtime_ns, status.st_ino
+    return None
 
 
 class _Server(uvicorn.Server):
@@ -176,18 +172,13 @@ class _Server(uvicorn.Server):
             self._replacing.cancel()
 
     async def _replace_certificate(self, certificate: ServerCertificate) -> None:
-        """Look for a new certificate from time to time."""
         while True:
             await asyncio.sleep(_CERTIFICATE_SECONDS)
             certificate.refresh()
 
 
 def server_of(app: ASGIApp, settings: GatewaySettings, started: Callable[[], None] = lambda: None) -> _Server:
-    """Return a server with the limits from the settings; it is not started.
-
-    Raises:
-        ConfigurationError: The certificate cannot be used.
-    """
+    """Return a server with the limits from the settings; it is not started."""
     certificate = server_certificate(settings)
     logging.getLogger("uvicorn.access").disabled = True  # its lines contain query strings
     logging.getLogger("uvicorn.error").addFilter(_not_of_a_request)

@@ -21,11 +21,7 @@ _WAITING_A_PLACE = 8  # waiting requests for each one that may be in flight
 
 
 class SharedModel:
-    """Calls the configured model. Use as an async context manager.
-
-    Raises:
-        ConfigurationError: The address is not a URL.
-    """
+    """Calls the configured model. Use as an async context manager."""
 
     def __init__(self, settings: LlmSettings) -> None:
         self._client = None if settings.llm_url is None else LlmClient(settings)
@@ -46,11 +42,6 @@ class SharedModel:
             await self._client.__aexit__(*exc)
 
     @property
-    def configured(self) -> bool:
-        """Whether a model is configured."""
-        return self._client is not None
-
-    @property
     def breaker_open(self) -> bool:
         """Whether the model has failed so often that it is not contacted."""
         return self._client is not None and self._client.endpoint.breaker_open
@@ -61,11 +52,7 @@ class SharedModel:
         return self._client is not None and self._client.api == "completions"
 
     def require(self, method: str) -> None:
-        """Raise an error if a method needs a model and none is configured.
-
-        Raises:
-            ConfigurationError: There is none.
-        """
+        """Raise an error for a method that needs a model if none is configured."""
         if self._client is None:
             raise ConfigurationError(
                 f"method [{method}] asks a language model, and this gateway has none: start it with ES_TTC_LLM_URL "
@@ -78,10 +65,6 @@ class SharedModel:
         """Return the answer to a prompt: from the cache, from a running request, or from a new one.
 
         If the caller disconnects, the request continues, and its answer is cached for the next one.
-
-        Raises:
-            LlmError: The model returned no answer.
-            TooManyRequests: Too many requests are waiting.
         """
         key_parts = [prompt, max_tokens, list(stop), None if schema is None else schema.key]
         key = hashlib.sha256(orjson.dumps(key_parts)).hexdigest()

@@ -5,7 +5,6 @@ import gc
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any
 from urllib.parse import urlencode
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity
@@ -48,7 +47,11 @@ class WarmUp:
         if not self._encoders.ready:
             return
         with suppress(EngineUnavailable):
-            await self._load_all(await self._written_with())
+            for key, index in islice((await self._written_with()).items(), _MOST):
+                try:
+                    await self._encode_first(await self._encoders.serving(key, index))
+                except EsTtcError as error:  # this gateway does not have it
+                    log.warning("index cannot be rescored", index=index, problem=str(error))
             self._done = True
             settle_garbage()
 
@@ -82,14 +85,6 @@ class WarmUp:
             log.info("encoder loaded", name=name, identity=encoder.identity.key, backend=encoder.backend)
             await self._encode_first(encoder)
 
-    async def _load_all(self, keys: Mapping[str, str]) -> None:
-        """Load encoders, as far as this gateway has them, and no more than are kept."""
-        for key, index in islice(keys.items(), _MOST):
-            try:
-                await self._encode_first(await self._encoders.serving(key, index))
-            except EsTtcError as error:
-                log.warning("index cannot be rescored", index=index, problem=str(error))
-
     async def _encode_first(self, encoder: Encoder) -> None:
         """Encode a text, for an encoder's first one takes longer than any other."""
         try:
@@ -108,18 +103,12 @@ class WarmUp:
         except EngineError as error:
             log.info("encoders of indices are loaded when they are first searched", problem=str(error))
             return {}
-        return _keys(mappings)
-
-
-def _keys(mappings: Mapping[str, Any]) -> dict[str, str]:
-    keys: dict[str, str] = {}
-    for index, mapping in mappings.items():
-        try:
-            identity = EncoderIdentity.from_dict(mapping["mappings"]["_meta"][ROOT]["encoder"])
-        except (LookupError, TypeError, ValueError):  # not written by es-ttc, or by a newer one
-            continue
-        keys.setdefault(identity.key, index)
-    return keys
+        keys: dict[str, str] = {}
+        for index, mapping in mappings.items():
+            with suppress(LookupError, TypeError, ValueError):  # not written by es-ttc, or by a newer one
+                identity = EncoderIdentity.from_dict(mapping["mappings"]["_meta"][ROOT]["encoder"])
+                keys.setdefault(identity.key, index)
+        return keys
 
 
 def settle_garbage() -> None:

@@ -54,9 +54,6 @@ def serve_with_workers(
         read_again: Returns the settings for the processes that replace others at SIGHUP. Address, number of processes
             and size of the cache stay as they are.
         further: Makes further routes in each process; see :func:`~es_ttc.serving.app.create_app`.
-
-    Raises:
-        ConfigurationError: A process ended before it accepted connections.
     """
     folder = tempfile.mkdtemp(prefix="es-ttc-metrics-")
     os.environ[SHARED_FOLDER] = folder  # read by prometheus-client when a worker imports it
@@ -126,11 +123,7 @@ class Supervisor:
         signal.signal(signal.SIGHUP, self._replace)
 
     def run(self) -> None:
-        """Keep them running until a signal says stop.
-
-        Raises:
-            ConfigurationError: One ended before any accepted connections.
-        """
+        """Keep them running until a signal says stop."""
         try:
             while not self._stops:
                 wait([worker.process.sentinel for worker in self._all], timeout=_TICK_SECONDS)

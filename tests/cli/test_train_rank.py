@@ -1,24 +1,21 @@
 """`es-ttc train rank` from end to end."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from es_ttc.cli.app import run
-from es_ttc.rescorers.learned.model import read_model, serve_from
+from es_ttc.rescorers.learned.model import read_model
 from tests.cli.test_tune import collection
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ES_TTC_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("ES_TTC_ENCODER", "minilm@onnx")
-    yield
-    serve_from(None)
 
 
 def test_a_model_is_written_only_for_a_clear_gain_or_by_force(

@@ -19,6 +19,8 @@ from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.programs import promoted
 from es_ttc.serving.app import create_app
+from es_ttc.serving.gateway import Gateway
+from es_ttc.serving.process import OnlyProcess
 from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.chunks import GRANULARITIES, DocumentChunks
 from es_ttc.vectors.tokens import TokenVectors
@@ -45,12 +47,6 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("ES_TTC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("ES_TTC_PROGRAMS", raising=False)
         yield
-
-
-@pytest.fixture(autouse=True)
-def _nothing_served() -> Iterator[None]:
-    yield
-    promoted.serve_from(None)
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +79,7 @@ def test_from_a_search_to_a_request(
     choice = registry.load("program")
     with pytest.raises(InvalidRequest, match="unknown program"):
         registry.parse_params(choice, {"name": "words-first"})
-    promoted.serve_from(programs)
-    params = registry.parse_params(choice, {"name": "words-first"})
+    params = registry.parse_params(choice, {"name": "words-first"}, promoted.read_programs(programs))
     assert choice.needs(params) == {Feature.POOLED, Feature.CHUNKS}
     (ran,) = sandboxed(WORDS, [bees], Limits())
     for row, text in enumerate(bees.query_texts):
@@ -109,10 +104,8 @@ def test_what_a_query_scores_must_not_depend_on_others(tasks: list[Task]) -> Non
 def test_a_file_that_was_changed_is_not_served(found: Path, tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     assert run(["discover", "promote", str(found), "g001", "--to", str(programs), "--yes", "--json"]) == 0
-    create_app(GatewaySettings(programs=programs))
-    assert list(promoted.promoted()) == ["g001"]
-    create_app(GatewaySettings())
-    assert not promoted.promoted()
+    gateways = [Gateway(GatewaySettings(programs=folder), None, OnlyProcess()) for folder in (programs, None)]
+    assert [list(gateway.served["programs"]) for gateway in gateways] == [["g001"], []]
     path = programs / "g001.py"
     path.write_text(WORDS.replace("overlap", "bigrams"))
     with pytest.raises(ConfigurationError, match=r"g001\.py\] is not what was promoted"):
@@ -121,10 +114,10 @@ def test_a_file_that_was_changed_is_not_served(found: Path, tmp_path: Path) -> N
     path.write_text("import os\n")
     (programs / "g001.json").write_text(json.dumps({**manifest, "sha256": promoted.digest("import os\n")}))
     with pytest.raises(ConfigurationError, match="may not run: forbidden"):
-        promoted.serve_from(programs)
+        promoted.read_programs(programs)
     (programs / "g001.json").write_text("{}")
     with pytest.raises(ConfigurationError, match="no file of `es-ttc discover promote`"):
-        promoted.serve_from(programs)
+        promoted.read_programs(programs)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.discovery.sandboxed import Limits
 from es_ttc.lab.discovery.sandboxed import run as sandboxed
 from es_ttc.lab.discovery.tasks import Task
-from es_ttc.rescorers.programs import promoted
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.tokens import Float32
@@ -30,7 +28,7 @@ SAMPLE = ("what do bees eat", "how fast is a train", "hashing of keys", "when wa
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two programs of a recorded search, promoted."""
     home = tmp_path_factory.mktemp("served")
     recording = home / "recording.jsonl"
@@ -41,8 +39,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert run(["discover", "run", search, *BEGIN, "--proposer", "replay", "--recording", str(recording)]) == 0
         for place, name in enumerate(NAMES, 1):
             assert run(["discover", "promote", search, f"g00{place}", "--as", name, "--to", str(folder), "--yes"]) == 0
-    yield folder
-    promoted.serve_from(None)
+    return folder
 
 
 def test_a_promoted_program_is_served_as_it_was_measured(

@@ -12,7 +12,7 @@ import yaml
 
 from es_ttc import errors
 from es_ttc.serving.admin.jobs import JobKind, JobMetrics
-from es_ttc.serving.metrics import Metrics
+from es_ttc.serving.metrics import WATCHED, Metrics
 from es_ttc.serving.writes.encoding import Pending
 from tests.docker.test_docker import DOCKER
 
@@ -74,11 +74,8 @@ def scraped() -> set[str]:
     metrics.fallbacks.labels("ttc_deadline_exceeded_exception").inc()
     metrics.skipped(["marks"])
     metrics.written(1, {})
-    metrics.watch_requests(int)
-    metrics.watch_writes(int)
-    metrics.watch_model(bool)
+    metrics.watch({name: int for name in WATCHED if not name.startswith("feature_cache_")})
     asyncio.run(_looked(metrics))
-    metrics.watch_reads(int, int, int)
     metrics.watch_cache(_Cache())
     return set(re.findall(r"^(es_ttc_\w+)", metrics.text().decode(), re.MULTILINE))
 

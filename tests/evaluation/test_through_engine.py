@@ -25,7 +25,7 @@ from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve, retrieval
 from es_ttc.lab.evaluation.plan import Plan, run
 from es_ttc.lab.evaluation.through_engine import MOST_HITS, engine_searcher, temporary_index
-from es_ttc.rescorers.learned.model import serve_from
+from es_ttc.rescorers.learned.model import read_models
 from es_ttc.settings import EngineSettings
 from tests.rescorers.test_learned import stump, written
 from tests.support.signals import hear_ctrl_c, ignore_ctrl_c
@@ -121,17 +121,13 @@ def test_numeric_fields_of_a_collection_are_those_of_its_index(
     fields = [{"name": "metadata.year"}]
     trees = stump(feature=[4], threshold=[2022.0], default_left=[True])
     written(tmp_path, "dated", {**trees, "blend": 0.0, "fields": fields})
-    serve_from(tmp_path)
-    try:
-        plan = Plan(resolve(["learned"]), window=4)
-        for through in (None, EngineSettings(engine=engine_url)):
-            found, _ = run(replace(plan, engine=through), collection, encoder)
-            assert found.methods["learned"].scores.mean("mrr") == 1.0, through
-            lacking = replace(collection, documents=documents[-1:])
-            with pytest.raises(InvalidRequest, match=r"no document of \[dated\] has a number in the field"):
-                run(replace(plan, engine=through), lacking, encoder)
-    finally:
-        serve_from(None)
+    plan = Plan(resolve(["learned"], served=read_models(tmp_path)), window=4, ranking_models=tmp_path)
+    for through in (None, EngineSettings(engine=engine_url)):
+        found, _ = run(replace(plan, engine=through), collection, encoder)
+        assert found.methods["learned"].scores.mean("mrr") == 1.0, through
+        lacking = replace(collection, documents=documents[-1:])
+        with pytest.raises(InvalidRequest, match=r"no document of \[dated\] has a number in the field"):
+            run(replace(plan, engine=through), lacking, encoder)
 
 
 @pytest.mark.parametrize("name", ["rr", "gar", "slidegar", "rgs"])

@@ -55,7 +55,7 @@ PROGRAMS = {"endless": (ENDLESS, 0.0), "expanding": (EXPANDING, 1.0)}
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("programs")
     for name, (source, passes) in PROGRAMS.items():
         (folder / f"{name}.py").write_text(source)
@@ -63,8 +63,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             name=name, sha256=promoted.digest(source), readings=(), passes=passes, cost=1.0, report={}
         )
         (folder / f"{name}.json").write_text(manifest.model_dump_json())
-    yield folder
-    promoted.serve_from(None)
+    return folder
 
 
 @pytest.fixture

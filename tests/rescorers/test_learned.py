@@ -1,6 +1,5 @@
 """Models of trees: evaluated as LightGBM does, read from files, and served as a method."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,13 @@ from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, FieldRescorer, PartialRescorer
 from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer
 from es_ttc.rescorers.learned.fields import NumericField, as_number, parse_field, parse_fields
-from es_ttc.rescorers.learned.model import RankingModel, read_model, serve_from
+from es_ttc.rescorers.learned.model import RankingModel, read_model, read_models
 from es_ttc.rescorers.learned.rescorer import LearnedParams, LearnedRescorer
 from es_ttc.rescorers.learned.trees import Trees
 from tests.rescorers.test_blend import example
 
 learned = LearnedRescorer()
 SIGNALS = ("lexical", "dense", "spectral", "late_interaction")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_served() -> Iterator[None]:
-    yield
-    serve_from(None)
 
 
 @settings(max_examples=30, deadline=None)
@@ -85,39 +78,42 @@ def written(folder: Path, name: str, model: Any) -> Path:
     return path
 
 
+def params_of(folder: Path, **params: Any) -> LearnedParams:
+    """Parameters of a request to a gateway that serves a folder."""
+    return LearnedParams.model_validate(params, context=read_models(folder))
+
+
 def test_scores_are_blends_mean_and_the_trees(tmp_path: Path) -> None:
     written(tmp_path, "mine", stump())
-    serve_from(tmp_path)
+    params = params_of(tmp_path)
     query, window = example(12)
-    scores = learned.score(query, window, LearnedParams())
+    scores = learned.score(query, window, params)
     blend = BlendRescorer().score(query, window, BlendParams()).astype(np.float64)
-    late = np.array(
-        [one["signals"]["late_interaction"]["score"] for one in learned.detail(query, window, LearnedParams())]
-    )
+    late = np.array([one["signals"]["late_interaction"]["score"] for one in learned.detail(query, window, params)])
     lifted = np.where(late > late.mean(), 5.0, -5.0)
     np.testing.assert_allclose(scores, 1 / (1 + np.exp(-(np.log(blend / (1 - blend)) + lifted))), atol=1e-5)
-    assert learned.summary(query, window, LearnedParams()) == {"model": "mine", "signals": list(SIGNALS)}
+    assert learned.summary(query, window, params) == {"model": "mine", "signals": list(SIGNALS)}
 
 
 def test_what_is_missing_goes_the_default_way(tmp_path: Path) -> None:
     written(tmp_path, "mine", stump())
-    serve_from(tmp_path)
+    params = params_of(tmp_path)
     query, window = example(12)
     without = replace(window, tokens=None, norms=None)
-    assert (learned.score(query, without, LearnedParams()) < 0.5).all()
-    assert learned.summary(query, without, LearnedParams())["lacking"] == ["spectral", "late_interaction"]
+    assert (learned.score(query, without, params) < 0.5).all()
+    assert learned.summary(query, without, params)["lacking"] == ["spectral", "late_interaction"]
     known = np.arange(12) != 3
     partly = replace(window, present={Feature.POOLED: known, Feature.TOKENS: known})
-    assert learned.score(query, partly, LearnedParams())[3] < 0.5
-    assert learned.summary(query, partly, LearnedParams())["without_features"] == 1
+    assert learned.score(query, partly, params)[3] < 0.5
+    assert learned.summary(query, partly, params)["without_features"] == 1
 
 
 def test_it_is_registered_and_asks_for_what_its_model_reads(tmp_path: Path) -> None:
     written(tmp_path, "words", {**stump(feature=[1]), "signals": ["lexical", "dense"]})
-    serve_from(tmp_path)
+    params = params_of(tmp_path)
     assert isinstance(registry.load("learned"), PartialRescorer)
-    assert learned.needs(LearnedParams()) == {Feature.FIRST_PASS, Feature.POOLED}
-    assert learned.takes(LearnedParams()) == set()
+    assert learned.needs(params) == {Feature.FIRST_PASS, Feature.POOLED}
+    assert learned.takes(params) == set()
 
 
 def test_models_are_named_and_never_paths(tmp_path: Path) -> None:
@@ -128,7 +124,7 @@ def test_models_are_named_and_never_paths(tmp_path: Path) -> None:
         registry.parse_params(learned, {"model": "mine"})
     written(tmp_path, "mine", stump())
     written(tmp_path, "other", stump())
-    serve_from(tmp_path)
+    served = read_models(tmp_path)
     for wrong, message in (
         ({}, r"\[model\] is missing: this gateway serves mine, other"),
         ({"model": "mien"}, r"unknown model \[mien\]: did you mean \[mine\]"),
@@ -136,8 +132,8 @@ def test_models_are_named_and_never_paths(tmp_path: Path) -> None:
         ({"model": str(tmp_path / "mine.json")}, "unknown model"),
     ):
         with pytest.raises(InvalidRequest, match=message):
-            registry.parse_params(learned, wrong)
-    chosen = registry.parse_params(learned, {"model": "other"})
+            registry.parse_params(learned, wrong, served)
+    chosen = registry.parse_params(learned, {"model": "other"}, served)
     assert isinstance(chosen, LearnedParams)
     assert chosen.chosen.name == "other"
 
@@ -175,25 +171,25 @@ def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
 def test_a_file_that_is_no_model_is_refused_by_name(tmp_path: Path, name: str, model: Any, message: str) -> None:
     path = written(tmp_path / "models", name, model)
     with pytest.raises(ConfigurationError, match=message) as caught:
-        serve_from(path.parent)
+        read_models(path.parent)
     assert path.name in str(caught.value)
 
 
 def test_numeric_fields_follow_the_signals(tmp_path: Path) -> None:
     fields = [{"name": "price"}, {"name": "stars", "missing": 3.0}]
     written(tmp_path, "mine", {**stump(feature=[5], threshold=[2.0]), "fields": fields})
-    serve_from(tmp_path)
+    params = params_of(tmp_path)
     assert isinstance(registry.load("learned"), FieldRescorer)
-    assert learned.fields(LearnedParams()) == ("price", "stars")
+    assert learned.fields(params) == ("price", "stars")
     query, window = example(12)
     stars = np.where(np.arange(12) < 4, np.nan, np.arange(12) / 4)
-    scores = learned.score(query, replace(window, numbers={"stars": stars}), LearnedParams())
+    scores = learned.score(query, replace(window, numbers={"stars": stars}), params)
     lifted = np.where(np.isnan(stars), 3.0, stars) > 2
     assert ((scores > 0.5) == lifted).all()
-    detail = learned.detail(query, replace(window, numbers={"stars": stars}), LearnedParams())
+    detail = learned.detail(query, replace(window, numbers={"stars": stars}), params)
     assert [one["fields"]["stars"] for one in detail] == [None] * 4 + stars[4:].tolist()
     assert {one["fields"]["price"] for one in detail} == {None}
-    told = learned.summary(query, replace(window, numbers={"stars": stars}), LearnedParams())
+    told = learned.summary(query, replace(window, numbers={"stars": stars}), params)
     assert (told["fields"], told["without_field"]) == (["price", "stars"], {"price": 12, "stars": 4})
     model = read_model(tmp_path / "mine.json")
     (tmp_path / "copy.json").write_bytes(model.content())
@@ -248,7 +244,7 @@ def test_what_is_no_number_is_refused(value: Any) -> None:
 
 def test_the_folder_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"\[ranking_models\] names"):
-        serve_from(tmp_path / "none")
+        read_models(tmp_path / "none")
 
 
 def test_no_trees_add_nothing() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
-from es_ttc.serving.agents import make_server
+from es_ttc.agents import make_server
 from es_ttc.settings import GatewaySettings
 from tests.serving.conftest import Behind
 

@@ -1,6 +1,7 @@
 """A model of trees on real engines: its ranking, what it says, and names that are refused."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,32 +12,35 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.rescorers.learned.fields import NumericField
-from es_ttc.rescorers.learned.model import serve_from
-from es_ttc.rescorers.learned.rescorer import LearnedParams, LearnedRescorer
-from tests.rescorers.test_learned import stump, written
+from es_ttc.rescorers.learned.rescorer import LearnedRescorer
+from tests.rescorers.test_learned import params_of, stump, written
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind
 from tests.serving.relay import relay
 from tests.serving.test_blend import BY_WORDS, WINDOW, blended, by_id, union_in_memory
-from tests.support.learned import judged, learned_from, logged, require_served_as_logged
+from tests.support.learned import gateway_with, judged, learned_from, logged, require_served_as_logged
+
+Serve = Callable[[Path], Behind]
 
 
-@pytest.fixture(autouse=True)
-def _nothing_served() -> Iterator[None]:
-    serve_from(None)
-    yield
-    serve_from(None)
+@pytest.fixture
+def serve(behind: Behind, encoder: Encoder) -> Iterator[Serve]:
+    """Start gateways that serve the models of a folder."""
+    with ExitStack() as stack:
+        yield lambda folder: replace(behind, gateway=stack.enter_context(gateway_with(folder, behind.engine, encoder)))
 
 
 def learned(**params: Any) -> dict[str, Any]:
     return blended(size=WINDOW, method="learned", params=params, detail=True)
 
 
-def test_the_ranking_is_the_models_own_over_the_union(behind: Behind, encoder: Encoder, tmp_path: Path) -> None:
+def test_the_ranking_is_the_models_own_over_the_union(
+    behind: Behind, encoder: Encoder, serve: Serve, tmp_path: Path
+) -> None:
     written(tmp_path, "mine", stump())
-    serve_from(tmp_path)
+    behind = serve(tmp_path)
     query, window = union_in_memory(encoder, behind, WINDOW)
-    values = LearnedRescorer().score(query, window, LearnedParams())
+    values = LearnedRescorer().score(query, window, params_of(tmp_path))
     expected = dict(zip(window.ids, values.tolist(), strict=True))
     reply = search(behind.gateway, behind.index, learned())
     assert reply.status == 200, reply.body
@@ -51,12 +55,12 @@ def test_the_ranking_is_the_models_own_over_the_union(behind: Behind, encoder: E
     assert set(signals) == set(told["signals"])
 
 
-def test_a_request_names_a_model_and_nothing_else(behind: Behind, tmp_path: Path) -> None:
+def test_a_request_names_a_model_and_nothing_else(behind: Behind, serve: Serve, tmp_path: Path) -> None:
     reply = search(behind.gateway, behind.index, learned())
     assert reply.status == 400
     assert "train rank" in reply.reason
     path = written(tmp_path, "mine", stump())
-    serve_from(tmp_path)
+    behind = serve(tmp_path)
     for wrong in ("mien", str(path), "../mine", "http://127.0.0.1/mine.json"):
         reply = search(behind.gateway, behind.index, learned(model=wrong))
         assert reply.status == 400
@@ -76,12 +80,14 @@ def alone(behind: Behind, index: str | None = None, **body: Any) -> Reply:
     return search(behind.gateway, index or behind.index, everything | body)
 
 
-def test_a_numeric_field_is_read_with_the_windows_hits(behind: Behind, encoder: Encoder, tmp_path: Path) -> None:
+def test_a_numeric_field_is_read_with_the_windows_hits(
+    behind: Behind, encoder: Encoder, serve: Serve, tmp_path: Path
+) -> None:
     written(tmp_path, "mine", by_number())
-    serve_from(tmp_path)
+    behind = serve(tmp_path)
     query, window = union_in_memory(encoder, behind, WINDOW)
     numbers = np.array([by_id(name)["number"] for name in window.ids], np.float64)
-    values = LearnedRescorer().score(query, replace(window, numbers={"number": numbers}), LearnedParams())
+    values = LearnedRescorer().score(query, replace(window, numbers={"number": numbers}), params_of(tmp_path))
     expected = dict(sorted(zip(window.ids, values.tolist(), strict=True), key=lambda one: -one[1])[:WINDOW])
     whole = search(behind.gateway, behind.index, learned() | {"_source": ["number"]})
     assert dict(zip(whole.ids, whole.scores, strict=True)) == pytest.approx(expected, abs=1e-4)
@@ -106,7 +112,9 @@ def test_a_numeric_field_is_read_with_the_windows_hits(behind: Behind, encoder: 
     assert found == [list(expected)[:2], list(expected)]
 
 
-def test_a_document_without_the_field_goes_the_way_that_was_learned(behind: Behind, tmp_path: Path) -> None:
+def test_a_document_without_the_field_goes_the_way_that_was_learned(
+    behind: Behind, serve: Serve, tmp_path: Path
+) -> None:
     document = {"title": "New", "text": "A cat.", "anyway": "creature"}
     other = f"{behind.index}-other"
     written(tmp_path / "side", "mine", by_number())
@@ -116,8 +124,7 @@ def test_a_document_without_the_field_goes_the_way_that_was_learned(behind: Behi
         call(behind.engine, "PUT", f"/{other}/_doc/elsewhere?refresh=true", document)
         both = f"{behind.index},{other}"
         for folder, lifted in (("side", True), ("filled", False)):
-            serve_from(tmp_path / folder)
-            reply = alone(behind, both, size=62)
+            reply = alone(serve(tmp_path / folder), both, size=62)
             assert reply.status == 200, reply.body
             above = {one for one, score in zip(reply.ids, reply.scores, strict=True) if score > 0.5}
             assert ({"new", "elsewhere"} <= above) is lifted
@@ -136,9 +143,11 @@ def test_a_document_without_the_field_goes_the_way_that_was_learned(behind: Behi
         ("text", "[text], which is of type [text] in ["),
     ],
 )
-def test_an_index_without_the_numeric_field_is_refused(behind: Behind, tmp_path: Path, field: str, words: str) -> None:
+def test_an_index_without_the_numeric_field_is_refused(
+    behind: Behind, serve: Serve, tmp_path: Path, field: str, words: str
+) -> None:
     written(tmp_path, "mine", by_number(field))
-    serve_from(tmp_path)
+    behind = serve(tmp_path)
     for _ in range(2):
         told = alone(behind).json()["ttc"]
         assert (told["applied"], words in told["reason"]) == (False, True), told
@@ -158,23 +167,25 @@ def test_an_index_without_the_numeric_field_is_refused(behind: Behind, tmp_path:
         assert inside["ttc"]["applied"] is False
 
 
-def test_a_field_of_the_request_or_in_another_form(behind: Behind, tmp_path: Path) -> None:
+def test_a_field_of_the_request_or_in_another_form(behind: Behind, serve: Serve, tmp_path: Path) -> None:
     written(tmp_path, "mine", by_number())
-    serve_from(tmp_path)
+    behind = serve(tmp_path)
     formatted = alone(behind, docvalue_fields=[{"field": "number", "format": "0.0"}])
     assert formatted.scores == alone(behind).scores
     worded = alone(behind, docvalue_fields=[{"field": "number", "format": "no. 0"}])
     assert (worded.status, "another form" in worded.reason) == (400, True), worded.body
     if behind.product == "elasticsearch":
         written(tmp_path, "mine", by_number("minus"))
-        serve_from(tmp_path)
+        behind = serve(tmp_path)
         defined = {"minus": {"type": "long", "script": "emit(59 - doc['number'].value)"}}
         reply = alone(behind, runtime_mappings=defined)
         above = {one for one, score in zip(reply.ids, reply.scores, strict=True) if score > 0.5}
         assert above == {f"d{number}" for number in range(30)}
 
 
-def test_what_is_logged_from_an_index_is_what_is_served(behind: Behind, encoder: Encoder, tmp_path: Path) -> None:
+def test_what_is_logged_from_an_index_is_what_is_served(
+    behind: Behind, encoder: Encoder, serve: Serve, tmp_path: Path
+) -> None:
     texts = ["which cat drinks milk?", "the farmer watches before rain", "snow", "zebra", "an owl that sings"] * 12
     queries = judged(texts, [f"d{number}" for number in range(30)])
     with relay(behind.engine) as counted:
@@ -187,5 +198,5 @@ def test_what_is_logged_from_an_index_is_what_is_served(behind: Behind, encoder:
     model = learned_from(pools, [NumericField("number")], tmp_path)
     few = replace(queries, queries=dict(list(queries.queries.items())[:5]))
     some = pools.some(range(5))
-    require_served_as_logged(behind.gateway, behind.index, few, some, model, behind.spec.text_fields)
+    require_served_as_logged(serve(tmp_path).gateway, behind.index, few, some, model, behind.spec.text_fields)
     assert search(behind.engine, behind.index, {"query": BY_WORDS}).status == 200

@@ -22,9 +22,8 @@ from schemathesis.specs.openapi.checks import (
 from es_ttc.encoders.base import Encoder
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import registry
-from es_ttc.serving.admin.openapi import OPERATIONS, openapi
+from es_ttc.serving.admin.openapi import OPERATIONS, openapi, routes
 from es_ttc.serving.admin.search_schema import search_body_schema
-from es_ttc.serving.app import routes
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.process import OnlyProcess
 from es_ttc.serving.server import running_gateway

@@ -30,7 +30,6 @@ from es_ttc.playground import playground_routes
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import build_graph
 from es_ttc.reranking.index_graph.store import nodes, write_nodes
-from es_ttc.rescorers.learned.model import serve_from
 from es_ttc.retrievers import registry
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
@@ -39,6 +38,7 @@ from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind, corpus, fill
 from tests.serving.test_rescore import CATS, EVERYTHING, ours
 from tests.serving.writes.conftest import follow
+from tests.support.learned import gateway_with
 from tests.support.llm import scripted_model_beside
 from tests.support.secured import PASSWORD, SUPERUSER, SecuredElasticsearch, basic
 
@@ -292,15 +292,14 @@ def test_a_filtered_alias_and_rights_bind_what_joins_together(secured: Behind) -
         settle(secured.engine, "/_aliases", {"actions": [{"remove": {"index": INDEX, "alias": alias}}]})
 
 
-def test_a_model_reads_numbers_with_the_callers_rights(secured: Behind, tmp_path: Path) -> None:
+def test_a_model_reads_numbers_with_the_callers_rights(secured: Behind, encoder: Encoder, tmp_path: Path) -> None:
     fields = [{"name": "number"}]
     written(tmp_path, "mine", {**stump(feature=[4], threshold=[14.5], default_left=[False]), "fields": fields})
-    serve_from(tmp_path)
-    try:
+    with gateway_with(tmp_path, secured.engine, encoder) as gateway:
         learned = {"window_size": 60, "ttc": {"method": "learned", "query_text": CATS, "detail": True}}
-        everything = asked(secured.gateway, ADMIN, rescore=learned)
+        everything = asked(gateway, ADMIN, rescore=learned)
         assert len(everything.ids) == 60
-        reply = asked(secured.gateway, ANN, rescore=learned)
+        reply = asked(gateway, ANN, rescore=learned)
         assert set(reply.ids) == MAY_SEE
         above = {one for one, score in zip(reply.ids, reply.scores, strict=True) if score > 0.5}
         assert above == {document["_id"] for document in corpus() if 15 <= document["number"] < HIDDEN_FROM}
@@ -308,15 +307,13 @@ def test_a_model_reads_numbers_with_the_callers_rights(secured: Behind, tmp_path
         indices = [{"names": [INDEX], "privileges": ["read", "view_index_metadata"], **without}]
         blind = api_key(secured.engine, {"blind": {"indices": indices}})
         for _ in range(2):  # whatever others have been answered
-            refused = asked(secured.gateway, blind, rescore=learned)
+            refused = asked(gateway, blind, rescore=learned)
             assert refused.json()["ttc"]["applied"] is False, refused.body
             assert "[number], and there is none that this caller may read" in refused.json()["ttc"]["reason"]
-        opened = call(secured.gateway, "POST", f"/{INDEX}/_pit?keep_alive=1m", headers=blind).json()
+        opened = call(gateway, "POST", f"/{INDEX}/_pit?keep_alive=1m", headers=blind).json()
         body = {"query": EVERYTHING, "size": 60, "rescore": learned, "pit": {"id": opened["id"]}}
-        inside = call(secured.gateway, "POST", "/_search", body, blind)
+        inside = call(gateway, "POST", "/_search", body, blind)
         assert inside.json()["ttc"]["applied"] is False, inside.body
-    finally:
-        serve_from(None)
 
 
 def test_hidden_documents_stay_hidden_in_several_searches_and_points_in_time(secured: Behind) -> None:

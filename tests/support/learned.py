@@ -1,6 +1,7 @@
 """Models learned from an index of an engine, and the scores that a gateway serves by them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from es_ttc.lab.ranking.lambdamart import RankOptions, fit
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.rescorers.blend.normalise import logistic
 from es_ttc.rescorers.learned.fields import NumericField, field_columns
-from es_ttc.rescorers.learned.model import RankingModel, serve_from
+from es_ttc.rescorers.learned.model import RankingModel
 from es_ttc.rescorers.learned.scores import learned_scores
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import search
 
@@ -37,15 +39,22 @@ def logged(
 
 
 def learned_from(pools: Pools, fields: Sequence[NumericField], folder: Path) -> RankingModel:
-    """Fit a model to pools, write it and serve it."""
+    """Fit a model to pools, and write it."""
     trees, gains = fit(pools, OPTIONS, fields)
     assert len(trees.feature)
     assert all(gains[f"field {field.name}"] > 0 for field in fields)
     model = RankingModel("mine", pools.signals, OPTIONS.blend, trees, {}, tuple(fields))
     folder.mkdir(exist_ok=True)
     (folder / "mine.json").write_bytes(model.content())
-    serve_from(folder)
     return model
+
+
+@contextmanager
+def gateway_with(models: Path, engine: str, encoder: Encoder) -> Iterator[str]:
+    """Run a gateway that serves the models of a folder."""
+    settings = GatewaySettings(engine=engine, port=0, default_timeout_ms=20_000, max_window=300, ranking_models=models)
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as url:
+        yield url
 
 
 def expected_scores(pool: Pool, pools: Pools, model: RankingModel) -> dict[str, float]:

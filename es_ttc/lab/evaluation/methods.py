@@ -110,12 +110,17 @@ def names() -> tuple[str, ...]:
     return (*RETRIEVAL, *rescoring, *STRATEGIES, *rewriters.names(), *(f"{KNN}{name}" for name in retrievers.names()))
 
 
-def resolve(requested: Sequence[str], params: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[Method, ...]:
+def resolve(
+    requested: Sequence[str],
+    params: Mapping[str, Mapping[str, Any]] | None = None,
+    served: Mapping[str, Any] | None = None,
+) -> tuple[Method, ...]:
     """Return methods by name, in the order given, each once.
 
     Args:
         requested: Names of methods; a name of :data:`GROUPS` means all of its methods.
         params: Parameters by method name; a method without any takes its defaults.
+        served: What parameters may name; see :func:`es_ttc.common.entry_points.parse_params`.
 
     Raises:
         InvalidRequest: A name is unknown (the message names the most similar), or parameters are invalid or given for a
@@ -123,7 +128,7 @@ def resolve(requested: Sequence[str], params: Mapping[str, Mapping[str, Any]] | 
     """
     params = params or {}
     requested = list(dict.fromkeys(chain.from_iterable(GROUPS.get(name, (name,)) for name in requested)))
-    methods = tuple(resolve_one(name, params.get(name, {})) for name in requested)
+    methods = tuple(resolve_one(name, params.get(name, {}), served) for name in requested)
     for name in params:
         if name not in requested:
             others = ", ".join(requested)
@@ -131,7 +136,7 @@ def resolve(requested: Sequence[str], params: Mapping[str, Mapping[str, Any]] | 
     return methods
 
 
-def resolve_one(name: str, params: Mapping[str, Any] | None = None) -> Method:
+def resolve_one(name: str, params: Mapping[str, Any] | None = None, served: Mapping[str, Any] | None = None) -> Method:
     """Return one method by name; see :func:`resolve`."""
     if name in RETRIEVAL:
         return Method(name, entry_points.parse_params(RETRIEVAL[name], params or {}, name))
@@ -147,7 +152,7 @@ def resolve_one(name: str, params: Mapping[str, Any] | None = None) -> Method:
         strategy = STRATEGIES[name]
         return Method(name, entry_points.parse_params(strategy.Params, params or {}, name), strategy=strategy)
     rescorer = load(name)
-    return Method(name, parse_params(rescorer, params or {}), rescorer)
+    return Method(name, parse_params(rescorer, params or {}, served), rescorer)
 
 
 def strategy_reranker(method: Method) -> Rescorer[Any]:

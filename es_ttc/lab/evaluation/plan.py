@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 from es_ttc.encoders.base import Encoder
@@ -42,6 +43,7 @@ class Plan:
     drop_tokens: DroppedTokens = "none"
     engine: EngineSettings | None = None
     index: str | None = None
+    ranking_models: Path | None = None
 
     def __post_init__(self) -> None:
         choose_baseline(self.methods, self.baseline)
@@ -182,6 +184,7 @@ def opened(
             queries,
             first_pass=plan.first_pass,
             window=plan.window,
+            ranking_models=plan.ranking_models,
         ) as searcher:
             yield searcher, index.product_and_version(), index.truncated
 
@@ -212,5 +215,6 @@ def _opened_index(
             queries,
             first_pass=plan.first_pass,
             window=plan.window,
+            ranking_models=plan.ranking_models,
         ) as searcher:
             yield searcher, index.product_and_version()

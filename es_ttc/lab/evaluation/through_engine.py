@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -286,11 +287,14 @@ def engine_searcher(
     first_pass: FirstPass,
     window: int | None,
     depth: int | None = None,
+    ranking_models: Path | None = None,
 ) -> Iterator[EngineSearcher]:
     """Start a gateway in front of an indexed collection and search through it."""
     runner = index.runner
     connection = settings.model_dump()
-    gateway = GatewaySettings(**connection, host="127.0.0.1", port=0, max_window=MOST_HITS)
+    gateway = GatewaySettings(
+        **connection, host="127.0.0.1", port=0, max_window=MOST_HITS, ranking_models=ranking_models
+    )
     with running_gateway(gateway, load=lambda _name, _folder: encoder) as url:
         client = runner.run(connect(EngineSettings(**{**connection, "engine": url})))
         try:

@@ -5,8 +5,10 @@ scores come from numpy. ``window`` turns documents into what the loops read, and
 them, which runs without the interpreter's lock: inner products (``products.h``; ``tiles.h`` for many query vectors) and
 convolutions (``smoothing.h``; ``transform.h``, with the plans of ``frequencies``). ``smoothing`` computes the norms
 that are stored at indexing time (``lengths.h``). The extension has a build for each kind of processor, and takes the
-quickest one that the processor runs.
+quickest one that the processor runs. The variable ``ES_TTC_COMPILED=false`` switches them off in a process.
 """
+
+import os
 
 try:
     from es_ttc.rescorers.compiled import loops  # noqa: F401
@@ -14,7 +16,7 @@ except ImportError:
     _AVAILABLE = False
 else:
     _AVAILABLE = True
-_enabled = _AVAILABLE
+_enabled = _AVAILABLE and os.environ.get("ES_TTC_COMPILED", "").lower() not in ("0", "false", "no", "off")
 
 
 def available() -> bool:

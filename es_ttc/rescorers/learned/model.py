@@ -1,4 +1,4 @@
-"""Models of `es-ttc train rank`: a JSON file each, in a folder of the settings that is read when a process starts.
+"""Models of `es-ttc train rank`: a JSON file each, in a folder of the settings that is read when a gateway starts.
 
 A request names a model; it never gives a path, so no request can add one. The file holds numbers and names only.
 """
@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +20,8 @@ from es_ttc.rescorers.learned.fields import NumericField, fields_problem
 from es_ttc.rescorers.learned.trees import Trees
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+SERVED = "ranking_models"
+"""Key of the models among what parameters may name; see :func:`es_ttc.common.entry_points.parse_params`."""
 _LARGEST = 64 * 2**20
 """Bytes of a file; a model has some ten thousand."""
 
@@ -123,27 +124,17 @@ class RankingModel:
         )
 
 
-_served: dict[str, RankingModel] = {}
-
-
-def served() -> Mapping[str, RankingModel]:
-    """Return the models that this process serves, by name."""
-    return MappingProxyType(_served)
-
-
-def serve_from(folder: Path | None) -> None:
-    """Serve the models of a folder, and no others; none if there is no folder.
+def read_models(folder: Path | None) -> dict[str, dict[str, RankingModel]]:
+    """Return the models of a folder by name, as :data:`SERVED` of what is served; none if there is no folder.
 
     Raises:
         ConfigurationError: The folder is missing, or a file in it is no model; the message names the file.
     """
-    found: dict[str, RankingModel] = {}
-    if folder is not None:
-        if not folder.is_dir():
-            raise ConfigurationError(f"[ranking_models] names [{folder}], which is no folder")
-        found = {path.stem: read_model(path) for path in sorted(folder.glob("*.json"))}
-    _served.clear()
-    _served.update(found)
+    if folder is None:
+        return {SERVED: {}}
+    if not folder.is_dir():
+        raise ConfigurationError(f"[ranking_models] names [{folder}], which is no folder")
+    return {SERVED: {path.stem: read_model(path) for path in sorted(folder.glob("*.json"))}}
 
 
 def check_name(path: Path) -> None:

@@ -1,9 +1,10 @@
 """Learned: a model of `es-ttc train rank` over blend's signals and numeric fields of documents."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from es_ttc.common.validation import did_you_mean
 from es_ttc.errors import InvalidRequest
@@ -20,7 +21,7 @@ from es_ttc.rescorers.blend.signals import (
 )
 from es_ttc.rescorers.blend.weights import Trust
 from es_ttc.rescorers.learned.fields import NumericField, field_columns
-from es_ttc.rescorers.learned.model import RankingModel, served
+from es_ttc.rescorers.learned.model import SERVED, RankingModel
 from es_ttc.rescorers.learned.scores import learned_scores
 from es_ttc.vectors.tokens import Float32
 
@@ -34,9 +35,12 @@ class LearnedParams(Params):
         "left out where the folder has one model.",
     )
 
+    _models: Mapping[str, RankingModel] = PrivateAttr(default_factory=dict)
+
     @model_validator(mode="after")
-    def _is_served(self) -> "LearnedParams":
-        known = tuple(served())
+    def _is_served(self, info: ValidationInfo) -> "LearnedParams":
+        self._models = (info.context or {}).get(SERVED, {})
+        known = tuple(self._models)
         if self.model is None and len(known) > 1:
             raise ValueError(f"[model] is missing: this gateway serves {', '.join(known)}")
         if self.model is not None and self.model not in known:
@@ -51,15 +55,19 @@ class LearnedParams(Params):
         Raises:
             InvalidRequest: None is served.
         """
-        models = served()
-        if not models:
+        if not self._models:
             raise InvalidRequest(f"method [learned] has no model: {_NO_MODELS}")
-        return models[self.model or next(iter(models))]
+        return self._models[self.model or next(iter(self._models))]
 
     @property
     def signals(self) -> tuple[SignalName, ...]:
         """The model's signals; those that every index has where no model is served."""
-        return self.chosen.signals if served() else ALWAYS
+        return self.chosen.signals if self._models else ALWAYS
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The numeric fields that the model reads."""
+        return tuple(field.name for field in self.chosen.fields) if self._models else ()
 
 
 _NO_MODELS = "write one with `es-ttc train rank` and name its folder in the setting ranking_models"
@@ -92,7 +100,7 @@ class LearnedRescorer:
 
     def fields(self, params: LearnedParams) -> tuple[str, ...]:
         """Return the numeric fields that the model reads."""
-        return tuple(field.name for field in params.chosen.fields) if served() else ()
+        return params.fields
 
     def score(self, query: Query, window: Window, params: LearnedParams) -> Float32:
         """Return the scores, ``(k,)``."""

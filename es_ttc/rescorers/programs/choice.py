@@ -1,16 +1,17 @@
 """The method `program`: a program by its name, or the best one within a budget."""
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any, ClassVar, NamedTuple, Self
 
 import orjson
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from es_ttc.common.validation import did_you_mean
 from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
-from es_ttc.rescorers.programs.promoted import promoted
+from es_ttc.rescorers.programs.promoted import SERVED_AS, PromotedRescorer
 from es_ttc.rescorers.programs.rescorers import Lexical, LexicalParams, ProgramParams, rescorer_of
 from es_ttc.vectors.tokens import Float32
 
@@ -70,12 +71,15 @@ class ChoiceParams(ProgramParams):
         "`paper` for a choice from the table, which was measured so.",
     )
 
+    _promoted: Mapping[str, PromotedRescorer] = PrivateAttr(default_factory=dict)
+
     @model_validator(mode="after")
-    def _is_one(self) -> Self:
+    def _is_one(self, info: ValidationInfo) -> Self:
+        self._promoted = (info.context or {}).get(SERVED_AS, {})
         if self.name is not None and self.budget is not None:
             raise ValueError("[name] and [budget] exclude each other: give one")
-        if self.name is not None and self.name not in CATALOGUE and self.name not in promoted():
-            known = (*CATALOGUE, *promoted())
+        if self.name is not None and self.name not in CATALOGUE and self.name not in self._promoted:
+            known = (*CATALOGUE, *self._promoted)
             raise ValueError(f"unknown program [{self.name}]{did_you_mean(self.name, known)}")
         if self.budget is not None and within(self.budget) is None:
             least = min((one for one in measured() if one.name in CATALOGUE), key=lambda one: one.c)
@@ -92,6 +96,11 @@ class ChoiceParams(ProgramParams):
         """The program's name."""
         bought = unpaid() if self.budget is None else within(self.budget)
         return self.name or bought or next(iter(CATALOGUE))
+
+    @property
+    def rescorer(self) -> Rescorer[Any]:
+        """The program."""
+        return self._promoted.get(self.chosen) or rescorer_of(self.chosen)
 
 
 class ProgramChoice:
@@ -119,6 +128,6 @@ class ProgramChoice:
 
 
 def _chosen(params: ChoiceParams) -> tuple[Rescorer[Any], ProgramParams]:
-    rescorer = promoted().get(params.chosen) or rescorer_of(params.chosen)
+    rescorer = params.rescorer
     own = LexicalParams(lexical=params.channels) if issubclass(rescorer.Params, LexicalParams) else ProgramParams()
     return rescorer, own

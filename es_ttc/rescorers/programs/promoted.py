@@ -7,9 +7,8 @@ that was promoted. The caller decides where it runs: the gateway uses separate p
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -23,6 +22,8 @@ from es_ttc.rescorers.programs.source import Refused, compiled
 from es_ttc.vectors.chunks import GRANULARITIES
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+SERVED_AS: Final = "programs"
+"""Key of the programs among what parameters may name; see :func:`es_ttc.common.entry_points.parse_params`."""
 TEXTS: Final = "texts"
 SERVED: Final = frozenset((*GRANULARITIES, TOPIC, REVERSED, TEXTS))
 """Features that an index can store for a program, in addition to whole documents."""
@@ -78,14 +79,6 @@ class PromotedRescorer(ProgramRescorer):
         return frozenset(needed)
 
 
-_served: dict[str, PromotedRescorer] = {}
-
-
-def promoted() -> Mapping[str, PromotedRescorer]:
-    """Return the promoted programs that this process serves, by name."""
-    return MappingProxyType(_served)
-
-
 def in_this_process(source: str) -> Program:
     """Return a program that runs in the caller's thread; its loops end in time, a single endless call does not.
 
@@ -95,8 +88,8 @@ def in_this_process(source: str) -> Program:
     return compiled(source, seconds=LONGEST_SECONDS)
 
 
-def serve_from(folder: Path | None, runner: Runner = in_this_process) -> None:
-    """Serve the programs of a folder, and no others; none if there is no folder.
+def read_programs(folder: Path | None, runner: Runner = in_this_process) -> dict[str, dict[str, PromotedRescorer]]:
+    """Return the programs of a folder by name, as :data:`SERVED_AS` of what is served; none if there is no folder.
 
     Args:
         folder: The programs.
@@ -105,22 +98,8 @@ def serve_from(folder: Path | None, runner: Runner = in_this_process) -> None:
     Raises:
         ConfigurationError: A program is not the promoted one; the message names the file.
     """
-    found = {} if folder is None else read(folder, runner)
-    _served.clear()
-    _served.update(found)
-
-
-def read(folder: Path, runner: Runner = in_this_process) -> dict[str, PromotedRescorer]:
-    """Read a folder of promoted programs.
-
-    Args:
-        folder: The programs.
-        runner: Runs the programs.
-
-    Raises:
-        ConfigurationError: See :func:`serve_from`.
-    """
-    return {path.stem: _rescorer(path, runner) for path in sorted(folder.glob("*.json"))}
+    paths = [] if folder is None else sorted(folder.glob("*.json"))
+    return {SERVED_AS: {path.stem: _rescorer(path, runner) for path in paths}}
 
 
 def digest(source: str) -> str:

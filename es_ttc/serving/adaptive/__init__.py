@@ -1,7 +1,6 @@
 """Reranking under a budget in the `rescore` hook, with documents outside the window for adaptive methods.
 
-In the order of a search: ``filters`` (the parts of the query that every document must match), ``candidates`` (the
-documents), ``neighbours`` (the graph, restricted to documents that the caller may read), ``rerankers`` (rerankers of
-the settings and rescorers), ``ranking`` (one search: strategy, deadline, fallback), ``page`` (hits and scores of the
-response).
+``ranking`` is one search: strategy, deadline, fallback, response. It uses ``walk`` (documents of the first pass and of
+the graph that the caller may read), ``rerankers`` (those of the settings, and rescorers) and ``page`` (hits and scores
+of the response).
 """

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,19 +11,10 @@ from es_ttc.common import entry_points
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EngineError, EsTtcError, InvalidRequest
 from es_ttc.reranking.rerankers import Cost, PointwiseCalls
-from es_ttc.reranking.strategies import (
-    STRATEGIES,
-    BudgetedReranker,
-    RerankedList,
-    Strategy,
-    StrategyParams,
-    budgeted_reranker,
-)
+from es_ttc.reranking.strategies import STRATEGIES, Strategy, StrategyParams, budgeted_reranker
 from es_ttc.reranking.strategies.base import reranked_so_far
 from es_ttc.reranking.strategies.methods import require_suited
 from es_ttc.rescorers import registry
-from es_ttc.serving.adaptive.candidates import CandidateDocuments
-from es_ttc.serving.adaptive.neighbours import CallerNeighbours
 from es_ttc.serving.adaptive.page import TARGET_PARAMS, RankedHits, add_hits_outside_first_pass, in_groups, rank_hits
 from es_ttc.serving.adaptive.rerankers import (
     ListwiseTextReranker,
@@ -32,11 +23,12 @@ from es_ttc.serving.adaptive.rerankers import (
     TextFields,
     rescorer_of,
 )
+from es_ttc.serving.adaptive.walk import CallerNeighbours, WalkDocuments
 from es_ttc.serving.deadline import ScoringError, budget_ms, fell_back
+from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, first_pass_scores
-from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
@@ -52,86 +44,46 @@ _AHEAD = 20
 """Number of documents of the window whose neighbours' ids are read during the first call of the reranker."""
 _KNOWN_SECONDS = 60.0
 """Time for which an index is assumed to have a graph still, so that no search waits for a check."""
-_MOST_KNOWN = 10_000
-
-
-@dataclass(slots=True)
-class _RerankingResult:
-    """The result of a strategy."""
-
-    reranked: RerankedList
-    budgeted: BudgetedReranker
-    documents: CandidateDocuments
-    graph: CallerNeighbours | None
-    failures: list[Exception]
-    encoder: str | None = None
-    cost: Cost | None = None
-    skipped: Mapping[int, SkipReason] = field(default_factory=dict)
-    undecided: str | None = None
+_MAX_KNOWN = 10_000
 
 
 class AdaptiveReranking:
-    """Answers searches whose method is a strategy of :mod:`es_ttc.reranking.strategies`."""
+    """Starts searches whose method is a strategy of :mod:`es_ttc.reranking.strategies`."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self.upstream = gateway.upstream
-        self.scorer = gateway.scorer
-        self.attached = gateway.attached
-        self.types = gateway.numbers
-        self.rerankers = gateway.rerankers
-        self.metrics = gateway.metrics
-        self.default_timeout_ms = gateway.settings.default_timeout_ms
-        self.fields = TextFields(gateway.upstream, gateway.attached)
-        self.with_graph: ExpiringCache[str, None] = ExpiringCache(_MOST_KNOWN, _KNOWN_SECONDS)
+        self.gateway = gateway
+        self.fields = TextFields(gateway)
+        self.with_graph: ExpiringCache[str, None] = ExpiringCache(_MAX_KNOWN, _KNOWN_SECONDS)
 
     def begin(self, plan: SearchPlan, started: float, *, encode: bool) -> "AdaptiveRescoring":
-        """Check a request whose method is a strategy, and begin to encode its query.
-
-        Args:
-            plan: The parsed request.
-            started: `time.perf_counter` when the request arrived.
-            encode: Whether the query is encoded while the engine runs the first pass, or after it.
-
-        Raises:
-            InvalidRequest: The parameters are invalid, or there is no such reranker.
-        """
-        strategy = STRATEGIES[plan.section.method]
+        """Check a request whose method is a strategy, and begin to encode its query if it is to be `encode`d now."""
+        strategy, rerankers = STRATEGIES[plan.section.method], self.gateway.rerankers
         if plan.section.candidates is not None and plan.section.candidates.knn:
             raise InvalidRequest(
                 f"[ttc.candidates] cannot be used with [{strategy.name}], which finds its own: leave it out"
             )
         params = entry_points.parse_params(strategy.Params, plan.section.params, strategy.name)
-        method = rescorer_of(params.reranker, params.reranker_params, self.rerankers, max_tokens=params.max_tokens)
+        method = rescorer_of(params.reranker, params.reranker_params, rerankers, max_tokens=params.max_tokens)
         if method is None:
-            calls = self.rerankers.named(params.reranker)
+            calls = rerankers.named(params.reranker)
             require_suited(strategy.name, params, gives_scores=isinstance(calls, PointwiseCalls))
         begun = None
         if method is not None and plan.page.fetch and encode and plan.problem is None:
-            begun = self.scorer.begin_encoding(method, plan.texts)
+            begun = self.gateway.scorer.begin_encoding(method, plan.texts)
         return AdaptiveRescoring(self, plan, strategy, params, method, begun, started)
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveRescoring:
-    """One search whose method is a strategy.
-
-    Attributes:
-        services: The gateway's services.
-        plan: The parsed request.
-        strategy: The strategy.
-        params: Its parameters.
-        method: The rescorer that is used as reranker; None for a reranker of the settings.
-        begun: The query's encoding in progress, or None.
-        started: `time.perf_counter` when the request arrived.
-    """
+    """One search whose method is a strategy."""
 
     services: AdaptiveReranking
     plan: SearchPlan
     strategy: Strategy
     params: StrategyParams
-    method: Method | None
-    begun: asyncio.Task[EncodedQuery] | None
-    started: float
+    method: Method | None  # the rescorer that is used as reranker; None for a reranker of the settings
+    begun: asyncio.Task[EncodedQuery] | None  # the query's encoding in progress
+    started: float  # `time.perf_counter` when the request arrived
 
     @property
     def reads_bare_hits(self) -> bool:
@@ -147,126 +99,49 @@ class AdaptiveRescoring:
         spent: float = 0.0,
         ranked_ms: float | None = None,
     ) -> RescoredResponse:
-        """Put the engine's response into the order of the strategy, in place; see :meth:`WindowRescoring.rank`.
-
-        Raises:
-            InvalidRequest: The request is malformed.
-            EsTtcError: The reranker failed, and the request says ``on_error: fail``.
-        """
-        plan, metrics = self.plan, self.services.metrics
+        """Put the engine's response into the order of the strategy, in place; see :meth:`WindowRescoring.rank`."""
+        plan, metrics, name = self.plan, self.services.gateway.metrics, self.strategy.name
         timings, began = Timings(first_pass=first_pass_ms), time.perf_counter()
         hits = response["hits"]["hits"]
         if plan.problem is not None:
             own = None if plan.collapse is None else groups_of(hits, plan.collapse.field)
             window = cut_first_pass(response, plan, own)
-            response["ttc"] = {
-                "method": self.strategy.name,
-                "applied": False,
-                "window": min(len(hits), plan.page.asked),
-                "scored": 0,
-                "reason": str(plan.problem),
-                "took": timings.as_dict(),
-            }
-            fell_back(metrics, "first pass answered", self.strategy.name, plan.problem)
+            summary = {"method": name, "applied": False, "window": min(len(hits), plan.page.asked), "scored": 0}
+            response["ttc"] = {**summary, "reason": str(plan.problem), "took": timings.as_dict()}
+            fell_back(metrics, "first pass answered", name, plan.problem)
             return RescoredResponse(False, window)
         scores = first_pass_scores(hits[: plan.page.asked])
         pinned = pinned_count(scores)
         buried = int((scores[pinned:] <= 0).sum()) if plan.changes_scores else 0
-        reranked = range(pinned, len(scores) - buried)
-        result = await self._reranked(hits, reranked, caller, timings, spent + (ranked_ms or 0.0))
-        reason = next((error for error in result.failures if isinstance(error, InvalidRequest)), None)
-        if reason is not None:
-            raise reason
-        if result.failures and plan.section.on_error == "fail":
-            raise _as_ours(result.failures[0])
-        applied = result.reranked.judged > 0 or not reranked
-        groups = None if plan.collapse is None else groups_of(result.documents.hits, plan.collapse.field)
-        outcome = (
-            rank_hits(result.reranked, result.budgeted, result.documents, len(hits), plan.section, pinned)
-            if applied
-            else None
-        )
-        ranks = slice(plan.page.start, plan.page.start + plan.page.size)
+        conditions, undecided = await self._conditions(caller) if self.strategy.walks else ([], None)
+        walk = _Walk(self, hits, caller, timings, spent + (ranked_ms or 0.0), conditions, undecided)
+        await walk.run(range(pinned, len(scores) - buried))
+        invalid = next((error for error in walk.failures if isinstance(error, InvalidRequest)), None)
+        if invalid is not None:
+            raise invalid
+        if walk.failures and plan.section.on_error == "fail":
+            raise _as_ours(walk.failures[0])
+        applied = walk.reranked.judged > 0 or pinned >= len(scores) - buried
+        documents, ranks = walk.documents, slice(plan.page.start, plan.page.start + plan.page.size)
+        groups = None if plan.collapse is None else groups_of(documents.hits, plan.collapse.field)
+        outcome = rank_hits(walk.reranked, walk.budgeted, documents, plan.section, pinned) if applied else None
         order, window = in_groups(outcome, groups, hits, plan.page.fetch)
         try:
-            page_hits = await add_hits_outside_first_pass(order[ranks], result.documents, len(hits), plan)
+            page_hits = await add_hits_outside_first_pass(order[ranks], documents, plan)
         except EsTtcError as error:
-            result.failures.append(error)
+            walk.failures.append(error)
             applied, outcome = False, None
             order, window = in_groups(None, groups, hits, plan.page.fetch)
             page_hits = {document: hits[document] for document in order[ranks]}
-        response["hits"]["hits"] = self._hits(order[ranks], page_hits, result, outcome, len(hits))
+        response["hits"]["hits"] = walk.shown(order[ranks], page_hits, outcome)
         if outcome is not None:
             set_max_score(response, outcome.scores)
-        response["ttc"] = self._summary(result, timings, len(hits), applied=applied)
+        response["ttc"] = walk.summary(applied=applied)
         add_took(response, (time.perf_counter() - began) * 1000)
-        metrics.skipped(result.skipped.values())
-        for failure in result.failures:
-            fell_back(metrics, "walk cut short", self.strategy.name, _as_ours(failure))
+        metrics.skipped(walk.skipped.values())
+        for failure in walk.failures:
+            fell_back(metrics, "walk cut short", name, _as_ours(failure))
         return RescoredResponse(applied, window)
-
-    async def _reranked(
-        self, hits: Sequence[dict[str, Any]], window: range, caller: Caller, timings: Timings, spent: float
-    ) -> _RerankingResult:
-        services, plan, params, body = self.services, self.plan, self.params, self.plan.body
-        timeout_ms = plan.section.timeout_ms or services.default_timeout_ms
-        left = budget_ms(max(0.0, timeout_ms - spent), plan.timeout_ms, self.started)
-        end = time.monotonic() + left / 1000
-        conditions, undecided = await self._conditions(caller) if self.strategy.walks else ([], None)
-        documents = CandidateDocuments(
-            services.upstream,
-            caller,
-            urlencode([pair for pair in plan.params if pair[0] in TARGET_PARAMS]).encode(),
-            {key: body[key] for key in _SHARED if key in body},
-            conditions,
-            hits,
-            plan.group_fields,
-        )
-        graph = CallerNeighbours(
-            services.upstream,
-            services.attached.side_caller(caller),
-            documents,
-            end,
-            depth=getattr(params, "depth", 0),
-            fan_out=0 if undecided else getattr(params, "fan_out", 0),
-        )
-        reranker = self._reranker(documents, caller, timings, end)
-        budgeted = budgeted_reranker(self.strategy.name, params, reranker)
-
-        async def nearness(some: Sequence[int]) -> list[float]:
-            dense = registry.load("dense")
-            scoring = ScoringRequest(Method(dense, dense.Params(), detail=False), plan.texts, None, caller, timings)
-            return await RescorerReranker(services.scorer, scoring, documents, end).scores(some)
-
-        failures: list[Exception] = []
-        try:
-            if self.strategy.walks:
-                graph.begin(window[:_AHEAD])
-                if not all(documents.identity(document)[0] in services.with_graph for document in window):
-                    await graph.require(window, _AHEAD)
-            reranked = await self.strategy.run(params, window, graph, budgeted, nearness)
-        except EsTtcError as error:  # of the nearness; the reranker's own failure is recorded by the budgeted reranker
-            failures.append(error)
-            reranked = reranked_so_far(list(budgeted.judged), window, budgeted)
-        except Exception as error:  # noqa: BLE001 - after any failure, the response contains what was reranked
-            log.error("walk failed", method=self.strategy.name, exc_info=error)
-            failures.append(ScoringError(f"the walk failed: {type(error).__name__}: {error}"))
-            reranked = reranked_so_far(list(budgeted.judged), window, budgeted)
-        finally:
-            await graph.close()
-            for index in graph.present:
-                services.with_graph.put(index, None)
-        if reranked.failure is not None:
-            failures.insert(0, reranked.failure)
-        if graph.problem is not None:
-            failures.append(graph.problem)
-        result = _RerankingResult(reranked, budgeted, documents, graph if self.strategy.walks else None, failures)
-        result.undecided = undecided
-        if isinstance(reranker, RescorerReranker):
-            result.encoder, result.skipped = reranker.encoder, reranker.skipped
-        else:
-            result.cost = reranker.cost
-        return result
 
     async def _conditions(self, caller: Caller) -> tuple[list[Any], str | None]:
         """Return what every document from outside the first pass must match, or why that cannot be decided."""
@@ -275,110 +150,178 @@ class AdaptiveRescoring:
         body = plan.body if query is None else {**plan.body, "query": query}
         try:
             names = text_fields(body, plan.texts)
-            analysed = await self.services.types.analysed(names, caller) if names else frozenset()
+            analysed = await self.services.gateway.numbers.analysed(names, caller) if names else frozenset()
             return required_filters(body, plan.texts, analysed.__contains__), None
         except (UndecidedDemands, EngineError) as error:
             return [], str(error)
 
-    def _reranker(
-        self, documents: CandidateDocuments, caller: Caller, timings: Timings, end: float
-    ) -> RescorerReranker | PointwiseTextReranker | ListwiseTextReranker:
-        services, texts = self.services, self.plan.texts
-        if self.method is not None:
-            scoring = ScoringRequest(self.method, texts, self.begun, caller, timings)
-            return RescorerReranker(services.scorer, scoring, documents, end)
-        calls = services.rerankers.named(self.params.reranker)
-        rest = (documents, services.fields, caller, texts[0], timings, end, Cost(self.params.max_tokens))
-        return (
-            PointwiseTextReranker(calls, *rest)
-            if isinstance(calls, PointwiseCalls)
-            else ListwiseTextReranker(calls, *rest)
-        )
 
-    def _hits(
+class _Walk:
+    """One run of a strategy: its documents, its reranker, and what the response says of it."""
+
+    def __init__(
         self,
-        page: Sequence[int],
-        page_hits: Mapping[int, dict[str, Any]],
-        result: _RerankingResult,
-        outcome: RankedHits | None,
-        found: int,
+        search: AdaptiveRescoring,
+        hits: Sequence[dict[str, Any]],
+        caller: Caller,
+        timings: Timings,
+        spent: float,
+        conditions: Sequence[Any],
+        undecided: str | None,
+    ) -> None:
+        gateway, plan, params = search.services.gateway, search.plan, search.params
+        timeout_ms = plan.section.timeout_ms or gateway.settings.default_timeout_ms
+        left = budget_ms(max(0.0, timeout_ms - spent), plan.timeout_ms, search.started)
+        self._end = time.monotonic() + left / 1000
+        self._search = search
+        self._caller = caller
+        self._timings = timings
+        self._undecided = undecided
+        self._found = len(hits)
+        self.failures: list[Exception] = []
+        self.documents = WalkDocuments(
+            EngineRequests(gateway.upstream, caller),
+            urlencode([pair for pair in plan.params if pair[0] in TARGET_PARAMS]).encode(),
+            {key: plan.body[key] for key in _SHARED if key in plan.body},
+            conditions,
+            hits,
+            plan.group_fields,
+        )
+        self._graph = CallerNeighbours(
+            EngineRequests(gateway.upstream, gateway.attached.side_caller(caller)),
+            self.documents,
+            self._end,
+            depth=getattr(params, "depth", 0),
+            fan_out=0 if undecided else getattr(params, "fan_out", 0),
+        )
+        self._reranker = self._reranker_of(search)
+        self.budgeted = budgeted_reranker(search.strategy.name, params, self._reranker)
+        self.reranked = reranked_so_far((), (), self.budgeted)
+
+    @property
+    def skipped(self) -> Mapping[int, skip_reasons.SkipReason]:
+        """The documents whose features were not used, with the reason."""
+        return self._reranker.skipped if isinstance(self._reranker, RescorerReranker) else {}
+
+    async def run(self, window: range) -> None:
+        """Run the strategy; after any failure, the result is what was reranked."""
+        strategy, with_graph, graph = self._search.strategy, self._search.services.with_graph, self._graph
+        try:
+            if strategy.walks:
+                graph.begin(window[:_AHEAD])
+                if not all(self.documents.identity(document)[0] in with_graph for document in window):
+                    await graph.require(window, _AHEAD)
+            params = self._search.params
+            self.reranked = await strategy.run(params, window, graph, self.budgeted, self._nearness)
+        except EsTtcError as error:  # of the nearness; the reranker's own failure is recorded by the budgeted reranker
+            self.failures.append(error)
+        except Exception as error:  # noqa: BLE001 - after any failure, the response contains what was reranked
+            log.error("walk failed", method=strategy.name, exc_info=error)
+            self.failures.append(ScoringError(f"the walk failed: {type(error).__name__}: {error}"))
+        finally:
+            await graph.close()
+            for index in graph.present:
+                with_graph.put(index, None)
+        if self.failures:
+            self.reranked = reranked_so_far(list(self.budgeted.judged), window, self.budgeted)
+        if self.reranked.failure is not None:
+            self.failures.insert(0, self.reranked.failure)
+        if graph.problem is not None:
+            self.failures.append(graph.problem)
+
+    async def _nearness(self, documents: Sequence[int]) -> list[float]:
+        dense = registry.load("dense")
+        return await self._scored_by(Method(dense, dense.Params(), detail=False), None).scores(documents)
+
+    def _scored_by(self, method: Method, begun: asyncio.Task[EncodedQuery] | None) -> RescorerReranker:
+        scoring = ScoringRequest(method, self._search.plan.texts, begun, self._caller, self._timings)
+        return RescorerReranker(self._search.services.gateway.scorer, scoring, self.documents, self._end)
+
+    def _reranker_of(
+        self, search: AdaptiveRescoring
+    ) -> RescorerReranker | PointwiseTextReranker | ListwiseTextReranker:
+        if search.method is not None:
+            return self._scored_by(search.method, search.begun)
+        services, params = search.services, search.params
+        calls, query = services.gateway.rerankers.named(params.reranker), search.plan.texts[0]
+        cost = Cost(params.max_tokens)
+        rest = (self.documents, services.fields, self._caller, query, self._timings, self._end, cost)
+        if isinstance(calls, PointwiseCalls):
+            return PointwiseTextReranker(calls, *rest)
+        return ListwiseTextReranker(calls, *rest)
+
+    def shown(
+        self, page: Sequence[int], page_hits: Mapping[int, dict[str, Any]], outcome: RankedHits | None
     ) -> list[dict[str, Any]]:
         """Return the page's hits, without deleted documents."""
-        plan = self.plan
+        plan = self._search.plan
         scores = {} if outcome is None else dict(zip(outcome.documents, outcome.scores, strict=True))
-        calls = {document: place for place, document in enumerate(result.reranked.calls, 1)}
+        calls = {document: place for place, document in enumerate(self.reranked.calls, 1)}
         unscored = "not judged by the reranker, kept below the documents that were"
         hits = []
         for document in page:
             hit = page_hits.get(document)
             if hit is None:
                 continue
-            detail: dict[str, Any] = {"first_pass_score": hit.get("_score") if document < found else None}
-            detail["first_pass_rank"] = document + 1 if document < found else None
+            of_first_pass = document < self._found
+            detail: dict[str, Any] = {"first_pass_score": hit.get("_score") if of_first_pass else None}
+            detail["first_pass_rank"] = document + 1 if of_first_pass else None
             if document in calls:
                 detail["call"] = calls[document]
-            if document in result.skipped:
-                detail["skipped"] = result.skipped[document].value
-            if document in result.reranked.found_from:
-                detail["found_from"] = result.documents.identity(result.reranked.found_from[document])[1]
+            if document in self.skipped:
+                detail["skipped"] = self.skipped[document].value
+            if document in self.reranked.found_from:
+                detail["found_from"] = self.documents.identity(self.reranked.found_from[document])[1]
             score = shortest(scores[document]) if document in scores else None
             judged = None if outcome is None else outcome.judged.get(document)
             hits.append(shown_hit(hit, plan.section, score, judged, detail, explain=plan.explain, unscored=unscored))
         return hits
 
-    def _summary(self, result: _RerankingResult, timings: Timings, found: int, *, applied: bool) -> dict[str, Any]:
-        reranked, params = result.reranked, self.params
-        summary: dict[str, Any] = {
-            "method": self.strategy.name,
-            "applied": applied,
-            "window": min(found, self.plan.page.asked),
-            "scored": reranked.judged,
-        }
-        adaptive: dict[str, Any] = {
-            "reranker": params.reranker,
-            "budget": params.budget,
+    def summary(self, *, applied: bool) -> dict[str, Any]:
+        """Return the response's summary."""
+        search, reranked, graph, reranker = self._search, self.reranked, self._graph, self._reranker
+        walk: dict[str, Any] = {
+            "reranker": search.params.reranker,
+            "budget": search.params.budget,
             "spent": reranked.spent,
             "stopped": str(reranked.stopped),
         }
-        if result.cost is not None:
-            adaptive["cost"] = result.cost.as_dict()
-        times = timings.as_dict()
-        if result.graph is not None:
-            adaptive["outside"] = sum(document >= found for document in reranked.documents[: reranked.judged])
-            adaptive["graph"] = _graph_state(result.graph)
-            times["graph"] = round(result.graph.waited * 1000, 2)
-        if self.plan.section.detail:
-            adaptive["calls"] = [_call(document, result) for document in reranked.calls]
-        summary["walk"] = adaptive
-        if result.encoder is not None:
-            summary["encoder"] = result.encoder
-        if result.skipped:
-            summary["skipped"] = skip_reasons.summary(result.skipped.values())
-        if result.failures:
-            summary["partial"] = applied
-            summary["reason"] = str(result.failures[0])
-        elif result.undecided is not None:
-            summary |= {"partial": True, "reason": result.undecided}
-        elif result.graph is not None and result.graph.without:
-            summary["partial"] = True
-            summary["reason"] = result.graph.without[min(result.graph.without)]
+        times = self._timings.as_dict()
+        if not isinstance(reranker, RescorerReranker):
+            walk["cost"] = reranker.cost.as_dict()
+        if search.strategy.walks:
+            walk["outside"] = sum(document >= self._found for document in reranked.documents[: reranked.judged])
+            walk["graph"] = "unread" if graph.problem is not None else "missing" if graph.without else "read"
+            times["graph"] = round(graph.waited * 1000, 2)
+        if search.plan.section.detail:
+            walk["calls"] = [self._call(document) for document in reranked.calls]
+        summary: dict[str, Any] = {
+            "method": search.strategy.name,
+            "applied": applied,
+            "window": min(self._found, search.plan.page.asked),
+            "scored": reranked.judged,
+            "walk": walk,
+        }
+        if isinstance(reranker, RescorerReranker) and reranker.encoder is not None:
+            summary["encoder"] = reranker.encoder
+        if self.skipped:
+            summary["skipped"] = skip_reasons.summary(self.skipped.values())
+        if self.failures:
+            summary |= {"partial": applied, "reason": str(self.failures[0])}
+        elif self._undecided is not None:
+            summary |= {"partial": True, "reason": self._undecided}
+        elif search.strategy.walks and graph.without:
+            summary |= {"partial": True, "reason": graph.without[min(graph.without)]}
         return summary | {"took": times}
 
-
-def _graph_state(graph: CallerNeighbours) -> str:
-    if graph.problem is not None:
-        return "unread"
-    return "missing" if graph.without else "read"
-
-
-def _call(document: int, result: _RerankingResult) -> dict[str, Any]:
-    index, identifier = result.documents.identity(document)
-    call: dict[str, Any] = {"_index": index, "_id": identifier}
-    source = result.reranked.found_from.get(document)
-    if source is not None:
-        call["from"] = result.documents.identity(source)[1]
-    score = result.budgeted.score(document)
-    return call if score is None else {**call, "score": round(score, 6)}
+    def _call(self, document: int) -> dict[str, Any]:
+        index, identifier = self.documents.identity(document)
+        call: dict[str, Any] = {"_index": index, "_id": identifier}
+        source = self.reranked.found_from.get(document)
+        if source is not None:
+            call["from"] = self.documents.identity(source)[1]
+        score = self.budgeted.score(document)
+        return call if score is None else {**call, "score": round(score, 6)}
 
 
 def _as_ours(error: Exception) -> EsTtcError:

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,14 +15,15 @@ from es_ttc.index.mappings.attached import side_alias
 from es_ttc.reranking.rerankers import Cost, ListwiseCalls, PointwiseCalls, Rerankers, charged_to
 from es_ttc.reranking.strategies.methods import BY_THEMSELVES
 from es_ttc.rescorers import registry
-from es_ttc.serving.adaptive.candidates import CandidateDocuments
-from es_ttc.serving.features.attached import AttachedFeatureLocator
+from es_ttc.serving.adaptive.walk import WalkDocuments
 from es_ttc.serving.features.index_meta import meta_of
 from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
 from es_ttc.serving.features.skip_reasons import NoFeatures, SkipReason
 from es_ttc.serving.features.window import WindowScorer
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.upstream import Upstream
+
+T = TypeVar("T")
 
 _FIELDS_SECONDS = 60.0
 _FIELDS_KEPT = 10_000
@@ -34,13 +35,11 @@ class RescorerReranker:
     Args:
         scorer: Reads features and runs methods.
         request: The rescorer and the request's data; its timings receive the sums of all calls.
-        documents: The candidate documents.
+        documents: The documents of the search.
         end: `time.monotonic` at the deadline.
     """
 
-    def __init__(
-        self, scorer: WindowScorer, request: ScoringRequest, documents: CandidateDocuments, end: float
-    ) -> None:
+    def __init__(self, scorer: WindowScorer, request: ScoringRequest, documents: WalkDocuments, end: float) -> None:
         self.encoder: str | None = None
         self.skipped: dict[int, SkipReason] = {}
         self._first_encoder: str | None = None
@@ -50,11 +49,7 @@ class RescorerReranker:
         self._end = end
 
     async def scores(self, documents: Sequence[int]) -> list[float]:
-        """Return one score for each document; 0 for one without features.
-
-        Raises:
-            EsTtcError: Features could not be read, the method failed, or the deadline has passed.
-        """
+        """Return one score for each document; 0 for one without features."""
         hits = [self._documents.hits[document] for document in documents]
         stage, total = Timings(), self._request.timings
         request = replace(self._request, timings=stage)
@@ -79,11 +74,11 @@ class RescorerReranker:
 
 
 class _TextReranker:
-    """The parts that both rerankers of texts share: passages of documents, and the remaining time."""
+    """A reranker of the settings, which reads the documents' texts."""
 
     def __init__(
         self,
-        documents: CandidateDocuments,
+        documents: WalkDocuments,
         fields: "TextFields",
         caller: Caller,
         query: str,
@@ -99,19 +94,25 @@ class _TextReranker:
         self._timings = timings
         self._end = end
 
-    @property
-    def _seconds_left(self) -> float:
-        return max(0.0, self._end - time.monotonic())
-
-    async def _passages(self, documents: Sequence[int]) -> list[Any]:
+    async def _asked(self, documents: Sequence[int], call: Callable[..., Awaitable[T]]) -> T:
         began = time.perf_counter()
         try:
             async with asyncio.timeout(self._seconds_left):
-                return await self._documents.passages(documents, lambda index: self._fields.of(index, self._caller))
+                passages = await self._documents.passages(documents, lambda index: self._fields.of(index, self._caller))
         except TimeoutError:
             raise DeadlineExceeded("the search's time was over before the documents' texts were read") from None
         finally:
-            self._timings.features += (time.perf_counter() - began) * 1000
+            read = time.perf_counter()
+            self._timings.features += (read - began) * 1000
+        try:
+            with charged_to(self.cost):
+                return await call(self._query, passages, seconds=self._seconds_left)
+        finally:
+            self._timings.score += (time.perf_counter() - read) * 1000
+
+    @property
+    def _seconds_left(self) -> float:
+        return max(0.0, self._end - time.monotonic())
 
 
 class PointwiseTextReranker(_TextReranker):
@@ -123,13 +124,7 @@ class PointwiseTextReranker(_TextReranker):
 
     async def scores(self, documents: Sequence[int]) -> list[float]:
         """Return one score for each document; see :meth:`es_ttc.reranking.rerankers.calls.PointwiseCalls.scores`."""
-        passages = await self._passages(documents)
-        began = time.perf_counter()
-        try:
-            with charged_to(self.cost):
-                return await self._calls.scores(self._query, passages, seconds=self._seconds_left)
-        finally:
-            self._timings.score += (time.perf_counter() - began) * 1000
+        return await self._asked(documents, self._calls.scores)
 
 
 class ListwiseTextReranker(_TextReranker):
@@ -141,38 +136,26 @@ class ListwiseTextReranker(_TextReranker):
 
     async def order(self, documents: Sequence[int]) -> list[int]:
         """Return the documents, best first; see :meth:`es_ttc.reranking.rerankers.calls.ListwiseCalls.order`."""
-        passages = await self._passages(documents)
-        began = time.perf_counter()
-        try:
-            with charged_to(self.cost):
-                order = await self._calls.order(self._query, passages, seconds=self._seconds_left)
-        finally:
-            self._timings.score += (time.perf_counter() - began) * 1000
-        return [documents[place] for place in order]
+        return [documents[place] for place in await self._asked(documents, self._calls.order)]
 
 
 class TextFields:
     """The text fields of an index, from its mapping or that of its side index; cached for a short time."""
 
-    def __init__(self, upstream: Upstream, attached: AttachedFeatureLocator) -> None:
-        self._upstream = upstream
-        self._attached = attached
-        self._kept: ExpiringCache[str, tuple[str, ...]] = ExpiringCache(_FIELDS_KEPT, _FIELDS_SECONDS)
+    def __init__(self, gateway: Gateway) -> None:
+        self._upstream = gateway.upstream
+        self._side_caller = gateway.attached.side_caller
+        self._known: ExpiringCache[str, tuple[str, ...]] = ExpiringCache(_FIELDS_KEPT, _FIELDS_SECONDS)
 
     async def of(self, index: str, caller: Caller) -> tuple[str, ...]:
-        """Return the fields.
-
-        Raises:
-            MissingFeature: No mapping says which of its fields are text.
-            EngineUnavailable: The engine does not answer.
-        """
-        kept = self._kept.get(index)
-        if kept is not None:
-            return kept.value
-        for name, context in ((index, caller), (side_alias(index), self._attached.side_caller(caller))):
+        """Return the fields, or raise a MissingFeature if no mapping says which of its fields are text."""
+        known = self._known.get(index)
+        if known is not None:
+            return known.value
+        for name, context in ((index, caller), (side_alias(index), self._side_caller(caller))):
             async for values in meta_of(self._upstream, name, "text_fields", context):
                 if values:
-                    self._kept.put(index, tuple(values[0]))
+                    self._known.put(index, tuple(values[0]))
                     return tuple(values[0])
         raise MissingFeature(
             f"a reranker reads texts, and nothing says which fields of index [{index}] are text: add features with "
@@ -181,11 +164,7 @@ class TextFields:
 
 
 def rescorer_of(name: str, params: Mapping[str, Any], rerankers: Rerankers, *, max_tokens: int | None) -> Method | None:
-    """Return the rescorer that a request names as its reranker; None for a reranker of the settings.
-
-    Raises:
-        InvalidRequest: There is no such reranker, or the parameters are invalid.
-    """
+    """Return the rescorer that a request names as its reranker; None for a reranker of the settings."""
     if name in rerankers.names:
         if params:
             raise InvalidRequest(f"[reranker_params] are for methods of es-ttc: reranker [{name}] has its settings")

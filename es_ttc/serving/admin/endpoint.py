@@ -82,9 +82,7 @@ def json_response(request: Request, data: object, status: int = 200) -> Response
 def not_found_response(request: Request, status: int = 404) -> Response:
     """Return the answer to a request below `/_ttc` that nothing answers."""
     problem = UnknownEndpoint(f"nothing answers {request.method} [{request.url.path}]: see /_ttc/")
-    body = jsonio.dumps(problem.body())
-    headers = {name.decode(): value.decode() for name, value in json_headers(request.headers.raw, body)}
-    return Response(body, status, headers)
+    return json_response(request, problem.body(), status)
 
 
 class EndpointRunner:

@@ -8,9 +8,10 @@ workers have no port to be scraped.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from enum import StrEnum
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -38,61 +39,67 @@ _MAX_BODY = 2**20
 _LOOK_SECONDS = 20.0
 
 
+Api = TypeVar("Api", bound="JobsApi")
+
+
+def _answered(
+    work: Callable[[Api, Request, Engine], Coroutine[Any, Any, dict[str, Any]]],
+) -> Callable[[Api, Request], Awaitable[Response]]:
+    """Give a method the engine with the caller's credentials, and make a response of its result or its error."""
+
+    @wraps(work)
+    async def answer(self: Api, request: Request) -> Response:
+        engine = CallersEngine(self.gateway, Caller(request.headers.raw))
+        return await self.runner.json(request, with_callers_errors(work(self, request, engine)))
+
+    return answer
+
+
 class JobsApi:
     """Answers requests about jobs."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._settings = gateway.settings
-        self._requests = EndpointRunner(_KIND, gateway.metrics, _AT_ONCE)
+        self.gateway = gateway
+        self.runner = EndpointRunner(_KIND, gateway.metrics, _AT_ONCE)
 
-    async def all(self, request: Request) -> Response:
-        """List jobs, or submit one."""
-        work = self._submit(request) if request.method == "POST" else self._list(request)
-        return await self._requests.json(request, with_callers_errors(work))
-
-    async def one(self, request: Request) -> Response:
-        """Return one job."""
-        return await self._requests.json(request, with_callers_errors(self._show(request)))
-
-    async def change(self, request: Request) -> Response:
-        """Pause, resume, cancel or retry a job."""
-        return await self._requests.json(request, with_callers_errors(self._change(request)))
-
-    async def _list(self, request: Request) -> dict[str, Any]:
+    @_answered
+    async def list(self, request: Request, engine: Engine) -> dict[str, Any]:
+        """List the jobs."""
         states = [state for state in request.query_params.get("state", "").split(",") if state]
         for state in states:
-            if state not in list(JobState):
-                raise InvalidRequest(f"there is no state [{state}]{did_you_mean(state, list(JobState))}")
-        found = await commands.listed(self._callers(request), self._settings, states)
-        return {"jobs": [each.as_dict() for each in found]}
+            if state not in (*JobState,):
+                raise InvalidRequest(f"there is no state [{state}]{did_you_mean(state, (*JobState,))}")
+        jobs = await commands.listed(engine, self.gateway.settings, states)
+        return {"jobs": [job.as_dict() for job in jobs]}
 
-    async def _submit(self, request: Request) -> dict[str, Any]:
-        submitted = validated(JobRequest, await json_object(request, _MAX_BODY, self._gateway.offload), _KIND)
-        if submitted.prompt is not None and submitted.prompt_text is None and submitted.prompt not in prompt_names():
+    @_answered
+    async def submit(self, request: Request, engine: Engine) -> dict[str, Any]:
+        """Submit a job that enriches an index."""
+        job = validated(JobRequest, await json_object(request, _MAX_BODY, self.gateway.offload), _KIND)
+        if job.prompt is not None and job.prompt_text is None and job.prompt not in prompt_names():
             raise InvalidRequest(
-                f"[{_KIND}.prompt] there is no prompt [{submitted.prompt}]"
-                f"{did_you_mean(submitted.prompt, prompt_names())} (one of your own goes into [prompt_text])"
+                f"[{_KIND}.prompt] there is no prompt [{job.prompt}]"
+                f"{did_you_mean(job.prompt, prompt_names())} (one of your own goes into [prompt_text])"
             )
         try:
-            return (await service.submit(self._callers(request), self._settings, submitted)).as_dict()
+            return (await service.submit(engine, self.gateway.settings, job)).as_dict()
         except ConfigurationError as error:
-            if submitted.prompt_text is None:
+            if job.prompt_text is None:
                 raise
             raise InvalidRequest(str(error)) from error  # the caller's prompt, not the gateway's settings
 
-    async def _show(self, request: Request) -> dict[str, Any]:
-        return (await commands.shown(self._callers(request), self._settings, request.path_params["job"])).as_dict()
+    @_answered
+    async def show(self, request: Request, engine: Engine) -> dict[str, Any]:
+        """Return one job."""
+        return (await commands.shown(engine, self.gateway.settings, request.path_params["job"])).as_dict()
 
-    async def _change(self, request: Request) -> dict[str, Any]:
+    @_answered
+    async def change(self, request: Request, engine: Engine) -> dict[str, Any]:
+        """Pause, resume, cancel or retry a job."""
         change = request.path_params["change"]
         if change not in CHANGES:
             raise InvalidRequest(f"a job knows no [{change}]{did_you_mean(change, CHANGES)}")
-        status = await CHANGES[change](self._callers(request), self._settings, request.path_params["job"])
-        return status.as_dict()
-
-    def _callers(self, request: Request) -> Engine:
-        return CallersEngine(self._gateway, Caller(request.headers.raw))
+        return (await CHANGES[change](engine, self.gateway.settings, request.path_params["job"])).as_dict()
 
 
 class JobKind(StrEnum):

@@ -12,8 +12,7 @@ import asyncio
 import base64
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from es_ttc.common.validation import did_you_mean, validated
-from es_ttc.encoders.base import Encoder, Encodings
+from es_ttc.encoders.base import Encoder
 from es_ttc.errors import DeadlineExceeded, InvalidRequest, MissingFeature, NotSignedIn
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Window
@@ -65,12 +64,19 @@ class RerankDocument(BaseModel):
     text: str = Field(max_length=MAX_CHARACTERS, description="The text.")
 
 
-class RerankRequest(BaseModel):
-    """A rerank request in Cohere's and Jina's form."""
+class _Texts(BaseModel):
+    """A query and texts; `field` is the key of the texts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_with_unused)
 
+    field: ClassVar[str]
     query: str = Field(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S", description="The query's text.")
+
+
+class RerankRequest(_Texts):
+    """A rerank request in Cohere's and Jina's form."""
+
+    field: ClassVar[str] = "documents"
     documents: tuple[str | RerankDocument, ...] = Field(
         min_length=1, description='The texts to be scored, each a string or {"text": ...}.'
     )
@@ -83,29 +89,21 @@ class RerankRequest(BaseModel):
         """The texts, in the order of the request."""
         return [one if isinstance(one, str) else one.text for one in self.documents]
 
-    @property
-    def field(self) -> str:
-        """Name of the key that holds the texts."""
-        return "documents"
-
     def answer(self, scores: Float32) -> dict[str, object]:
-        """Return the best results, best first; equal ones in the order of the request."""
-        found: list[dict[str, object]] = []
+        """Return the best results, best first."""
+        results: list[dict[str, object]] = []
         texts = self.passages
         for place in _best_first(scores)[: self.top_n]:
             result: dict[str, object] = {"index": place, "relevance_score": shortest(scores[place])}
-            if self.return_documents:
-                result["document"] = {"text": texts[place]}
-            found.append(result)
-        return {"id": str(uuid.uuid4()), "model": self.model, "results": found}
+            results.append(result | {"document": {"text": texts[place]}} if self.return_documents else result)
+        return {"id": str(uuid.uuid4()), "model": self.model, "results": results}
 
 
-class TextsRequest(BaseModel):
+class TextsRequest(_Texts):
     """A rerank request in the form of text-embeddings-inference."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_with_unused)
-
-    query: str = Field(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S", description="The query's text.")
+    field: ClassVar[str] = "texts"
+    model: ClassVar[str] = _DEFAULT_MODEL  # this form names none
     texts: tuple[str, ...] = Field(min_length=1, description="The texts to be scored.")
     raw_scores: bool = Field(False, description="Accepted; scores are the method's own either way.")
     return_text: bool = Field(False, description="Whether a result holds its text again.")
@@ -115,23 +113,13 @@ class TextsRequest(BaseModel):
         """The texts, in the order of the request."""
         return list(self.texts)
 
-    @property
-    def field(self) -> str:
-        """Name of the key that holds the texts."""
-        return "texts"
-
-    @property
-    def model(self) -> str:
-        """Name of the method: this form has none."""
-        return _DEFAULT_MODEL
-
     def answer(self, scores: Float32) -> list[dict[str, object]]:
-        """Return all results, best first; equal ones in the order of the request."""
-        found: list[dict[str, object]] = []
+        """Return all results, best first."""
+        results: list[dict[str, object]] = []
         for place in _best_first(scores):
             result: dict[str, object] = {"index": place, "score": shortest(scores[place])}
-            found.append(result | {"text": self.texts[place]} if self.return_text else result)
-        return found
+            results.append(result | {"text": self.texts[place]} if self.return_text else result)
+        return results
 
 
 class EmbeddingsRequest(BaseModel):
@@ -148,11 +136,6 @@ class EmbeddingsRequest(BaseModel):
     )
     user: str | None = Field(None, description="Accepted, not used.")
 
-    @property
-    def texts(self) -> list[str]:
-        """The texts, in the order of the request."""
-        return [self.input] if isinstance(self.input, str) else list(self.input)
-
 
 class ModelServer:
     """Answers requests to rerank and to embed texts."""
@@ -161,23 +144,22 @@ class ModelServer:
         self._gateway = gateway
         self._settings = gateway.settings
         self._encoders = gateway.encoders
-        tokens = (gateway.settings.model_token, gateway.settings.admin_token)
-        self._tokens = [token for token in tokens if token is not None]
         self._reranking = EndpointRunner(_RERANK, gateway.metrics, _AT_ONCE)
         self._embedding = EndpointRunner(_EMBEDDINGS, gateway.metrics, _AT_ONCE)
 
     async def rerank(self, request: Request) -> Response:
-        """Return scores of the texts in the request."""
+        """Score texts, in Cohere's and Jina's form, or in that of text-embeddings-inference."""
         return await self._reranking.json(request, self._rerank(request))
 
     async def embed(self, request: Request) -> Response:
-        """Return pooled vectors of the texts in the request."""
+        """Return the vectors of texts, in OpenAI's form."""
         return await self._embedding.json(request, self._embed(request))
 
     async def _read(self, request: Request) -> dict[str, Any]:
         """Return the JSON object in the body of a request that carries a token, if one is configured."""
+        tokens = [token for token in (self._settings.model_token, self._settings.admin_token) if token is not None]
         given = (request.headers.get("authorization", ""), f"Bearer {request.headers.get(TOKEN_HEADER.decode(), '')}")
-        if self._tokens and not any(carries(one, token) for one in given for token in self._tokens):
+        if tokens and not any(carries(one, token) for one in given for token in tokens):
             raise NotSignedIn(
                 "the token is missing or wrong: send `Authorization: Bearer`, and the gateway's model_token"
             )
@@ -192,7 +174,7 @@ class ModelServer:
             )
         _require_short(asked.passages, f"{_RERANK}.{asked.field}")
         rescorer = registry.load(self._settings.rerank_models.get(asked.model, asked.model))
-        method = Method(rescorer, registry.parse_params(rescorer, {}), detail=False)
+        method = Method(rescorer, registry.parse_params(rescorer, {}, self._gateway.served), detail=False)
         lacking = {*(rescorer.needs(method.params) - _AVAILABLE), *method.fields}
         if lacking:
             raise MissingFeature(
@@ -218,25 +200,26 @@ class ModelServer:
             encoder, texts, role="document", tokens=with_tokens, max_tokens=_MAX_TOKENS
         )
         pooled = np.concatenate([batch.pooled for batch in batches])
-        places = np.flatnonzero(pooled.any(axis=1))
-        as_queries = await self._as_queries(encoder, texts) if method.reads_reversed else None
+        as_queries = None
+        if method.reads_reversed and encoder.distinguishes_roles:
+            as_queries = await self._vectors(encoder, texts, "query", _MAX_TOKENS)
         scores = np.zeros(len(texts), dtype=np.float32)
+        places = np.flatnonzero(pooled.any(axis=1))
         if len(places):
-            window = _window(batches, pooled, places.tolist(), tokens=with_tokens)
-            window = replace(window, reversed=None if as_queries is None else as_queries[places])
+            matrices = [matrix for batch in batches for matrix in batch.tokens]
+            window = Window(
+                ids=[str(place) for place in places],
+                first_pass=np.zeros(len(places), dtype=np.float32),
+                pooled=pooled[places],
+                tokens=[TokenVectors(matrices[place]) for place in places] if with_tokens else None,
+                reversed=None if as_queries is None else as_queries[places],
+            )
             scores[places] = await self._gateway.scorer.run(method, encoded.query, window, Timings())
         return scores
 
-    async def _as_queries(self, encoder: Encoder, texts: Sequence[str]) -> Float32 | None:
-        """Return the texts' pooled vectors as queries; None for an encoder that does not distinguish roles."""
-        if not encoder.distinguishes_roles:
-            return None
-        batches = await self._encoders.encode_texts(encoder, texts, role="query", tokens=False, max_tokens=_MAX_TOKENS)
-        return np.concatenate([batch.pooled for batch in batches])
-
     async def _embed(self, request: Request) -> dict[str, object]:
         parsed = validated(EmbeddingsRequest, await self._read(request), _EMBEDDINGS)
-        texts = parsed.texts
+        texts = [parsed.input] if isinstance(parsed.input, str) else list(parsed.input)
         if not 1 <= len(texts) <= MAX_TEXTS:
             raise InvalidRequest(f"[{_EMBEDDINGS}.input] holds {len(texts)} texts: send 1 to {MAX_TEXTS}")
         _require_short(texts, f"{_EMBEDDINGS}.input")
@@ -248,7 +231,8 @@ class ModelServer:
                         f"[{_EMBEDDINGS}.dimensions] is {parsed.dimensions}, and vectors of [{parsed.model}] have "
                         f"{encoder.identity.dims}: send that, or leave it out"
                     )
-                vectors = await self._vectors(encoder, texts, query=parsed.input_type in _QUERIES)
+                role: Literal["query", "document"] = "query" if parsed.input_type in _QUERIES else "document"
+                vectors = await self._vectors(encoder, texts, role, 1)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"[{len(texts)}] texts took longer than {self._settings.rerank_timeout_ms:.0f} ms to encode: send "
@@ -257,7 +241,13 @@ class ModelServer:
         for place, vector in enumerate(vectors):
             if not vector.any():
                 raise InvalidRequest(f"[{_EMBEDDINGS}.input] {place} has no token: it has no vector")
-        return _embeddings(vectors, parsed)
+        shown = [_base64(vector) if parsed.encoding_format == "base64" else vector.tolist() for vector in vectors]
+        return {
+            "object": "list",
+            "model": parsed.model,
+            "data": [{"object": "embedding", "index": place, "embedding": one} for place, one in enumerate(shown)],
+            "usage": {"prompt_tokens": 0, "total_tokens": 0},  # nothing is charged
+        }
 
     async def _encoder(self, model: str) -> Encoder:
         name = self._settings.embedding_models.get(model, model)
@@ -266,19 +256,16 @@ class ModelServer:
             raise InvalidRequest(f"[{_EMBEDDINGS}.model] unknown model [{model}]{did_you_mean(model, known)}")
         return await self._encoders.named(name)
 
-    async def _vectors(self, encoder: Encoder, texts: list[str], *, query: bool) -> Float32:
+    async def _vectors(
+        self, encoder: Encoder, texts: Sequence[str], role: Literal["query", "document"], max_tokens: int
+    ) -> Float32:
         """Return ``(n, d)`` unit rows; zero for a text without tokens."""
-        role: Literal["query", "document"] = "query" if query else "document"
-        batches = await self._encoders.encode_texts(encoder, texts, role=role, tokens=False, max_tokens=1)
+        batches = await self._encoders.encode_texts(encoder, texts, role=role, tokens=False, max_tokens=max_tokens)
         return np.concatenate([batch.pooled for batch in batches])
 
 
 def parse_rerank(body: Mapping[str, Any]) -> RerankRequest | TextsRequest:
-    """Return a request in the form that its keys show.
-
-    Raises:
-        InvalidRequest: A key is unknown, or a value is not valid.
-    """
+    """Return a request in the form that its keys show, or raise an InvalidRequest."""
     used = {key: value for key, value in body.items() if key not in _UNUSED}
     if "texts" in used and "documents" not in used:
         return validated(TextsRequest, used, _RERANK)
@@ -291,34 +278,11 @@ def _best_first(scores: Float32) -> list[int]:
     return places
 
 
-def _window(batches: Sequence[Encodings], pooled: Float32, places: Sequence[int], *, tokens: bool) -> Window:
-    """Return the texts that have tokens as a window without first-pass scores."""
-    matrices = [matrix for batch in batches for matrix in batch.tokens]
-    return Window(
-        ids=[str(place) for place in places],
-        first_pass=np.zeros(len(places), dtype=np.float32),
-        pooled=pooled[places],
-        tokens=[TokenVectors(matrices[place]) for place in places] if tokens else None,
-    )
-
-
-def _embeddings(vectors: Float32, parsed: EmbeddingsRequest) -> dict[str, object]:
-    """Return the response; nothing is charged, so `usage` counts no tokens."""
-    shown = [_base64(vector) if parsed.encoding_format == "base64" else vector.tolist() for vector in vectors]
-    return {
-        "object": "list",
-        "model": parsed.model,
-        "data": [{"object": "embedding", "index": place, "embedding": one} for place, one in enumerate(shown)],
-        "usage": {"prompt_tokens": 0, "total_tokens": 0},
-    }
-
-
 def _base64(vector: Float32) -> str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
 
 
 def _require_short(texts: list[str], field: str) -> None:
-    """Refuse texts that are too long to be texts of documents."""
     for place, one in enumerate(texts):
         if len(one) > MAX_CHARACTERS:
             raise InvalidRequest(

@@ -1,25 +1,38 @@
-"""The OpenAPI description (3.1) of the endpoints below `/_ttc/`, generated from the models that validate requests."""
+"""The endpoints below `/_ttc/`: one table, from which their routes and their OpenAPI description (3.1) are made."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from inspect import getdoc
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from es_ttc import __version__
+from es_ttc.engine.versions import dotted
 from es_ttc.enrichment.jobs.record import JobState
 from es_ttc.enrichment.jobs.service import JobRequest
-from es_ttc.serving.admin.endpoint import TOKEN_HEADER
-from es_ttc.serving.admin.jobs import CHANGES
-from es_ttc.serving.admin.models import EmbeddingsRequest, RerankRequest, TextsRequest
+from es_ttc.errors import EngineUnavailable
+from es_ttc.reranking.strategies import STRATEGIES
+from es_ttc.rescorers import compiled, registry
+from es_ttc.rewriters import registry as rewriters
+from es_ttc.serving.admin.endpoint import TOKEN_HEADER, json_response
+from es_ttc.serving.admin.jobs import CHANGES, JobsApi
+from es_ttc.serving.admin.models import EmbeddingsRequest, ModelServer, RerankRequest, TextsRequest
+from es_ttc.serving.admin.search_schema import search_body_schema
 from es_ttc.serving.admin.sidecar import MEDIA_TYPE as CBOR
-from es_ttc.serving.admin.sidecar import EncodeRequest, ScoreRequest
+from es_ttc.serving.admin.sidecar import PROTOCOL_VERSION, EncodeRequest, ScoreRequest, Sidecar
+from es_ttc.serving.gateway import Gateway
+from es_ttc.serving.metrics import CONTENT_TYPE
 
 Schema = dict[str, Any]
 
 JSON = "application/json"
-TEXT = "text/plain"
+_READY_SECONDS = 2.0
 
 _ENGINE, MODEL_TOKEN, SIDECAR_TOKEN = "engine", "model_token", "sidecar_token"
 _ADMIN, _ADMIN_HEADER = "admin_token", "admin_token_header"
@@ -167,13 +180,90 @@ class JobList(BaseModel):
     jobs: list[JobView]
 
 
+class Endpoints:
+    """Answers requests about the gateway itself."""
+
+    def __init__(self, gateway: Gateway, warm: Callable[[], bool]) -> None:
+        self._gateway = gateway
+        self._warm = warm
+
+    async def info(self, request: Request) -> Response:
+        """Return the gateway's version, methods and limits."""
+        settings, upstream = self._gateway.settings, self._gateway.upstream
+        engine: dict[str, object] = {"product": None}
+        with suppress(EngineUnavailable):
+            engine = {"product": await upstream.product()}
+            if (version := await upstream.version(request.headers.raw)) is not None:
+                number = "serverless" if version.serverless else dotted(version.numbers)
+                engine |= {"version": number, "supported": not version.too_old}
+        answer = {
+            "name": "es-ttc gateway",
+            "version": __version__,
+            "engine": engine,
+            "methods": sorted([*registry.names(), *STRATEGIES]),
+            "rerankers": sorted(settings.rerankers),
+            "rewriters": rewriters.names(),
+            "llm": settings.llm_url is not None,
+            "encoders": list(self._gateway.encoders.names),
+            "score_protocol": PROTOCOL_VERSION,
+            "loops": "compiled" if compiled.enabled() else "numpy",
+            "max_window": settings.max_window,
+            "default_timeout_ms": settings.default_timeout_ms,
+        }
+        return json_response(request, answer)
+
+    async def health(self, request: Request) -> Response:
+        """Return that the process is alive."""
+        return json_response(request, {"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """Return whether searches can be rescored.
+
+        The engine answers, and the encoders of its indices are loaded.
+        """
+        engine = await self._gateway.upstream.reachable(_READY_SECONDS)
+        ready = engine and self._warm()
+        answer = {"ready": ready, "engine": engine, "encoder": self._gateway.encoders.ready}
+        return json_response(request, answer, 200 if ready else 503)
+
+    async def metrics(self, _: Request) -> Response:
+        """Return metrics for Prometheus."""
+        return Response(self._gateway.metrics.text(), media_type=CONTENT_TYPE)
+
+    async def openapi(self, request: Request) -> Response:
+        """Return this description."""
+        return json_response(request, openapi())
+
+    async def search_schema(self, request: Request) -> Response:
+        """Return the JSON Schema of `ttc` sections."""
+        return json_response(request, search_body_schema())
+
+
+def _parameter(name: str, place: str, description: str, schema: Schema, **more: Any) -> Schema:
+    return {"name": name, "in": place, "description": description, "schema": schema, **more}
+
+
+_JOB = _parameter("job", "path", "Id of the job.", {"type": "string", "minLength": 1}, required=True)
+_CHANGE = _parameter("change", "path", "What is done with it.", {"type": "string", "enum": [*CHANGES]}, required=True)
+_STATES = _parameter(
+    "state",
+    "query",
+    "Only jobs in one of these states.",
+    {"type": "array", "items": {"type": "string", "enum": [str(state) for state in JobState]}},
+    style="form",
+    explode=False,
+)
+_PRETTY_TEXT = "With any value, or none: write the response's JSON on several lines."
+_PRETTY = _parameter("pretty", "query", _PRETTY_TEXT, {}, allowEmptyValue=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path."""
+    """One method of one path; the handler is a method of one of the parts in :func:`routes`."""
 
     method: str
     path: str
-    summary: str
+    handler: Callable[[Any, Request], Awaitable[Response]]
     answers: tuple[Any, ...] = ()
     body: tuple[Any, ...] = ()
     media_type: str = JSON
@@ -181,98 +271,54 @@ class Operation:
     statuses: tuple[int, ...] = ()
     security: str | None = None
 
-
-def _path_parameter(name: str, description: str, values: Iterable[str] = ()) -> Schema:
-    schema: Schema = {"type": "string", "minLength": 1}
-    if listed := list(values):
-        schema = {"type": "string", "enum": listed}
-    return {"name": name, "in": "path", "required": True, "description": description, "schema": schema}
+    @property
+    def summary(self) -> str:
+        """What it does, in one sentence."""
+        return (getdoc(self.handler) or "").partition("\n")[0]
 
 
-_JOB = _path_parameter("job", "Id of the job.")
-_CHANGE = _path_parameter("change", "What is done with it.", CHANGES)
-_STATES: Schema = {
-    "name": "state",
-    "in": "query",
-    "description": "Only jobs in one of these states.",
-    "style": "form",
-    "explode": False,
-    "schema": {"type": "array", "items": {"type": "string", "enum": [str(state) for state in JobState]}},
-}
-
-
-_PRETTY: Schema = {
-    "name": "pretty",
-    "in": "query",
-    "description": "With any value, or none: write the response's JSON on several lines.",
-    "allowEmptyValue": True,
-    "schema": {},
-}
-
-
-def _rerank(path: str) -> Operation:
-    return Operation(
-        "post",
-        path,
-        "Score texts, in Cohere's and Jina's form, or in that of text-embeddings-inference.",
-        (RankedTexts, list[ScoredText]),
-        (RerankRequest, TextsRequest),
-        security=MODEL_TOKEN,
-    )
-
-
+_RERANK = (ModelServer.rerank, (RankedTexts, list[ScoredText]), (RerankRequest, TextsRequest))
+_VERSIONS = ("", "v1/", "v2/")  # clients of Cohere, Jina and vLLM append these to their base URL
 OPERATIONS = (
-    Operation("get", "/_ttc/", "Return the gateway's version, methods and limits.", (Info,)),
-    Operation("get", "/_ttc/health", "Return that the process is alive.", (Health,)),
-    Operation("get", "/_ttc/ready", "Return whether searches can be rescored.", (Readiness,), statuses=(503,)),
-    Operation("get", "/_ttc/metrics", "Return metrics for Prometheus.", media_type=TEXT),
-    Operation("get", "/_ttc/openapi.json", "Return this description.", (dict[str, Any],)),
-    Operation("get", "/_ttc/search.schema.json", "Return the JSON Schema of `ttc` sections.", (dict[str, Any],)),
-    *map(_rerank, ("/_ttc/rerank", "/_ttc/v1/rerank", "/_ttc/v2/rerank")),
+    Operation("get", "/_ttc/", Endpoints.info, (Info,)),
+    Operation("get", "/_ttc/health", Endpoints.health, (Health,)),
+    Operation("get", "/_ttc/ready", Endpoints.ready, (Readiness,), statuses=(503,)),
+    Operation("get", "/_ttc/metrics", Endpoints.metrics, media_type="text/plain"),
+    Operation("get", "/_ttc/openapi.json", Endpoints.openapi, (dict[str, Any],)),
+    Operation("get", "/_ttc/search.schema.json", Endpoints.search_schema, (dict[str, Any],)),
+    *(Operation("post", f"/_ttc/{version}rerank", *_RERANK, security=MODEL_TOKEN) for version in _VERSIONS),
     Operation(
-        "post",
-        "/_ttc/v1/embeddings",
-        "Return the vectors of texts, in OpenAI's form.",
-        (Embeddings,),
-        (EmbeddingsRequest,),
-        security=MODEL_TOKEN,
+        "post", "/_ttc/v1/embeddings", ModelServer.embed, (Embeddings,), (EmbeddingsRequest,), security=MODEL_TOKEN
     ),
-    Operation(
-        "post",
-        "/_ttc/score",
-        "Score a window that an engine with the plugin has found (docs/reference/sidecar-protocol.md).",
-        body=(ScoreRequest,),
-        media_type=CBOR,
-        security=SIDECAR_TOKEN,
-    ),
-    Operation(
-        "post",
-        "/_ttc/encode",
-        "Return the features of documents that an engine with the plugin is about to index.",
-        body=(EncodeRequest,),
-        media_type=CBOR,
-        security=SIDECAR_TOKEN,
-    ),
-    Operation("get", "/_ttc/jobs", "List the jobs.", (JobList,), parameters=(_STATES,), security=_ENGINE),
-    Operation(
-        "post",
-        "/_ttc/jobs",
-        "Submit a job that enriches an index.",
-        (JobView,),
-        (JobRequest,),
-        security=_ENGINE,
-    ),
-    Operation("get", "/_ttc/jobs/{job}", "Return one job.", (JobView,), parameters=(_JOB,), security=_ENGINE),
+    Operation("post", "/_ttc/score", Sidecar.score, (), (ScoreRequest,), CBOR, security=SIDECAR_TOKEN),
+    Operation("post", "/_ttc/encode", Sidecar.encode, (), (EncodeRequest,), CBOR, security=SIDECAR_TOKEN),
+    Operation("get", "/_ttc/jobs", JobsApi.list, (JobList,), parameters=(_STATES,), security=_ENGINE),
+    Operation("post", "/_ttc/jobs", JobsApi.submit, (JobView,), (JobRequest,), security=_ENGINE),
+    Operation("get", "/_ttc/jobs/{job}", JobsApi.show, (JobView,), parameters=(_JOB,), security=_ENGINE),
     Operation(
         "post",
         "/_ttc/jobs/{job}/{change}",
-        "Pause, resume, cancel or retry a job.",
+        JobsApi.change,
         (JobView,),
         parameters=(_JOB, _CHANGE),
         security=_ENGINE,
     ),
 )
-"""Every operation; a test compares them with the routes."""
+
+
+def routes(gateway: Gateway, warm: Callable[[], bool]) -> list[Route]:
+    """Return the routes of all operations; `warm` tells whether everything that searches need is loaded."""
+    parts = {type(part).__name__: part for part in (
+        Endpoints(gateway, warm), ModelServer(gateway), Sidecar(gateway), JobsApi(gateway)
+    )}  # fmt: skip
+    return [
+        Route(
+            one.path,
+            partial(one.handler, parts[one.handler.__qualname__.partition(".")[0]]),
+            methods=[one.method.upper()],
+        )
+        for one in OPERATIONS
+    ]
 
 
 @cache
@@ -299,14 +345,14 @@ def openapi() -> Schema:
 
 
 def _described(operation: Operation, named: Mapping[Any, Schema]) -> Schema:
-    """Return the description of one operation."""
-    content = {operation.media_type: {"schema": _any_of(operation.answers, named)}}
-    answer = {"description": "Success.", "content": content}
+    media_type = operation.media_type
+    words = operation.path.removeprefix("/_ttc/").translate(str.maketrans("/.", "__", "{}"))
+    answer = {"description": "Success.", "content": {media_type: {"schema": _any_of(operation.answers, named)}}}
     failure = {"description": "An error.", "content": {JSON: {"schema": named[ErrorResponse]}}}
     described: Schema = {
         "summary": operation.summary,
-        "operationId": _identifier(operation),
-        "parameters": [*operation.parameters, *([_PRETTY] if operation.media_type == JSON else [])],
+        "operationId": f"{operation.method}_{words or 'info'}",
+        "parameters": [*operation.parameters, *([_PRETTY] if media_type == JSON else [])],
         "responses": {
             "200": answer,
             **{str(status): {**answer, "description": "Not ready."} for status in operation.statuses},
@@ -314,36 +360,22 @@ def _described(operation: Operation, named: Mapping[Any, Schema]) -> Schema:
         },
     }
     if operation.body:
-        schema = _any_of(operation.body, named)
-        described["requestBody"] = {"required": True, "content": {operation.media_type: {"schema": schema}}}
-    described["security"] = [{name: [] for name in together} for together in _security(operation)]
+        content = {media_type: {"schema": _any_of(operation.body, named)}}
+        described["requestBody"] = {"required": True, "content": content}
+    described["security"] = [{name: [] for name in together} for together in _security(operation.security)]
     return described
 
 
-def _security(operation: Operation) -> list[tuple[str, ...]]:
+def _security(own: str | None) -> list[tuple[str, ...]]:
     """Return the alternatives of what a request carries; it depends on the settings which of them is wanted."""
-    match operation.security:
-        case str(own) if own == SIDECAR_TOKEN:
-            return [(own,), ()]
-        case str(own) if own == MODEL_TOKEN:
-            return [(own,), (_ADMIN,), ()]
-        case str(own):
-            return [(own,), (own, _ADMIN_HEADER), (_ADMIN,), ()]
-        case None:
-            return [(_ADMIN,), (_ADMIN_HEADER,), ()]
-
-
-def token_of_path() -> dict[str, str | None]:
-    """Return by path which credentials or token its operations check themselves."""
-    return {operation.path: operation.security for operation in OPERATIONS}
+    if own is None:
+        return [(_ADMIN,), (_ADMIN_HEADER,), ()]
+    if own == SIDECAR_TOKEN:
+        return [(own,), ()]
+    return [(own,), (_ADMIN,), ()] if own == MODEL_TOKEN else [(own,), (own, _ADMIN_HEADER), (_ADMIN,), ()]
 
 
 def _any_of(types: tuple[Any, ...], named: Mapping[Any, Schema]) -> Schema:
     if not types:
         return {}
     return named[types[0]] if len(types) == 1 else {"anyOf": [named[one] for one in types]}
-
-
-def _identifier(operation: Operation) -> str:
-    words = operation.path.removeprefix("/_ttc/").translate(str.maketrans("/.", "__", "{}"))
-    return f"{operation.method}_{words or 'info'}"

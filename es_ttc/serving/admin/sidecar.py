@@ -41,14 +41,14 @@ from es_ttc.serving.admin.endpoint import EndpointRunner, carries, json_response
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.index_meta import meta_of
 from es_ttc.serving.features.keys import DocumentKey, is_mark
-from es_ttc.serving.features.scores import Method, ScoringRequest, SuppliedDocuments, Timings, WindowScores
+from es_ttc.serving.features.scores import Method, ScoringRequest, SuppliedDocuments, Timings
 from es_ttc.serving.features.skip_reasons import NoFeatures
 from es_ttc.serving.features.store import MissingFeatures
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.pool import slices
-from es_ttc.serving.request.section import DEFAULT_METHOD, Section, parse_section, texts_in
+from es_ttc.serving.request.section import DEFAULT_METHOD, parse_section, texts_in
 from es_ttc.serving.rescore.page import pinned_count, ranking_of
 
 PROTOCOL_VERSION = 1
@@ -133,11 +133,11 @@ class Sidecar:
         self._specs: ExpiringCache[str, IndexSpec] = ExpiringCache(_MAX_CACHED_SPECS, _SPEC_SECONDS)
 
     async def score(self, request: Request) -> Response:
-        """Return scores of a window that the engine has found."""
+        """Score a window that an engine with the plugin has found (docs/reference/sidecar-protocol.md)."""
         return await _framed(request, self._scoring, self._score(request))
 
     async def encode(self, request: Request) -> Response:
-        """Return features of documents that the engine is about to index."""
+        """Return the features of documents that an engine with the plugin is about to index."""
         return await _framed(request, self._encoding, self._encode(request))
 
     async def _read(self, model: type[F], request: Request) -> F:
@@ -162,8 +162,7 @@ class Sidecar:
             raise InvalidRequest(
                 "[ttc.candidates] needs a search through the gateway: the engine's plugin sees the window alone"
             )
-        texts = texts_in(section)
-        if not texts:
+        if not (texts := texts_in(section)):
             raise MissingText("[ttc.query_text] is missing: inside the engine the text must be given here")
         if section.method in STRATEGIES:
             raise InvalidRequest(
@@ -178,13 +177,12 @@ class Sidecar:
                 f"method [{section.method}] reads the numeric fields [{', '.join(method.fields)}], which the engine's "
                 "plugin does not send: search through the gateway"
             )
-        documents = _sent(frame)
-        timings = Timings()
+        documents, timings = _sent(frame), Timings()
+        pinned = pinned_count(documents.first_pass[: frame.block])
         try:
             async with asyncio.timeout(frame.deadline_ms / 1000):
                 begun = self._gateway.scorer.begin_encoding(method, texts)
                 scoring = ScoringRequest(method, texts, begun, self._caller, timings)
-                pinned = pinned_count(documents.first_pass[: frame.block])
                 scored = await self._gateway.scorer.score_sent(documents, scoring, pinned=pinned)
         except (MissingFeature, EncoderMismatch) as problem:
             raise NoFeatures(str(problem)) from problem  # for which the plugin answers the first pass
@@ -196,7 +194,23 @@ class Sidecar:
         if isinstance(scored, MissingFeatures):
             return {"version": PROTOCOL_VERSION, "missing": list(scored.hashes), "fields": list(scored.fields)}
         self._gateway.metrics.skipped(scored.skipped.values())
-        return _answer(section, frame, documents, scored, timings, tuned)
+        ranking = ranking_of(section, documents.first_pass, scored.values, scored.mask, frame.block, pinned)
+        values = zip(scored.values.tolist(), scored.mask.tolist(), strict=True)
+        answer: dict[str, Any] = {
+            "version": PROTOCOL_VERSION,
+            "scores": [value if present else None for value, present in values],
+            "order": ranking.order.tolist(),
+            "final": ranking.scores.tolist(),
+            "from_memory": scored.from_memory,
+            "took": timings.as_dict(),
+        }
+        if tuned:
+            answer["tuned"] = dict(tuned)
+        if scored.encoder is not None:
+            answer["encoder"] = scored.encoder
+        if scored.skipped:
+            answer["skipped"] = skip_reasons.summary(scored.skipped.values())
+        return answer
 
     async def _encode(self, request: Request) -> dict[str, Any]:
         frame = await self._read(EncodeRequest, request)
@@ -220,18 +234,15 @@ class Sidecar:
         cached = self._specs.get(index)
         if cached is not None:
             return cached.value
-        spec = await self._read_spec(index)
-        self._specs.put(index, spec)
-        return spec
-
-    async def _read_spec(self, index: str) -> IndexSpec:
         async for written in meta_of(self._gateway.upstream, index, None, self._caller):
             if len(written) > 1:
                 raise InvalidRequest(f"[{index}] stands for {len(written)} indices: name one")
             meta = written[0] if written else None
             if meta is not None and "version" not in meta:
                 raise InvalidRequest(f"features of index [{index}] are attached: `es-ttc fill` brings them up to date")
-            return IndexSpec.from_mapping(index, {"_meta": {ROOT: meta}} if meta is not None else {})
+            spec = IndexSpec.from_mapping(index, {"_meta": {ROOT: meta}} if meta is not None else {})
+            self._specs.put(index, spec)
+            return spec
         raise EngineError(f"the mapping of index [{index}] could not be read: is it there, and may the gateway see it?")
 
 
@@ -276,40 +287,10 @@ def _sent(frame: ScoreRequest) -> SuppliedDocuments:
     return SuppliedDocuments(keys, np.array([one.score for one in frame.documents], dtype=np.float32), frame.features)
 
 
-def _answer(
-    section: Section,
-    frame: ScoreRequest,
-    documents: SuppliedDocuments,
-    scored: WindowScores,
-    timings: Timings,
-    tuned: Any,
-) -> dict[str, Any]:
-    pinned = pinned_count(documents.first_pass[: frame.block])
-    ranking = ranking_of(section, documents.first_pass, scored.values, scored.mask, frame.block, pinned)
-    answer: dict[str, Any] = {
-        "version": PROTOCOL_VERSION,
-        "scores": [
-            value if present else None
-            for value, present in zip(scored.values.tolist(), scored.mask.tolist(), strict=True)
-        ],
-        "order": ranking.order.tolist(),
-        "final": ranking.scores.tolist(),
-        "from_memory": scored.from_memory,
-        "took": timings.as_dict(),
-    }
-    if tuned:
-        answer["tuned"] = dict(tuned)
-    if scored.encoder is not None:
-        answer["encoder"] = scored.encoder
-    if scored.skipped:
-        answer["skipped"] = skip_reasons.summary(scored.skipped.values())
-    return answer
-
-
 def _characters(document: dict[str, Any], spec: IndexSpec) -> int:
     """Return the approximate number of characters of a document that are encoded."""
-    found = (document.get(name) for name in spec.text_fields)
-    return sum(len(value) if isinstance(value, str) else len(str(value)) for value in found if value is not None)
+    values = (document.get(name) for name in spec.text_fields)
+    return sum(len(str(value)) for value in values if value is not None)
 
 
 def _features(documents: Sequence[dict[str, Any]], spec: IndexSpec, encoder: Encoder) -> list[dict[str, Any]]:

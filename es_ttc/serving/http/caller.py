@@ -47,19 +47,14 @@ _MAX_CALLERS = 10_000
 class Caller:
     """The request context of the gateway's own calls for a caller.
 
-    Attributes:
-        headers: The caller's headers.
-        indices: The target, as in the request's path: so an alias's filter and rights hold for these calls too. Empty
-            if the path names none (a point in time, the whole cluster).
-        params: The URL parameters that decide how index names are resolved.
-        pit: The point in time of the search, as in the body, or None: it fixes indices and their state for these calls
-            too.
+    The target is as in the request's path, so an alias's filter and rights hold for these calls too. It is empty if the
+    path names none (a point in time, the whole cluster). A point in time fixes indices and their state.
     """
 
     headers: RawHeaders
     indices: str = ""
-    params: tuple[tuple[str, str], ...] = ()
-    pit: Any = None
+    params: tuple[tuple[str, str], ...] = ()  # the URL parameters that decide how index names are resolved
+    pit: Any = None  # as in the body of the search
 
     def path(self, concrete: Sequence[str], api: str) -> bytes:
         """Return the path of a call.
@@ -150,15 +145,10 @@ class CallerKeys:
 
 
 class CallerLimits:
-    """Limits of each caller's concurrent requests, and of the windows that are rescored for it per second.
+    """Limits of each caller's concurrent requests, and of the windows that are rescored for it per second; 0 for none.
 
     A caller is who sends the same credentials, or without any the address that a request comes from. Each process of a
     gateway counts for itself.
-
-    Args:
-        requests: Maximum number of concurrent requests; 0 for no limit.
-        windows: Maximum number of windows per second; as many may come at once. 0 for no limit.
-        clock: A monotonic clock in seconds.
     """
 
     def __init__(self, requests: int, windows: float, clock: Callable[[], float] = time.monotonic) -> None:

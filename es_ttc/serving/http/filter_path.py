@@ -14,13 +14,10 @@ _ANY_DEPTH = "**"
 
 
 def filtered(data: Any, filter_path: str, *, keep_empty: bool) -> Any:
-    """Return the part of a decoded JSON response that the patterns select, as the engines do.
+    """Return the part of a decoded JSON response that the comma-separated patterns select, as the engines do.
 
-    Args:
-        data: The whole response.
-        filter_path: Comma-separated patterns; those with a leading ``-`` exclude, and are applied last.
-        keep_empty: Whether empty values stay that an excluding pattern reaches into: in Elasticsearch they do, in
-            OpenSearch they do not.
+    Those with a leading ``-`` exclude, and are applied last. Empty values that they reach into stay in Elasticsearch
+    (`keep_empty`), in OpenSearch they do not.
     """
     patterns = [pattern.strip() for pattern in filter_path.split(",") if pattern.strip()]
     included = frozenset(_parts(pattern) for pattern in patterns if not pattern.startswith("-"))
@@ -36,10 +33,10 @@ class _Steps(dict[tuple[str, States], States]):
 
     def after(self, key: str, states: States) -> States:
         """Return the remaining patterns for a key; `**` matches any number of keys."""
-        found = self.get((key, states))
-        if found is None:
-            found = self[key, states] = frozenset(rest for state in states for rest in _after(key, state))
-        return found
+        rests = self.get((key, states))
+        if rests is None:
+            rests = self[key, states] = frozenset(rest for state in states for rest in _after(key, state))
+        return rests
 
 
 def _include(data: Any, states: States, steps: _Steps) -> Any:
@@ -60,22 +57,20 @@ def _exclude(data: Any, states: States, steps: _Steps, *, keep_empty: bool) -> A
         return data
     if _complete(states):
         return _NOTHING
+    rest: Any
     if isinstance(data, list):
         items = (_exclude(item, states, steps, keep_empty=keep_empty) for item in data)
-        kept_items = [kept for kept in items if kept is not _NOTHING]
-        return kept_items if kept_items or (keep_empty and not data) else _NOTHING
-    if isinstance(data, dict):
-        pairs = (
-            (key, _exclude(value, steps.after(key, states), steps, keep_empty=keep_empty))
-            for key, value in data.items()
-        )
-        kept_pairs = {key: kept for key, kept in pairs if kept is not _NOTHING}
-        return kept_pairs if kept_pairs or (keep_empty and not data) else _NOTHING
-    return data
+        rest = [item for item in items if item is not _NOTHING]
+    elif isinstance(data, dict):
+        below = ((key, value, steps.after(key, states)) for key, value in data.items())
+        pairs = ((key, _exclude(value, rests, steps, keep_empty=keep_empty)) for key, value, rests in below)
+        rest = {key: value for key, value in pairs if value is not _NOTHING}
+    else:
+        return data
+    return rest if rest or (keep_empty and not data) else _NOTHING
 
 
 def _complete(states: States) -> bool:
-    """Return whether a pattern is matched completely."""
     return () in states or (_ANY_DEPTH,) in states
 
 
@@ -97,10 +92,10 @@ def glob_matches(pattern: str, name: str) -> bool:
         return False
     place = len(first)
     for part in middle:
-        found = name.find(part, place)
-        if found < 0:
+        start = name.find(part, place)
+        if start < 0:
             return False
-        place = found + len(part)
+        place = start + len(part)
     return len(name) - place >= len(last) and name.endswith(last)
 
 

@@ -5,6 +5,7 @@ closed.
 """
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, ClassVar, cast
 
@@ -63,14 +64,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._body_bytes = 0  # of the present time window
         self._body_time = 0.0
         self._was_paused = False
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._body_timer: asyncio.TimerHandle | None = None
-        self._send_timer: asyncio.TimerHandle | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, unless too many are open."""
         super().connection_made(transport)
-        self._head_timer = self.loop.call_later(self.limits.idle_timeout, self.transport.close)
+        self._start("head", self.limits.idle_timeout, self.transport.close)
         if len(self.connections) > self.limits.max_connections:
             self._refuse(TooManyConnections(f"{self.limits.max_connections} connections are open: try again"))
         elif self.leaving:
@@ -78,33 +77,42 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """Answer the request that is in progress, or that comes within a moment, and close the connection."""
-        if self._is_idle():
+        if self._is_idle:
             self.loop.call_later(_LAST_REQUEST_SECONDS, self._close_idle)
         elif self.cycle is not None:
             self.cycle.keep_alive = False
 
+    @property
     def _is_idle(self) -> bool:
-        """Return whether no request has begun."""
+        """Whether no request has begun."""
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return (cycle is None or cycle.response_complete) and self._unparsed == 0
 
     def _close_idle(self) -> None:
-        if self._is_idle():
+        if self._is_idle:
             self.transport.close()
+
+    def _start(self, timer: str, seconds: float, action: Callable[[], None]) -> None:
+        """Start a timer, again if it runs."""
+        self._stop(timer)
+        self._timers[timer] = self.loop.call_later(seconds, action)
+
+    def _stop(self, timer: str) -> None:
+        if timer in self._timers:
+            self._timers.pop(timer).cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release a connection."""
-        for timer in (self._head_timer, self._body_timer, self._send_timer):
-            if timer is not None:
-                timer.cancel()
+        for timer in (*self._timers,):
+            self._stop(timer)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes."""
         if self.transport.is_closing():
             return
-        if self._in_head and self._unparsed == 0:
-            self._time_head()
+        if self._in_head and self._unparsed == 0:  # of a request's first byte: further bytes do not restart the timer
+            self._start("head", self.limits.header_timeout, self._head_is_late)
         self._unparsed += len(data)
         super().data_received(data)
         longest = 1024 * (self.limits.max_target_kb + self.limits.max_header_kb)
@@ -135,14 +143,12 @@ class LimitedProtocol(HttpToolsProtocol):
         if not self._has_path():
             raise self._remember(not_a_path(self.url))
         self._in_head, self._unparsed = False, 0
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        self._stop("head")
         super().on_headers_complete()
         if self.leaving and self.cycle is not None:
             self.cycle.keep_alive = False
         self._body_bytes, self._body_time, self._was_paused = 0, 0.0, False
-        self._body_timer = self.loop.call_later(self._window, self._check_body_rate)
+        self._start("body", self._window, self._check_body_rate)
 
     def on_chunk_header(self) -> None:
         """Handle the beginning of a chunk of the body."""
@@ -157,21 +163,17 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Handle the end of a request."""
         self._in_head, self._unparsed, self._header_bytes = True, 0, 0
-        if self._body_timer is not None:
-            self._body_timer.cancel()
-            self._body_timer = None
+        self._stop("body")
         super().on_message_complete()
 
     def pause_writing(self) -> None:
         """Wait for a client that does not read its response, up to a timeout."""
         super().pause_writing()
-        self._send_timer = self.loop.call_later(self.limits.send_timeout, self.transport.abort)
+        self._start("send", self.limits.send_timeout, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Resume writing."""
-        if self._send_timer is not None:
-            self._send_timer.cancel()
-            self._send_timer = None
+        self._stop("send")
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
@@ -183,7 +185,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return min(_WINDOW_SECONDS, self.limits.body_timeout)
 
     def _has_path(self) -> bool:
-        """Return whether the request's target is a path, or `*` of OPTIONS, or a URL with a path."""
+        """Return whether the request's target is a path, or `*` of OPTIONS, or a URL, which gets a path."""
         if self.url.startswith(b"/"):
             return True
         if self.url == b"*":
@@ -191,17 +193,11 @@ class LimitedProtocol(HttpToolsProtocol):
         scheme = next((form for form in _FORMS if self.url[: len(form)].lower() == form), None)
         if scheme is None:
             return False
-        authority = self.url[len(scheme) :].partition(b"?")[0].partition(b"/")[0]
-        if b"/" not in self.url[len(scheme) :]:  # no path means the root
-            rest = self.url[len(scheme) + len(authority) :]
-            self.url = scheme + authority + b"/" + rest
+        rest = self.url[len(scheme) :]
+        authority = rest.partition(b"?")[0].partition(b"/")[0]
+        if b"/" not in rest:  # no path means the root
+            self.url = scheme + authority + b"/" + rest[len(authority) :]
         return bool(authority)
-
-    def _time_head(self) -> None:
-        """Start the timer of a request's headers with its first byte; further bytes do not restart it."""
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-        self._head_timer = self.loop.call_later(self.limits.header_timeout, self._head_is_late)
 
     def _head_is_late(self) -> None:
         self._refuse(
@@ -210,21 +206,18 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _check_body_rate(self) -> None:
         """Check the bytes of the body in the last seconds, without those in which the gateway does not read."""
-        paused = self.flow.read_paused
+        paused, limits = self.flow.read_paused, self.limits
         if not paused and not self._was_paused:
             self._body_time += self._window
-            if self._body_bytes < self.limits.min_body_rate * self._window:
-                self._refuse(
-                    RequestTimeout(
-                        f"the body came slower than {self.limits.min_body_rate} bytes a second (min_body_rate)"
-                    )
-                )
+            if self._body_bytes < limits.min_body_rate * self._window:
+                reason = f"the body came slower than {limits.min_body_rate} bytes a second (min_body_rate)"
+                self._refuse(RequestTimeout(reason))
                 return
-            if self._body_time >= self.limits.body_timeout:
-                self._refuse(RequestTimeout(f"the body took longer than {self.limits.body_timeout:g} s (body_timeout)"))
+            if self._body_time >= limits.body_timeout:
+                self._refuse(RequestTimeout(f"the body took longer than {limits.body_timeout:g} s (body_timeout)"))
                 return
         self._was_paused, self._body_bytes = paused, 0
-        self._body_timer = self.loop.call_later(self._window, self._check_body_rate)
+        self._start("body", self._window, self._check_body_rate)
 
     def _headers_too_long(self) -> HeadersTooLong:
         return HeadersTooLong(
@@ -248,20 +241,12 @@ class LimitedProtocol(HttpToolsProtocol):
                 return
             cycle.disconnected = True
             cycle.message_event.set()
-        self.transport.write(_answer(error))
+        body = orjson.dumps(error.body())
+        head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
+        self.transport.write(head.encode() + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body)
         self.transport.close()
 
 
 def limited_protocol(settings: GatewaySettings) -> type[LimitedProtocol]:
     """Return the protocol class with the limits of the settings, for uvicorn."""
     return type("LimitedProtocol", (LimitedProtocol,), {"limits": settings})
-
-
-def _answer(error: EsTtcError) -> bytes:
-    body = orjson.dumps(error.body())
-    phrase = HTTPStatus(error.status).phrase
-    head = (
-        f"HTTP/1.1 {error.status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        "connection: close\r\n\r\n"
-    )
-    return head.encode() + body

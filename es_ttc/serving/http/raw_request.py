@@ -38,8 +38,8 @@ class BodyMemory:
         self._used = 0
 
     def take(self, size: int, held: int) -> None:
-        """Count more bytes of a request that holds some already."""
-        if self._limit is not None and self._used + size > self._limit:
+        """Count more bytes of a request that holds some already; a negative number gives them back."""
+        if self._limit is not None and size > 0 and self._used + size > self._limit:
             if held + size > self._limit:
                 raise RequestTooLarge(
                     f"the request's body and the engine's answer are longer than {self._limit // 2**20} MiB together "
@@ -50,10 +50,6 @@ class BodyMemory:
                 "(max_bodies_mb): try again"
             )
         self._used += size
-
-    def give_back(self, size: int) -> None:
-        """Release bytes."""
-        self._used -= size
 
 
 class RawRequest:
@@ -67,11 +63,11 @@ class RawRequest:
         self.client: str = (scope.get("client") or ("",))[0]
         self.gone = False
         self.answered = False
+        self.whole_body: bytes | None = None  # if it was read completely
         self._receive = receive
         self._memory = memory or BodyMemory(None)
         self._held = 0
         self._ahead: list[bytes] = []
-        self._body: bytes | None = None
         self._complete = asyncio.Event()
 
     def header(self, name: bytes) -> str:
@@ -92,27 +88,23 @@ class RawRequest:
         )
 
     @property
-    def whole_body(self) -> bytes | None:
-        """The body if it was read completely, else None."""
-        return self._body
-
-    @property
     def beginning(self) -> bytes:
         """The part of the body that was read so far."""
-        return b"".join(self._ahead) if self._body is None else self._body
+        return b"".join(self._ahead) if self.whole_body is None else self.whole_body
 
     async def read_ahead(self, size: int) -> bool:
         """Read a short body, or the beginning of a longer one, and return whether it is complete."""
-        if self._body is None:
+        if self.whole_body is None:
             length = sum(map(len, self._ahead))
             while not self._complete.is_set() and length <= size:
                 chunk = await self._next()
+                self.count(len(chunk))
                 length += len(chunk)
                 self._ahead.append(chunk)
             if self._complete.is_set():
-                self._body = b"".join(self._ahead)
+                self.whole_body = b"".join(self._ahead)
                 self._ahead = []
-        return self._body is not None
+        return self.whole_body is not None
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives, beginning with the part that was read ahead."""
@@ -120,12 +112,11 @@ class RawRequest:
         for chunk in ahead:
             yield chunk
         while not self._complete.is_set():
-            chunk = await self._next(held=False)
+            chunk = await self._next()
             if chunk:
                 yield chunk
 
-    async def _next(self, *, held: bool = True) -> bytes:
-        """Return the next part of the body."""
+    async def _next(self) -> bytes:
         message = await self._receive()
         if message["type"] == "http.disconnect":
             self.gone = True
@@ -133,8 +124,6 @@ class RawRequest:
         if not message.get("more_body", False):
             self._complete.set()
         chunk: bytes = message.get("body", b"")
-        if held:
-            self.count(len(chunk))
         return chunk
 
     async def read(self, limit: int) -> bytes:
@@ -150,19 +139,19 @@ class RawRequest:
 
     def replayed(self) -> Receive:
         """Return a receive function that passes the body to another part of the application, from its beginning."""
-        parts = [self._body] if self._body is not None else list(self._ahead)
+        parts = list(self._ahead) if self.whole_body is None else [self.whole_body]
 
         async def receive() -> Message:
             if not parts:
                 return await self._receive()
             body = parts.pop(0)
-            return {"type": "http.request", "body": body, "more_body": bool(parts) or self._body is None}
+            return {"type": "http.request", "body": body, "more_body": bool(parts) or self.whole_body is None}
 
         return receive
 
     def forget(self) -> None:
         """Release the memory of the body after the response."""
-        self._memory.give_back(self._held)
+        self._memory.take(-self._held, 0)
         self._held = 0
 
     async def watch(self, owner: "asyncio.Task[None]") -> None:
@@ -214,10 +203,6 @@ class RequestLimits:
             "raise [max_ttc_body_mb]"
         )
 
-    def names_section(self, text: bytes) -> bool:
-        """Return whether a body, or a piece of one, has the section's name as a key."""
-        return _OUR_KEY.search(text) is not None
-
     def admits(self, text: bytes) -> bool:
         """Return whether a body is to be parsed for a section; refuse one that names a section and exceeds a limit."""
         if not any(mark in text for mark in MARKS):
@@ -225,7 +210,7 @@ class RequestLimits:
         try:
             self.check_text(text)
         except InvalidRequest:
-            if self.names_section(text):
+            if names_section(text):
                 raise
             return False
         return True
@@ -245,7 +230,7 @@ class RequestLimits:
     def admits_items(self, text: bytes) -> bool:
         """Return whether the searches of an `_msearch` are to be parsed; refuse too many if one names a section."""
         count, most = text.count(b"\n") // 2, self._settings.max_msearch_items
-        if count > most and self.names_section(text):
+        if count > most and names_section(text):
             self._require(count, "max_msearch_items", "items", request="an [_msearch]")
         return count <= most
 
@@ -293,16 +278,17 @@ class RequestLimits:
 DEFAULT_LIMITS = RequestLimits(GatewaySettings.model_construct())
 
 
+def names_section(text: bytes) -> bool:
+    """Return whether a body, or a piece of one, has the section's name as a key."""
+    return _OUR_KEY.search(text) is not None
+
+
 def decompressed(body: bytes, encoding: str, limit: int, limits: RequestLimits | None = None) -> bytes | None:
-    """Return a body without its Content-Encoding; None if it is left to the engine.
+    """Return a body of at most `limit` bytes without its Content-Encoding; None if it is left to the engine.
 
     That is the case for an unknown encoding, for more than :data:`MAX_MEMBERS` gzip members, and for a body that is
     longer than a search with a section may be and has none. The body is decompressed in parts, so that no other thread
     waits for the whole.
-
-    Raises:
-        InvalidRequest: It does not match its Content-Encoding.
-        RequestTooLarge: It is longer than ``limit`` bytes once decompressed, or than a search with a section may be.
     """
     if encoding.strip().lower() in ("", "identity"):
         return body
@@ -318,7 +304,7 @@ def decompressed(body: bytes, encoding: str, limit: int, limits: RequestLimits |
             raise _too_large(limit)
         if limits is None or length <= limits.body_bytes:
             pieces.append(piece)
-        elif limits.names_section(b"".join([*pieces, before, piece])):
+        elif names_section(b"".join([*pieces, before, piece])):
             raise limits.too_long()
         else:
             pieces, before = [], piece[-_KEY_LENGTH:]

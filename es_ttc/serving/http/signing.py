@@ -20,14 +20,10 @@ _OF_SIGNATURES = b"x-amz-"
 class GatewaySigner:
     """Signs requests with the gateway's AWS credentials.
 
-    Args:
-        signer: Signs one request.
-        callers: Whether callers' requests are signed too, in place of their own credentials.
-
     Attributes:
         mark: Value of ``authorization`` in the headers of the gateway's own requests until they are signed. No caller
             can know it.
-        callers: As in the arguments.
+        callers: Whether callers' requests are signed too, in place of their own credentials.
     """
 
     def __init__(self, signer: RequestSigner, *, callers: bool) -> None:
@@ -40,20 +36,12 @@ class GatewaySigner:
         return self.callers or (_AUTHORIZATION, self.mark) in headers
 
     async def signed(self, method: str, url: URL, headers: RawHeaders, body: bytes | None) -> tuple[URL, RawHeaders]:
-        """Return the URL and the headers of a request as they are sent; unchanged if it is not signed.
-
-        Raises:
-            ConfigurationError: Expired credentials cannot be renewed.
-        """
+        """Return the URL and the headers of a request as they are sent; unchanged if it is not signed."""
         if not self.signs(headers):
             return url, headers
+        query = canonical_query(url.raw_query_string)
         url = URL.build(
-            scheme=url.scheme,
-            host=url.host or "",
-            port=url.port,
-            path=url.raw_path,
-            query_string=canonical_query(url.raw_query_string),
-            encoded=True,
+            scheme=url.scheme, host=url.host or "", port=url.port, path=url.raw_path, query_string=query, encoded=True
         )
         kept = [pair for pair in headers if pair[0] != _AUTHORIZATION and not pair[0].startswith(_OF_SIGNATURES)]
         added = await self._signer.headers(method, url, body)

@@ -43,6 +43,8 @@ _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NOT_READY = frozenset({502, 503, 504})
 _OF_ANOTHER_BODY = frozenset({b"content-length", b"content-encoding"})
 
+Data = bytes | AsyncIterator[bytes] | None
+
 
 class Upstream:
     """Sends requests to the engine's nodes. Use as an async context manager.
@@ -75,32 +77,20 @@ class Upstream:
 
     @asynccontextmanager
     async def send(
-        self,
-        method: str,
-        raw_path: bytes,
-        query_string: bytes,
-        headers: RawHeaders,
-        data: bytes | AsyncIterator[bytes] | None,
-        *,
-        ours: bool = False,
+        self, method: str, raw_path: bytes, query_string: bytes, headers: RawHeaders, data: Data, *, ours: bool = False
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send one request and return its response, not yet read.
 
         A node that cannot be reached is not contacted for a while, and the next one is tried.
-
-        Raises:
-            EngineUnavailable: No node can be reached, or the connection broke.
-            InvalidRequest: The path cannot be sent to an engine.
         """
         if self._session is None:
             raise RuntimeError("the upstream is not open")
-        if self.signer is not None and self.signer.signs(headers) and isinstance(data, AsyncIterator):
+        if self._signs(headers) and isinstance(data, AsyncIterator):
             raise TypeError("only a whole body can be signed")
         try:
             with engine_call(method, raw_path, headers) as sent:
-                async with await self._answer(
-                    self._session, method, raw_path, query_string, sent, data, ours=ours
-                ) as response:
+                answer = self._answer(self._session, method, raw_path, query_string, sent, data, ours=ours)
+                async with await answer as response:
                     if is_elasticsearch(response.headers):
                         self._product = "elasticsearch"
                     elif self._product is None and response.status < 500:  # no load balancer before a dead engine
@@ -120,7 +110,7 @@ class Upstream:
         raw_path: bytes,
         query_string: bytes,
         headers: RawHeaders,
-        data: bytes | AsyncIterator[bytes] | None,
+        data: Data,
         *,
         ours: bool,
     ) -> aiohttp.ClientResponse:
@@ -139,7 +129,7 @@ class Upstream:
                 response = await session.request(
                     method,
                     url,
-                    headers=_as_text(sent),
+                    headers=CIMultiDict((name.decode("latin-1"), _text(value)) for name, value in sent),
                     data=data,
                     allow_redirects=False,
                     timeout=self._timeout if ours else NO_TIMEOUT,
@@ -172,7 +162,7 @@ class Upstream:
         send: Send,
         *,
         body: bytes | None = None,
-        rewritten: bytes | AsyncIterator[bytes] | None = None,
+        rewritten: Data = None,
         mark: Callable[[int], RawHeaders] | None = None,
     ) -> int:
         """Pass a request on to the engine and its response back, both streamed, and return the response's status.
@@ -200,15 +190,9 @@ class Upstream:
             await end_answer(incoming, send, chunk)
             return response.status
 
-    async def _data(
-        self,
-        incoming: RawRequest,
-        headers: RawHeaders,
-        body: bytes | None,
-        rewritten: bytes | AsyncIterator[bytes] | None,
-    ) -> bytes | AsyncIterator[bytes] | None:
+    async def _data(self, incoming: RawRequest, headers: RawHeaders, body: bytes | None, rewritten: Data) -> Data:
         """Return the body to send, whole if the request is signed; None for none."""
-        signed = self.signer is not None and self.signer.signs(headers)
+        signed = self._signs(headers)
         if rewritten is not None:
             if signed and isinstance(rewritten, AsyncIterator):
                 return b"".join([part async for part in rewritten])
@@ -218,6 +202,9 @@ class Upstream:
         if incoming.whole_body is not None:
             return incoming.whole_body
         return await incoming.read(self._settings.max_body_mb * 2**20) if signed else incoming.chunks()
+
+    def _signs(self, headers: RawHeaders) -> bool:
+        return self.signer is not None and self.signer.signs(headers)
 
     async def negotiated(self, headers: RawHeaders) -> tuple[RawHeaders, RawHeaders]:
         """Return headers with media types that the engine accepts, and those that the response gets for it."""
@@ -238,11 +225,7 @@ class Upstream:
         return self._product or "opensearch"
 
     async def version(self, headers: RawHeaders) -> EngineVersion | None:
-        """Return the engine's product and version; None if this caller may not read it.
-
-        Args:
-            headers: The caller's headers, for the first request that reads the version.
-        """
+        """Return the engine's product and version, read with a caller's headers; None if the caller may not read it."""
         known = self._version is not None and not self._version.too_old
         if not known and time.monotonic() >= self._ask_version:
             await self._look([*callers(headers), (b"accept", b"application/json"), (b"accept-encoding", b"identity")])
@@ -253,8 +236,10 @@ class Upstream:
         """Read product and version from ``GET /``, as far as the engine tells them, and return the status."""
         async with self.send("GET", b"/", b"", headers, None, ours=True) as response:
             raw = await response.read()
-            if response.status == 200 and (found := _version_in(raw, self.url)) is not None:
-                self._version, self._product = found, found.product
+            if response.status == 200:
+                with suppress(EngineError, LookupError, ValueError):  # of another program, such as a proxy
+                    self._version = identify(jsonio.loads(raw), self.url)
+                    self._product = self._version.product
             return response.status
 
     @property
@@ -279,21 +264,8 @@ class Upstream:
         return False
 
 
-def _version_in(raw: bytes, url: str) -> EngineVersion | None:
-    """Return the version in a response to ``GET /``; None if it is that of another program, such as a proxy."""
-    try:
-        return identify(jsonio.loads(raw), url)
-    except (EngineError, LookupError, ValueError):
-        return None
-
-
 def _changes_nothing(method: str, raw_path: bytes) -> bool:
-    """Return whether a request may be sent twice."""
     return method in _READS or (method == "POST" and raw_path.rpartition(b"/")[2].decode("latin-1") in READ_POSTS)
-
-
-def _as_text(headers: RawHeaders) -> CIMultiDict[str]:
-    return CIMultiDict((name.decode("latin-1"), _text(value)) for name, value in headers)
 
 
 def _text(value: bytes) -> str:

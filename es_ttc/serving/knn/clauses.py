@@ -8,7 +8,7 @@ query, the syntax of either product is accepted; with a ``ttc`` section it may d
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,8 @@ from es_ttc.common.validation import shown, unknown_field
 from es_ttc.engine.versions import Product
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.spec import HASH, ROOT, VECTOR
-from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import DEFAULT_LIMITS, RequestLimits
-from es_ttc.serving.knn.bodies import all_of
+from es_ttc.serving.knn.searches import all_of
 from es_ttc.serving.request.body import TEXT, FoundClause, Place, body_integer, body_number, put_at
 from es_ttc.serving.request.section import KEY, Section, parse_section, require_clause
 from es_ttc.vectors.tokens import Float32
@@ -62,17 +61,6 @@ class KnnClause:
         return body_integer(self.given.get("k")) or max(1, size)
 
     @property
-    def boost(self) -> float:
-        """The factor of the scores."""
-        number = body_number(self.given.get("boost"))
-        return 1.0 if number is None else number
-
-    @property
-    def similarity(self) -> float | None:
-        """The minimum cosine with the query of a matching document; None for no minimum."""
-        return self.given.get("similarity")
-
-    @property
     def num_candidates(self) -> int | None:
         """The number of vectors that an approximate search considers on each shard; None for the engine's default."""
         return self.given.get("num_candidates")
@@ -90,26 +78,37 @@ class KnnClause:
         return value if isinstance(value, list) else [] if value is None else [value]
 
     def require_valid(self, max_k: int) -> None:
-        """Check the keys of a clause that a method answers; the engine checks those of its own clauses.
-
-        Raises:
-            InvalidRequest: A key is unknown, or its value is invalid.
-        """
+        """Raise an InvalidRequest for a wrong key of a clause that a method answers; the engine checks its own."""
+        given = self.given
         where = "knn" if self.syntax == "elasticsearch" else f"knn.{self.field}"
-        _check_keys(self.given, self.section, self.syntax, self.field, where, max_k)
+        for key in given:
+            if key not in _KNOWN[self.syntax]:
+                raise unknown_field(key, _KNOWN[self.syntax], where)
+        if self.field != VECTOR:
+            raise InvalidRequest(
+                f"[{where}] searches [{self.field}]: with [{KEY}] name [{VECTOR}], the method knows the others"
+                if self.section is not None
+                else f"[{where}] searches [{self.field}], and the index has its vectors in a side index: name "
+                f"[{VECTOR}], or add [{KEY}] with a method that searches the others"
+            )
+        if self.section is not None:
+            require_clause(self.section, "knn", lambda key: f"in [knn] use [{'k' if key == 'candidates' else 'boost'}]")
+        _check_number(given, "k", where, least=1, most=max_k)
+        _check_number(given, "num_candidates", where, least=1, most=10_000)
+        _check_number(given, "boost", where, least=0, whole=False)
+        _check_number(given, "similarity", where, least=-1, most=1, whole=False)
+        if given.get("num_candidates", max_k) < given.get("k", 0):
+            raise InvalidRequest(f"[{where}.num_candidates] {given['num_candidates']} is less than [k] {given['k']}")
+        value = given.get("filter", {})
+        if not isinstance(value, dict | list):
+            raise InvalidRequest(f"[{where}.filter] must be a query or a list of queries, got {shown(value)}")
 
     def of_each_search(self, product: Product) -> dict[str, Any]:
         """Return its keys that every kNN search gets too."""
         return {key: self.given[key] for key in _OF_EACH_SEARCH[product] if key in self.given}
 
     def native(self, vector: Float32, product: Product, size: int) -> dict[str, Any]:
-        """Return the engine's own kNN query for a vector, without our section.
-
-        Args:
-            vector: ``(d,)``.
-            product: The engine's product, whose syntax a clause with a section gets; others keep their syntax.
-            size: The page's size.
-        """
+        """Return the engine's own kNN query for a vector, without our section, which makes it the product's syntax."""
         if self.section is None:
             body = {key: value for key, value in self.given.items() if key != TEXT}
             product = self.syntax
@@ -122,37 +121,8 @@ class KnnClause:
         return {"knn": {"field": self.field, **body} if product == "elasticsearch" else {self.field: body}}
 
 
-@dataclass(frozen=True, slots=True)
-class RetrievalRequest:
-    """A kNN clause with the data of its request."""
-
-    clause: KnnClause
-    body: Mapping[str, Any]
-    size: int
-    caller: Caller
-    header: bytes
-    timeout_ms: float | None
-    started: float
-    accepted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RetrievalResult:
-    """The native query that replaces a clause."""
-
-    clause: KnnClause
-    query: dict[str, Any]
-    summary: dict[str, Any] | None = None
-    applied: bool = True
-    details: Mapping[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
-
-
 def parse_clause(found: FoundClause, max_k: int, limits: RequestLimits = DEFAULT_LIMITS) -> KnnClause:
-    """Parse a kNN clause.
-
-    Raises:
-        InvalidRequest: It is invalid.
-    """
+    """Return a parsed kNN clause, or raise an InvalidRequest."""
     value = found.value
     is_flat = TEXT in value or KEY in value
     syntax: Product = "elasticsearch" if is_flat else "opensearch"
@@ -166,22 +136,18 @@ def parse_clause(found: FoundClause, max_k: int, limits: RequestLimits = DEFAULT
             f"[{where}.{TEXT}] is encoded for the vectors that es-ttc keeps, and [{field}] is none of them: search "
             f"[{VECTOR}], or give a vector of your own"
         )
-    kept = {key: _as_number(key, one) for key, one in given.items() if key != "field"}
-    clause = KnnClause(found.place, found.hook, syntax, field, kept, texts, vector, section)
+    read = {key: _as_number(key, one) for key, one in given.items() if key != "field"}
+    clause = KnnClause(found.place, found.hook, syntax, field, read, texts, vector, section)
     if section is not None:
         clause.require_valid(max_k)
     return clause
 
 
 def put_in_place(body: Mapping[str, Any], queries: Sequence[tuple[KnnClause, dict[str, Any]]]) -> dict[str, Any]:
-    """Return a body with native queries in place of clauses.
+    """Return a copy of a body with native queries in place of clauses.
 
     A query that is not a ``knn`` object in Elasticsearch's syntax cannot replace a top-level clause: it becomes an
     alternative (``should``) of the body's query.
-
-    Args:
-        body: The caller's body; it is not changed.
-        queries: For each clause its native query.
     """
     changed = dict(body)
     alternatives: list[dict[str, Any]] = []
@@ -290,32 +256,6 @@ def _unit(value: Any, where: str) -> Float32:
     vector /= maximum  # so that the squares of the norm do not overflow
     unit: Float32 = (vector / np.linalg.norm(vector)).astype(np.float32)
     return unit
-
-
-def _check_keys(
-    given: Mapping[str, Any], section: Section | None, syntax: Product, field: str, where: str, max_k: int
-) -> None:
-    for key in given:
-        if key not in _KNOWN[syntax]:
-            raise unknown_field(key, _KNOWN[syntax], where)
-    if field != VECTOR and section is not None:
-        raise InvalidRequest(f"[{where}] searches [{field}]: with [{KEY}] name [{VECTOR}], the method knows the others")
-    if field != VECTOR:
-        raise InvalidRequest(
-            f"[{where}] searches [{field}], and the index has its vectors in a side index: name [{VECTOR}], or add "
-            f"[{KEY}] with a method that searches the others"
-        )
-    if section is not None:
-        require_clause(section, "knn", lambda key: f"in [knn] use [{'k' if key == 'candidates' else 'boost'}]")
-    _check_number(given, "k", where, least=1, most=max_k)
-    _check_number(given, "num_candidates", where, least=1, most=10_000)
-    _check_number(given, "boost", where, least=0, whole=False)
-    _check_number(given, "similarity", where, least=-1, most=1, whole=False)
-    if given.get("num_candidates", max_k) < given.get("k", 0):
-        raise InvalidRequest(f"[{where}.num_candidates] {given['num_candidates']} is less than [k] {given['k']}")
-    value = given.get("filter", {})
-    if not isinstance(value, dict | list):
-        raise InvalidRequest(f"[{where}.filter] must be a query or a list of queries, got {shown(value)}")
 
 
 def _check_number(

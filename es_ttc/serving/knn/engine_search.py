@@ -2,6 +2,12 @@
 
 Every search contains the caller's filter and is sent to the caller's target, so that an alias's filter and rights hold.
 Features are read only of documents that such a search has returned.
+
+Of an attached index the side index knows which documents are near, and only the source decides whether the caller may
+read one. So every document that a search of a side index finds is searched in the source, with the caller's credentials
+and filter and in the caller's point in time. A document that the source does not return, or whose text has changed, is
+skipped: it is not displayed or used, and its features are not read. If few documents match the filter, their ids are
+read first, and only their vectors are searched.
 """
 
 import asyncio
@@ -20,17 +26,19 @@ from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.queries import MOST_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature, Window
-from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors
-from es_ttc.serving.features.attached import changed_inside, own_key
+from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors, together
+from es_ttc.serving.features.attached import MARK_FIELDS, Mark, changed_inside, identity_of, mark_of, own_key
+from es_ttc.serving.features.attached import Identity as SourceIdentity
 from es_ttc.serving.features.decoding import Stored, consistent, features_from_hit
-from es_ttc.serving.features.keys import DocumentKey, marks_of, unreadable
+from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, marks_of, unreadable
+from es_ttc.serving.features.reader import SideIndexUnreadable
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.features.store import WindowFeatures, columns
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.knn.bodies import Body, search_body
 from es_ttc.serving.knn.clauses import KnnClause
-from es_ttc.serving.knn.msearch import SearchClient
+from es_ttc.serving.knn.searched_indices import SearchedIndices, SideIndex
+from es_ttc.serving.knn.searches import Body, SearchClient, require_complete, search_body
 from es_ttc.vectors.tokens import Float32
 
 A = ParamSpec("A")
@@ -39,57 +47,51 @@ T = TypeVar("T")
 Hit = Mapping[str, Any]
 Identity = tuple[str, str, str | None]
 """A document's index, id and routing; if documents are identified by content, its index and content hash."""
+MakeBody = Callable[[int, Sequence[Any]], Body]
+"""Makes the search for a number of neighbours under some filters."""
+Find = Callable[[int], Awaitable[tuple[NearestDocuments, bool]]]
+"""Finds a number of neighbours, and tells whether there are no more."""
 
-_WITHOUT_IDS: Body = {"stored_fields": "_none_"}
 _GREATEST_COSINE = 1.2
 """Maximum cosine in an engine's answer: engines round, most of all with quantised vectors."""
 _FURTHER = 4
 """Factor of the number of requested neighbours if too many of the first ones may not be returned."""
+_INDEX_DELETED = (404, 500, 503)
+"""Statuses of a search whose index is deleted while it runs: no context, closed reader, no shards."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchContext:
-    """The values that all searches of a request share.
-
-    Attributes:
-        product: The engine's product.
-        caller: The request context with which documents are read.
-        encoder: Identity of the encoder of the searched vectors.
-        shared: Parts of the caller's body that the filter may depend on (a point in time, runtime fields).
-        end: `time.perf_counter` at the deadline.
-    """
+    """The values that all searches of a request share."""
 
     product: Product
     caller: Caller
-    encoder: str
-    shared: Mapping[str, Any]
-    end: float
+    encoder: str  # of the searched vectors
+    shared: Mapping[str, Any]  # parts of the caller's body that the filter may depend on
+    end: float  # `time.perf_counter` at the deadline
 
 
 class AmbiguousContent(Exception):
     """Documents cannot be identified by their contents: two are equal, or one may have changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnnOptions:
-    """Options of a kNN search; see :meth:`es_ttc.retrievers.base.Search.nearest`."""
+class SideIndexReplaced(EngineError):
+    """The searched side index was replaced by another one."""
 
-    among: Vectors
-    num_candidates: int | None
-    exact: bool
-    features: frozenset[Feature]
+    status = 503
 
 
 class EngineSearch:
     """Finds documents by the engine's kNN; see :class:`es_ttc.retrievers.base.Search`.
 
     Attributes:
-        named: As in the arguments.
-        details: As in the arguments.
+        named: Whether documents are identified by their ids, or by their contents.
+        details: See :class:`es_ttc.retrievers.base.Search`.
         ids: By number the index and id of each document found; its content hash in place of the id if `named` is false.
         fields: By number the field names for the ordinals in a document's offsets, if these were read.
         feature_ms: Time of reading features, in ms.
         skipped: Documents whose features are of another encoder or cannot be used, with the reason.
+        stale: Documents that were skipped because their vectors are of an earlier text.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class EngineSearch:
         self.fields: dict[int, tuple[str, ...]] = {}
         self.feature_ms = 0.0
         self.skipped: dict[Identity, SkipReason] = {}
-        self._stale: set[Identity] = set()
+        self.stale: set[Identity] = set()
         self._clause = clause
         self._context = context
         self._client = client
@@ -117,11 +119,6 @@ class EngineSearch:
         self._hit_features: dict[int, Stored] = {}
         self._numbers: dict[Identity, int] = {}
         self._dims = 0
-
-    @property
-    def stale(self) -> int:
-        """The number of documents that were skipped because their vectors are of an earlier text."""
-        return len(self._stale)
 
     @property
     def seconds_left(self) -> float:
@@ -140,69 +137,72 @@ class EngineSearch:
     ) -> list[NearestDocuments]:
         """Find the documents nearest to each of some vectors; see :class:`es_ttc.retrievers.base.Search`."""
         self._dims = vectors.shape[1]
-        options = KnnOptions(among, num_candidates, exact, features)
         k = min(k, MOST_CANDIDATES)
-        return list(await asyncio.gather(*(self._nearest(vector, k, options) for vector in vectors)))
+        clause, product = self._clause, self._context.product
+        requested = max(num_candidates or 0, clause.num_candidates or 0)
+
+        def body(vector: Float32, count: int, filters: Sequence[Any]) -> Body:
+            candidates = min(MOST_CANDIDATES, max(count, requested)) if requested else None
+            return search_body(
+                product, vector, count, filters, options=clause.of_each_search(product), among=among,
+                num_candidates=candidates, exact=exact,
+            )  # fmt: skip
+
+        return list(await asyncio.gather(*(self._nearest(partial(body, vector), k, features) for vector in vectors)))
 
     async def window(
         self, documents: Documents, needs: frozenset[Feature], wants: frozenset[Feature] = frozenset()
     ) -> KnownDocuments:
         """Return stored features of documents that were found; see :class:`es_ttc.retrievers.base.Search`."""
         began = time.perf_counter()
-        found = [self._hit_features.get(document, {}) for document in documents.tolist()]
-        if not all(needs | wants <= stored.keys() for stored in found):
-            found = await self._read_all(documents.tolist(), needs, wants)
-        found = [consistent(stored) for stored in found]
+        read = [self._hit_features.get(document, {}) for document in documents.tolist()]
+        if not all(needs | wants <= stored.keys() for stored in read):
+            read = await self._read_all(documents.tolist(), needs, wants)
+        read = [consistent(stored) for stored in read]
         self.feature_ms += (time.perf_counter() - began) * 1000
-        places = [place for place, stored in enumerate(found) if needs <= stored.keys()]
-        known = documents[places]
-        stored = [found[place] for place in places]
-        for document, features in zip(known.tolist(), stored, strict=True):
-            if Feature.OFFSETS in features:
-                self.fields[document] = features[Feature.OFFSETS][1]
-        nothing = np.zeros(len(known), np.float32)
-        if not stored:
-            return KnownDocuments(known, Window([], nothing, np.empty((0, self._dims), np.float32), tokens=()))
-        window = Window([self.ids[one][1] for one in known], nothing, **columns(stored, needs | wants))
-        return KnownDocuments(known, window)
+        places = [place for place, stored in enumerate(read) if needs <= stored.keys()]
+        complete = documents[places]
+        features = [read[place] for place in places]
+        for document, stored in zip(complete.tolist(), features, strict=True):
+            if Feature.OFFSETS in stored:
+                self.fields[document] = stored[Feature.OFFSETS][1]
+        nothing = np.zeros(len(complete), np.float32)
+        if not features:
+            return KnownDocuments(complete, Window([], nothing, np.empty((0, self._dims), np.float32), tokens=()))
+        ids = [self.ids[document][1] for document in complete]
+        return KnownDocuments(complete, Window(ids, nothing, **columns(features, needs | wants)))
 
     async def compute(self, function: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
         """Run a function off the event loop."""
         return await self._gateway.scoring.run(function, *args, **kwargs)
 
-    async def _nearest(self, vector: Float32, k: int, options: KnnOptions) -> NearestDocuments:
+    async def _nearest(self, body: MakeBody, k: int, features: frozenset[Feature]) -> NearestDocuments:
         """Return the k documents nearest to one vector."""
-        return await until_k(partial(self._own, vector, options), k, first=k)
+        return await until_k(partial(self._in_documents, body, features), k, first=k)
 
-    async def _own(self, vector: Float32, options: KnnOptions, count: int) -> tuple[NearestDocuments, bool]:
+    async def _in_documents(
+        self, body: MakeBody, features: frozenset[Feature], count: int
+    ) -> tuple[NearestDocuments, bool]:
         """Search the vectors in the documents themselves; see :func:`until_k`."""
-        body = self._body(vector, count, options, self._clause.filters)
-        stored = [FEATURES[feature].name for feature in sorted(options.features)]
-        [answer] = await self._client.search(
-            [
-                {
-                    **self._context.shared,
-                    **body,
-                    "_source": False,
-                    "docvalue_fields": [HASH, ENCODER, VERSION],
-                    "version": True,
-                    **({"stored_fields": stored} if stored else {} if self.named else _WITHOUT_IDS),
-                }
-            ]
-        )
+        stored = [FEATURES[feature].name for feature in sorted(features)]
+        search: Body = {
+            **self._context.shared,
+            **body(count, self._clause.filters),
+            "_source": False,
+            "docvalue_fields": [HASH, ENCODER, VERSION],
+            "version": True,
+            **({"stored_fields": stored or "_none_"} if stored or not self.named else {}),
+        }
+        [answer] = await self._client.search([search])
+        found = answer["hits"]["hits"]
         if not self.named:
-            _require_distinct(answer["hits"]["hits"])
-        hits = []
-        numbers = []
-        for hit in await self._current(answer["hits"]["hits"]):
-            number = self._number(hit)
-            if number is not None:
-                hits.append(hit)
-                numbers.append(number)
-        if options.features:
-            for number, hit in zip(numbers, hits, strict=True):
-                self._hit_features[number] = features_from_hit(self._keys[number], hit, options.features)
-        return neighbours(numbers, [hit["_score"] for hit in hits]), len(answer["hits"]["hits"]) < count
+            _require_distinct(found)
+        numbered = [(number, hit) for hit in await self._current(found) if (number := self._number(hit)) is not None]
+        if features:
+            for number, hit in numbered:
+                self._hit_features[number] = features_from_hit(self._keys[number], hit, features)
+        scores = [hit["_score"] for _, hit in numbered]
+        return neighbours([number for number, _ in numbered], scores), len(found) < count
 
     async def _current(self, hits: Sequence[Hit]) -> Sequence[Hit]:
         """Return hits without documents whose own features are of an earlier text."""
@@ -210,9 +210,9 @@ class EngineSearch:
         if not changed:
             return hits
         located = await self._gateway.attached.locate(changed, self._context.caller)
-        gone = {identity(hit) for hit, key in zip(changed, located.keys, strict=True) if key is None}
-        self._stale |= gone
-        return [hit for hit in hits if identity(hit) not in gone]
+        gone = {_identity(hit) for hit, key in zip(changed, located.keys, strict=True) if key is None}
+        self.stale |= gone
+        return [hit for hit in hits if _identity(hit) not in gone]
 
     async def _read_all(
         self, documents: Sequence[int], needs: frozenset[Feature], wants: frozenset[Feature]
@@ -234,25 +234,15 @@ class EngineSearch:
     async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> WindowFeatures:
         return await self._gateway.features.window(keys, features, self._context.caller)
 
-    def _body(self, vector: Float32, count: int, options: KnnOptions, filters: Sequence[Any]) -> Body:
-        requested = max(options.num_candidates or 0, self._clause.num_candidates or 0)
-        candidates = min(MOST_CANDIDATES, max(count, requested)) if requested else None
-        return search_body(
-            self._context.product, vector, count, filters, options=self._clause.of_each_search(self._context.product),
-            among=options.among, num_candidates=candidates, exact=options.exact,
-        )  # fmt: skip
-
     def _number(self, hit: Hit) -> int | None:
         """Return the number of a document with its own features; None if they are of another encoder."""
         key = own_key(hit)
-        if key is None or key.encoder != self._context.encoder:
-            fields = hit.get("fields", {})
-            shown = str(hit.get("_id", fields.get(HASH, [""])[0]))
-            self.skipped[str(hit["_index"]), shown, hit.get("_routing")] = (
-                SkipReason.MARKS if key is None else SkipReason.ENCODER
-            )
-            return None
-        return self._numbered(identity(hit) if self.named else (key.index, key.hash, None), key)
+        if key is not None and key.encoder == self._context.encoder:
+            return self._numbered(_identity(hit) if self.named else (key.index, key.hash, None), key)
+        shown = str(hit.get("_id", hit.get("fields", {}).get(HASH, [""])[0]))
+        reason = SkipReason.MARKS if key is None else SkipReason.ENCODER
+        self.skipped[str(hit["_index"]), shown, hit.get("_routing")] = reason
+        return None
 
     def _numbered(self, document: Identity, key: DocumentKey) -> int:
         """Return a document's number; a new document gets the next one."""
@@ -263,7 +253,117 @@ class EngineSearch:
         return number
 
 
-Find = Callable[[int], Awaitable[tuple[NearestDocuments, bool]]]
+class SideIndexSearch(EngineSearch):
+    """Finds documents by vectors in side indices, and by vectors of their own."""
+
+    def __init__(
+        self,
+        clause: KnnClause,
+        context: SearchContext,
+        indices: SearchedIndices,
+        client: SearchClient,
+        gateway: Gateway,
+        *,
+        details: bool = True,
+    ) -> None:
+        super().__init__(clause, context, client, gateway, details=details)
+        self._indices = indices
+        self._uuids: dict[str, asyncio.Task[str | None]] = {}
+        self._matching: dict[str, dict[SourceIdentity, Hit]] = {}
+        self._numbers_of_source: dict[tuple[str, SourceIdentity], int | None] = {}
+
+    async def _nearest(self, body: MakeBody, k: int, features: frozenset[Feature]) -> NearestDocuments:
+        searches = [
+            until_k(partial(self._in_side_index, side, body), k, first=side.first_count(k))
+            for side in self._indices.sides
+            if side.matching and side.documents
+        ]
+        if self._indices.own:
+            searches.append(super()._nearest(body, k, features))
+        nearest = together(await asyncio.gather(*searches))
+        return NearestDocuments(nearest.documents[:k], nearest.cosines[:k], nearest.complete)
+
+    async def _in_side_index(self, side: SideIndex, body: MakeBody, count: int) -> tuple[NearestDocuments, bool]:
+        """Search one side index; see :func:`until_k`."""
+        filters: list[Any] = []
+        most = MOST_CANDIDATES
+        if side.filter_first(count):
+            matching = await self._all_matching(side)
+            if not matching:
+                return neighbours([], []), True
+            filters = [{"ids": {"values": sorted({identifier for identifier, _ in matching})}}]
+            most = len(matching)
+        count = min(count, most)
+        search = {**body(count, filters), "stored_fields": "_none_", "docvalue_fields": [*MARK_FIELDS]}
+        [answer] = await self._client.search_side_indices([(side.name, search)])
+        if answer.get("status") in _INDEX_DELETED if "error" in answer else not answer["_shards"]["total"]:
+            raise SideIndexReplaced(f"the side index of [{side.source}] was removed or replaced while it was searched")
+        require_complete(answer)
+        hits = answer["hits"]["hits"]
+        marked = [(hit, mark) for hit in hits if (mark := mark_of(hit)) is not None]
+        await self._number_permitted(side, dict(mark for _, mark in marked))
+        numbered = [(self._numbers_of_source[side.source, document], hit["_score"]) for hit, (document, _) in marked]
+        permitted = [(number, score) for number, score in numbered if number is not None]
+        exhausted = len(hits) < count or (bool(filters) and count == most)
+        return neighbours([number for number, _ in permitted], [score for _, score in permitted]), exhausted
+
+    async def _number_permitted(self, side: SideIndex, marks: Mapping[SourceIdentity, Mark]) -> None:
+        """Give a number to each new document that the source returns to the caller; None to the others."""
+        new = {
+            document: mark for document, mark in marks.items() if (side.source, document) not in self._numbers_of_source
+        }
+        if not new:
+            return
+        hits, uuid = await asyncio.gather(self._source_hits(side, new), self._uuid(side.source))
+        keys = await self._gateway.attached.current(hits, new, uuid, self._context.caller)
+        for document in new:
+            self._numbers_of_source[side.source, document] = None
+        for hit, key in zip(hits, keys, strict=True):
+            document = identity_of(hit)
+            if key is None:
+                self.stale.add((side.source, *document))
+            elif key.encoder != self._context.encoder:
+                self.skipped[(side.source, *document)] = SkipReason.ENCODER
+            else:
+                self._numbers_of_source[side.source, document] = self._numbered((side.source, *document), key)
+
+    async def _source_hits(self, side: SideIndex, marks: Mapping[SourceIdentity, Mark]) -> list[Hit]:
+        """Return the hits of those documents that the source returns to the caller under the clause's filter."""
+        found = self._matching.get(side.source)
+        if found is None:
+            ids = sorted({identifier for identifier, _ in marks})
+            routed = any(routing is not None for _, routing in marks)  # then several documents may have one id
+            size = MOST_CANDIDATES if routed else len(ids)
+            found = await self._search_source(side, [{"ids": {"values": ids}}], size)
+        return [found[document] for document in marks if document in found]
+
+    async def _all_matching(self, side: SideIndex) -> dict[SourceIdentity, Hit]:
+        """Return the hits of all documents that the source returns to the caller under the filter; searched once."""
+        if side.source not in self._matching:
+            self._matching[side.source] = await self._search_source(side, [], side.matching)
+        return self._matching[side.source]
+
+    async def _search_source(self, side: SideIndex, queries: Sequence[Any], size: int) -> dict[SourceIdentity, Hit]:
+        filters = [*queries, {"term": {"_index": side.source}}, *self._clause.filters]
+        marks = {"_source": False, "docvalue_fields": [SEQ_NO], "track_total_hits": False}
+        body = {**self._context.shared, **marks, "query": {"bool": {"filter": filters}}, "size": size}
+        [answer] = await self._client.search([body])
+        return {identity_of(hit): hit for hit in answer["hits"]["hits"]}
+
+    async def _uuid(self, index: str) -> str | None:
+        if index not in self._uuids:  # searches of several vectors ask once
+            self._uuids[index] = asyncio.create_task(self._gateway.attached.uuid(index, self._context.caller))
+        return await self._uuids[index]
+
+    async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> WindowFeatures:
+        try:
+            read = await super()._read(keys, features)
+        except SideIndexUnreadable as error:
+            raise SideIndexReplaced(f"features in a side index could not be read: {error}") from error
+        pairs = zip(keys, read.documents, strict=True)
+        if any(key.side and not stored and key not in read.faults for key, stored in pairs):
+            raise SideIndexReplaced("features in a side index were replaced while they were read")
+        return read
 
 
 async def until_k(find: Find, k: int, *, first: int) -> NearestDocuments:
@@ -278,14 +378,9 @@ async def until_k(find: Find, k: int, *, first: int) -> NearestDocuments:
 
 
 def neighbours(numbers: Sequence[int], scores: Sequence[float]) -> NearestDocuments:
-    """Return documents with the cosines that correspond to an engine's scores.
+    """Return documents with the cosines that correspond to an engine's scores, (1 + cosine) / 2.
 
-    Args:
-        numbers: The documents.
-        scores: Their scores, (1 + cosine) / 2: OpenSearch before 2.19 returns 1 + cosine for exact searches.
-
-    Raises:
-        EngineError: A score corresponds to no cosine.
+    A score may correspond to none: OpenSearch before 2.19 returns 1 + cosine for exact searches.
     """
     cosines = np.array([2 * score - 1 for score in scores], np.float32)
     if len(cosines) and cosines.max() > _GREATEST_COSINE:
@@ -297,12 +392,10 @@ def neighbours(numbers: Sequence[int], scores: Sequence[float]) -> NearestDocume
 
 
 def _require_distinct(hits: Sequence[Hit]) -> None:
-    """Raise an error if documents cannot be identified by their contents."""
     marks = marks_of(hits)
     if any(mark is None or mark[2] for mark in marks) or any(map(changed_inside, hits)):
         raise AmbiguousContent
 
 
-def identity(hit: Hit) -> Identity:
-    """Return the identity of a hit's document."""
+def _identity(hit: Hit) -> Identity:
     return str(hit["_index"]), str(hit["_id"]), hit.get("_routing")

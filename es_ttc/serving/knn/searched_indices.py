@@ -10,15 +10,14 @@ from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MOST_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, STATE, VECTOR
-from es_ttc.serving.knn.bodies import Body
-from es_ttc.serving.knn.msearch import Answer, SearchClient, require_complete
+from es_ttc.serving.knn.searches import Answer, Body, SearchClient, require_complete
 from es_ttc.serving.logs import log
 
 _NOT_READABLE = (401, 403, 404)
 _FEW = 1000
 _COUNT: Body = {"size": 0, "track_total_hits": False}
 _BY_INDEX = {"terms": {"field": "_index", "size": MOST_CANDIDATES}}
-_BY_ENCODER = {"terms": {"field": ENCODER, "size": 10}}
+_COUNTS = {"encoders": {"terms": {"field": ENCODER, "size": 10}}, "indices": _BY_INDEX}
 _UNSEARCHABLE = {
     "filter": {"bool": {"filter": [{"term": {STATE: READY}}], "must_not": [{"exists": {"field": VECTOR}}]}},
     "aggs": {"indices": _BY_INDEX},
@@ -29,20 +28,12 @@ _BY_BOTH = {**_BY_INDEX, "aggs": {"encoders": {"terms": {"field": ENCODER, "size
 
 @dataclass(frozen=True, slots=True)
 class SideIndex:
-    """The side index of a searched index.
-
-    Attributes:
-        source: The source index.
-        name: The concrete side index that the alias named at the beginning; all searches of a request use it.
-        documents: Number of documents with vectors in the side index.
-        matching: Number of documents of the source that the caller may read and that match the clause's filter; some
-            may have no vectors.
-    """
+    """The side index of a searched index."""
 
     source: str
-    name: str
-    documents: int
-    matching: int
+    name: str  # the concrete index that the alias named at the beginning; all searches of a request use it
+    documents: int  # with vectors in the side index
+    matching: int  # of the source, that the caller may read and that match the filter; some may have no vectors
 
     def first_count(self, k: int) -> int:
         """Return the number of neighbours to request so that k of them can be expected to match."""
@@ -57,26 +48,15 @@ class SideIndex:
 
 @dataclass(frozen=True, slots=True)
 class SearchedIndices:
-    """The indices that a clause searches.
+    """The indices that a clause searches."""
 
-    Attributes:
-        encoder: Identity of the encoder of all vectors; None if no document that the caller may read has one.
-        own: Whether documents contain vectors themselves.
-        sides: The side indices.
-        unsearchable: Indices whose documents contain vectors that kNN cannot search.
-    """
-
-    encoder: str | None
-    own: bool
+    encoder: str | None  # of all vectors; None if no document that the caller may read has one
+    own: bool  # whether documents contain vectors themselves
     sides: Sequence[SideIndex]
-    unsearchable: Sequence[str] = ()
+    unsearchable: Sequence[str] = ()  # indices whose documents contain vectors that kNN cannot search
 
     def require_searchable(self) -> None:
-        """Raise an error if kNN would skip documents that have vectors.
-
-        Raises:
-            MissingFeature: An index contains vectors that the engine cannot search.
-        """
+        """Raise a MissingFeature if kNN would skip documents that have vectors."""
         if self.unsearchable:
             raise MissingFeature(
                 f"kNN cannot search the vectors in index [{', '.join(self.unsearchable)}], which was created without "
@@ -86,36 +66,23 @@ class SearchedIndices:
 
 
 def count_request(shared: Body, *, unsearchable: bool) -> Body:
-    """Return the search that counts documents by encoder and by index.
-
-    Args:
-        shared: Parts of the caller's body that the filters may depend on.
-        unsearchable: Whether it also counts documents whose pooled vector kNN cannot search.
-    """
-    aggregations: Body = {"encoders": _BY_ENCODER, "indices": _BY_INDEX}
-    if unsearchable:
-        aggregations["unsearchable"] = _UNSEARCHABLE
+    """Return the search that counts documents by encoder and by index; also those whose vector kNN cannot search."""
+    aggregations = {**_COUNTS, "unsearchable": _UNSEARCHABLE} if unsearchable else _COUNTS
     return {**shared, **_COUNT, "aggs": aggregations}
 
 
 async def searched_indices_of(
     client: SearchClient, filters: Sequence[Any], shared: Body, *, unsearchable: bool
 ) -> SearchedIndices:
-    """Return the indices that a clause searches.
-
-    Raises:
-        EncoderMismatch: The documents have vectors of several encoders.
-        EngineError: The engine failed.
-    """
+    """Return the indices that a clause searches, or raise an EncoderMismatch for vectors of several encoders."""
     [answer] = await client.search([count_request(shared, unsearchable=unsearchable)])
     if "aggregations" not in answer:  # there is no index: a pattern that matches none
         return SearchedIndices(None, own=False, sides=())
     encoders = _encoders(answer)
     useless = [*_counts_by_index(answer["aggregations"]["unsearchable"])] if unsearchable else []
     if len(encoders) > 1:
-        both = {"encoders": _BY_ENCODER, "indices": _BY_BOTH}
-        [answer] = await client.search([{**shared, **_COUNT, "aggs": both}])
-        encoders = most_of_each(answer)
+        [answer] = await client.search([{**shared, **_COUNT, "aggs": {**_COUNTS, "indices": _BY_BOTH}}])
+        encoders = _most_of_each(answer)
     counts = _counts_by_index(answer["aggregations"])
     own = bool(encoders)
     sides: list[SideIndex] = []
@@ -135,7 +102,7 @@ async def _sides(
 ) -> tuple[list[SideIndex], list[str]]:
     """Return the side indices of the searched indices, and their encoders."""
     names = [index for index in counts if ":" not in index]  # side indices of other clusters are not searched
-    probe = {**_COUNT, "query": {"term": {STATE: READY}}, "aggs": {"encoders": _BY_ENCODER, "indices": _BY_INDEX}}
+    probe = {**_COUNT, "query": {"term": {STATE: READY}}, "aggs": _COUNTS}
     probed = client.search_side_indices([(side_alias(index), probe) for index in names])
     if filters:
         count = {**shared, **_COUNT, "query": {"bool": {"filter": [*filters]}}, "aggs": {"indices": _BY_INDEX}}
@@ -147,14 +114,14 @@ async def _sides(
     encoders: list[str] = []
     for index, answer in zip(names, answers, strict=True):
         if _exists(index, answer):
-            found = _counts_by_index(answer["aggregations"]) or {side_alias(index): 0}
-            [(name, documents)] = found.items()  # an alias names one side index
+            in_side = _counts_by_index(answer["aggregations"]) or {side_alias(index): 0}
+            [(name, documents)] = in_side.items()  # an alias names one side index
             sides.append(SideIndex(index, name, documents, counts.get(index, 0)))
             encoders += _encoders(answer)[:1]  # that of most of its documents
     return sides, encoders
 
 
-def most_of_each(answer: Answer) -> list[str]:
+def _most_of_each(answer: Answer) -> list[str]:
     """Return for each index the encoder of most of its documents, each encoder once."""
     buckets = answer["aggregations"]["indices"]["buckets"]
     firsts = [bucket["encoders"]["buckets"][0]["key"] for bucket in buckets if bucket["encoders"]["buckets"]]

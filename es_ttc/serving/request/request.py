@@ -16,9 +16,9 @@ from es_ttc.serving.pool import Offload
 from es_ttc.serving.request.body import FoundClause
 
 if TYPE_CHECKING:
-    from es_ttc.serving.knn.clauses import RetrievalResult
-    from es_ttc.serving.query.rewriting import RewriteResult
+    from es_ttc.serving.knn.retrieval import RetrievalResult
     from es_ttc.serving.rescoring import RescoredSearch
+    from es_ttc.serving.rewriting import RewriteResult
 
 Pairs = Sequence[tuple[str, str]]
 

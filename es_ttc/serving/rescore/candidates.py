@@ -29,12 +29,10 @@ from es_ttc.serving.features.attached import changed_inside, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import SEQ_NO, identity_mark
 from es_ttc.serving.gateway import Gateway
-from es_ttc.serving.knn.bodies import Body, search_body
 from es_ttc.serving.knn.clauses import KnnClause
-from es_ttc.serving.knn.engine_search import SearchContext
-from es_ttc.serving.knn.msearch import SearchClient, require_complete, single_client
+from es_ttc.serving.knn.engine_search import SearchContext, SideIndexReplaced, SideIndexSearch
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
-from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
+from es_ttc.serving.knn.searches import Body, SearchClient, require_complete, search_body, single_client
 from es_ttc.serving.request.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
 from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
 from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, PARAMS_OF_HITS, SearchPlan, unsafe_params

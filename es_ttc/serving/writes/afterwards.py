@@ -114,7 +114,8 @@ class LaterEncoding:
         found: Locations = {}
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
-                found = _encoded_now(await found_behind(await self._connected(), name))
+                behind = await found_behind(await self._connected(), name)
+                found = {source.index: held for source, held in behind if held is not None and _encoded_now(held)}
         except (EsTtcError, TimeoutError):  # the write itself finds out, in the engine's words
             pass
         except Exception as error:  # noqa: BLE001 - whatever someone has put into `_meta`, the write is forwarded
@@ -157,13 +158,9 @@ class LaterEncoding:
             return self._engine
 
 
-def _encoded_now(found: Sequence[tuple[Any, FeatureLocation | None]]) -> Locations:
-    locations: dict[str, FeatureLocation] = {}
-    for source, held in found:
-        options = None if held is None else WriteOptions.of(held.holder.mapping)
-        if held is not None and options is not None and options.encode == "now":
-            locations[source.index] = held
-    return locations
+def _encoded_now(held: FeatureLocation) -> bool:
+    options = WriteOptions.of(held.holder.mapping)
+    return options is not None and options.encode == "now"
 
 
 def _written_in(answer: Any, locations: Locations) -> tuple[dict[str, list[WrittenDocument]], int]:
@@ -182,10 +179,8 @@ def _written_in(answer: Any, locations: Locations) -> tuple[dict[str, list[Writt
         except KeyError:  # `filter_path` has left it out
             unknown += 1
             continue
-        if held is None:
-            continue
-        if held.side or operation in _WITH_PIPELINE:
+        if held is not None and (held.side or operation in _WITH_PIPELINE):
             written[held.source.index].append(document)
-        else:
+        elif held is not None:
             unknown += 1
     return written, unknown

@@ -6,14 +6,13 @@ fails, it is sent as it came, the index's pipeline stamps it as pending, and a w
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from urllib.parse import parse_qsl, unquote
 
 from starlette.types import Send
 
 from es_ttc.errors import EngineError, InvalidRequest, RequestTooLarge
-from es_ttc.index.attach.feature_locations import FeatureLocation
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import RawHeaders
@@ -44,7 +43,6 @@ _MAX_IN_MEMORY = 16 * 2**20
 """Maximum size of a `_bulk` whose length is not known from its headers: compressed, or in chunks."""
 _SHORT_BYTES = 64 * 1024
 _NOT_ALLOWED = frozenset({401, 403})
-_OPERATIONS = {"_doc": "index", "_create": "create", "_update": "update"}
 
 
 def write_in(incoming: RawRequest) -> tuple[str, str | None] | None:
@@ -76,11 +74,6 @@ def may_change_indices(incoming: RawRequest) -> bool:
 def pipeline_of(incoming: RawRequest) -> str | None:
     """Return the ingest pipeline that a request's parameters name."""
     return _parameter(incoming, "pipeline")
-
-
-def refreshes(incoming: RawRequest) -> bool:
-    """Return whether the next search is to find what a request writes."""
-    return _parameter(incoming, "refresh") in ("", "true", "wait_for")
 
 
 def _parameter(incoming: RawRequest, wanted: str) -> str | None:
@@ -128,7 +121,7 @@ class WriteEncoding:
         self._later = LaterEncoding(gateway)
         self._limit = BodyLimit(gateway.upstream)
         self._seconds = gateway.settings.write_timeout_ms / 1000
-        gateway.metrics.watch_writes(lambda: self._batches.outstanding)
+        gateway.metrics.watch({"outstanding_documents": lambda: self._batches.outstanding})
 
     async def close(self) -> None:
         """Close the connection with which features of written documents are stored."""
@@ -175,9 +168,8 @@ class WriteEncoding:
         headers: RawHeaders = []
         encoded = pending = 0
         if status < 400:
-            encoded, pending = await self._later.encode(
-                held.decoded(), locations, self._seconds, refresh=refreshes(incoming)
-            )
+            refresh = _parameter(incoming, "refresh") in ("", "true", "wait_for")
+            encoded, pending = await self._later.encode(held.decoded(), locations, self._seconds, refresh=refresh)
             if encoded or pending:
                 headers = [(b"x-ttc-encoded", b"false" if pending else b"true")]
         await held.release(headers)
@@ -192,7 +184,8 @@ class WriteEncoding:
         if document is None:
             allowance.pending[Pending.SIZE if not complete else Pending.FORMAT] += 1
             return await self._sent(incoming, allowance, None, send)
-        submitted = allowance.submit(index, _OPERATIONS[api], None, document)
+        operation = "index" if api == "_doc" else api.removeprefix("_")
+        submitted = allowance.submit(index, operation, None, document)
         if submitted is None:
             return await self._sent(incoming, allowance, None, send)
         try:
@@ -211,15 +204,16 @@ class WriteEncoding:
         names = names_in(_beginning(incoming), path_index)
         known = [index for name in names if (index := await follow(name)) is not None]
         followed = any(isinstance(index, FollowedIndex) for index in known)
-        locations = {} if followed else await self._locations(names)
+        locations: Locations = {}
+        for name in () if followed else names:
+            locations = {**locations, **await self._later.of(name)}
         isolating = bool(known) and await self._gateway.upstream.product() == "opensearch"
         size, chunks = await _body(incoming) if (followed or isolating) and is_json(incoming, "_bulk") else (0, None)
         allowance = await self._allowance(incoming, size)
         body: bytes | AsyncIterator[bytes] | None = None
         if chunks is not None:
-            body = BulkBody(path_index, follow, allowance, self._gateway.offload if isolating else None).rewritten(
-                chunks
-            )
+            offload = self._gateway.offload if isolating else None
+            body = BulkBody(path_index, follow, allowance, offload).rewritten(chunks)
             if size <= _SHORT_BYTES:
                 # Engines, too, handle a short body in one piece and a long one in parts, with different messages.
                 body = b"".join([part async for part in body])
@@ -230,13 +224,6 @@ class WriteEncoding:
         if followed or body is not None:
             return await self._sent(incoming, allowance, body, send)
         return await self._passed(incoming, send)
-
-    async def _locations(self, names: Sequence[str]) -> Locations:
-        """Return the indices behind some names whose documents are encoded right after they are written."""
-        found: dict[str, FeatureLocation] = {}
-        for name in names:
-            found |= await self._later.of(name)
-        return found
 
     async def _allowance(self, incoming: RawRequest, size: int) -> Allowance:
         added = min(self._gateway.settings.write_features_mb * 2**20, await self._limit.bytes() - size)

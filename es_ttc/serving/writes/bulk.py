@@ -45,13 +45,7 @@ _NUMBERS = ("_version", "_if_seq_no", "_if_primary_term")
 
 
 class Action(NamedTuple):
-    """An action line with a document.
-
-    Attributes:
-        operation: ``index``, ``create`` or ``update``.
-        target: The index that it names; None for the one in the request's path.
-        pipeline: The ingest pipeline that it names; None for that of the request.
-    """
+    """An action line with a document, with the index and the ingest pipeline that it names."""
 
     operation: str
     target: str | None
@@ -70,10 +64,7 @@ class DocumentLine(NamedTuple):
 class Part(NamedTuple):
     """A part of a body that ends with a line, or lies in a document that is too long.
 
-    Attributes:
-        data: Its bytes, unchanged.
-        documents: The document lines in it, in order.
-        long: The actions of the documents in it that are too long, or that end without a newline.
+    `long` are the actions of the documents in it that are too long, or that end without a newline.
     """
 
     data: bytes
@@ -135,8 +126,7 @@ class BulkLines:
         if action is None and length > MAX_ACTION_BYTES:
             self._lost = True
             return Part(data, documents, [])
-        self._rest = data[kept_from:]
-        self._action = action
+        self._rest, self._action = data[kept_from:], action
         return Part(data[:kept_from], documents, [])
 
 
@@ -209,9 +199,8 @@ class BulkBody:
             if index is None:
                 continue
             if position in malformed:
-                action = isolated(part.data[line.action_start : line.start], index.pipeline)
                 self._put(part.data[sent : line.action_start])
-                self._put(action)
+                self._put(_isolated(part.data[line.action_start : line.start], index.pipeline))
                 sent = line.start
                 if isinstance(index, FollowedIndex):
                     self._allowance.pending[Pending.NO_OBJECT] += 1
@@ -236,7 +225,7 @@ class BulkBody:
             for position, line in enumerate(part.documents)
             if line.action.operation != "update" and await self._index_of(line.action.target) is not None
         }
-        return await self._offload.run(sum(map(len, lines.values())), malformed_in, lines)
+        return await self._offload.run(sum(map(len, lines.values())), _malformed_in, lines)
 
     async def _index_of(self, name: str | None) -> PipelineIndex | None:
         name = self._path_index if name is None else name
@@ -283,12 +272,11 @@ class BulkBody:
             yield b"".join(pieces)
 
 
-def malformed_in(lines: Mapping[int, bytes]) -> frozenset[int]:
-    """Return the keys of the lines that the engine cannot parse before the pipeline."""
+def _malformed_in(lines: Mapping[int, bytes]) -> frozenset[int]:
     return frozenset(key for key, line in lines.items() if _is_malformed(line))
 
 
-def isolated(action: bytes, pipeline: str) -> bytes:
+def _isolated(action: bytes, pipeline: str) -> bytes:
     """Return an action's line that names a pipeline, whichever it named before."""
     [(operation, meta)] = orjson.loads(action).items()
     return orjson.dumps({operation: {**meta, "pipeline": pipeline}}) + b"\n"
@@ -310,12 +298,10 @@ def _is_malformed(line: bytes) -> bool:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key twice")
-    if any(len(name) > _MAX_NAME for name in found):
-        raise ValueError("a name that is too long")
-    return found
+    document = dict(pairs)
+    if len(document) != len(pairs) or any(len(name) > _MAX_NAME for name in document):
+        raise ValueError("a key twice, or too long")
+    return document
 
 
 def _number(digits: str) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -42,32 +42,20 @@ _RETRY_SECONDS = 5.0
 class Pending(StrEnum):
     """Why a document is sent as it came, so that a worker encodes it later."""
 
-    OWN_FIELDS = "own_fields"
-    """The client sent fields below ``ttc``, which are the pipeline's matter."""
-    NO_OBJECT = "no_object"
-    """It is not a JSON object, or has a key twice."""
-    TEXT = "text"
-    """A text field cannot be encoded, or has a number that the engine rounds."""
-    UPDATE = "update"
-    """It is a part of a document."""
-    PIPELINE = "pipeline"
-    """A pipeline of the user's may change its text."""
-    SIZE = "size"
-    """It is too long, or the features would make the request too long."""
-    FORMAT = "format"
-    """The request's body is not JSON, or compressed in another way than gzip."""
-    LATE = "late"
-    """The time for encoding was over."""
-    BUSY = "busy"
-    """Too many documents were waiting."""
-    LEFT = "left"
-    """It was to be encoded right after its write, and was not in time, or another write came in between."""
-    ENCODER = "encoder"
-    """The encoder could not be loaded, or failed."""
+    OWN_FIELDS = "own_fields"  # the client sent fields below ``ttc``, which are the pipeline's matter
+    NO_OBJECT = "no_object"  # it is not a JSON object, or has a key twice
+    TEXT = "text"  # a text field cannot be encoded, or has a number that the engine rounds
+    UPDATE = "update"  # it is a part of a document
+    PIPELINE = "pipeline"  # a pipeline of the user's may change its text
+    SIZE = "size"  # it is too long, or the features would make the request too long
+    FORMAT = "format"  # the request's body is not JSON, or compressed in another way than gzip
+    LATE = "late"  # the time for encoding was over
+    BUSY = "busy"  # too many documents were waiting
+    LEFT = "left"  # it was to be encoded right after its write, and was not in time, or another write came in between
+    ENCODER = "encoder"  # the encoder could not be loaded, or failed
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
+class _Prepared(NamedTuple):
     text: str
     spans: Sequence[Span]
     hash: str
@@ -120,7 +108,7 @@ def _prepared(line: bytes, spec: IndexSpec) -> _Prepared | Pending:
 def _rounded(document: Mapping[str, Any], spec: IndexSpec) -> bool:
     """Return whether a text field has a decimal that the engine stores as another number, so as another text."""
     heads = {head for name in spec.text_fields for head in (name, name.partition(".")[0])}
-    values = {name: document[name] for name in heads if name in document}
+    values = {name: document[name] for name in heads & document.keys()}
     return any(not number.integer for _, number in exact_numbers.exact_numbers_in(values))
 
 
@@ -140,8 +128,7 @@ class Submitted:
 class EncodingBatches:
     """Encodes documents in batches, for one index at a time in the order of arrival.
 
-    Attributes:
-        outstanding: Number of documents that are waiting, or encoded and not yet released.
+    `outstanding` is the number of documents that are waiting, or encoded and not yet released.
     """
 
     def __init__(self, gateway: Gateway) -> None:
@@ -154,11 +141,7 @@ class EncodingBatches:
         self._failed: dict[str, float] = {}
 
     def submit(self, index: FollowedIndex, line: bytes) -> Submitted | Pending:
-        """Begin to encode a document; :meth:`release` must be called when its result is sent, or not needed.
-
-        Returns:
-            The document, or the reason why it is not encoded.
-        """
+        """Begin to encode a document, or return why not; :meth:`release` it when its result is sent, or not needed."""
         if self.outstanding >= _MOST_OUTSTANDING or self._bytes + len(line) > _BYTES_OUTSTANDING:
             return Pending.BUSY
         loop = asyncio.get_running_loop()
@@ -184,7 +167,6 @@ class EncodingBatches:
         self._bytes -= len(submitted.line)
 
     async def _encode_waiting(self, index: FollowedIndex) -> None:
-        """Encode an index's documents until none is waiting."""
         waiting = self._waiting[index]
         while waiting:
             await asyncio.sleep(0)  # documents of the same request, or of others that are being read, join
@@ -197,8 +179,8 @@ class EncodingBatches:
         results: list[bytes | Pending]
         try:
             encoder = await self._encoders.serving(index.spec.encoder.key, index.name)
-            lines = [one.line for one in batch]
             with work_of(_KIND):
+                lines = [one.line for one in batch]
                 results = await self._pool.run(with_features, lines, index.spec, index.key, encoder)
         except Exception as error:  # noqa: BLE001 - an encoder may fail in any way; the documents go in as they came
             log.warning("documents could not be encoded", index=index.name, problem=f"{type(error).__name__}: {error}")
@@ -248,22 +230,21 @@ class Allowance:
 
     def submit(self, index: FollowedIndex, operation: str, pipeline: str | None, line: bytes) -> Submitted | None:
         """Begin to encode a document; return None if it is sent as it came, which is counted."""
-        named = self._pipeline if pipeline is None else pipeline
-        submitted: Submitted | Pending
-        if operation == "update":
-            submitted = Pending.UPDATE
-        elif index.final_pipeline or (index.own_pipeline if named is None else named != NO_PIPELINE):
-            submitted = Pending.PIPELINE
-        elif self._seconds <= 0:
-            submitted = Pending.LATE
-        elif self._left <= 0:
-            submitted = Pending.SIZE
-        else:
-            submitted = self._batches.submit(index, line)
+        submitted = self._obstacle(index, operation, pipeline) or self._batches.submit(index, line)
         if isinstance(submitted, Pending):
             self.pending[submitted] += 1
             return None
         return submitted
+
+    def _obstacle(self, index: FollowedIndex, operation: str, pipeline: str | None) -> Pending | None:
+        named = self._pipeline if pipeline is None else pipeline
+        if operation == "update":
+            return Pending.UPDATE
+        if index.final_pipeline or (index.own_pipeline if named is None else named != NO_PIPELINE):
+            return Pending.PIPELINE
+        if self._seconds <= 0:
+            return Pending.LATE
+        return Pending.SIZE if self._left <= 0 else None
 
     async def result(self, submitted: Submitted) -> bytes:
         """Return the document with its features, or as it came if it has none in time."""

@@ -135,18 +135,15 @@ class FollowedIndices:
 
     async def _json(self, path: str, query_string: bytes, caller: Caller) -> Any:
         """Return the engine's answer; None if there is none for the caller and for the gateway."""
-        failing = "its mapping and settings could not be read"
-        try:
-            return await self._requests.as_caller(caller).json("GET", path.encode(), query_string, failing=failing)
-        except NotThere:
-            return None
-        except NotForCaller as error:
-            if error.upstream_status == 401:  # nothing is encoded for someone unknown
+        for requests in (self._requests.as_caller(caller), self._requests.as_gateway()):
+            try:
+                return await requests.json("GET", path.encode(), query_string, failing="it could not be read")
+            except NotThere:
                 return None
-        try:
-            return await self._requests.as_gateway().json("GET", path.encode(), query_string, failing=failing)
-        except (NotForCaller, NotThere):
-            return None
+            except NotForCaller as error:
+                if error.upstream_status == 401:  # nothing is encoded for someone unknown
+                    return None
+        return None
 
 
 def is_a_name(name: str) -> bool:

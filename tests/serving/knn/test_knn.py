@@ -498,7 +498,7 @@ def test_tuned_parameters_serve_retrievals_that_give_none(spanned: Behind, encod
     tuned = {"method": "nnn", "params": {"l1": 0.3}, "data": "cats", "split": "train", "encoder": None}
     file = tmp_path / "nnn.json"
     file.write_text(json.dumps(tuned), encoding="utf-8")
-    settings = GatewaySettings(engine=spanned.engine, port=0, tuned=(file,), compiled=False)
+    settings = GatewaySettings(engine=spanned.engine, port=0, tuned=(file,))
     with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
         asking = replace(spanned, gateway=gateway)
         by_file, by_hand = asked(asking, ours()), asked(spanned, ours(ttc={"params": {"l1": 0.3}}))

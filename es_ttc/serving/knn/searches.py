@@ -1,0 +1,238 @@
+"""Searches that find documents by kNN: their bodies, and sending those of all retrievals of a request in batches.
+
+Each retrieval of an `_msearch` sends several searches, one after the other. A batch is sent as soon as every retrieval
+that has not ended waits for an answer. So the number of requests is that of the longest retrieval, not the sum of all.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Generic, TypeVar
+
+from es_ttc.engine.versions import Product
+from es_ttc.errors import EngineError
+from es_ttc.index.mappings.spec import SPAN_VECTOR, SPANS, TOKEN_VECTOR, TOKENS, VECTOR
+from es_ttc.retrievers.base import Vectors
+from es_ttc.serving import engine_requests
+from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
+from es_ttc.vectors.tokens import Float32
+
+S = TypeVar("S")
+R = TypeVar("R")
+
+Body = dict[str, Any]
+Answer = Mapping[str, Any]
+Batch = list[tuple[int, Sequence[S], asyncio.Future[Sequence[R]]]]
+"""Searches that are to be sent, each with the member that sends it."""
+
+_ANYWHERE = {"ignore_unmapped": True}  # in queries over several indices, some of which may have no such vectors
+_PATHS: Mapping[Vectors, tuple[str, str | None]] = {
+    Vectors.POOLED: (VECTOR, None),
+    Vectors.SPANS: (SPAN_VECTOR, SPANS),
+    Vectors.TOKENS: (TOKEN_VECTOR, TOKENS),
+}
+"""For each kind of vectors their field, and the nested object that contains it."""
+FIELDS: Mapping[Vectors, str] = {among: field for among, (field, _) in _PATHS.items()}
+
+
+def search_body(
+    product: Product,
+    vector: Float32,
+    k: int,
+    filters: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    among: Vectors = Vectors.POOLED,
+    num_candidates: int | None = None,
+    exact: bool = False,
+) -> Body:
+    """Return the part of a `_search` body that finds documents by kNN, in the product's syntax."""
+    field, nested = _PATHS[among]
+    values = vector.tolist()
+    found: Body
+    if exact:
+        scored = {"script_score": {"query": {"exists": {"field": field}}, "script": _exact(product, field, values)}}
+        found = {"query": {"bool": {"must": [_below(nested, scored)], "filter": [*filters]}}}
+    elif product == "elasticsearch":
+        knn: Body = {"field": field, "query_vector": values, "k": k, **(options or {})}
+        knn |= {} if num_candidates is None else {"num_candidates": num_candidates}
+        found = {"knn": {**knn, "filter": [*filters]} if filters else knn}
+    else:  # k applies to each shard's index, `size` to the whole result
+        knn = {"vector": values, "k": max(k, num_candidates or k), **(options or {}), **_ANYWHERE}
+        knn |= {"filter": all_of(filters)} if filters else {}
+        found = {"query": _below(nested, {"knn": {field: knn}})}
+    return {**found, "size": k, "track_total_hits": False}
+
+
+def _exact(product: Product, field: str, vector: list[float]) -> Body:
+    if product == "elasticsearch":
+        source = f"(1.0 + cosineSimilarity(params.vector, '{field}')) / 2.0"
+        return {"source": source, "params": {"vector": vector}}
+    params = {"field": field, "query_value": vector, "space_type": "cosinesimil"}
+    return {"lang": "knn", "source": "knn_score", "params": params}
+
+
+def _below(nested: str | None, query: Body) -> Body:
+    if nested is None:
+        return query
+    return {"nested": {"path": nested, "score_mode": "max", "query": query, **_ANYWHERE}}
+
+
+def all_of(filters: Sequence[Any]) -> Any:
+    """Return one query that matches the documents that all filters match."""
+    return filters[0] if len(filters) == 1 else {"bool": {"filter": [*filters]}}
+
+
+class BatchedSearches(Generic[S, R]):
+    """Sends the searches of several members in batches."""
+
+    def __init__(self, send: Callable[[Sequence[S]], Awaitable[Sequence[R]]]) -> None:
+        self._send = send
+        self._members: set[int] = set()
+        self._waiting: Batch[S, R] = []
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def join(self, count: int) -> list[int]:
+        """Add members and return them. A batch is sent when each of them has sent searches, or has left."""
+        members = list(range(len(self._members), len(self._members) + count))
+        self._members.update(members)
+        return members
+
+    @asynccontextmanager
+    async def active(self, member: int) -> AsyncIterator[None]:
+        """Remove a member at the end of the context."""
+        try:
+            yield
+        finally:
+            self._members.discard(member)
+            self._send_if_all_wait()
+
+    async def send(self, member: int, searches: Sequence[S]) -> Sequence[R]:
+        """Send searches with the next batch and return their answers, in their order; its failure reaches all."""
+        loop = asyncio.get_running_loop()
+        answers: asyncio.Future[Sequence[R]] = loop.create_future()
+        waiting = (member, searches, answers)
+        self._waiting.append(waiting)
+        loop.call_soon(self._send_if_all_wait)  # after further calls of the same member in this step of the loop
+        try:
+            return await answers
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+
+    def _send_if_all_wait(self) -> None:
+        if not self._waiting or self._members - {member for member, _, _ in self._waiting}:
+            return
+        batch, self._waiting = self._waiting, []
+        task = asyncio.create_task(self._send_batch(batch))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send_batch(self, batch: Batch[S, R]) -> None:
+        try:
+            answers = await self._send([search for _, searches, _ in batch for search in searches])
+        except Exception as error:  # noqa: BLE001 - passed to every member of the batch
+            for _, _, result in batch:
+                if not result.done():
+                    result.set_exception(error)
+            return
+        start = 0
+        for _, searches, result in batch:
+            if not result.done():
+                result.set_result(answers[start : start + len(searches)])
+            start += len(searches)
+
+
+Item = tuple[bool, bytes]
+"""A search of an `_msearch`: whether it is of a side index, and its two lines."""
+
+
+class SearchClient:
+    """The searches of one retrieval. Searches that are sent together become part of one request."""
+
+    def __init__(self, batches: BatchedSearches[Item, Answer], member: int, header: bytes) -> None:
+        self._batches = batches
+        self._member = member
+        self._header = header
+
+    async def search(self, bodies: Sequence[Body]) -> Sequence[Answer]:
+        """Send `_search` bodies to the caller's target, and require complete answers."""
+        items = [(False, _lines(self._header, body)) for body in bodies]
+        answers = await self._batches.send(self._member, items)
+        for answer in answers:
+            require_complete(answer)
+        return answers
+
+    async def search_side_indices(self, searches: Sequence[tuple[str, Body]]) -> Sequence[Answer]:
+        """Send bodies to side indices by name or alias; an answer may be an error. A missing index has no hits."""
+        options = {"ignore_unavailable": True, "allow_no_indices": True}
+        items = [(True, _lines(jsonio.dumps({"index": name, **options}), body)) for name, body in searches]
+        return await self._batches.send(self._member, items)
+
+
+def batched(
+    upstream: Upstream, caller: Caller, side_caller: Caller, path: bytes, query_string: bytes
+) -> BatchedSearches[Item, Answer]:
+    """Return what sends the searches of a request's retrievals: one `_msearch` for the target, one for side indices."""
+    requests = EngineRequests(upstream)
+
+    async def part(items: Sequence[Item], *, of_side_index: bool) -> Sequence[Answer]:
+        lines = [text for is_side, text in items if is_side == of_side_index]
+        if not lines:
+            return []
+        target = (side_caller, b"/_msearch", b"") if of_side_index else (caller, path, query_string)
+        return await _msearch(requests, *target, lines)
+
+    async def send(items: Sequence[Item]) -> list[Answer]:
+        own, side = await asyncio.gather(part(items, of_side_index=False), part(items, of_side_index=True))
+        of_target, of_sides = iter(own), iter(side)
+        return [next(of_sides if is_side else of_target) for is_side, _ in items]
+
+    return BatchedSearches(send)
+
+
+@asynccontextmanager
+async def single_client(
+    upstream: Upstream, caller: Caller, side_caller: Caller, path: bytes, query_string: bytes, header: bytes
+) -> AsyncIterator[SearchClient]:
+    """Open the search client of a retrieval that no other one waits for."""
+    batches = batched(upstream, caller, side_caller, path, query_string)
+    [member] = batches.join(1)
+    async with batches.active(member):
+        yield SearchClient(batches, member, header)
+
+
+def require_complete(answer: Answer) -> None:
+    """Raise an EngineError if the answer to a search is an error, or covers only a part of the documents."""
+    if "error" in answer:
+        raise _search_error(answer.get("status"), answer)
+    engine_requests.require_complete(answer, "a kNN search was answered from a part of the documents only")
+
+
+async def _msearch(
+    requests: EngineRequests, caller: Caller, path: bytes, query_string: bytes, lines: Sequence[bytes]
+) -> Sequence[Answer]:
+    response = await requests.as_caller(caller).send(
+        "POST", path, query_string, b"".join(lines), content_type=b"application/x-ndjson"
+    )
+    try:
+        answer = await jsonio.loads_answer(response.body)
+    except ValueError:
+        answer = None
+    if response.status != 200:
+        raise _search_error(response.status, answer)
+    if not isinstance(answer, dict) or len(answer.get("responses", ())) != len(lines):
+        raise EngineError("the engine's answer to kNN searches is not an answer to an _msearch")
+    return list(answer["responses"])
+
+
+def _search_error(status: int | None, answer: Any) -> EngineError:
+    reason = engine_requests.reason_of(answer, status)
+    return EngineError(f"the engine refused a kNN search: {reason}", upstream_status=status, upstream=answer)
+
+
+def _lines(header: bytes, body: Body) -> bytes:
+    return b"%b\n%b\n" % (header, jsonio.dumps(body))

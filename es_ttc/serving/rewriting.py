@@ -1,0 +1,392 @@
+"""The `query` hook: `ttc` queries, each rewritten to one native query.
+
+Fields, expansion (cached or new), deadline, and the plain query as fallback; and the data of the corpus that rewriters
+get, read with the caller's credentials.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlencode
+
+from es_ttc.common.caches import ExpiringCache
+from es_ttc.enrichment.proposals.document_frequency import (
+    FieldFrequencies,
+    Frequencies,
+    document_frequencies,
+    field_frequencies,
+)
+from es_ttc.enrichment.proposals.phrases import Tokens, analyse
+from es_ttc.errors import ConfigurationError, EngineError, EsTtcError, InvalidRequest, MissingFeature, MissingText
+from es_ttc.index.ingest.compose import compose
+from es_ttc.index.mappings.spec import ENRICHMENT
+from es_ttc.llm import JsonSchema, Prompt
+from es_ttc.rescorers.base import Params
+from es_ttc.rewriters import registry
+from es_ttc.rewriters.base import Expansion, Fields, Rewriter
+from es_ttc.rewriters.prompts import Prompts
+from es_ttc.rewriters.weighted import NAMED
+from es_ttc.serving.deadline import attempt, budget_ms, fell_back
+from es_ttc.serving.engine_requests import EngineRequests, require_complete
+from es_ttc.serving.features.index_meta import meta_of
+from es_ttc.serving.gateway import Gateway
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.caller import Caller, callers
+from es_ttc.serving.http.raw_request import DEFAULT_LIMITS, RequestLimits
+from es_ttc.serving.request.body import FoundClause, Place, put_at
+from es_ttc.serving.request.request import Pairs
+from es_ttc.serving.request.response import add_summary
+from es_ttc.serving.request.section import KEY, Section, parse_section, require_clause
+from es_ttc.serving.tracing import span
+
+_WORD = re.compile(r"\w+")
+_FAILING = "the engine refused a question about the corpus"
+_FRESH_SECONDS = 300.0
+"""Time for which fields and document frequencies are cached; the model's answers are kept while there is room."""
+_MAX_CACHED = 20_000
+_SHARED = ("pit", "runtime_mappings", "derived")
+"""The parts of a body that decide which documents are searched, apart from the query."""
+_NOT_RIGHTS = frozenset(
+    {b"user-agent", b"x-opaque-id", b"x-request-id", b"traceparent", b"tracestate", b"x-elastic-client-meta"}
+)
+"""Headers that differ from request to request and give no rights."""
+
+
+class QueryClause(NamedTuple):
+    """One `ttc` query."""
+
+    place: Place
+    section: Section
+    text: str
+
+
+class RewriteResult(NamedTuple):
+    """The native query that replaces a `ttc` query, and its summary."""
+
+    clause: QueryClause
+    query: dict[str, Any]
+    summary: dict[str, Any]
+    applied: bool
+    ms: float
+
+
+class RewriteService:
+    """Rewrites `ttc` queries."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._prompts = Prompts(gateway.settings.sketch_prompts)
+        self._secret = secrets.token_bytes(32)
+        self._fields: ExpiringCache[str, Fields] = ExpiringCache(_MAX_CACHED, _FRESH_SECONDS)
+        self._expansions: ExpiringCache[str, Expansion] = ExpiringCache(_MAX_CACHED, _FRESH_SECONDS)
+
+    async def rewritten(
+        self,
+        clause: QueryClause,
+        body: Mapping[str, Any],
+        caller: Caller,
+        shards: Pairs,
+        timeout_ms: float | None,
+        started: float,
+    ) -> RewriteResult:
+        """Return the native query for a `ttc` query.
+
+        Args:
+            clause: The query.
+            body: The body that contains it.
+            caller: The request context with which the corpus is read.
+            shards: The URL parameters that decide which shards and copies are searched, and their statistics.
+            timeout_ms: The search timeout of the request, in ms, or None.
+            started: `time.perf_counter` when the request arrived.
+        """
+        section, gateway = clause.section, self._gateway
+        rewriter = registry.load(section.method)
+        params = registry.parse_params(rewriter, section.params)
+        began = time.perf_counter()
+        shared = {key: body[key] for key in _SHARED if key in body}
+        context = self._context_key(caller, shards, shared)
+        corpus = CallerCorpus(gateway, self._prompts, caller, shared, shards, tuple(rewriter.fields(params)))
+        outcome: tuple[Expansion, bool] | EsTtcError
+        try:
+            if rewriter.asks_model:
+                gateway.model.require(rewriter.name)
+            if not clause.text.strip():
+                raise MissingText(f"[{KEY}.query_text] is empty: the query has no text to rewrite")
+            corpus.fields = await self._searched_fields(corpus, context, rewriter, params)
+        except (MissingFeature, MissingText, ConfigurationError) as problem:
+            outcome = problem
+        else:
+            budget = budget_ms(section.timeout_ms or gateway.settings.rewrite_timeout_ms, timeout_ms, started)
+            with span("rewrite"):
+                outcome = await self._expanded(clause.text, rewriter, params, corpus, context, budget)
+        if isinstance(outcome, EsTtcError) and section.on_error == "fail":
+            raise outcome
+        ms = (time.perf_counter() - began) * 1000
+        gateway.metrics.stage_seconds.labels("rewrite").observe(ms / 1000)
+        summary: dict[str, Any] = {"method": rewriter.name, "applied": not isinstance(outcome, EsTtcError)}
+        if isinstance(outcome, EsTtcError):
+            fell_back(gateway.metrics, "plain query answered", rewriter.name, outcome)
+            summary["reason"] = str(outcome)
+            expansion = None
+        else:
+            expansion, cached = outcome
+            summary |= {"terms": len(expansion.terms), "dropped": len(expansion.dropped), "kept": cached}
+            summary |= expansion.summary
+            if section.detail:
+                summary |= _detail(expansion)
+        query = rewriter.query(clause.text, corpus.fields, expansion, params, named=bool(section.detail))
+        summary["took"] = {"rewrite": round(ms, 2)}
+        return RewriteResult(clause, query, summary, bool(summary["applied"]), ms)
+
+    async def _searched_fields(
+        self, corpus: "CallerCorpus", context: str, rewriter: Rewriter[Any], params: Params
+    ) -> Fields:
+        named, needs = list(rewriter.fields(params)), rewriter.enrichment(params)
+        key = jsonio.dumps([context, named, needs]).decode()
+        cached = self._fields.get(key)
+        if cached is not None:
+            return cached.value
+        fields = await corpus.searched_fields(named, enrichment=needs, method=rewriter.name)
+        self._fields.put(key, fields)
+        return fields
+
+    async def _expanded(
+        self, text: str, rewriter: Rewriter[Any], params: Params, corpus: "CallerCorpus", context: str, budget: float
+    ) -> tuple[Expansion, bool] | EsTtcError:
+        """Return the expansion and whether it was cached, or the reason for the plain query."""
+        fields, remembers = corpus.fields, rewriter.remembers(params)
+        key_parts = [context, rewriter.name, remembers, text, fields.text, fields.enrichment]
+        key = hashlib.sha256(jsonio.dumps(key_parts)).hexdigest()
+        cached = self._expansions.get(key)
+        if cached is not None:
+            return cached.value, True
+        work = rewriter.expand(text, corpus, params)
+        outcome = await attempt(work, what="rewriting", method=rewriter.name, budget_ms=budget)
+        if isinstance(outcome, EsTtcError):
+            return outcome
+        self._expansions.put(key, outcome)
+        return outcome, False
+
+    def _context_key(self, caller: Caller, shards: Pairs, shared: Mapping[str, Any]) -> str:
+        """Return a key for the caller's rights, target and shards, as a hash.
+
+        Document frequencies count documents that the caller may read, so a cached value is used for that caller only.
+        """
+        digest = hmac.new(self._secret, digestmod=hashlib.sha256)
+        for name, value in sorted(pair for pair in callers(caller.headers) if pair[0] not in _NOT_RIGHTS):
+            digest.update(b"%d:%b=%d:%b" % (len(name), name, len(value), value))
+        digest.update(jsonio.dumps([caller.indices, caller.params, shards, shared]))
+        return digest.hexdigest()[:32]
+
+
+class CallerCorpus:
+    """The searched documents and the model; see :class:`es_ttc.rewriters.base.Corpus`.
+
+    It sends requests as :class:`es_ttc.engine.protocol.SearchApi` says.
+
+    All its searches have parts of the caller's body (`shared`: a point in time, runtime fields) and URL parameters
+    (`shards`: which shards and copies, which statistics). Before the searched `fields` are looked up, they are those of
+    the plain query: those named in the request, or all that hold text.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        prompts: Prompts,
+        caller: Caller,
+        shared: Mapping[str, Any],
+        shards: Pairs,
+        named: tuple[str, ...],
+    ) -> None:
+        self.fields = Fields(named or ("*",))
+        self._upstream = gateway.upstream
+        self._engine = EngineRequests(gateway.upstream, caller)
+        self._model = gateway.model
+        self._prompts = prompts
+        self._caller = caller
+        self._shared = shared
+        self._shards = dict(shards)
+        self._target = unquote(caller.indices)
+
+    @property
+    def continues(self) -> bool:
+        """Whether the model continues texts, or answers as an assistant."""
+        return self._model.continues
+
+    def prompt(self, name: str) -> Prompt:
+        """Return a prompt by its name."""
+        return self._prompts.named(name, "completions" if self.continues else "chat")
+
+    async def ask(
+        self, prompt: str, *, max_tokens: int, stop: Sequence[str] = (), schema: JsonSchema | None = None
+    ) -> str:
+        """Return the model's answer."""
+        return await self._model.ask(prompt, max_tokens=max_tokens, stop=stop, schema=schema)
+
+    async def tokens(self, texts: Sequence[str]) -> list[Tokens]:
+        """Return the tokens of texts.
+
+        If several indices analyse differently, or the caller may search an index but not call `_analyze`, lower-cased
+        words are returned.
+        """
+        if self._target not in ("", "_all") and not set("*,") & set(self._target):
+            try:
+                return await analyse(self, self._target, self.fields.names[0], texts)
+            except EngineError as error:
+                if not 400 <= (error.upstream_status or 0) < 500:
+                    raise
+        return [tuple(word.casefold() for word in _WORD.findall(text)) for text in texts]
+
+    async def frequencies(self, phrases: Sequence[str]) -> Frequencies:
+        """Return document frequencies among the caller's documents."""
+        return await document_frequencies(self, self._target, self._counted_fields, phrases)
+
+    async def field_frequencies(self, words: Sequence[str]) -> FieldFrequencies:
+        """Return document frequencies of words, field by field, among the caller's documents."""
+        return await field_frequencies(self, self._target, self._counted_fields, words)
+
+    @property
+    def _counted_fields(self) -> tuple[str, ...]:
+        return (*self.fields.names, *((ENRICHMENT,) if self.fields.enrichment else ()))
+
+    async def best(self, query: Mapping[str, Any], size: int) -> list[tuple[float, str]]:
+        """Return the scores and texts of a query's best documents."""
+        names = self.fields.names
+        body = {"query": query, "size": size, "_source": [*names], "track_total_hits": False}
+        answer = await self.search(self._target, body)
+        return [(float(hit["_score"]), compose(hit.get("_source") or {}, names)[0]) for hit in answer["hits"]["hits"]]
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        timeout: float | None = None,  # noqa: ASYNC109, ARG002 - the upstream has its own
+    ) -> Any:
+        """Send one JSON request and return the decoded answer."""
+        return await self._engine.json(
+            method, path.encode(), urlencode(params or {}).encode(), body, failing=_FAILING, in_own_words=True
+        )
+
+    async def search(self, index: str, body: Mapping[str, Any], **params: str) -> dict[str, Any]:  # noqa: ARG002
+        """Run one `_search` on the caller's target, whatever index is named, as the caller's own search is run."""
+        path = f"/{self._caller.indices}/_search" if self._caller.indices else "/_search"
+        naming = {} if "pit" in self._shared else dict(self._caller.params)
+        params = {**naming, **self._shards, **params}
+        answer: dict[str, Any] = await self.request("POST", path, params=params, body={**self._shared, **body})
+        require_complete(answer, _FAILING)
+        return answer
+
+    async def searched_fields(self, named: Sequence[str], *, enrichment: bool | None, method: str) -> Fields:
+        """Return the fields that are searched.
+
+        Args:
+            named: The text fields in the request, with boosts; none for the indices' own.
+            enrichment: Whether the field of enrichment is searched; None: if an index has it.
+            method: The method's name, for messages.
+        """
+        existing = await self._existing([ENRICHMENT, *(name.partition("^")[0] for name in named)])
+        has_enrichment = ENRICHMENT in existing and enrichment is not False
+        if enrichment and not has_enrichment:
+            raise MissingFeature(
+                f"method [{method}] is to search [{ENRICHMENT}], which index [{self._target}] does not have: add it "
+                f"with `es-ttc index enrichment {self._target}`, or leave out [params.enrichment]"
+            )
+        if not named:
+            return Fields(await self._own_text_fields(method), has_enrichment)
+        if self._target and not existing - {ENRICHMENT}:
+            raise MissingFeature(
+                f"none of [params.text_fields] is a field of index [{self._target}]: {', '.join(named)}"
+            )
+        return Fields(tuple(named), has_enrichment)
+
+    async def _existing(self, names: Sequence[str]) -> frozenset[str]:
+        """Return which of some fields the caller's target has."""
+        if not self._target:
+            return frozenset(names) - {ENRICHMENT}
+        params = {**dict(self._caller.params), "fields": ",".join(names)}
+        answer = await self.request("GET", f"/{self._caller.indices}/_field_caps", params=params)
+        return frozenset(name for name in names if name in answer["fields"])
+
+    async def _own_text_fields(self, method: str) -> tuple[str, ...]:
+        async for fields in meta_of(self._upstream, self._target or "*", "text_fields", self._caller):
+            if fields:
+                return tuple(dict.fromkeys(name for names in fields for name in names))
+        raise MissingFeature(
+            f"method [{method}] does not know which fields of index [{self._target}] hold text: name them in "
+            '[params.text_fields], e.g. ["title^2", "text"]'
+        )
+
+
+def _detail(expansion: Expansion) -> dict[str, Any]:
+    return {
+        "expansion": [
+            {"term": term.text, "weight": round(term.weight, 4)}
+            | ({} if term.documents is None else {"documents": term.documents})
+            | ({} if term.group is None else {"group": term.group})
+            for term in expansion.terms
+        ],
+        **({"excluded": [term.text for term in expansion.excluded]} if expansion.excluded else {}),
+        "left_out": [
+            {"term": one.text, "why": str(one.reason)} | ({} if one.documents is None else {"documents": one.documents})
+            for one in expansion.dropped
+        ],
+    }
+
+
+def parse_query(found: FoundClause, limits: RequestLimits = DEFAULT_LIMITS) -> QueryClause:
+    """Return a parsed `ttc` query, or raise an InvalidRequest."""
+    value = found.value
+    for key in value:
+        if key != KEY:
+            raise InvalidRequest(f"[query] holds [{key}] beside [{KEY}]: join the two by a [bool] query")
+    section = parse_section(value[KEY], limits)
+    require_clause(
+        section,
+        "query",
+        lambda key: "leave it out" if key == "candidates" else f"in [query] give [{KEY}.params] a weight",
+    )
+    if section.query_texts is not None:
+        raise InvalidRequest(f"[{KEY}.query_texts] belongs to [rescore]: in [query] give one text in [query_text]")
+    if section.query_text is None:
+        raise InvalidRequest(f"[{KEY}.query_text] is missing: give the query's text beside [{KEY}.method]")
+    return QueryClause(found.place, section, section.query_text)
+
+
+def put_queries(body: dict[str, Any], results: Sequence[RewriteResult]) -> dict[str, Any]:
+    """Return a body with native queries in place of its `ttc` queries."""
+    for one in results:
+        body = put_at(body, one.clause.place, one.query)
+    return body
+
+
+def add_rewritings(response: dict[str, Any], results: Sequence[RewriteResult]) -> None:
+    """Add the summaries of rewritten queries to a response, and the matched terms to its hits, in place."""
+    add_summary(response, "query", [one.summary for one in results], max(one.ms for one in results))
+    if any(one.clause.section.detail for one in results):
+        _show_matches(response.get("hits", {}).get("hits", []))
+
+
+def _show_matches(hits: list[dict[str, Any]]) -> None:
+    """Move the names of es-ttc's clauses from each hit's own names to its detail."""
+    for hit in hits:
+        names = hit.get("matched_queries", ())
+        ours = [name for name in names if name.startswith(NAMED)]
+        if not ours:
+            continue
+        own_names = (
+            {name: names[name] for name in names if name not in ours}
+            if isinstance(names, dict)
+            else [name for name in names if name not in ours]
+        )
+        if own_names:
+            hit["matched_queries"] = own_names
+        else:
+            del hit["matched_queries"]
+        hit["_ttc"] = {**hit.get("_ttc", {}), "matched": [name.removeprefix(NAMED) for name in ours]}
