@@ -245,7 +245,9 @@ class MemorySearcher:
         window = first.documents[: self._window]
         joined = np.setdiff1d(nearest.documents[: self._candidates], window, assume_unique=True)
         documents = np.concatenate([window, joined])
-        scores = np.concatenate([first.scores[: self._window], np.zeros(len(joined), np.float32)])
+        every = np.zeros(len(features.ids), np.float32)
+        every[first.documents[: len(first.scores)]] = first.scores
+        scores = every[documents]
         found = np.arange(len(documents)) < len(window)
         known = features.present[documents]
         documents, scores, found = documents[known], scores[known], found[known]

@@ -162,14 +162,14 @@ class AdaptiveRescoring:
             response["ttc"] = {
                 "method": self.strategy.name,
                 "applied": False,
-                "window": min(len(hits), plan.page.asked),
+                "window": min(len(hits), plan.page.window),
                 "scored": 0,
                 "reason": str(plan.problem),
                 "took": timings.as_dict(),
             }
             fell_back(metrics, "first pass answered", self.strategy.name, plan.problem)
             return RescoredResponse(False, window)
-        scores = first_pass_scores(hits[: plan.page.asked])
+        scores = first_pass_scores(hits[: plan.page.window])
         pinned = pinned_count(scores)
         buried = int((scores[pinned:] <= 0).sum()) if plan.changes_scores else 0
         reranked = range(pinned, len(scores) - buried)
@@ -331,7 +331,7 @@ class AdaptiveRescoring:
         summary: dict[str, Any] = {
             "method": self.strategy.name,
             "applied": applied,
-            "window": min(found, self.plan.page.asked),
+            "window": min(found, self.plan.page.window),
             "scored": reranked.judged,
         }
         adaptive: dict[str, Any] = {
