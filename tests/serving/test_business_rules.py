@@ -147,16 +147,14 @@ def test_which_documents_are_pinned(scores: list[float], count: int) -> None:
     assert float(shown.max(initial=0)) <= 1e12
 
 
-@given(st.lists(st.floats(0, 2.0**127, width=32), min_size=1, max_size=40), st.integers(1, 20), st.data())
-def test_pinned_documents_keep_their_places_and_no_score_rises(
-    values: list[float], block: int, data: st.DataObject
-) -> None:
+@given(st.lists(st.floats(0, 2.0**127, width=32), min_size=1, max_size=40), st.data())
+def test_pinned_documents_keep_their_places_and_no_score_rises(values: list[float], data: st.DataObject) -> None:
     first = np.sort(np.array(values, np.float32))[::-1]
     pinned = data.draw(st.integers(0, len(first)))
     final = np.array(
         data.draw(st.lists(st.floats(0, 1, width=32), min_size=len(first), max_size=len(first))), np.float32
     )
-    ranking = rank(first, final, np.ones(len(first), np.bool_), block, pinned)
+    ranking = rank(first, final, np.ones(len(first), np.bool_), pinned)
     assert ranking.order[:pinned].tolist() == [*range(pinned)]
     assert sorted(ranking.order.tolist()) == [*range(len(first))]
     assert np.isfinite(ranking.scores).all()

@@ -101,7 +101,7 @@ class ScoreRequest(BaseModel):
     version: Literal[1] = Field(description="Of the protocol.")
     ttc: dict[str, Any] = Field(description="The section of the search; it names its text.")
     deadline_ms: float = Field(gt=0, le=_MAX_MS, description="What is left of the time for this answer, in ms.")
-    block: int = Field(ge=1, description="Ranks of a block: no document leaves its block.")
+    window_size: int = Field(ge=1, description="Ranks of the window: documents after it keep their order.")
     documents: list[ScoreRequestDocument] = Field(min_length=1, description="The first pass, best first.")
     features: dict[Hash, dict[str, bytes]] = Field(
         default_factory=dict, description="Blobs by content hash and field, as they are stored."
@@ -178,13 +178,13 @@ class Sidecar:
                 f"method [{section.method}] reads the numeric fields [{', '.join(method.fields)}], which the engine's "
                 "plugin does not send: search through the gateway"
             )
-        documents = _sent(frame)
+        documents = _window_of(frame)
         timings = Timings()
         try:
             async with asyncio.timeout(frame.deadline_ms / 1000):
                 begun = self._gateway.scorer.begin_encoding(method, texts)
                 scoring = ScoringRequest(method, texts, begun, self._caller, timings)
-                pinned = pinned_count(documents.first_pass[: frame.block])
+                pinned = pinned_count(documents.first_pass)
                 scored = await self._gateway.scorer.score_sent(documents, scoring, pinned=pinned)
         except (MissingFeature, EncoderMismatch) as problem:
             raise NoFeatures(str(problem)) from problem  # for which the plugin answers the first pass
@@ -196,7 +196,7 @@ class Sidecar:
         if isinstance(scored, MissingFeatures):
             return {"version": PROTOCOL_VERSION, "missing": list(scored.hashes), "fields": list(scored.fields)}
         self._gateway.metrics.skipped(scored.skipped.values())
-        return _answer(section, frame, documents, scored, timings, tuned)
+        return _answer(section, frame, pinned, scored, timings, tuned)
 
     async def _encode(self, request: Request) -> dict[str, Any]:
         frame = await self._read(EncodeRequest, request)
@@ -266,31 +266,37 @@ async def _framed(request: Request, runner: EndpointRunner, work: Coroutine[Any,
     return Response(cbor2.dumps(body), status, media_type=MEDIA_TYPE)
 
 
-def _sent(frame: ScoreRequest) -> SuppliedDocuments:
+def _window_of(frame: ScoreRequest) -> SuppliedDocuments:
+    """Return the documents that are scored."""
+    window = frame.documents[: frame.window_size]
     keys = [
         None
         if one.hash is None or one.encoder is None or not is_mark(one.hash, one.encoder)
         else DocumentKey(one.index, one.encoder, one.hash)
-        for one in frame.documents
+        for one in window
     ]
-    return SuppliedDocuments(keys, np.array([one.score for one in frame.documents], dtype=np.float32), frame.features)
+    return SuppliedDocuments(keys, np.array([one.score for one in window], dtype=np.float32), frame.features)
 
 
 def _answer(
     section: Section,
     frame: ScoreRequest,
-    documents: SuppliedDocuments,
+    pinned: int,
     scored: WindowScores,
     timings: Timings,
     tuned: Any,
 ) -> dict[str, Any]:
-    pinned = pinned_count(documents.first_pass[: frame.block])
-    ranking = ranking_of(section, documents.first_pass, scored.values, scored.mask, frame.block, pinned)
+    first_pass = np.array([one.score for one in frame.documents], dtype=np.float32)
+    ranking = ranking_of(section, first_pass, scored.values, scored.mask, pinned)
+    after = [None] * (len(frame.documents) - len(scored.mask))
     answer: dict[str, Any] = {
         "version": PROTOCOL_VERSION,
         "scores": [
-            value if present else None
-            for value, present in zip(scored.values.tolist(), scored.mask.tolist(), strict=True)
+            *(
+                value if present else None
+                for value, present in zip(scored.values.tolist(), scored.mask.tolist(), strict=True)
+            ),
+            *after,
         ],
         "order": ranking.order.tolist(),
         "final": ranking.scores.tolist(),

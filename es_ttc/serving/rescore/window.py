@@ -213,9 +213,7 @@ class WindowRescoring:
         in_first_pass = np.array([place is not None for place in outcome.places], np.bool_)
         buried = (first_pass <= 0) & in_first_pass & plan.changes_scores
         mask = scored.mask & ~buried[: len(scored.mask)]
-        ranking = outcome.without_incomplete(
-            ranking_of(section, first_pass, scored.values, mask, max(1, len(hits)), outcome.pinned)
-        )
+        ranking = outcome.without_incomplete(ranking_of(section, first_pass, scored.values, mask, outcome.pinned))
         if plan.collapse is not None:
             groups = groups_of(hits, plan.collapse.field)
             ranking = collapsed(ranking, groups)
