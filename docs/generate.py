@@ -30,6 +30,38 @@ FOLDER = Path(__file__).parent / "reference"
 NOTICE = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->\n"
 
 
+DOCUMENTS_THAT_JOIN = (
+    "## Documents that join\n",
+    "A search finds what its query matches and what joins the window (`candidates`): the documents nearest to the "
+    "query by pooled vector among those that the caller may read and that satisfy what the query demands beside its "
+    "words. "
+    "A document that joins has the engine's own score of the query as first-pass score, and 0 if the query does not "
+    "match it. Totals, aggregations, `collapse` and its `inner_hits` include it; `highlight`, `matched_queries`, "
+    "`explain`, `fields` and all other parts of a hit are as for any other. `min_score` is a demand too.\n",
+    "With aggregations the query runs once more, for the union of both, beside the request for the page; with "
+    "`inner_hits` once more for the page's groups. Nothing else costs a further request. "
+    '`"candidates": {"count": false}` keeps totals and aggregations those of the query alone.\n',
+    "What a query demands of a document that joins:\n",
+    "| clause | demand |",
+    "| --- | --- |",
+    "| `match`, `match_bool_prefix`, `multi_match`, `combined_fields` on analysed text, with the query's text | none |",
+    "| the same on a keyword, number, date, boolean or IP address, or with another text | the clause |",
+    "| `query_string`, `simple_query_string` | none for plain words; with operators, field names, quotes or wildcards "
+    "the clause |",
+    "| `bool` | `filter`, `must_not`, what each `must` demands, and what `minimum_should_match` of `should` demand |",
+    "| `dis_max` | what one of its queries demands |",
+    "| `boosting` | what `positive` demands; with `negative_boost: 0` also that `negative` does not match |",
+    "| `function_score`, `script_score` | what its query demands, and that the functions score above 0; with "
+    "`min_score` the clause. Functions run over all documents that satisfy the other demands |",
+    "| `pinned` | what `organic` demands |",
+    "| `rule` | the rules, and what `organic` demands |",
+    "| `constant_score`, `nested`, `terms_set`, `rank_feature`, `match_phrase` and any other | the clause |\n",
+    "In these cases nothing joins, and `ttc.candidates.reason` names the cause: a `knn` section, a `hybrid` query, "
+    "`slice` or any part of the body that this release does not know beside the query; the URL parameters "
+    "`search_pipeline`, `scroll` and others that are not known to leave the found documents alone; types of fields "
+    "that the caller may not read; an index whose vectors the engine cannot search; a search for candidates that the "
+    "engine refuses.\n",
+)
 _MIN_SHARED = 4
 """Number of commands from which on an option is described once for all of them."""
 
@@ -217,11 +249,13 @@ def section_page() -> str:
         "Only a malformed section is a 400. Whatever else is missing or fails (features, an encoder, a text, a model, "
         "a method, time) leaves the engine's own ranking, with `ttc.applied: false`, the reason in `ttc.reason` and "
         "the header `x-ttc-applied: false`; `on_error: fail` makes it an error.\n",
-        "If `size` and `from` go beyond `window_size`, the window is as wide as the page needs. Scores are never "
-        "negative and never rise down the page. Documents outside the window follow in the engine's order. All other "
+        "The window has `window_size` documents whatever page is shown, so the first hits do not change with `size` "
+        "and `from`. Scores are never negative and never rise down the page. Documents outside the window follow in "
+        "the engine's order; `ttc.window` says where it ends. All other "
         "parts of a search (`aggs`, `highlight`, `fields`, `_source`, `post_filter`, `min_score`, `explain`, "
         "`profile`, points in time, aliases, routing) are the engine's, except `highlight` with "
         "[type `ttc`](../how-to/show-passages.md); [known limits](../known-limits.md) lists what does not work.\n",
+        *DOCUMENTS_THAT_JOIN,
         "## Changes\n",
         "- 0.1.0: an index without features or of another encoder, a search without a text, a missing graph, numeric "
         "field or language model, and fields that an index lacks gave a 400 whatever `on_error` said. They now leave "

@@ -18,7 +18,6 @@ import numpy as np
 from es_ttc.serving.adaptive.ranking import AdaptiveRescoring
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.request.response import add_took, shortest
-from es_ttc.serving.rescore.candidates import NONE_JOINED
 from es_ttc.serving.rescore.collapse import WindowGroups
 from es_ttc.serving.rescore.page import below
 from es_ttc.serving.rescore.plan import SearchPlan
@@ -127,7 +126,7 @@ class _Run:
         if place == len(self.cascade.items):
             self._cut()
             return RescoredResponse(self.applied, self.groups, joined)
-        page, window = self.cascade.plan.page, self.cascade.items[place].plan.page.asked
+        page, window = self.cascade.plan.page, self.cascade.items[place].plan.page.window
         kept = max(page.start + page.size, window)
         if len(self._hits) > kept:
             self.after = _scores(self._hits[kept : kept + 1])[0]
@@ -136,7 +135,7 @@ class _Run:
         async def rest() -> RescoredResponse:
             await self._run(place, lambda _: True)
             self._cut()
-            return RescoredResponse(self.applied, self.groups, NONE_JOINED)
+            return RescoredResponse(self.applied, self.groups, joined)
 
         return RescoredResponse(self.applied, self.groups, joined, rest)
 
@@ -150,7 +149,7 @@ class _Run:
     async def _step(self, item: Item) -> None:
         """Put the first hits in the order of one more item."""
         plan, response, began = item.plan, self.response, time.perf_counter()
-        head, tail = self._hits[: plan.page.asked], self._hits[plan.page.asked :]
+        head, tail = self._hits[: plan.page.window], self._hits[plan.page.window :]
         before = {id(hit): (rank, hit.get("_score"), hit.pop("_ttc", None)) for rank, hit in enumerate(head, 1)}
         part = {"hits": {"hits": head, "max_score": response["hits"].get("max_score")}}
         ranked = await item.rank(part, None, self.caller, spent=(began - self.began) * 1000, ranked_ms=self.ranked_ms)

@@ -246,8 +246,7 @@ class EngineSearches:
             EngineError: The engine refused the whole `_msearch`.
         """
         if not request.is_multi:
-            answer = await self._accepted(request.incoming, item.path, item.params, _dumps(body), JSON)
-            return await _response(answer), answer.ms
+            return await self.search(request, item.path, item.params, body)
         lines = b"%b\n%b\n" % (item.header, _dumps(body))
         answer = await self.send(request.incoming, item.path, request.params.engine, lines, _NDJSON)
         if answer.status != 200:
@@ -256,6 +255,17 @@ class EngineSearches:
         if "hits" not in response:
             raise ItemRefusal(response)
         return response, answer.ms
+
+    async def search(
+        self, request: "SearchRequest", path: bytes, params: Sequence[tuple[str, str]], body: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], float]:
+        """Return the engine's response to a `_search`, and its time in milliseconds.
+
+        Raises:
+            EngineRefusal: The engine refused it, or the answer is none of an engine.
+        """
+        answer = await self._accepted(request.incoming, path, params, _dumps(body), JSON)
+        return await _response(answer), answer.ms
 
     async def render(self, incoming: RawRequest, template: Mapping[str, Any]) -> Any:
         """Return the rendered template; None if the engine refuses to render it."""
@@ -273,6 +283,8 @@ class EngineSearches:
     ) -> Answer:
         """Send one request with the caller's headers and read the whole answer."""
         unframed = [(name, value) for name, value in forwarded(incoming.headers) if name not in _FRAMING]
+        if content_type == JSON:  # also for a further search of an `_msearch`
+            unframed = [(name, value.replace(b"x-ndjson", b"json")) for name, value in unframed]
         headers, negotiated = await self._upstream.negotiated(unframed)
         if not incoming.has_body or not incoming.header(b"content-type"):
             headers = [(name, value) for name, value in headers if name != b"content-type"]

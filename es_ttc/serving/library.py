@@ -18,9 +18,9 @@ from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.queries import matching
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature, Query, Window
-from es_ttc.serving.features.attached import Identity, changed_inside, identity_of, own_key
+from es_ttc.serving.features.attached import Identity, identity_of, own_key
 from es_ttc.serving.features.decoding import Stored, consistent
-from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, unreadable
+from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, identities, unreadable
 from es_ttc.serving.features.store import columns, numbers_of
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
@@ -29,6 +29,7 @@ from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indice
 from es_ttc.serving.knn.searches import Body, SearchClient, search_body, single_client
 from es_ttc.serving.process import OnlyProcess
 from es_ttc.serving.rescore.candidates import any_clause, nearest_in_side_indices, outside
+from es_ttc.serving.rescore.two_requests import these
 from es_ttc.settings import GatewaySettings
 
 MAX_QUERIES_TOGETHER = 25
@@ -137,12 +138,22 @@ class IndexReader:
     ) -> list[FoundWindow]:
         bodies = [{"query": matching(one.text, text_fields), "size": size, **self._marks} for one in queries]
         answers, nearest = await asyncio.gather(client.search(bodies), self._nearest(queries, size, client, indices))
-        in_sides = indices is not None and bool(indices.sides)
+        firsts = [answer["hits"]["hits"] for answer in answers]
+        joined = [outside(first, near) for first, near in zip(firsts, nearest, strict=True)]
+        scored = [
+            {
+                "query": {"bool": {"should": [body["query"]], "filter": [these(hits)]}},
+                "size": max(1, len(hits)),
+                **self._marks,
+            }
+            for body, hits in zip(bodies, joined, strict=True)
+        ]
         found = []
-        for answer, near in zip(answers, nearest, strict=True):
-            first = answer["hits"]["hits"]
-            named = in_sides or any(map(changed_inside, near))
-            found.append(FoundWindow([*first, *outside(first, near, named=named)], len(first)))
+        for first, hits, answer in zip(firsts, joined, await client.search(scored), strict=True):
+            scores = dict(zip(identities(answer["hits"]["hits"]), answer["hits"]["hits"], strict=True))
+            for hit, identity in zip(hits, identities(hits), strict=True):
+                hit["_score"] = scores[identity]["_score"] if identity in scores else 0.0
+            found.append(FoundWindow([*first, *hits], len(first)))
         return found
 
     async def _nearest(

@@ -1,13 +1,11 @@
 """A rescored search: its methods begin beside the first pass, its window is ranked, then its page's hits are read."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.index.mappings.spec import HASH
@@ -15,18 +13,26 @@ from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
 from es_ttc.serving.cascade import Cascade, begin_cascade, items_of
 from es_ttc.serving.engine_requests import EngineRefusal, ItemRefusal
-from es_ttc.serving.features.keys import content_numbers, marks_of, with_contents
+from es_ttc.serving.features.keys import content_of
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import add_took, shortest
-from es_ttc.serving.rescore.candidates import has_twins, own_encoders
-from es_ttc.serving.rescore.collapse import following, rest_of_page
+from es_ttc.serving.rescore.candidates import own_encoders
+from es_ttc.serving.rescore.collapse import add_inner_hits, expanded, following, rest_of_page
 from es_ttc.serving.rescore.evidence import PageEvidence
 from es_ttc.serving.rescore.page import shown_hit
 from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, joined_hits, page_hits, with_joined
+from es_ttc.serving.rescore.two_requests import (
+    aggregated,
+    bare_window,
+    can_split,
+    filled,
+    full_hits,
+    union,
+    without_aggregations,
+)
 from es_ttc.serving.rescore.window import RescoredResponse, WindowRescoring
 from es_ttc.serving.tracing import span
 
@@ -83,9 +89,10 @@ class Rescoring:
             and can_split(ranking.plan)
             and not self.attached.expects_ids(caller)
         )
-        item.body = bare_window(ranking.plan) if bare else ranking.plan.body
         again = partial(self._gateway.engine.again, request, item)
-        return RescoredSearch(self, ranking, caller, again, request.started, bare=bare)
+        search = RescoredSearch(self, ranking, caller, again, request.started, bare=bare)
+        item.body = search.first_pass
+        return search
 
     async def _require_numbers(self, plan: SearchPlan, caller: Caller) -> None:
         """Refuse a search whose target lacks a numeric field that the method reads."""
@@ -129,7 +136,15 @@ class RescoredSearch:
         self._again = again
         self._started = started
         self._bare = bare
+        first = items_of(ranking)[0]
+        self._counts = isinstance(first, WindowRescoring) and first.counts_candidates
+        self._whole = without_aggregations(self._plan.body) if self._counts else self._plan.body
         self._kept: Sequence[Any] = ()  # a wide window takes milliseconds to free: after the response is sent
+
+    @property
+    def first_pass(self) -> dict[str, Any]:
+        """The body of the first pass."""
+        return bare_window(self._plan, self._whole) if self._bare else self._whole
 
     @property
     def has_plain_answer(self) -> bool:
@@ -175,7 +190,7 @@ class RescoredSearch:
         ranked, ranked_ms = await self._ranked_bare(response, ms) if self._bare else (None, None)
         if ranked is None:
             if self._bare:
-                response, ms = await self._again(self._plan.body)
+                response, ms = await self._again(self._whole)
             ranked = await self._ranked_whole(response, ms, ranked_ms)
         if ranked.rest is not None:
             ranked = await ranked.rest()
@@ -210,18 +225,11 @@ class RescoredSearch:
     async def _ranked_whole(self, response: dict[str, Any], ms: float, ranked_ms: float | None) -> RescoredResponse:
         """Rank a window of complete hits, and read the candidates on its page."""
         await self._require_shards(response, response)
+        window = response["hits"]["hits"][: self._plan.page.window]
         ranked = await self._ranking.rank(response, ms, self._caller, ranked_ms=ranked_ms)
-        page = response["hits"]["hits"]
-        joined = ranked.joined.among(page)
-        if not joined:
-            return ranked
-        filters, named = ranked.joined.filters, ranked.joined.named
-        size = len(joined) if named else self._plan.page.fetch
-        with span("page"):
-            full, page_ms = await self._again(joined_hits(self._plan.body, joined, filters, size, named=named))
-        await self._require_shards(response, full)
-        response["hits"]["hits"] = with_joined(page, joined, full["hits"]["hits"], named=named)
-        add_to_first_pass(response, page_ms)
+        joined = ranked.joined.among(response["hits"]["hits"])
+        hits, _ = await asyncio.gather(self._filled(response, joined, ranked, window), self._count(response, ranked))
+        response["hits"]["hits"] = hits or []
         return ranked
 
     async def _ranked_bare(self, response: dict[str, Any], ms: float) -> tuple[RescoredResponse | None, float | None]:
@@ -234,66 +242,78 @@ class RescoredSearch:
         window = response["hits"]["hits"]
         if response["_shards"]["failed"] or await self._attached.needs_ids(window, self._caller):
             return None, None
-        contents = content_numbers(window)  # before scoring empties the processor's caches
         began = time.perf_counter()
         ranked = await self._ranking.rank(response, ms, self._caller)
         ranked_ms = (time.perf_counter() - began) * 1000
         self._kept = window
-        return (ranked if await self._read_page(response, ranked, window, contents) else None), ranked_ms
+        page = response["hits"]["hits"]
+        if not all(content_of(hit) or "_id" in hit for hit in page):
+            return None, ranked_ms
+        try:
+            hits, _ = await asyncio.gather(self._filled(response, page, ranked), self._count(response, ranked))
+        except (EngineRefusal, _LostShards):
+            return None, ranked_ms
+        if hits is None or len(hits) < len(page):  # a document has changed
+            return None, ranked_ms
+        response["hits"]["hits"] = hits
+        return ranked, ranked_ms
 
-    async def _read_page(
+    async def _filled(
         self,
         response: dict[str, Any],
+        bare: list[dict[str, Any]],
         ranked: RescoredResponse,
-        window: Sequence[dict[str, Any]],
-        contents: NDArray[np.int64],
-    ) -> bool:
-        """Read the hits of a bare page; return False if only the whole request tells which documents they are."""
-        page, joined = response["hits"]["hits"], ranked.joined
-        if not page:
-            return True
-        if joined.named:
-            return False
-        contents = np.concatenate((contents, content_numbers(joined.hits)))
-        alike = with_contents([*window, *joined.hits], contents, page)
-        marks = [mark for mark in marks_of(alike) if mark is not None]
-        if joined.among(page) and has_twins(alike):
-            return False  # only ids tell which of them joined
-        by_hit = {id(hit): mark for hit, mark in zip(alike, marks, strict=True)}
-        marks_of_page = [by_hit[id(hit)] for hit in page if id(hit) in by_hit]
-        if len(marks_of_page) < len(page):
-            return False
-        try:
-            filters = joined.filters if joined.among(page) else None
-            with span("page"):
-                full, page_ms = await self._again(page_hits(self._plan.body, marks_of_page, len(marks), filters))
-        except EngineRefusal:
-            return False
-        hits = None if full["_shards"]["failed"] else filled(page, marks_of_page, full["hits"]["hits"])
-        if hits is None:
-            return False
-        response["hits"]["hits"] = hits
-        add_to_first_pass(response, page_ms)
-        return True
+        others: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[dict[str, Any]] | None:
+        """Return the response's page with complete hits in place of bare ones; see :func:`filled`."""
+        page: list[dict[str, Any]] = response["hits"]["hits"]
+        if not bare:
+            return page
+        with span("page"):
+            size = max(len(bare), self._plan.page.fetch)
+            body = full_hits(self._plan.body, bare, ranked.joined.filters, size)
+            full, ms = await self._again(body)
+        await self._require_shards(response, full)
+        add_to_first_pass(response, ms)
+        return filled(page, bare, full["hits"]["hits"], others)
+
+    async def _count(self, response: dict[str, Any], ranked: RescoredResponse) -> None:
+        """Count the candidates in the total, and read the aggregations of all documents that are found."""
+        if not self._counts:
+            return
+        joined = ranked.joined
+        add_to_total(response, len(joined.added), self._plan.total_up_to)
+        if self._plan.aggregates:
+            with span("aggregations"):
+                answer, ms = await self._again(aggregated(self._plan.body, joined.added, joined.filters))
+            await self._require_shards(response, answer)
+            response["aggregations"] = answer["aggregations"]
+            add_to_first_pass(response, ms)
 
     async def _add_groups(self, response: dict[str, Any], ranked: RescoredResponse) -> None:
-        """Append the engine's groups without a document in the window to those of the window."""
+        """Append the groups without a document in the window to those of the window, and read all inner hits."""
         plan, groups = self._plan, ranked.groups
         if plan.collapse is None or groups is None or not plan.page.size:
             return
         beyond = rest_of_page(plan.body, plan.collapse, groups, plan.page.start, plan.page.size)
-        if beyond is None:
-            return
-        further, ms = await self._again(beyond)
-        await self._require_shards(response, further)
-        explain = plan.explain and response["ttc"]["applied"]
-        unscored = "a group without a document in the window, kept below those that have one"
-        found = further["hits"]["hits"]
-        for hit, score in following(found, plan.collapse.field, groups, plan.page.start, plan.page.size):
-            detail = {"first_pass_score": hit.get("_score")}
-            shown = shown_hit(hit, plan.section, shortest(score), None, detail, explain=explain, unscored=unscored)
-            response["hits"]["hits"].append(shown)
-        add_to_first_pass(response, ms)
+        page = response["hits"]["hits"]
+        if beyond is not None:
+            further, ms = await self._again(beyond)
+            await self._require_shards(response, further)
+            explain = plan.explain and response["ttc"]["applied"]
+            unscored = "a group without a document in the window, kept below those that have one"
+            for hit, score in following(further["hits"]["hits"], groups):
+                detail = {"first_pass_score": hit.get("_score")}
+                page.append(
+                    shown_hit(hit, plan.section, shortest(score), None, detail, explain=explain, unscored=unscored)
+                )
+            add_to_first_pass(response, ms)
+        if "inner_hits" in plan.collapse.body and page:
+            query = union(plan.body.get("query"), ranked.joined.added, ranked.joined.filters)
+            answer, ms = await self._again(expanded(plan.body, plan.collapse, query, page))
+            await self._require_shards(response, answer)
+            add_inner_hits(page, plan.collapse.field, answer["hits"]["hits"])
+            add_to_first_pass(response, ms)
 
 
 def _without_numbers(
@@ -311,6 +331,20 @@ def add_to_first_pass(response: dict[str, Any], ms: float) -> None:
     """Add the time of a further request to that of the first pass."""
     response["ttc"]["took"]["first_pass"] = round(response["ttc"]["took"]["first_pass"] + ms, 2)
     add_took(response, ms)
+
+
+def add_to_total(response: Mapping[str, Any], count: int, up_to: int | None) -> None:
+    """Count further documents in a response's total, up to where the engine counts; None if it counts all."""
+    hits = response["hits"]
+    total = hits.get("total")
+    if isinstance(total, int):
+        hits["total"] = total + count if total >= 0 else total  # -1 if it is not counted
+    elif total is not None and total["relation"] == "eq":
+        whole = total["value"] + count
+        if up_to is not None and whole > up_to:
+            hits["total"] = {"value": max(total["value"], up_to), "relation": "gte"}
+        else:
+            hits["total"] = {"value": whole, "relation": "eq"}
 
 
 def add_lost_shards(response: dict[str, Any], further: Mapping[str, Any]) -> None:

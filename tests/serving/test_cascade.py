@@ -81,15 +81,15 @@ def composed(behind: Behind, encoder: Encoder, first: list[str]) -> list[str]:
         head = sorted(order[:window], key=lambda one: -scores.get(one, -1.0))  # sorted is stable
         return [*head, *order[window:]]
 
-    block = ahead(first, 60, in_memory(encoder, behind, "spectral", [CATS]))  # a page of 60 is a block of 60
-    judged = ahead(block, 15, in_memory(encoder, behind, "maxsim", [CATS]))
+    window = ahead(first, 48, in_memory(encoder, behind, "spectral", [CATS]))
+    judged = ahead(window, 15, in_memory(encoder, behind, "maxsim", [CATS]))
     documents = {document["_id"]: document for document in corpus()}
     features = encode_documents([documents[one] for one in judged[:6]], behind.spec, encoder)
     pooled = np.stack([one.pooled for one in features if one.pooled is not None])
-    window = Window(judged[:6], np.ones(6, np.float32), pooled=pooled)
+    best = Window(judged[:6], np.ones(6, np.float32), pooled=pooled)
     mmr = registry.load("mmr")
     encoded = encoder.encode([CATS], role="query")
-    picked = mmr.score(Query(CATS, encoded.pooled), window, registry.parse_params(mmr, MMR["params"]))
+    picked = mmr.score(Query(CATS, encoded.pooled), best, registry.parse_params(mmr, MMR["params"]))
     return ahead(judged, 6, dict(zip(judged[:6], picked.tolist(), strict=True)))
 
 
@@ -106,7 +106,7 @@ def test_items_run_in_order_as_their_methods_do_in_memory(behind: Behind, encode
     assert told["applied"]
     assert reply.headers["x-ttc-applied"] == "true"
     assert [one["method"] for one in told["items"]] == ["spectral", "rr", "mmr"]
-    assert [one["window"] for one in told["items"]] == [60, 15, 6]
+    assert [one["window"] for one in told["items"]] == [48, 15, 6]
     assert all(one["applied"] and "first_pass" not in one["took"] for one in told["items"])
     two = search(behind.gateway, behind, [item(48, SPECTRAL), item(15, {"method": "maxsim"})]).json()["ttc"]
     assert two["items"][1]["features_from_memory"] == 15, "token vectors are read once"
@@ -206,5 +206,5 @@ def test_later_items_inherit_text_timeout_and_window() -> None:
     plan = plan_search({"rescore": rescore}, [], max_window=300)
     assert plan is not None
     blend, mmr = plan.later
-    assert (blend.texts, blend.section.timeout, blend.page.asked) == ((CATS,), "3s", 9)
-    assert (mmr.texts, mmr.section.timeout, mmr.page.asked) == ((CATS,), "5s", 4)
+    assert (blend.texts, blend.section.timeout, blend.page.window) == ((CATS,), "3s", 9)
+    assert (mmr.texts, mmr.section.timeout, mmr.page.window) == ((CATS,), "5s", 4)

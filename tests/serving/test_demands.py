@@ -118,14 +118,37 @@ OTHER: list[tuple[Any, list[Any]]] = [
     ({"dis_max": {"queries": [OTHERS, TERM]}}, any_of(OTHERS, TERM)),
     ({"pinned": {"ids": ["1"], "organic": {"bool": {"must": [OURS, OTHERS]}}}}, [OTHERS]),
 ]
-UNDECIDED: list[Any] = [
-    {"function_score": {"query": OURS, "functions": [{"filter": TERM, "weight": 0}]}},
-    {"function_score": {"query": OURS, "min_score": 2}},
-    {"script_score": {"query": OURS, "script": {"source": "0"}}},
-    {"boosting": {"positive": OURS, "negative": TERM, "negative_boost": 0.1}},
-    {"rule": {"organic": OURS, "ruleset_ids": ["a"], "match_criteria": {}}},
-    {"bool": {"must": OURS, "should": [{"script_score": {"query": OURS, "script": {"source": "0"}}}]}},
-    {"nested": {"path": "p", "query": {"script_score": {"query": OURS, "script": {"source": "0"}}}}},
+EVERY: dict[str, Any] = {"constant_score": {"filter": {"match_all": {}}}}
+OF_ACME = {"bool": {"must": OURS, "filter": TERM}}
+SCRIPT = {"source": "0"}
+SCORING: list[tuple[Any, Any]] = [
+    (
+        {"function_score": {"query": OURS, "functions": [{"filter": TERM, "weight": 0}]}},
+        [{"function_score": {"query": EVERY, "functions": [{"filter": TERM, "weight": 0}], "min_score": 1e-37}}],
+    ),
+    (
+        {"script_score": {"query": OF_ACME, "script": SCRIPT}},
+        [
+            {
+                "script_score": {
+                    "query": {"constant_score": {"filter": {"bool": {"filter": [TERM]}}}},
+                    "script": SCRIPT,
+                    "min_score": 1e-37,
+                }
+            }
+        ],
+    ),
+    *(({kind: {"query": OURS, "min_score": 2}},) * 2 for kind in ("function_score", "script_score")),
+    ({"boosting": {"positive": OF_ACME, "negative": OTHERS, "negative_boost": 0.1}}, [TERM]),
+    (
+        {"boosting": {"positive": OURS, "negative": OTHERS, "negative_boost": 0}},
+        [{"bool": {"must_not": [OTHERS]}}],
+    ),
+    (
+        {"rule": {"organic": OF_ACME, "ruleset_ids": ["a"], "match_criteria": {}}},
+        [{"rule": {"organic": {"bool": {"filter": [TERM]}}, "ruleset_ids": ["a"], "match_criteria": {}}}],
+    ),
+    ({"bool": {"must": OURS, "should": [{"script_score": {"query": OURS, "script": SCRIPT}}]}}, []),
 ]
 
 
@@ -135,11 +158,11 @@ def test_what_a_query_demands(query: Any, demands: list[Any]) -> None:
     assert not changes_scores(query)
 
 
-@pytest.mark.parametrize("query", UNDECIDED)
-def test_what_changes_scores_leaves_it_undecided(query: Any) -> None:
-    with pytest.raises(UndecidedDemands, match="changes scores"):
-        demanded(query)
+@pytest.mark.parametrize(("query", "demands"), SCORING)
+def test_what_changes_scores_demands_that_no_score_is_0(query: Any, demands: Any) -> None:
+    assert demanded(query) == (demands if isinstance(demands, list) else [query])
     assert changes_scores(query)
+    assert changes_scores({"nested": {"path": "p", "query": {"bool": {"should": [query]}}}})
 
 
 def test_parts_of_the_body_beside_the_query() -> None:
@@ -292,9 +315,10 @@ def test_what_the_words_miss_still_joins(tenants: Behind) -> None:
     assert sorted(ids) == ["acme-0", "acme-1", "acme-2"]
     assert told["candidates"]["joined"] == 2
     assert len(ranked(tenants, OURS)[0]) == 6
-    _, told = ranked(tenants, WAYS[-2])
-    assert told["candidates"]["joined"] == 0
-    assert "[script_score]" in told["candidates"]["reason"]
+    for query in WAYS[-5:-1]:
+        ids, told = ranked(tenants, query)
+        assert sorted(ids) == ["acme-0", "acme-1", "acme-2"]
+        assert "reason" not in told["candidates"]
 
 
 def test_a_field_must_be_text_in_every_searched_index(tenants: Behind, index_name: str) -> None:

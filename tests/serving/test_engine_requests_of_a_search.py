@@ -27,13 +27,21 @@ def rescore(**section: Any) -> dict[str, Any]:
 
 SPECTRAL = {"query": QUERY, **rescore(method="spectral")}
 BLEND = {"query": QUERY, "rescore": {"window_size": 10, "ttc": {"timeout": "60s", "on_error": "fail"}}}
+GROUPS = {"field": "group.keyword"}
 KNN = {"field": "ttc.vector", "query_text": "cat drinks milk", "k": 5}
 SEARCHES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "no section": {"query": QUERY},
     "`spectral`, window of one page": {**SPECTRAL, "size": 40},
     "`spectral`, wide window": SPECTRAL,
     "`blend`, candidates join": BLEND,
-    "`blend`, `collapse`": {**BLEND, "collapse": {"field": "group.keyword"}},
+    "`blend`, `collapse`": {**BLEND, "collapse": GROUPS},
+    "`blend`, `collapse` with `inner_hits`": {**BLEND, "collapse": {**GROUPS, "inner_hits": {"name": "members"}}},
+    "`blend`, `aggs`": {**BLEND, "aggs": {"groups": {"terms": GROUPS}}},
+    "`blend`, `aggs`, candidates not counted": {
+        **BLEND,
+        "aggs": {"groups": {"terms": GROUPS}},
+        **rescore(candidates={"knn": 10, "count": False}),
+    },
     "`blend`, `passages`": {"query": QUERY, **rescore(passages=1)},
     "`spectral`, then `mmr`": {
         "query": QUERY,

@@ -181,7 +181,7 @@ def test_the_plugins_endpoints_serve_it(late: Late) -> None:
     index = late.packed.index
     documents, blobs = first_pass(late.packed)
     section = {"method": "maxsim", "query_text": QUERIES[0]}
-    frame = {"version": 1, "deadline_ms": 20_000, "block": 100, "ttc": section, "documents": documents}
+    frame = {"version": 1, "deadline_ms": 20_000, "window_size": 100, "ttc": section, "documents": documents}
     found = answer(ask(late.gateway, frame))
     if "missing" in found:
         found = answer(ask(late.gateway, frame | {"features": what_is_missing(found, blobs)}))

@@ -75,7 +75,7 @@ def by_number(field: str = "number", **parts: Any) -> dict[str, Any]:
 def alone(behind: Behind, index: str | None = None, **body: Any) -> Reply:
     """Search the window alone, without candidates."""
     section = {"method": "learned", "query_text": "cats", "candidates": {"knn": 0}}
-    rescore = {"window_size": 60, "ttc": section}
+    rescore = {"window_size": 62, "ttc": section}
     everything = {"query": {"match": {"anyway": "creature"}}, "size": 60, "rescore": rescore}
     return search(behind.gateway, index or behind.index, everything | body)
 
@@ -191,7 +191,8 @@ def test_what_is_logged_from_an_index_is_what_is_served(
     with relay(behind.engine) as counted:
         pools = logged(counted.url, behind.index, encoder, queries, WINDOW, ["number"])
     searches = [one for one in counted.passed if "_msearch" in one.target]
-    assert len(searches) == 1 + 3  # one for the indices, and one for each 25 queries: 60 first passes, 60 kNN searches
+    # one for the indices, and two for each 25 queries: first passes and kNN searches, then scores of what joins
+    assert len(searches) == 1 + 2 * 3
     reads = [one for one in counted.passed if one.reads_features]
     assert len(reads) <= 2  # all documents of all queries, once
     assert len(counted.passed) < 20

@@ -220,10 +220,15 @@ def test_url_parameters_that_do_not_say_what_is_found(place: Behind, param: str)
         } - without
 
 
-def test_a_window_that_the_page_raises_is_reported(place: Behind) -> None:
-    told = ranked(place, size=40, window_size=20).json()["ttc"]
-    assert told["window_size"] == {"requested": 20, "raised_to": 40}
-    assert "window_size" not in ranked(place, size=20).json()["ttc"]
+def test_the_first_hits_are_the_same_on_a_page_of_any_size(place: Behind) -> None:
+    """The window ends where the caller says; the hits after it follow in the engine's order."""
+    pages = [ranked(place, size=size, window_size=20) for size in (10, 20, 30, 60)]
+    assert len({tuple(page.ids[:10]) for page in pages}) == 1
+    assert {page.json()["ttc"]["window"] for page in pages} == {20}
+    joined = pages[0].json()["ttc"]["candidates"]["joined"]
+    first = search(place.engine, place.index, {"query": FARMER, "size": 60}).ids
+    assert pages[3].ids[20 + joined :] == [name for name in first[20:] if name not in pages[3].ids[: 20 + joined]]
+    assert pages[3].json()["hits"]["total"]["value"] == len(pages[3].ids) > len(first)
 
 
 def test_collapse_with_a_native_rescorer_and_a_section(place: Behind) -> None:

@@ -1,4 +1,4 @@
-"""Pages: combining as the engines do, blocks that never mix, scores that never rise."""
+"""Pages: combining as the engines do, one window on every page, scores that never rise."""
 
 from typing import Any
 
@@ -16,16 +16,18 @@ scores = st.floats(0, 1e6, width=32)
 
 @st.composite
 def first_passes(draw: st.DrawFn) -> tuple[Any, Any, Any, int]:
+    """A first pass, final scores, which documents have one, and where the window ends."""
     length = draw(st.integers(0, 60))
     first = np.sort(draw(hnp.arrays(np.float32, length, elements=scores)))[::-1]
     final = draw(hnp.arrays(np.float32, length, elements=scores))
-    mask = draw(hnp.arrays(np.bool_, length))
-    return first, final, mask, draw(st.integers(1, 25))
+    window = draw(st.integers(1, 25))
+    mask = draw(hnp.arrays(np.bool_, length)) & (np.arange(length) < window)
+    return first, final, mask, window
 
 
 @given(first_passes())
 def test_a_ranking_is_a_permutation_whose_scores_never_rise(case: tuple[Any, Any, Any, int]) -> None:
-    ranking = rank(*case)
+    ranking = rank(*case[:3])
     assert sorted(ranking.order.tolist()) == list(range(len(case[0])))
     assert (np.diff(ranking.scores) <= 0).all()
     assert (ranking.scores >= 0).all()
@@ -33,46 +35,32 @@ def test_a_ranking_is_a_permutation_whose_scores_never_rise(case: tuple[Any, Any
 
 
 @given(first_passes())
-def test_no_document_leaves_its_block(case: tuple[Any, Any, Any, int]) -> None:
-    ranking, block = rank(*case), case[3]
-    places = np.arange(len(ranking.order))
-    assert (ranking.order // block == places // block).all()
-
-
-@given(first_passes())
-def test_inside_a_block_scored_documents_come_first_by_score_and_the_others_keep_their_order(
+def test_scored_documents_come_first_by_their_scores_and_the_others_keep_their_order(
     case: tuple[Any, Any, Any, int],
 ) -> None:
-    _, final, mask, block = case
-    order = rank(*case).order
-    for start in range(0, len(order), block):
-        ranks = order[start : start + block]
-        scored = ranks[mask[ranks]]
-        others = ranks[~mask[ranks]]
-        assert ranks.tolist() == [*scored, *others]
-        assert scored.tolist() == sorted(scored.tolist(), key=lambda place: (-final[place], place))
-        assert others.tolist() == sorted(others.tolist())
-
-
-@given(first_passes())
-def test_the_first_blocks_scores_are_the_methods_own(case: tuple[Any, Any, Any, int]) -> None:
-    _, final, mask, block = case
-    ranking = rank(*case)
-    first = ranking.order[:block]
-    own = mask[first]
-    assert ranking.scores[:block][own].tolist() == final[first[own]].tolist()
+    _, final, mask, _ = case
+    ranking = rank(*case[:3])
+    count = int(mask.sum())
+    scored, others = ranking.order[:count], ranking.order[count:]
+    assert set(scored.tolist()) == set(np.flatnonzero(mask).tolist())
+    assert scored.tolist() == sorted(scored.tolist(), key=lambda place: (-final[place], place))
+    assert ranking.scores[:count].tolist() == final[scored].tolist()
+    assert others.tolist() == sorted(others.tolist())
 
 
 @given(first_passes(), st.integers(1, 25))
-def test_pages_of_one_size_hold_every_document_once(case: tuple[Any, Any, Any, int], size: int) -> None:
-    first, final, mask, block = case
-    block = max(block, size)
+def test_pages_of_any_size_hold_every_document_once(case: tuple[Any, Any, Any, int], size: int) -> None:
+    first, final, mask, window = case
+    whole = rank(first, final, mask)
     seen: list[int] = []
+    shown: list[float] = []
     for start in range(0, len(first), size):
-        end = min(-(-(start + size) // block) * block, len(first))  # the engine is asked to the end of the block
-        ranking = rank(first[:end], final[:end], mask[:end], block)
-        seen += ranking.order[start : start + size].tolist()
-    assert seen == rank(first, final, mask, block).order.tolist()
+        end = max(window, start + size)  # so many are requested
+        page = rank(first[:end], final[:end], mask[:end])
+        seen += page.order[start : start + size].tolist()
+        shown += page.scores[start : start + size].tolist()
+    assert seen == whole.order.tolist()
+    assert shown == whole.scores.tolist()
 
 
 def test_a_run_that_would_overtake_is_scaled_as_a_whole() -> None:

@@ -195,7 +195,7 @@ def test_an_index_without_them_is_refused(
     frame = {
         "version": 1,
         "deadline_ms": 20_000,
-        "block": 10,
+        "window_size": 10,
         "ttc": {"method": "bidirzscore", "query_text": QUERIES[0]},
         "documents": documents,
     }

@@ -228,6 +228,26 @@ def test_hidden_documents_are_not_seen_nor_counted_nor_scored(secured: Behind) -
         assert set(grouped.ids) <= MAY_SEE
 
 
+HIDDEN = {document["_id"] for document in corpus()} - MAY_SEE
+EVERYTHING_THAT_COUNTS = {
+    "aggs": {"numbers": {"terms": {"field": "number", "size": 60}}, "best": {"top_hits": {"size": 60}}},
+    "collapse": {"field": "group.keyword", "inner_hits": {"name": "members", "size": 60}},
+    "explain": True,
+    "track_total_hits": True,
+}
+
+
+def assert_nothing_hidden(reply: Reply) -> None:
+    """Check that no count, bucket, inner hit or explanation is of a document that the caller may not see."""
+    answer = reply.json()
+    buckets = answer["aggregations"]["numbers"]["buckets"]
+    members = [hit["inner_hits"]["members"]["hits"]["hits"] for hit in answer["hits"]["hits"]]
+    assert answer["ttc"]["candidates"]["joined"] > 0
+    assert {bucket["key"] for bucket in buckets} == {int(one["_id"][1:]) for hits in members for one in hits}
+    assert sum(bucket["doc_count"] for bucket in buckets) == answer["hits"]["total"]["value"] <= len(MAY_SEE)
+    assert all(f'"{name}"'.encode() not in reply.body for name in HIDDEN)
+
+
 def test_hidden_documents_do_not_join_a_window(secured: Behind) -> None:
     """What only kNN finds is bound by rights too: words of a document that hides lead to others that do not."""
     words = {"match": {"text": "the farmer watches before rain"}}
@@ -251,12 +271,14 @@ def test_hidden_documents_do_not_join_a_window(secured: Behind) -> None:
                 told = pages[0].json()["ttc"]["candidates"]
                 assert told["joined"] > 0, told
                 assert {one for page in pages for one in page.ids} <= MAY_SEE
-                line = orjson.dumps({"query": query, "size": 8, "rescore": blend})
+                assert_nothing_hidden(blended(headers, query, size=60, **EVERYTHING_THAT_COUNTS))
+                line = orjson.dumps({"query": query, "size": 8, "rescore": blend, **EVERYTHING_THAT_COUNTS})
                 raw = b"\n".join([orjson.dumps({"index": INDEX}), line, b""])
                 several = call(
                     secured.gateway, "POST", "/_msearch", raw, headers | {"content-type": "application/x-ndjson"}
                 )
                 assert {hit["_id"] for hit in several.json()["responses"][0]["hits"]["hits"]} <= MAY_SEE
+                assert all(f'"{name}"'.encode() not in several.body for name in HIDDEN)
     blind = blended(BEN)  # may not see the fields of features: no vector of his is searched
     assert blind.status in (200, 400)
     if blind.status == 200:

@@ -16,7 +16,7 @@ from tests.serving.conftest import SIDECAR_TOKEN, Behind
 from tests.serving.test_rescore import CATS, EVERYTHING
 
 NOWHERE = "http://127.0.0.1:9"
-DEFAULTS = {"version": 1, "deadline_ms": 20_000, "block": 100}
+DEFAULTS = {"version": 1, "deadline_ms": 20_000, "window_size": 100}
 FIELDS = ("ttc.pooled", "ttc.tokens", "ttc.norms")
 
 
@@ -152,7 +152,7 @@ def test_a_method_without_features_needs_no_hash(alone: str) -> None:
         ({"extra": 1}, 400, "ttc_protocol_exception", "unknown field [extra]"),
         ({"documents": []}, 400, "ttc_protocol_exception", "[frame.documents]"),
         ({"deadline_ms": 0}, 400, "ttc_protocol_exception", "[frame.deadline_ms]"),
-        ({"block": 1.5}, 400, "ttc_protocol_exception", "[frame.block]"),
+        ({"window_size": 1.5}, 400, "ttc_protocol_exception", "[frame.window_size]"),
         ({"features": {"a": {"ttc.tokens": "text"}}}, 400, "ttc_protocol_exception", "[frame.features]"),
         ({"ttc": {"method": "spectrl"}}, 400, "ttc_missing_text_exception", "[ttc.query_text] is missing"),
         ({"ttc": {"method": "spectrl", "query_text": "x"}}, 400, "illegal_argument_exception", "[spectral]"),

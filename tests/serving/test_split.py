@@ -7,10 +7,9 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import document_hash, document_json
 from es_ttc.index.ingest.encode import action_lines, encode_documents
-from es_ttc.serving.features.keys import content_numbers, marks_of, with_contents
 from es_ttc.serving.request.request import parse_params
 from es_ttc.serving.rescore.plan import plan_search
-from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, page_hits
+from es_ttc.serving.rescore.two_requests import aggregated, bare_window, can_split, filled, full_hits
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
@@ -18,6 +17,7 @@ from tests.serving.conftest import Behind, make_index
 from tests.serving.relay import Passed, relay
 
 EVERYTHING = {"match": {"anyway": "creature"}}
+TERM = {"term": {"tenant": "acme"}}
 OURS = {"ttc": {"method": "spectral", "query_text": "which cat drinks milk?"}}
 
 
@@ -37,12 +37,13 @@ def planned(url: str = "", **body: Any) -> Any:
         ({"fields": ["f"], "aggs": {"a": {"terms": {}}}}, "", True),
         ({"fields": ["f"], "aggs": {"a": {"terms": {}, "aggs": {"b": {"top_hits": {}}}}}}, "", False),
         ({"stored_fields": ["f"]}, "", False),
-        ({"terminate_after": 3}, "", False),
+        ({"terminate_after": 3, "min_score": 1}, "", True),
+        ({"search_after": [3]}, "", False),
         ({"knn": {}}, "", False),
         ({"query": {"hybrid": {"queries": []}}, "rescore": {"ttc": OURS["ttc"]}}, "", False),
         ({"rescore": [{"query": {}}, OURS]}, "", False),
         ({}, "search_pipeline=p", False),
-        ({}, "q=cat", False),
+        ({}, "q=cat&terminate_after=3", True),
     ],
 )
 def test_only_what_is_known_to_be_the_same_is_split(changes: dict[str, Any], url: str, expected: bool) -> None:
@@ -52,30 +53,44 @@ def test_only_what_is_known_to_be_the_same_is_split(changes: dict[str, Any], url
 def test_each_request_has_its_parts() -> None:
     plan = planned(size=2, highlight={"h": 1}, aggs={"a": 1}, min_score=1, _source=["t"], collapse={"field": "f"})
     body = plan.body
-    window = bare_window(plan)
-    assert window["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "ttc.version", "f"]
+    window = bare_window(plan, body)
+    assert window["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "ttc.version", "_seq_no", "f"]
     assert window["stored_fields"] == "_none_"
     assert window.keys() & {"highlight", "_source"} == set()
     assert window.keys() >= {"aggs", "min_score", "rescore"}
-    hits = page_hits(body, [("i", "b", 0), ("i", "a", 1)], 3)
+    bare = [hit("b", 4), hit("a", 2), hit(None, 1, _id="x")]
+    hits = full_hits(body, bare, [TERM], 3)
+    by_content = {"bool": {"filter": [{"terms": {"ttc.hash": ["a", "b"]}}, {"terms": {"_seq_no": [2, 4]}}]}}
+    these = {"bool": {"should": [by_content, {"ids": {"values": ["x"]}}]}}
     assert hits["size"] == 3
-    assert hits["query"]["bool"] == {"must": [EVERYTHING], "filter": [{"terms": {"ttc.hash": ["a", "b"]}}]}
-    assert hits.keys() >= {"highlight", "_source", "min_score"}
-    assert hits.keys() & {"aggs", "rescore"} == set()
+    assert hits["query"]["bool"] == {
+        "should": [EVERYTHING, {"bool": {"filter": [TERM]}}], "filter": [these], "minimum_should_match": 1
+    }  # fmt: skip
+    assert hits.keys() >= {"highlight", "_source"}
+    assert hits.keys() & {"aggs", "min_score", "rescore"} == set()
+    counted = aggregated(body, bare[:2], [TERM])
+    assert counted["query"] == {"bool": {"should": [EVERYTHING, {"bool": {"filter": [by_content, TERM]}}]}}
+    assert counted.keys() >= {"aggs", "min_score"}
+    assert counted.keys() & {"highlight", "rescore", "_source"} == set()
+    assert aggregated(body, [], [TERM])["query"] == EVERYTHING
 
 
-def test_hits_of_equal_content_are_told_apart_by_their_order() -> None:
-    def hit(content: str | None, **more: Any) -> dict[str, Any]:
-        return {"_index": "i", **({"fields": {"ttc.hash": [content]}} if content else {}), **more}
+def hit(content: str | None, number: int, **more: Any) -> dict[str, Any]:
+    return {"_index": "i", "fields": {"_seq_no": [number], **({"ttc.hash": [content]} if content else {})}, **more}
 
-    window = [hit("a"), hit("b"), hit(None), hit("a")]
-    assert marks_of(window) == [("i", "a", 0), ("i", "b", 0), None, ("i", "a", 1)]
-    assert with_contents(window, content_numbers(window), [window[3], window[2]]) == [window[0], window[3]]
-    full = [hit("a", _id="1", _score=9), hit("a", _id="2", _score=8)]
-    filled_in = filled([{"_score": 0.5, "_ttc": {}}, {"_score": 0.4}], [("i", "a", 1), ("i", "a", 0)], full)
-    assert filled_in is not None
-    assert [(hit["_id"], hit["_score"]) for hit in filled_in] == [("2", 0.5), ("1", 0.4)]
-    assert filled([{"_score": 1}], [("i", "gone", 0)], full) is None
+
+def test_hits_of_equal_content_are_told_apart_by_their_sequence_numbers() -> None:
+    page = [hit("a", 2, _score=0.5, _ttc={}), hit("a", 1, _score=0.4), hit("gone", 3, _score=0.3)]
+    full = [hit("a", 1, _id="1", _score=9), hit("a", 2, _id="2", _score=8)]
+    shown = filled(page, page, full)
+    assert shown is not None
+    assert [(hit["_id"], hit["_score"]) for hit in shown] == [("2", 0.5), ("1", 0.4)]
+    twin = hit("a", 2, _id="3")
+    assert filled(page, page, [*full, twin]) is None, "another shard has the same number"
+    others = [hit("a", 2, _id="2", _score=7)]
+    shown = filled([others[0], page[0]], page[:1], [full[1], twin], others)
+    assert shown is not None
+    assert [hit["_id"] for hit in shown] == ["2", "3"]
 
 
 def test_documents_of_equal_content_are_all_found(
@@ -108,7 +123,7 @@ def test_a_document_that_changes_before_its_page_is_read(
     best = search(behind.gateway, index_name, {"query": EVERYTHING, "rescore": OURS}).ids[0]
 
     def before(request: Passed) -> Reply | None:
-        if b'"must":' in request.body and b'"terms":{"ttc.hash"' in request.body:
+        if b'"terms":{"ttc.hash"' in request.body:
             if change == "delete":
                 call(behind.engine, "DELETE", f"/{index_name}/_doc/{best}?refresh=true")
             else:

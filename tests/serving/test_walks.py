@@ -476,9 +476,6 @@ def test_wrong_requests_are_told_in_one_sentence(walking: Behind, section: dict[
     reply = call(walking.gateway, "POST", f"/{walking.index}/_search", body)
     assert reply.status == 400
     assert why in reply.reason
-    inner = {"field": "group.keyword", "inner_hits": {"name": "more"}}
-    collapsed = {**body, "rescore": {"ttc": {"method": "rgs"}}, "collapse": inner}
-    assert "inner_hits" in call(walking.gateway, "POST", f"/{walking.index}/_search", collapsed).reason
 
 
 def test_an_msearch_walks_too(walking: Behind, sound: Judge) -> None:

@@ -83,6 +83,7 @@ class MemorySearcher:
         self._depth = depth_of(window, len(collection.documents))
         self._reach = self._depth if window is not None else len(collection.documents)
         self._found: dict[Method, Found] = {}
+        self._indexes: dict[tuple[float, float], Bm25] = {}
         self._columns: dict[str, NDArray[np.float64]] = {}
 
     @property
@@ -127,8 +128,13 @@ class MemorySearcher:
                     self._found[method] = self._dense(progress)
         return self._found[method]
 
+    def _words(self, params: Bm25Params) -> Bm25:
+        if (params.k1, params.b) not in self._indexes:
+            self._indexes[params.k1, params.b] = Bm25(self._texts, k1=params.k1, b=params.b)
+        return self._indexes[params.k1, params.b]
+
     def _bm25(self, params: Bm25Params, progress: Progress) -> Found:
-        index = Bm25(self._texts, k1=params.k1, b=params.b)
+        index = self._words(params)
 
         def search(text: str) -> Ranking:
             ranking = top(index.scores(text), self._reach)
@@ -245,7 +251,9 @@ class MemorySearcher:
         window = first.documents[: self._window]
         joined = np.setdiff1d(nearest.documents[: self._candidates], window, assume_unique=True)
         documents = np.concatenate([window, joined])
-        scores = np.concatenate([first.scores[: self._window], np.zeros(len(joined), np.float32)])
+        words = self._retrieval["bm25"].params
+        assert isinstance(words, Bm25Params)  # noqa: S101 - its own parameters
+        scores = self._words(words).scores(query.text)[documents]
         found = np.arange(len(documents)) < len(window)
         known = features.present[documents]
         documents, scores, found = documents[known], scores[known], found[known]

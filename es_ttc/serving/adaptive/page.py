@@ -56,7 +56,7 @@ def rank_hits(
     shown = _displayed([reranker.score(document) for document in judged])
     values[pinned : pinned + len(judged)] = shown
     mask = (np.arange(len(order)) >= pinned) & (np.arange(len(order)) < pinned + len(judged))
-    ranking = ranking_of(section, first, values, mask, max(1, len(order)), pinned)
+    ranking = ranking_of(section, first, values, mask, pinned)
     return RankedHits(
         [order[place] for place in ranking.order.tolist()],
         ranking.scores,

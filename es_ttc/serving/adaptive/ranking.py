@@ -106,11 +106,11 @@ class AdaptiveRescoring:
         if plan.problem is not None:
             own = None if plan.collapse is None else groups_of(hits, plan.collapse.field)
             window = cut_first_pass(response, plan, own)
-            summary = {"method": name, "applied": False, "window": min(len(hits), plan.page.asked), "scored": 0}
+            summary = {"method": name, "applied": False, "window": min(len(hits), plan.page.window), "scored": 0}
             response["ttc"] = {**summary, "reason": str(plan.problem), "took": timings.as_dict()}
             fell_back(metrics, "first pass answered", name, plan.problem)
             return RescoredResponse(False, window)
-        scores = first_pass_scores(hits[: plan.page.asked])
+        scores = first_pass_scores(hits[: plan.page.window])
         pinned = pinned_count(scores)
         buried = int((scores[pinned:] <= 0).sum()) if plan.changes_scores else 0
         conditions, undecided = await self._conditions(caller) if self.strategy.walks else ([], None)
@@ -298,7 +298,7 @@ class _Walk:
         summary: dict[str, Any] = {
             "method": search.strategy.name,
             "applied": applied,
-            "window": min(self._found, search.plan.page.asked),
+            "window": min(self._found, search.plan.page.window),
             "scored": reranked.judged,
             "walk": walk,
         }

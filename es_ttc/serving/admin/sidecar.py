@@ -41,14 +41,14 @@ from es_ttc.serving.admin.endpoint import EndpointRunner, carries, json_response
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.index_meta import meta_of
 from es_ttc.serving.features.keys import DocumentKey, is_mark
-from es_ttc.serving.features.scores import Method, ScoringRequest, SuppliedDocuments, Timings
+from es_ttc.serving.features.scores import Method, ScoringRequest, SuppliedDocuments, Timings, WindowScores
 from es_ttc.serving.features.skip_reasons import NoFeatures
 from es_ttc.serving.features.store import MissingFeatures
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.pool import slices
-from es_ttc.serving.request.section import DEFAULT_METHOD, parse_section, texts_in
+from es_ttc.serving.request.section import DEFAULT_METHOD, Section, parse_section, texts_in
 from es_ttc.serving.rescore.page import pinned_count, ranking_of
 
 PROTOCOL_VERSION = 1
@@ -101,7 +101,7 @@ class ScoreRequest(BaseModel):
     version: Literal[1] = Field(description="Of the protocol.")
     ttc: dict[str, Any] = Field(description="The section of the search; it names its text.")
     deadline_ms: float = Field(gt=0, le=_MAX_MS, description="What is left of the time for this answer, in ms.")
-    block: int = Field(ge=1, description="Ranks of a block: no document leaves its block.")
+    window_size: int = Field(ge=1, description="Ranks of the window: documents after it keep their order.")
     documents: list[ScoreRequestDocument] = Field(min_length=1, description="The first pass, best first.")
     features: dict[Hash, dict[str, bytes]] = Field(
         default_factory=dict, description="Blobs by content hash and field, as they are stored."
@@ -177,8 +177,8 @@ class Sidecar:
                 f"method [{section.method}] reads the numeric fields [{', '.join(method.fields)}], which the engine's "
                 "plugin does not send: search through the gateway"
             )
-        documents, timings = _sent(frame), Timings()
-        pinned = pinned_count(documents.first_pass[: frame.block])
+        documents, timings = _window_of(frame), Timings()
+        pinned = pinned_count(documents.first_pass)
         try:
             async with asyncio.timeout(frame.deadline_ms / 1000):
                 begun = self._gateway.scorer.begin_encoding(method, texts)
@@ -194,23 +194,7 @@ class Sidecar:
         if isinstance(scored, MissingFeatures):
             return {"version": PROTOCOL_VERSION, "missing": list(scored.hashes), "fields": list(scored.fields)}
         self._gateway.metrics.skipped(scored.skipped.values())
-        ranking = ranking_of(section, documents.first_pass, scored.values, scored.mask, frame.block, pinned)
-        values = zip(scored.values.tolist(), scored.mask.tolist(), strict=True)
-        answer: dict[str, Any] = {
-            "version": PROTOCOL_VERSION,
-            "scores": [value if present else None for value, present in values],
-            "order": ranking.order.tolist(),
-            "final": ranking.scores.tolist(),
-            "from_memory": scored.from_memory,
-            "took": timings.as_dict(),
-        }
-        if tuned:
-            answer["tuned"] = dict(tuned)
-        if scored.encoder is not None:
-            answer["encoder"] = scored.encoder
-        if scored.skipped:
-            answer["skipped"] = skip_reasons.summary(scored.skipped.values())
-        return answer
+        return _answer(section, frame, pinned, scored, timings, tuned)
 
     async def _encode(self, request: Request) -> dict[str, Any]:
         frame = await self._read(EncodeRequest, request)
@@ -277,14 +261,50 @@ async def _framed(request: Request, runner: EndpointRunner, work: Coroutine[Any,
     return Response(cbor2.dumps(body), status, media_type=MEDIA_TYPE)
 
 
-def _sent(frame: ScoreRequest) -> SuppliedDocuments:
+def _window_of(frame: ScoreRequest) -> SuppliedDocuments:
+    """Return the documents that are scored."""
+    window = frame.documents[: frame.window_size]
     keys = [
         None
         if one.hash is None or one.encoder is None or not is_mark(one.hash, one.encoder)
         else DocumentKey(one.index, one.encoder, one.hash)
-        for one in frame.documents
+        for one in window
     ]
-    return SuppliedDocuments(keys, np.array([one.score for one in frame.documents], dtype=np.float32), frame.features)
+    return SuppliedDocuments(keys, np.array([one.score for one in window], dtype=np.float32), frame.features)
+
+
+def _answer(
+    section: Section,
+    frame: ScoreRequest,
+    pinned: int,
+    scored: WindowScores,
+    timings: Timings,
+    tuned: Any,
+) -> dict[str, Any]:
+    first_pass = np.array([one.score for one in frame.documents], dtype=np.float32)
+    ranking = ranking_of(section, first_pass, scored.values, scored.mask, pinned)
+    after = [None] * (len(frame.documents) - len(scored.mask))
+    answer: dict[str, Any] = {
+        "version": PROTOCOL_VERSION,
+        "scores": [
+            *(
+                value if present else None
+                for value, present in zip(scored.values.tolist(), scored.mask.tolist(), strict=True)
+            ),
+            *after,
+        ],
+        "order": ranking.order.tolist(),
+        "final": ranking.scores.tolist(),
+        "from_memory": scored.from_memory,
+        "took": timings.as_dict(),
+    }
+    if tuned:
+        answer["tuned"] = dict(tuned)
+    if scored.encoder is not None:
+        answer["encoder"] = scored.encoder
+    if scored.skipped:
+        answer["skipped"] = skip_reasons.summary(scored.skipped.values())
+    return answer
 
 
 def _characters(document: dict[str, Any], spec: IndexSpec) -> int:

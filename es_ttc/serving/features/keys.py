@@ -1,13 +1,10 @@
-"""Identification of documents: the key of a document's features, and marks of hits without ids."""
+"""Identification of documents: the key of a document's features, and what identifies hits without ids."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from es_ttc.errors import EngineError
 from es_ttc.index.mappings.readers import SENDABLE_LAYOUTS, FeatureReader, layout_of, reader_of
@@ -16,10 +13,14 @@ from es_ttc.index.mappings.spec import HASH
 SEQ_NO = "_seq_no"
 Mark = tuple[str, str, int]
 """Index, content hash, and the number of the document among the hits with that content, from 0."""
+Identity = tuple[str, int | None, str | None]
+"""Index, sequence number, and content hash; the id if the document has no hash."""
 SentBlobs = Mapping[str, Mapping[str, bytes]]
 """Blobs of documents by content hash and field, as they are stored."""
 
 _FIELDS = itemgetter("fields")
+_NO_FIELDS: Mapping[str, Any] = {}
+_NO_VALUE = (None,)
 _DIMS_IN_IDENTITY = re.compile(r"@[^/]*/([0-9]{1,5})x[0-9]")
 
 
@@ -56,37 +57,15 @@ def single_values(hits: Sequence[Mapping[str, Any]], name: str) -> list[Any] | N
         return None
 
 
-def content_numbers(hits: Sequence[Mapping[str, Any]]) -> NDArray[np.int64]:
-    """Return a number for each hit, ``(n,)``: the same one for hits with the same content hash, in this process."""
-    contents = single_values(hits, HASH)
-    return np.fromiter(map(hash, map(content_of, hits) if contents is None else contents), np.int64)
+def identities(hits: Sequence[Mapping[str, Any]]) -> list[Identity]:
+    """Return what identifies each hit's document in the answers to several searches.
 
-
-def with_contents(
-    hits: Sequence[dict[str, Any]], numbers: NDArray[np.int64], of: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the hits that have the content hash of one of some others, in order.
-
-    Args:
-        hits: The hits of a window, up to 10,000: only those whose number fits are looked at.
-        numbers: ``(n,)`` their :func:`content_numbers`.
-        of: The others.
+    Only documents of equal content that have the same sequence number, each in a shard of its own, share one.
     """
-    contents = {content for hit in of if (content := content_of(hit)) is not None}
-    alike = np.flatnonzero(np.isin(numbers, [hash(content) for content in contents]))
-    return [hits[place] for place in alike.tolist() if content_of(hits[place]) in contents]
-
-
-def identity_mark(hit: Mapping[str, Any], *, named: bool) -> tuple[str, str | None]:
-    """Return a mark that identifies a hit's document in several responses.
-
-    Args:
-        hit: The hit.
-        named: Whether the mark is its index and id, or its index and content hash (None without one).
-    """
-    if named:
-        return hit["_index"], str(hit.get("_id"))
-    return hit["_index"], content_of(hit)
+    return [
+        (hit["_index"], (hit.get("fields") or _NO_FIELDS).get(SEQ_NO, _NO_VALUE)[0], content_of(hit) or hit.get("_id"))
+        for hit in hits
+    ]
 
 
 class DocumentKey(NamedTuple):

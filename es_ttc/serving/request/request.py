@@ -165,6 +165,18 @@ class SearchRequest:
         """Return a key of a search's target."""
         return self.path + item.header
 
+    def search_target(self, item: SearchItem) -> tuple[bytes, Sequence[tuple[str, str]]]:
+        """Return path and URL parameters of a `_search` of an item's target.
+
+        Raises:
+            InvalidRequest: The search's header line is no JSON object.
+        """
+        if not self.is_multi:
+            return item.path, item.params
+        caller = self.caller(item)
+        path = f"/{caller.indices}/_search" if caller.indices else "/_search"
+        return path.encode(), [*caller.params, *self.shard_params(item)]
+
     def msearch_target(self) -> tuple[bytes, bytes]:
         """Return path and URL parameters of an `_msearch` with further searches of the request's target."""
         if not self.is_multi:

@@ -50,6 +50,10 @@ class Candidates(BaseModel):
         le=MAX_CANDIDATES,
         description="How many documents, those nearest to the query by pooled vector; 0 for the window alone.",
     )
+    count: bool = Field(
+        True,
+        description="Whether totals and aggregations include the documents that join, or only what the query matches.",
+    )
 
 
 class Section(BaseModel):
@@ -88,8 +92,8 @@ class Section(BaseModel):
     rescore_query_weight: Weight = Field(1.0, description="Weight of the method's score.")
     candidates: Candidates | None = Field(
         None,
-        description='Documents that join the window under the search\'s own filters, e.g. {"knn": 100}. Default: as '
-        "many as the window for `blend` and `hybrid`, none for other methods. In `rescore` only.",
+        description='Documents that join the window under the search\'s own filters, e.g. {"knn": 100, "count": true}. '
+        "Default: as many as the window for `blend` and `hybrid`, none for other methods. In `rescore` only.",
     )
 
     passages: int = Field(

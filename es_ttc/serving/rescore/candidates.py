@@ -5,6 +5,9 @@ the same URL parameters and the same point in time. So an alias's filter and the
 filters and exclusions of the query and a `post_filter` are added. If a part of the search has an unknown meaning for
 such documents, none join, and the response contains the reason.
 
+The search names the caller's query beside its kNN clause, so the engine says which of the documents match the query,
+and with which score: a document that joins has the engine's own first-pass score, and 0 if it does not match.
+
 If the documents contain their own vectors, the search runs at the same time as the first pass, as soon as the query is
 encoded. If the vectors are in a side index, that finds documents, and the source decides which of them the caller may
 read.
@@ -15,38 +18,40 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import compress, zip_longest
 from typing import Any
-
-import numpy as np
 
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.engine.versions import Product
 from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
-from es_ttc.serving.engine_requests import EngineRefusal, ItemRefusal
+from es_ttc.serving.engine_requests import EngineRefusal
 from es_ttc.serving.features.attached import changed_inside, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery
-from es_ttc.serving.features.keys import SEQ_NO, identity_mark
+from es_ttc.serving.features.keys import SEQ_NO, identities
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import SearchContext, SideIndexReplaced, SideIndexSearch
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.searches import Body, SearchClient, require_complete, search_body, single_client
 from es_ttc.serving.request.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
-from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
+from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields, without_inner_hits
 from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, PARAMS_OF_HITS, SearchPlan, unsafe_params
 from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import Float32
 
 _UNDERSTOOD = frozenset(
     {
-        "explain", "ext", "from", "indices_boost", "post_filter", "query", "rescore", "size", "sort", "stats",
-        "stored_fields", "track_scores", *OF_HITS, *OF_THE_SEARCH, *SHARED_PARTS,
+        "explain", "ext", "from", "include_named_queries_score", "indices_boost", "post_filter", "query", "rescore",
+        "size", "sort", "stats", "stored_fields", "track_scores", *OF_HITS, *OF_THE_SEARCH, *SHARED_PARTS,
     }
 )  # fmt: skip
 """Parts of a body that do not affect which documents are found, or whose meaning for candidates is known."""
-_OF_FULL_HITS = PARAMS_OF_HITS | {"search_type"}
+_NOT_SENT = PARAMS_OF_HITS | {"include_named_queries_score", "search_type"}
+_QUERY = "ttc-query"
+"""Name of the caller's query in the search for candidates."""
 Send = Callable[[Sequence[Body]], Awaitable[Sequence[Mapping[str, Any]]]]
 """Sends searches to the caller's target, and returns the engine's responses."""
 
@@ -81,19 +86,29 @@ class JoinedCandidates:
     """The candidates of a window.
 
     Attributes:
-        hits: Hits of documents that are not in the window, nearest first, with `_score` 0 and their content hash, and
-            with an `_id` if `named`.
+        hits: Hits of documents that are not in the window, nearest first, with the engine's score of the query, 0 for a
+            document that the query does not match.
+        matches: For each of them whether the query matches it.
         requested: Number of requested documents.
-        named: Whether documents are identified by their ids.
         filters: Queries that each of them matches, apart from the query's text.
         reason: Why there are none; None if the search succeeded.
     """
 
     hits: Sequence[dict[str, Any]] = ()
+    matches: Sequence[bool] = ()
     requested: int = 0
-    named: bool = False
     filters: Sequence[Any] = ()
     reason: str | None = None
+
+    @property
+    def added(self) -> list[dict[str, Any]]:
+        """The hits that the query does not match: the search finds as many documents more."""
+        return [hit for hit, matches in zip(self.hits, self.matches, strict=True) if not matches]
+
+    def only(self, kept: Sequence[bool]) -> "JoinedCandidates":
+        """Return some of the candidates."""
+        hits, matches = list(compress(self.hits, kept)), list(compress(self.matches, kept))
+        return replace(self, hits=hits, matches=matches)
 
     def among(self, page: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the candidates' hits among those of a page."""
@@ -104,12 +119,10 @@ class JoinedCandidates:
         """Return the places of those hits of the first pass from ``start`` on that are not candidates."""
         if start >= len(hits):
             return []
-        joined = Counter(identity_mark(hit, named=self.named) for hit in self.hits)
-        left = []
-        for place in range(start, len(hits)):
-            mark = identity_mark(hits[place], named=self.named)
-            if joined[mark]:
-                joined[mark] -= 1
+        joined, left = Counter(identities(self.hits)), []
+        for place, identity in enumerate(identities(hits[start:]), start):
+            if joined[identity]:
+                joined[identity] -= 1
             else:
                 left.append(place)
         return left
@@ -135,6 +148,9 @@ class CandidateSearch:
         count: Number of requested documents.
         tokens: Whether the query's token vectors are encoded too.
         begun: The query's encoding in progress, or None.
+
+    Attributes:
+        obstacle: Why no documents can join; None if they can.
     """
 
     def __init__(
@@ -160,15 +176,15 @@ class CandidateSearch:
         self._caller = request.caller(item)
         self._filters: list[Any] | None = None
         self._mapped_fields: frozenset[str] = frozenset()
-        self._obstacle = obstacle(plan)
-        if self._obstacle is None:
+        self.obstacle = obstacle(plan)
+        if self.obstacle is None:
             try:
                 self._mapped_fields = text_fields(plan.body, plan.texts)
             except UndecidedDemands as error:
-                self._obstacle = str(error)
+                self.obstacle = str(error)
         self._early: asyncio.Task[list[dict[str, Any]] | None] | None = None
         encoder = self._own_encoder
-        if begun is not None and encoder is not None and self._obstacle is None and not request.is_template:
+        if begun is not None and encoder is not None and self.obstacle is None and not request.is_template:
             self._early = asyncio.create_task(self._found_early(encoder, begun))
             self._early.add_done_callback(_ignore_failure)
 
@@ -180,29 +196,40 @@ class CandidateSearch:
             EncoderBusy: The encoder is not loaded now.
             TooManyRequests: Too many texts are waiting for the encoder.
         """
-        if self._obstacle is not None:
-            return JoinedCandidates(requested=self._count, reason=self._obstacle)
-        identified = all("_id" in hit for hit in hits)
+        if self.obstacle is not None:
+            return JoinedCandidates(requested=self._count, reason=self.obstacle)
         if self._own_encoder is not None and _lacks_own_features(hits):
             self._forget_own()  # an alias has moved to an index with features elsewhere
         try:
             try:
-                found, named = await self._found(identified=identified)
-            except (EngineRefusal, ItemRefusal):
+                found = await self._found()
+            except EngineRefusal:
                 if self._own_encoder is None:
                     raise
-                found, named = [], False
+                found = []
             if not found and self._own_encoder is not None:
                 self._forget_own()
-                found, named = await self._found(identified=identified)
-        except (EngineRefusal, ItemRefusal):
+                found = await self._found()
+        except EngineRefusal:
             return JoinedCandidates(requested=self._count, reason="the engine refused the kNN search for candidates")
         except (UndecidedDemands, EngineError, EncoderMismatch, MissingFeature) as error:
             return JoinedCandidates(requested=self._count, reason=str(error))
         if not found:
             reason = "kNN finds no document: none with a vector that the engine can search matches the filters"
             return JoinedCandidates(requested=self._count, reason=reason)
-        return JoinedCandidates(outside(hits, found, named=named), self._count, named, await self._required())
+        return self._joined(outside(hits, found), await self._required())
+
+    def _joined(self, found: Sequence[dict[str, Any]], filters: Sequence[Any]) -> JoinedCandidates:
+        """Return documents from outside a window with the engine's scores of the query."""
+        least, boosts = self._plan.body.get("min_score"), self._plan.body.get("indices_boost")
+        hits, matches = [], []
+        for hit in found:
+            score = hit.pop("matched_queries", {}).get(_QUERY)
+            boosted = (score or 0.0) * _boost_of(hit["_index"], boosts)
+            if least is None or (score is not None and boosted >= least):
+                hits.append({**hit, "_score": boosted})
+                matches.append(score is not None)
+        return JoinedCandidates(hits, matches, self._count, filters)
 
     @property
     def _own_encoder(self) -> str | None:
@@ -232,46 +259,45 @@ class CandidateSearch:
             return None
         filters = await self._required()
         with span("candidates"):
-            return await self._own_vectors(encoder, encoded.query.vectors[0], filters, named=False)
+            return await self._own_vectors(encoder, encoded.query.vectors, filters, named=False)
 
-    async def _found(self, *, identified: bool) -> tuple[list[dict[str, Any]], bool]:
-        """Return the nearest documents, and whether they have ids."""
+    async def _found(self) -> list[dict[str, Any]]:
+        """Return the hits of the nearest documents, with ids where only these tell whether their features are stale."""
         found = None if self._early is None else await asyncio.shield(self._early)  # the window may be ranked twice
-        if found is not None and not _need_ids(found, identified=identified):
-            return found, False
+        if found is not None and not any(map(changed_inside, found)):
+            return found
         with span("candidates"):
             filters, encoder = await self._required(), self._own_encoder
             if encoder is None:
                 indices = await self._searched_indices(filters)
                 if indices.sides:
-                    return await self._in_side_indices(indices, filters), True
+                    return await self._in_side_indices(indices, filters)
                 if indices.encoder is None:
-                    return [], False
+                    return []
                 encoder = indices.encoder
                 self._known.put(self._caller.indices, encoder)
-            vector = await self._vector(encoder)
+            vectors = await self._vectors(encoder)
             if found is None:
-                found = await self._own_vectors(encoder, vector, filters, named=False)
-                if not _need_ids(found, identified=identified):
-                    return found, False
-            return await self._own_vectors(encoder, vector, filters, named=True), True
+                found = await self._own_vectors(encoder, vectors, filters, named=False)
+            if any(map(changed_inside, found)):
+                found = await self._own_vectors(encoder, vectors, filters, named=True)
+            return found
 
     async def _own_vectors(
-        self, encoder: str, vector: Float32, filters: Sequence[Any], *, named: bool
+        self, encoder: str, vectors: Float32, filters: Sequence[Any], *, named: bool
     ) -> list[dict[str, Any]]:
         """Return the hits that the engine finds by the documents' own vectors."""
-        body = search_body(await self._gateway.upstream.product(), vector, self._count, filters)
+        body = _nearest_to_any(await self._gateway.upstream.product(), vectors, self._count, filters)
         answer = await self._send({**body, **self._marks, **({} if named else {"stored_fields": "_none_"})})
         hits: list[dict[str, Any]] = answer["hits"]["hits"]
         keys = own_keys(hits).keys
         return [hit for hit, key in zip(hits, keys, strict=True) if key is not None and key.encoder == encoder]
 
-    async def _vector(self, encoder: str) -> Float32:
+    async def _vectors(self, encoder: str) -> Float32:
         encoders = self._gateway.encoders
         serving = await encoders.serving(encoder, self._caller.indices or "searched")
         encoded = await encoders.finish(serving, self._plan.texts, self._begun, tokens=self._tokens)
-        vector: Float32 = encoded.query.vectors[0]
-        return vector
+        return encoded.query.vectors
 
     async def _searched_indices(self, filters: Sequence[Any]) -> SearchedIndices:
         unsearchable = await self._gateway.upstream.product() == "opensearch"
@@ -285,7 +311,7 @@ class CandidateSearch:
     async def _in_side_indices(self, indices: SearchedIndices, filters: Sequence[Any]) -> list[dict[str, Any]]:
         """Return the sources' hits of the documents that are found by vectors in side indices."""
         assert indices.encoder is not None  # noqa: S101 - a side index has one
-        vector = await self._vector(indices.encoder)
+        vectors = await self._vectors(indices.encoder)
         product = await self._gateway.upstream.product()
         never = float("inf")  # the scoring timeout ends the search
         context = SearchContext(product, self._caller, indices.encoder, shared_parts(self._plan.body), never)
@@ -301,8 +327,9 @@ class CandidateSearch:
             search = SideIndexSearch(
                 any_clause(product, filters), context, indices, client, self._gateway, details=False
             )
-            [found] = await nearest_in_side_indices(search, vector[np.newaxis], self._count, by_ids, send_all)
-        return found
+            found = await nearest_in_side_indices(search, vectors, self._count, by_ids, send_all)
+        in_turn = [hit for hits in zip_longest(*found) for hit in hits if hit is not None]
+        return [*dict(zip(identities(in_turn), in_turn, strict=True)).values()][: self._count]
 
     def _client(self) -> AbstractAsyncContextManager[SearchClient]:
         """Open a client that sends several searches in one `_msearch`."""
@@ -313,29 +340,48 @@ class CandidateSearch:
 
     @property
     def _marks(self) -> Body:
-        """The parts of a search that make its hits contain what identifies features, with the shared parts."""
+        """The parts of a search by which its hits identify documents and features, and tell the query's scores."""
         fields = [HASH, ENCODER, VERSION, SEQ_NO, *self._plan.numbers, *self._plan.group_fields]
-        return {**shared_parts(self._plan.body), "_source": False, "docvalue_fields": fields, "version": True}
+        query = without_inner_hits(self._plan.body.get("query")) or {"match_all": {}}
+        named = {"bool": {"should": [{"match_all": {}}, {"bool": {"must": [query], "_name": _QUERY}}]}}
+        return {
+            **shared_parts(self._plan.body), "_source": False, "docvalue_fields": fields, "version": True,
+            "post_filter": named,
+        }  # fmt: skip
 
     async def _send(self, body: Body) -> dict[str, Any]:
-        """Send a body with headers, path and parameters of the search, and return the engine's response.
+        """Send a body as the caller's search, and return the engine's response.
 
         Parameters that affect only the contents of hits, or how words are scored, are left out: engines refuse some.
 
         Raises:
-            EngineRefusal: The engine returned an error for a `_search`.
-            ItemRefusal: The engine returned an error for a search of an `_msearch`.
+            EngineRefusal: The engine returned an error.
             EngineError: Only a part of the documents was searched.
         """
-        params = [(name, value) for name, value in self._item.params if name not in _OF_FULL_HITS]
-        response, _ = await self._gateway.engine.again(self._request, replace(self._item, params=params), body)
+        path, params = self._request.search_target(self._item)
+        params = [(name, value) for name, value in params if name not in _NOT_SENT]
+        params.append(("include_named_queries_score", "true"))
+        response, _ = await self._gateway.engine.search(self._request, path, params, body)
         require_complete(response)
         return response
 
 
-def _need_ids(hits: Sequence[Mapping[str, Any]], *, identified: bool) -> bool:
-    """Return whether only ids tell which documents some hits are."""
-    return any(map(changed_inside, hits)) or (identified and has_twins(hits))
+def _nearest_to_any(product: Product, vectors: Float32, count: int, filters: Sequence[Any]) -> Body:
+    """Return the part of a search that finds the documents nearest to one of the query's vectors, ``(t, d)``."""
+    bodies = [search_body(product, vector, count, filters) for vector in vectors]
+    if len(bodies) == 1:
+        return bodies[0]
+    queries = [
+        {"knn": {name: value for name, value in body["knn"].items() if name != "k"}} if "knn" in body else body["query"]
+        for body in bodies
+    ]
+    return {"query": {"dis_max": {"queries": queries}}, "size": count, "track_total_hits": False}
+
+
+def _boost_of(index: str, boosts: Any) -> float:
+    """Return the factor of an index's scores by the first of `indices_boost` that names it."""
+    named = [one for one in (boosts if isinstance(boosts, list) else [boosts]) if isinstance(one, Mapping)]
+    return next((float(by) for one in named for name, by in one.items() if fnmatchcase(index, name)), 1.0)
 
 
 def _lacks_own_features(hits: Sequence[Mapping[str, Any]]) -> bool:
@@ -346,22 +392,16 @@ def _lacks_own_features(hits: Sequence[Mapping[str, Any]]) -> bool:
     return not all(having.values())
 
 
-def outside(hits: Sequence[Mapping[str, Any]], found: Sequence[dict[str, Any]], *, named: bool) -> list[dict[str, Any]]:
+def outside(hits: Sequence[Mapping[str, Any]], found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return copies of those hits whose documents are not in a window, with score 0."""
-    held = Counter(identity_mark(hit, named=named) for hit in hits)
+    held = Counter(identities(hits))
     joined = []
-    for hit in found:
-        mark = identity_mark(hit, named=named)
-        if held[mark]:
-            held[mark] -= 1
+    for hit, identity in zip(found, identities(found), strict=True):
+        if held[identity]:
+            held[identity] -= 1
         else:
             joined.append({**hit, "_score": 0.0})
     return joined
-
-
-def has_twins(hits: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether two hits have the same content, so that their content does not identify them."""
-    return len({identity_mark(hit, named=False) for hit in hits}) < len(hits)
 
 
 def _ignore_failure(task: asyncio.Task[Any]) -> None:

@@ -2,22 +2,21 @@
 
 The engines collapse in the first pass, so only the best first-pass document of a group would be rescored. Therefore the
 window is requested without `collapse`, rescored and collapsed here. The groups without a document in the window follow
-from the engine's own collapse. Both engines rank groups by their best document, so the groups of the window are the
-first groups of the engine's own list.
+from the engine's own collapse of a search that leaves out those of the window. Inner hits come from its collapse of the
+page's groups.
 
 Guarantees: A group with documents in the window is displayed with the one that has the best final score, at that
-    score's
-place. The other groups follow in first-pass order, each with its first-pass document. Each group is on exactly one page
-(of one size, of one state of the index). Scores never rise. If scoring fails, the groups are the engine's own. The
-window has `window_size` documents, or one page if that is more, on every page. Documents that a strategy finds outside
-the window belong to their groups too; a group with only such documents is left out of the engine's groups that follow.
+score's place. The other groups follow in first-pass order, each with its first-pass document. Each group is on exactly
+one page (of one size, of one state of the index). Scores never rise. If scoring fails, the groups are the engine's own.
+The window has `window_size` documents on every page. Documents that join it, or that a strategy finds outside it,
+belong to their groups too.
 
 Limits: A group's documents outside the window are not scored and not displayed in place of one inside. A window with a
 few large groups rescores few groups, so collapsed searches need a larger `window_size`. Totals count documents, as in
 the engines.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +28,7 @@ from es_ttc.serving.rescore.plan import Collapse
 from es_ttc.vectors.tokens import Float32
 
 _OF_THE_SEARCH = frozenset({"aggregations", "aggs", "profile", "rescore", "suggest"})
+_OF_INNER_HITS = frozenset({"derived", "ext", "indices_boost", "pit", "post_filter", "runtime_mappings", "timeout"})
 
 Group = Hashable
 
@@ -39,22 +39,15 @@ class WindowGroups:
 
     Attributes:
         groups: The groups, including those that contain only documents from outside the first pass.
-        added: Number of the latter; the engine's own list may contain them further down.
         complete: Whether the window contains all documents that the query finds, so that no other groups follow.
         factor: Factor of the first-pass scores of the groups that follow, in (0, 1]; the same for every page.
         floor: The last score of the window, which is the maximum of those that follow.
     """
 
     groups: frozenset[Group]
-    added: int
     complete: bool
     factor: np.float32
     floor: np.float32
-
-    def following(self, start: int, size: int) -> tuple[int, int]:
-        """Return how many of the groups that follow are before a page, and how many on it."""
-        before = max(0, start - len(self.groups))
-        return before, 0 if self.complete else max(0, start + size - len(self.groups) - before)
 
 
 def groups_of(hits: Sequence[Mapping[str, Any]], field: str) -> list[Group]:
@@ -108,8 +101,7 @@ def window_groups(
         floor = ranking.scores[-1]
         lowest = first_pass.min()
         factor = floor / lowest if lowest > floor else factor
-    own, every = frozenset(groups), frozenset((*groups, *beyond))
-    return WindowGroups(every, len(every) - len(own), len(groups) < asked, factor, floor)
+    return WindowGroups(frozenset((*groups, *beyond)), len(groups) < asked, factor, floor)
 
 
 def rest_of_page(
@@ -120,27 +112,44 @@ def rest_of_page(
     If no document of the window has a value, a request is returned in any case: the engine then returns the error of a
     field that cannot be collapsed.
     """
-    before, missing = window.following(start, size)
+    first = max(0, start - len(window.groups))
+    missing = 0 if window.complete else max(0, start + size - len(window.groups) - first)
     if not missing and window.groups != {None}:
         return None
-    first = len(window.groups) - window.added
-    if window.added and missing:  # they may be anywhere in the engine's list, so it is read from here on
-        missing += before + window.added
-    else:
-        first += before
     rest = {key: value for key, value in body.items() if key not in _OF_THE_SEARCH}
-    return rest | {"collapse": collapse.body, "from": first, "size": missing, "track_total_hits": False}
+    others = {"must_not": of_groups(collapse.field, window.groups)}
+    query = {"bool": {"must": [body.get("query") or {"match_all": {}}], **others}}
+    found = {"query": query, "collapse": {"field": collapse.field}, "from": first, "size": missing}
+    return rest | found | {"track_total_hits": False}
 
 
-def following(
-    hits: Sequence[dict[str, Any]], field: str, window: WindowGroups, start: int, size: int
-) -> Iterator[tuple[dict[str, Any], np.float32]]:
+def of_groups(field: str, groups: Iterable[Group]) -> dict[str, Any]:
+    """Return a query for the documents of some groups."""
+    values = [group for group in groups if group is not None]
+    none = {"bool": {"must_not": {"exists": {"field": field}}}}
+    clauses = [*([{"terms": {field: values}}] if values else []), *([none] if None in groups else [])]
+    return {"bool": {"should": clauses, "minimum_should_match": 1}}
+
+
+def expanded(
+    body: Mapping[str, Any], collapse: Collapse, query: Any, page: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the request for the inner hits of the groups of a page."""
+    rest = {key: value for key, value in body.items() if key in _OF_INNER_HITS}
+    groups = set(groups_of(page, collapse.field))
+    found = {"bool": {"must": [query], "filter": [of_groups(collapse.field, groups)]}}
+    return rest | {"query": found, "collapse": collapse.body, "size": len(groups), "_source": False}
+
+
+def add_inner_hits(page: Sequence[dict[str, Any]], field: str, expanded: Sequence[Mapping[str, Any]]) -> None:
+    """Add the inner hits of the groups of a page, in place."""
+    inner = dict(zip(groups_of(expanded, field), (hit.get("inner_hits", {}) for hit in expanded), strict=True))
+    for hit, group in zip(page, groups_of(page, field), strict=True):
+        hit["inner_hits"] = {**hit.get("inner_hits", {}), **inner.get(group, {})}
+
+
+def following(hits: Sequence[dict[str, Any]], window: WindowGroups) -> Iterator[tuple[dict[str, Any], np.float32]]:
     """Yield the engine's groups of a page, with scores that are not greater than those of the window."""
-    grouped = zip(hits, groups_of(hits, field), strict=True)
-    other = [hit for hit, group in grouped if group not in window.groups]
-    if window.added:
-        before, missing = window.following(start, size)
-        other = other[before : before + missing]
-    if other:
-        scores = np.array([hit.get("_score") or 0.0 for hit in other], dtype=np.float32) * window.factor
-        yield from zip(other, below(scores, window.floor), strict=True)
+    if hits:
+        scores = np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32) * window.factor
+        yield from zip(hits, below(scores, window.floor), strict=True)

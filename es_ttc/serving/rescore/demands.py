@@ -13,9 +13,10 @@ query demands holds for them. A query is read as a tree of what must match:
 | `bool` | `filter`, `must_not`, what each `must` demands, and as many of `should` as must match |
 | `dis_max`, `hybrid` | what one of the queries demands |
 | `pinned` | what its `organic` demands |
-| `function_score` without functions | what its `query` demands |
-| `function_score`, `script_score`, `boosting`, `rule` | cannot be decided: their effect on the score is not known |
-| any other | the clause itself |
+| `function_score`, `script_score` | what its `query` demands, and a score above 0 if the query gives 1; with `min_score` the clause itself |
+| `boosting` | what its `positive` demands; with a `negative_boost` of 0 that `negative` does not match |
+| `rule` | its rules, and what its `organic` demands |
+| any other (`constant_score`, `nested`, `terms_set`, `rank_feature` ...) | the clause itself |
 """  # noqa: E501 - a table
 
 import re
@@ -49,14 +50,20 @@ _MODEL_TEXTS = ("query", "query_text", "model_text")
 _THRESHOLDS = frozenset({"max_distance", "min_score", "similarity"})
 _BOOL_OPTIONS = _ANY_OPTION | {"filter", "minimum_should_match", "must", "must_not", "should"}
 _UNSCORED_FUNCTIONS = _ANY_OPTION | {"boost_mode", "max_boost", "query", "score_mode"}
-_SCORING = frozenset({"boosting", "function_score", "rule", "rule_query", "script_score"})
-_NESTING = frozenset({"has_child", "has_parent", "nested"})
+_SCORED = frozenset({"function_score", "script_score"})
+_RULES = frozenset({"rule", "rule_query"})
+_LEAST_SCORE = 1e-37
+"""Scores are float32: what is less may be 0."""
 _PERCENT = re.compile(r"\s*(-?[0-9]{1,3})%\s*")
 _INTEGER = re.compile(r"\s*-?[0-9]{1,6}\s*")
 
 
 class UndecidedDemands(Exception):
     """What a query demands of documents outside the first pass cannot be decided; the message is the reason."""
+
+
+PARAMS_OF_QUERY = ("q", "df", "analyzer", "analyze_wildcard", "default_operator", "lenient")
+"""The URL parameters that are a query."""
 
 
 def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsText) -> list[Any]:
@@ -68,7 +75,7 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
         is_text: Whether a field is analysed text in every searched index.
 
     Raises:
-        UndecidedDemands: The query changes scores in a way that such documents would evade, or is nested too deeply.
+        UndecidedDemands: The query is nested too deeply.
     """
     defined = {name for part in ("derived", "runtime_mappings") for name in body.get(part) or ()}
 
@@ -85,15 +92,15 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
         found += _of_vectors(clause) if isinstance(clause, Mapping) else [clause]
     if body.get("post_filter"):
         found.append(body["post_filter"])
-    return [_without_inner_hits(one) for one in found]
+    return [without_inner_hits(one) for one in found]
 
 
-def _without_inner_hits(part: Any) -> Any:
+def without_inner_hits(part: Any) -> Any:
     """Return queries without inner hits: those of the caller's query have the same names."""
     if isinstance(part, list):
-        return [_without_inner_hits(one) for one in part] if has_objects(part) else part
+        return [without_inner_hits(one) for one in part] if has_objects(part) else part
     if isinstance(part, Mapping):
-        return {key: _without_inner_hits(value) for key, value in part.items() if key != "inner_hits"}
+        return {key: without_inner_hits(value) for key, value in part.items() if key != "inner_hits"}
     return part
 
 
@@ -137,10 +144,15 @@ def query_of_url(params: Mapping[str, str]) -> dict[str, Any] | None:
 
 def changes_scores(query: Any) -> bool:
     """Return whether a query has a clause by which a score of 0 is meant: functions, scripts, boosting, rules."""
-    try:
-        _Demands(frozenset(), lambda _: False).of(query or {"match_all": {}})
-    except (UndecidedDemands, RecursionError):
-        return True
+    if isinstance(query, list):
+        return has_objects(query) and any(map(changes_scores, query))
+    if not isinstance(query, Mapping):
+        return False
+    for kind, clause in query.items():
+        if kind in _SCORED | _RULES | {"boosting"} and not (kind == "function_score" and _has_no_functions(clause)):
+            return True
+        if isinstance(clause, Mapping | list) and changes_scores(clause):
+            return True
     return False
 
 
@@ -156,10 +168,6 @@ class _Demands:
         if not isinstance(query, Mapping) or len(query) != 1:
             return [query]
         [(kind, clause)] = query.items()
-        if kind in _SCORING and not (kind == "function_score" and _has_no_functions(clause)):
-            raise UndecidedDemands(
-                f"[{kind}] of the query changes scores, which is not known to hold for documents from outside its hits"
-            )
         if not isinstance(clause, Mapping):
             return [query]
         if kind == "bool":
@@ -168,15 +176,28 @@ class _Demands:
             return _at_least(1, [self.of(one) for one in _listed(clause.get("queries"))])
         if kind == "pinned":
             return self.of(clause.get("organic"))
-        if kind == "function_score":
-            return self.of(clause["query"]) if clause.get("query") else []
+        if kind in _SCORED:
+            return self._of_scored(query, kind, clause)
+        if kind == "boosting":
+            hidden = {"bool": {"must_not": _listed(clause.get("negative"))}}
+            return [*self.of(clause.get("positive")), *([] if clause.get("negative_boost", 1) else [hidden])]
+        if kind in _RULES:
+            return [{kind: {**clause, "organic": {"bool": {"filter": self.of(clause.get("organic"))}}}}]
         if kind == "knn":
             return [query] if _has_threshold(clause) else _of_vectors(clause)
         if kind == "match_all":
             return []
-        if kind in _NESTING:
-            self.of(clause.get("query"))  # it may change scores
         return _filters_of_model(clause) if self._ranks_by_words(kind, clause) else [query]
+
+    def _of_scored(self, query: Query, kind: str, clause: Query) -> list[Any]:
+        """Return what functions demand: they hide a document by a score of 0, whatever words it has."""
+        if "min_score" in clause:
+            return [query]
+        inner = self.of(clause["query"]) if clause.get("query") else []
+        if kind == "function_score" and _has_no_functions(clause):
+            return inner
+        every = {"constant_score": {"filter": {"bool": {"filter": inner}} if inner else {"match_all": {}}}}
+        return [{kind: {**clause, "query": every, "min_score": _LEAST_SCORE}}]
 
     def _ranks_by_words(self, kind: str, clause: Query) -> bool:
         """Return whether a clause only ranks by a text of the search."""
@@ -205,7 +226,6 @@ class _Demands:
 
     def _of_bool(self, query: Query, clause: Query) -> list[Any]:
         should = _listed(clause.get("should"))
-        of_should = [self.of(one) for one in should]  # also where none must match: one may change scores
         of_must = [demand for one in _listed(clause.get("must")) for demand in self.of(one)]
         if not clause.keys() <= _BOOL_OPTIONS:
             return [query]
@@ -220,7 +240,7 @@ class _Demands:
         least = _least(given, len(should))
         if least is None:
             return [*found, {"bool": {"should": should, "minimum_should_match": given}}]
-        return [*found, *_at_least(max(least, int(alone)), of_should)]
+        return [*found, *_at_least(max(least, int(alone)), [self.of(one) for one in should])]
 
 
 def _at_least(least: int, demands: Sequence[Sequence[Any]]) -> list[Any]:

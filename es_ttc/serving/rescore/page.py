@@ -1,4 +1,4 @@
-"""The page of a rescored search: scores combined, ranks reordered inside blocks, scores that never rise. Pure numpy."""
+"""The page of a rescored search: scores combined, ranks reordered, scores that never rise. Pure numpy."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from es_ttc.vectors.tokens import Float32
 
 Ints = NDArray[np.intp]
 
-NO_FEATURES = "no features, kept below the scored documents of its block"
+NO_FEATURES = "no features, kept below the scored documents"
 PINNED = "a first-pass score far above those of the others, kept on top"
 BURIED = "scored 0 by the functions of the query, kept below the scored documents"
 
@@ -84,41 +84,32 @@ def pinned_count(first_pass: Float32) -> int:
     return max(leading, int(places[-1]) + 1 if len(places) else 0)
 
 
-def rank(first_pass: Float32, final: Float32, scored: NDArray[np.bool_], block: int, pinned: int = 0) -> Ranking:
-    """Reorder a first pass block by block, without its first, pinned documents.
+def rank(first_pass: Float32, final: Float32, scored: NDArray[np.bool_], pinned: int = 0) -> Ranking:
+    """Reorder a first pass, without its first, pinned documents.
 
-    Inside a block the scored documents come first, by final score (equal ones in first-pass order), then the others in
-    first-pass order. No document leaves its block, so pages of one size contain every document exactly once. A run of
-    scores that would begin above the place before it is scaled down as a whole.
+    The scored documents come first, by final score (equal ones in first-pass order), then the others as they were.
+    A run of scores that would begin above the place before it is scaled down as a whole.
 
     Args:
         first_pass: ``(n,)`` the engine's scores, finite and not negative.
         final: ``(n,)`` final scores, finite and not negative; not used for documents without a score.
         scored: ``(n,)`` which documents have a final score.
-        block: Number of ranks of a block, 1 or more.
         pinned: Number of documents at the beginning that keep their place and their score.
     """
-    order = np.empty(len(first_pass), dtype=np.intp)
-    scores = np.empty(len(first_pass), dtype=np.float32)
-    floor = np.float32(np.inf)
-    for start in range(0, len(first_pass), block):
-        ranks = np.arange(start, min(start + block, len(first_pass)))
-        held, ranks = ranks[ranks < pinned], ranks[ranks >= pinned]
-        with_score, without = ranks[scored[ranks]], ranks[~scored[ranks]]
-        by_score = with_score[np.argsort(-final[with_score], kind="stable")]
-        place = start
-        for run, values in ((held, first_pass), (by_score, final), (without, first_pass)):
-            if len(run):
-                places = slice(place, place + len(run))
-                order[places] = run
-                scores[places] = below(values[run], floor)
-                floor = scores[places][-1]
-                place += len(run)
-    return Ranking(order, scores)
+    rest = np.arange(pinned, len(first_pass))
+    with_score, without = rest[scored[rest]], rest[~scored[rest]]
+    by_score = with_score[np.argsort(-final[with_score], kind="stable")]
+    runs, floor = [], np.float32(np.inf)
+    for run, values in ((np.arange(pinned), first_pass), (by_score, final), (without, first_pass)):
+        if len(run):
+            runs.append(below(values[run], floor))
+            floor = runs[-1][-1]
+    order = np.concatenate((np.arange(pinned), by_score, without))
+    return Ranking(order, np.concatenate(runs) if runs else np.zeros(0, np.float32))
 
 
 def ranking_of(
-    section: Section, first_pass: Float32, scores: Float32, mask: NDArray[np.bool_], block: int, pinned: int = 0
+    section: Section, first_pass: Float32, scores: Float32, mask: NDArray[np.bool_], pinned: int = 0
 ) -> Ranking:
     """Return a first pass in the order of the final scores.
 
@@ -127,7 +118,6 @@ def ranking_of(
         first_pass: ``(n,)`` the engine's scores.
         scores: ``(m,)`` the method's scores of the first m documents; m is at most n.
         mask: ``(m,)`` which of them have a score.
-        block: Number of ranks of a block, see :func:`rank`.
         pinned: Number of pinned documents, see :func:`rank`.
     """
     every, scored = np.zeros(len(first_pass), np.float32), np.zeros(len(first_pass), np.bool_)
@@ -139,7 +129,7 @@ def ranking_of(
         query_weight=section.query_weight,
         rescore_query_weight=section.rescore_query_weight,
     )
-    return rank(first_pass, final, scored, block, pinned)
+    return rank(first_pass, final, scored, pinned)
 
 
 def below(scores: Float32, floor: np.float32) -> Float32:

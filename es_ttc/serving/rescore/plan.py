@@ -19,7 +19,7 @@ from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.raw_request import DEFAULT_LIMITS, RequestLimits
-from es_ttc.serving.request.body import body_integer, boolean, texts_of, url_integer, words_of
+from es_ttc.serving.request.body import body_integer, boolean, texts_of, url_integer
 from es_ttc.serving.request.section import (
     DEFAULT_METHOD,
     KEY,
@@ -29,7 +29,7 @@ from es_ttc.serving.request.section import (
     parse_section,
     texts_in,
 )
-from es_ttc.serving.rescore.demands import changes_scores
+from es_ttc.serving.rescore.demands import PARAMS_OF_QUERY, changes_scores, query_of_url
 from es_ttc.serving.rescore.highlights import Highlight, take_highlights
 
 DEFAULT_WINDOW = 100
@@ -38,17 +38,19 @@ MAX_ITEMS = 4
 """Maximum number of items with a section in one `rescore` list."""
 _RESCORE_KEYS = ["window_size", KEY]
 _NO_STORED_FIELDS = "_none_"
+_TOTAL_UP_TO = 10_000
 _NEED_STORED_FIELDS = frozenset(
     {"_source", "_source_excludes", "_source_includes", "fields", "highlight", "script_fields", "version"}
 )
 _LEARNING_TO_RANK = "learning_to_rank"
-_COLLAPSE_KEYS = ["field", "max_concurrent_group_searches"]
+_COLLAPSE_KEYS = ["field", "inner_hits", "max_concurrent_group_searches"]
 
 OF_HITS = frozenset(
     {"_source", "docvalue_fields", "fields", "highlight", "script_fields", "seq_no_primary_term", "version"}
 )
 """Parts of a body that affect only the contents of hits."""
-OF_THE_SEARCH = frozenset({"aggregations", "aggs", "profile", "suggest", "track_total_hits"})
+AGGREGATIONS = frozenset({"aggregations", "aggs"})
+OF_THE_SEARCH = AGGREGATIONS | {"min_score", "profile", "suggest", "terminate_after", "track_total_hits"}
 """Parts of a body that concern the whole search and no single hit."""
 _SAFE_PARAMS = frozenset(
     {
@@ -63,7 +65,6 @@ _SAFE_PARAMS = frozenset(
 _SAFE_VALUES: Mapping[str, tuple[str, ...]] = {
     "search_pipeline": ("_none",),
     "sort": ("_score", "_score:desc"),
-    "terminate_after": ("0",),
 }
 """URL parameters that mean nothing with these values."""
 PARAMS_OF_HITS = frozenset(
@@ -91,23 +92,19 @@ class Collapse:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The ranks of the page, and the blocks in which the first pass is reordered.
+    """The ranks of the page, and the window of the first pass that is reordered.
 
     Attributes:
         start: First rank of the page, from 0.
         size: Number of ranks of the page.
-        block: Number of ranks of a block; the same for every page of one size, so that no document is on two pages.
-        fetch: Number of requested first-pass ranks: to the end of the page's last block.
-        window: The window_size of the native rescorer in the engine's request: at least the end of the page.
-        asked: The caller's window_size, the same for every page.
+        window: Number of first-pass ranks that are reordered: the same for every page.
+        fetch: Number of requested first-pass ranks: the window, and the page if it ends after that.
     """
 
     start: int
     size: int
-    block: int
-    fetch: int
     window: int
-    asked: int
+    fetch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +151,18 @@ class SearchPlan:
     changes_scores: bool = False
 
     @property
+    def total_up_to(self) -> int | None:
+        """Up to where the engine counts documents; None if it counts all, or none."""
+        asked = dict(self.params).get("track_total_hits", self.body.get("track_total_hits", _TOTAL_UP_TO))
+        number = url_integer(asked) if isinstance(asked, str) else None if isinstance(asked, bool) else asked
+        return number if isinstance(number, int) and number >= 0 else None
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether the caller requested aggregations."""
+        return any(self.body.get(name) for name in AGGREGATIONS)
+
+    @property
     def reads_passages(self) -> bool:
         """Whether hits contain passages."""
         return bool(self.section.passages or self.highlights)
@@ -161,7 +170,7 @@ class SearchPlan:
     @property
     def completed(self) -> int:
         """Number of hits that are read completely: those of the page, and those that an item needs with their ids."""
-        return max([self.page.size, *(one.page.asked for one in self.later if one.section.method in STRATEGIES)])
+        return max([self.page.size, *(one.page.window for one in self.later if one.section.method in STRATEGIES)])
 
     def reading(self, fields: Sequence[str]) -> "SearchPlan":
         """Return the plan of a search whose hits contain the doc values of further fields."""
@@ -212,13 +221,13 @@ def plan_search(
     item = _within_natives(item, natives)
     page = plan_page(_ranks("from", url, rest, 0), _ranks("size", url, rest, DEFAULT_SIZE), item, max_window)
     if collapse is not None:
-        require_within(natives, page.block)
-    if collapse is not None:
-        page = replace(page, fetch=min(page.block, page.fetch))  # the groups beyond it are the engine's
-    texts, problem = _query_texts(section, rest, url)
+        require_within(natives, page.window)
+        page = replace(page, fetch=min(page.window, page.fetch))  # the groups beyond it are the engine's
+    _take_from_url(rest, url)
+    texts, problem = _query_texts(section, rest)
     limits.check_query(texts)
     highlights = take_highlights(rest) if "highlight" in rest else ()
-    own_window = page.asked if "window_size" in item else max(1, page.start + page.size)
+    own_window = page.window if "window_size" in item else max(1, page.start + page.size)
     plain = {**rest, "rescore": [*natives, _guard(own_window)], "from": page.start, "size": page.size}
     if collapse is not None:  # an engine that refuses it with a native rescorer cannot apply the rules of the latter
         del plain["rescore"]
@@ -265,7 +274,7 @@ def _within_natives(item: dict[str, Any], natives: Sequence[Any]) -> dict[str, A
     return item if bound is None or not isinstance(asked, int) or asked <= bound else {**item, "window_size": bound}
 
 
-def require_within(natives: Sequence[Any], block: int) -> None:
+def require_within(natives: Sequence[Any], ours: int) -> None:
     """Refuse native rescorers that reorder documents after the window of a collapsed search.
 
     Raises:
@@ -273,9 +282,9 @@ def require_within(natives: Sequence[Any], block: int) -> None:
     """
     for one in natives:
         window = one.get("window_size", DEFAULT_SIZE) if isinstance(one, dict) else 0
-        if isinstance(window, int) and window > block:
+        if isinstance(window, int) and window > ours:
             raise InvalidRequest(
-                f"[rescore.window_size] {window} of a native rescorer is greater than {block}, that of [{KEY}], which "
+                f"[rescore.window_size] {window} of a native rescorer is greater than {ours}, that of [{KEY}], which "
                 "cannot be used with [collapse]: take a window_size that is at least as great for the latter"
             )
 
@@ -289,23 +298,24 @@ def _later_plans(
         before = plans[-1]
         section = parse_section(item[KEY], limits, default_method=DEFAULT_METHOD)
         require_later(section, number)
-        asked = _window_size(item, before.page.asked)
-        if asked > before.page.asked:
+        window = _window_size(item, before.page.window)
+        if window > before.page.window:
             raise InvalidRequest(
-                f"[rescore.window_size] {asked} of [{KEY}] item {number} is greater than {before.page.asked}, that of "
-                "the item before it: each item reorders the first documents of the one before, so windows may not grow"
+                f"[rescore.window_size] {window} of [{KEY}] item {number} is greater than {before.page.window}, that "
+                "of the item before it: each item reorders the first documents of the one before, so windows may not "
+                "grow"
             )
         own = section.query_text is not None or section.query_texts is not None
         texts, problem = _own_texts(section) if own else (before.texts, before.problem)
         kept = {"candidates": Candidates(knn=0), "timeout": section.timeout or before.section.timeout}
-        size = asked if first.page.fetch else 0
+        size = window if first.page.fetch else 0
         plans.append(
             replace(
                 first,
                 section=section.model_copy(update=kept),
                 texts=texts,
                 problem=problem,
-                page=Page(0, size, asked, size, asked, asked),
+                page=Page(0, size, window, size),
                 collapse=None,
                 highlights=(),
             )
@@ -381,12 +391,10 @@ def parse_collapse(data: Any) -> Collapse:
     """Parse `collapse`.
 
     Raises:
-        InvalidRequest: It is invalid, or has `inner_hits`.
+        InvalidRequest: It is invalid.
     """
     if not isinstance(data, dict) or not isinstance(data.get("field"), str):
         raise InvalidRequest(f'[collapse] must be an object such as {{"field": "group"}}, got {shown(data)}')
-    if "inner_hits" in data:
-        raise InvalidRequest(f"[collapse] with [inner_hits] cannot be used with [rescore.{KEY}]: leave inner_hits out")
     for key in data:
         if key not in _COLLAPSE_KEYS:
             raise unknown_field(key, _COLLAPSE_KEYS, "collapse")
@@ -394,24 +402,20 @@ def parse_collapse(data: Any) -> Collapse:
 
 
 def plan_page(start: int, size: int, item: Mapping[str, Any], max_window: int) -> Page:
-    """Return the page and its blocks.
+    """Return the page and its window.
 
     Raises:
         InvalidRequest: The window is no positive integer, or the page ends after ``max_window``.
     """
-    asked = _window_size(item, DEFAULT_WINDOW)
-    window = max(asked, start + size)
-    if window > max_window:
-        what = f"[window_size] {asked}" if asked > max_window else f"[from] + [size] {start + size}"
+    window = _window_size(item, DEFAULT_WINDOW)
+    fetch = max(window, start + size)
+    if fetch > max_window:
+        what = f"[window_size] {window}" if window > max_window else f"[from] + [size] {start + size}"
         raise InvalidRequest(
-            f"Rescore window [{window}] is too large: {what} must be at most [{max_window}], "
+            f"Rescore window [{fetch}] is too large: {what} must be at most [{max_window}], "
             "the gateway's limit (max_window)"
         )
-    block = max(asked, size)
-    if size == 0:
-        return Page(start, 0, block, 0, window, asked)
-    fetch = min(-(-(start + size) // block) * block, max_window)
-    return Page(start, size, block, fetch, window, asked)
+    return Page(start, size, window, fetch if size else 0)
 
 
 def _window_size(item: Mapping[str, Any], default: int) -> int:
@@ -436,9 +440,7 @@ def _ranks(name: str, url: Mapping[str, str], body: Mapping[str, Any], default: 
     return value
 
 
-def _query_texts(
-    section: Section, body: Mapping[str, Any], url: Mapping[str, str]
-) -> tuple[tuple[str, ...], EsTtcError | None]:
+def _query_texts(section: Section, body: Mapping[str, Any]) -> tuple[tuple[str, ...], EsTtcError | None]:
     """Return the query's texts; if there is not one set of them, none and why."""
     if section.query_text is not None or section.query_texts is not None:
         return _own_texts(section)
@@ -446,8 +448,6 @@ def _query_texts(
         found = list(dict.fromkeys(texts_of(body.get("query"))))
     except RecursionError:
         raise InvalidRequest("[query] is nested too deeply") from None
-    if not found and words_of(url.get("q", "")).strip():
-        found = [words_of(url["q"])]
     if len(found) != 1:
         why = f"holds {len(found)} different texts" if found else "has no text of its own"
         return (), MissingText(
@@ -460,6 +460,19 @@ def _own_texts(section: Section) -> tuple[tuple[str, ...], EsTtcError | None]:
     texts = texts_in(section)
     name = "query_text" if section.query_texts is None else "query_texts"
     return texts, None if texts else MissingText(f"[{KEY}.{name}] is empty: the query has no text to rank by")
+
+
+def _take_from_url(body: dict[str, Any], url: dict[str, str]) -> None:
+    """Move URL parameters that say which documents are found into the body, in place: further searches have others."""
+    query = query_of_url(url)
+    if query is not None:
+        body["query"] = query
+        for name in PARAMS_OF_QUERY:
+            url.pop(name, None)
+    ends = url_integer(url.get("terminate_after", ""))
+    if ends is not None and ends >= 0:
+        body["terminate_after"] = ends
+        del url["terminate_after"]
 
 
 def _take_none_fields(body: dict[str, Any], url: dict[str, str]) -> bool:

@@ -1,20 +1,22 @@
 """A search in two requests: a window without stored fields, then the hits of the page.
 
 If the engine reads one stored field of a hit, also its `_id`, it decompresses all of them, including token vectors.
-Ranks, scores and content hashes come from doc values. So a wide window is requested bare, without stored fields, and
-only the hits of the page are requested as in the caller's request, by the same query and their hashes. Documents with
-equal content are identified by their order among each other, which is the same in both answers. If that is not certain,
-or a document has changed in between, the caller's request is sent as one.
+Ranks, scores, content hashes and sequence numbers come from doc values. So a wide window is requested bare, without
+stored fields, and only the hits of the page are requested as in the caller's request. So are the hits of documents that
+join a window, which the search for them returns bare. If hashes and sequence numbers do not tell which document is
+which, or a document has changed in between, the caller's request is sent as one.
+
+Where documents join, aggregations are requested over the union of what the query matches and what joins.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
-from es_ttc.serving.features.keys import Mark, identity_mark, marks_of
-from es_ttc.serving.rescore.demands import has_objects
-from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, has_top_hits, unsafe_params
+from es_ttc.serving.features.keys import SEQ_NO, Identity, content_of, identities
+from es_ttc.serving.rescore.demands import has_objects, without_inner_hits
+from es_ttc.serving.rescore.plan import AGGREGATIONS, OF_HITS, OF_THE_SEARCH, SearchPlan, has_top_hits, unsafe_params
 
 _MIN_PAGES = 3
 """Minimum ratio of the window's size to the number of complete hits; measured in benchmarks/gateway.py."""
@@ -27,7 +29,6 @@ _OF_BOTH = frozenset(
         "derived",
         "ext",
         "indices_boost",
-        "min_score",
         "pit",
         "post_filter",
         "query",
@@ -38,6 +39,7 @@ _OF_BOTH = frozenset(
 )
 _OURS_OF_A_HIT = frozenset({"_explanation", "_score", "_ttc"})
 _OURS = frozenset({"from", "rescore", "size"})
+_NOT_OF_THE_UNION = OF_HITS | _OURS | {"explain", "profile", "stored_fields", "suggest"}
 
 
 def can_split(plan: SearchPlan) -> bool:
@@ -71,93 +73,92 @@ def has_inner_hits(part: Any) -> bool:
     return isinstance(part, dict) and ("inner_hits" in part or any(map(has_inner_hits, part.values())))
 
 
-def bare_window(plan: SearchPlan) -> dict[str, Any]:
+def bare_window(plan: SearchPlan, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request for ranks, scores and content hashes, with the parts that concern the whole search."""
-    rest = {key: value for key, value in plan.body.items() if key not in OF_HITS}
+    rest = {key: value for key, value in body.items() if key not in OF_HITS}
     groups = [] if plan.collapse is None else [plan.collapse.field]
-    asked = [HASH, ENCODER, VERSION, *plan.numbers, *groups]
+    asked = [HASH, ENCODER, VERSION, SEQ_NO, *plan.numbers, *groups]
     return rest | {"stored_fields": "_none_", "docvalue_fields": asked, "version": True}
 
 
-def page_hits(
-    body: Mapping[str, Any], marks: Iterable[Mark], alike: int, filters: Sequence[Any] | None = None
+def these(hits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a query for the documents of hits: by content and sequence number, or by id if they have no content."""
+    contents = sorted({content for hit in hits if (content := content_of(hit)) is not None})
+    numbers = sorted({hit["fields"][SEQ_NO][0] for hit in hits if content_of(hit) is not None})
+    ids = sorted({str(hit["_id"]) for hit in hits if content_of(hit) is None})
+    by_content = {"bool": {"filter": [{"terms": {HASH: contents}}, {"terms": {SEQ_NO: numbers}}]}}
+    by_id = {"ids": {"values": ids}}
+    if contents and ids:
+        return {"bool": {"should": [by_content, by_id]}}
+    return by_content if contents else by_id
+
+
+def full_hits(
+    body: Mapping[str, Any], hits: Sequence[Mapping[str, Any]], filters: Sequence[Any], size: int
 ) -> dict[str, Any]:
-    """Return the request for the hits of a page.
+    """Return the request for bare hits with the caller's fields.
 
     Args:
         body: The caller's whole request.
-        marks: The marks of the page's documents.
-        alike: Number of documents of the window with a hash of the page. The answer has the window's order, so as many
-            hits are requested.
-        filters: The queries that every document must match, if the page contains candidates, which may not match the
-            query's text; None if all documents match the query.
+        hits: The bare hits.
+        filters: Queries that a document matches which the caller's query does not.
+        size: Maximum number of hits, one that the engine has accepted: :func:`these` may find more documents.
     """
-    hashes = {content for _, content, _ in marks}
-    rest = {key: value for key, value in body.items() if key in OF_HITS | _OF_BOTH}
-    query = body.get("query") or {"match_all": {}}
-    these = {"terms": {HASH: sorted(hashes)}}
-    matching = {"must": [query], "filter": [these]}
-    if filters is not None:
-        matching = {"should": [query], "filter": [these, *filters]}
-    return rest | {
-        "query": {"bool": matching},
-        "from": 0,
-        "size": alike,
-        "track_total_hits": False,
-    }
+    rest = {key: value for key, value in body.items() if key not in OF_THE_SEARCH | _OURS}
+    matching = [body.get("query") or {"match_all": {}}, {"bool": {"filter": [*filters]}}]
+    found = {"bool": {"should": matching, "filter": [these(hits)], "minimum_should_match": 1}}
+    return rest | {"query": found, "from": 0, "size": size, "track_total_hits": False}
 
 
 def filled(
-    bare: Sequence[Mapping[str, Any]], marks: Sequence[Mark], full: Sequence[Any]
+    page: Sequence[dict[str, Any]],
+    bare: Sequence[dict[str, Any]],
+    full: Sequence[dict[str, Any]],
+    others: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[dict[str, Any]] | None:
-    """Return the page's hits with the caller's fields and the bare hits' scores; None if a document has changed."""
-    found = {mark: hit for mark, hit in zip(marks_of(full), full, strict=True) if mark is not None}
-    hits = []
-    for thin, mark in zip(bare, marks, strict=True):
-        if mark not in found:
-            return None
-        ours = {key: thin[key] for key in ("_score", "_ttc") if key in thin}
-        hits.append({**found[mark], **ours})
-    return hits
-
-
-def joined_hits(
-    body: Mapping[str, Any], joined: Sequence[Mapping[str, Any]], filters: Sequence[Any], size: int, *, named: bool
-) -> dict[str, Any]:
-    """Return the request for the hits of candidates, with the caller's fields.
+    """Return a page with complete hits in place of bare ones, without documents that are gone.
 
     Args:
-        body: The caller's whole request.
-        joined: The candidates' bare hits.
-        filters: Queries that every document must match, apart from the query's text.
-        size: Maximum number of hits, one that the engine has accepted: documents of equal content are all returned.
-        named: Whether documents are identified by their ids, or by their content.
+        page: The page.
+        bare: Its bare hits.
+        full: The complete hits of their documents, and of some with the same identity.
+        others: Complete hits of all documents that may have the same identity and are not among those of the bare hits.
+
+    Returns:
+        The page; None if only ids tell which documents are on it.
     """
-    rest = {key: value for key, value in body.items() if key not in OF_THE_SEARCH | _OURS}
-    these = (
-        {"ids": {"values": sorted({str(hit["_id"]) for hit in joined})}}
-        if named
-        else {"terms": {HASH: sorted({str(hit["fields"][HASH][0]) for hit in joined})}}
-    )
-    query = body.get("query") or {"match_all": {}}
-    return rest | {
-        "query": {"bool": {"should": [query], "filter": [these, *filters]}},
-        "from": 0,
-        "size": size,
-        "track_total_hits": False,
-    }
-
-
-def with_joined(
-    page: Sequence[dict[str, Any]], joined: Sequence[dict[str, Any]], full: Sequence[dict[str, Any]], *, named: bool
-) -> list[dict[str, Any]]:
-    """Return a page with complete hits in place of bare ones; a document that was deleted in between is left out."""
-    whole = {identity_mark(hit, named=named): hit for hit in reversed(full)}
-    bare = {id(hit) for hit in joined}
-    hits = []
+    named = {(hit["_index"], hit["_id"]) for hit in others or () if "_id" in hit}
+    complete: dict[Identity, list[dict[str, Any]]] = {}
+    for hit, identity in zip(full, identities(full), strict=True):
+        if (hit["_index"], hit.get("_id")) not in named:
+            complete.setdefault(identity, []).append(hit)
+    if others is None and any(len(hits) > 1 for hits in complete.values()):
+        return None
+    of_bare = {id(hit): complete.get(identity, []) for hit, identity in zip(bare, identities(bare), strict=True)}
+    whole = []
     for hit in page:
-        if id(hit) not in bare:
-            hits.append(hit)
-        elif (found := whole.get(identity_mark(hit, named=named))) is not None:
-            hits.append({**found, **{key: value for key, value in hit.items() if key in _OURS_OF_A_HIT}})
-    return hits
+        if id(hit) not in of_bare:
+            whole.append(hit)
+        elif of_bare[id(hit)]:
+            ours = {key: value for key, value in hit.items() if key in _OURS_OF_A_HIT}
+            whole.append({**of_bare[id(hit)].pop(0), **ours})
+    return whole
+
+
+def union(query: Any, joined: Sequence[Mapping[str, Any]], filters: Sequence[Any]) -> Any:
+    """Return a query for what another one matches, and for documents that joined, with a score of 0."""
+    query = without_inner_hits(query) or {"match_all": {}}
+    if not joined:
+        return query
+    return {"bool": {"should": [query, {"bool": {"filter": [these(joined), *filters]}}]}}
+
+
+def aggregated(body: Mapping[str, Any], joined: Sequence[Mapping[str, Any]], filters: Sequence[Any]) -> dict[str, Any]:
+    """Return the request for the aggregations of the union, without hits."""
+    rest = {key: value for key, value in body.items() if key not in _NOT_OF_THE_UNION}
+    return rest | {"query": union(body.get("query"), joined, filters), "size": 0, "track_total_hits": False}
+
+
+def without_aggregations(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request for hits alone."""
+    return {key: value for key, value in body.items() if key not in AGGREGATIONS}

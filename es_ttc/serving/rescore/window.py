@@ -115,6 +115,12 @@ class WindowRescoring:
         return cls(gateway, plan, method, tuned, begun, candidates, budget, request.started)
 
     @property
+    def counts_candidates(self) -> bool:
+        """Whether totals and aggregations are those of what the query matches and what joins."""
+        section = self.plan.section.candidates
+        return self.candidates is not None and self.candidates.obstacle is None and (section is None or section.count)
+
+    @property
     def reads_bare_hits(self) -> bool:
         """Whether hits with only content hashes can be ranked.
 
@@ -165,7 +171,7 @@ class WindowRescoring:
             window = cut_first_pass(response, plan, groups)
         else:
             window = await self._reorder(response, outcome)
-        response["ttc"] = self._summary(outcome, len(hits), timings)
+        response["ttc"] = self._summary(outcome, min(len(hits), plan.page.window), timings)
         add_took(response, (time.perf_counter() - began) * 1000)
         if ranked_ms is None:  # one search is counted once
             for stage, ms in timings.as_dict().items():
@@ -176,15 +182,12 @@ class WindowRescoring:
             return RescoredResponse(False, window)
         if ranked_ms is None:
             metrics.skipped(outcome.scores.skipped.values())
-        return RescoredResponse(True, window, outcome.joined)
+        return RescoredResponse(True, window, outcome.kept)
 
     async def _scored(self, hits: Sequence[dict[str, Any]], caller: Caller, timings: Timings) -> "_ScoredWindow":
         """Return the scores of the window and the candidates that join it."""
-        window = hits[: self.plan.page.block]
+        window = hits[: self.plan.page.window]
         pinned = pinned_count(first_pass_scores(window))
-        if self.method.partial is None and self.candidates is None:
-            scores = await self._score(caller, hits, 0, pinned, timings)
-            return _ScoredWindow(hits, range(len(hits)), NONE_JOINED, scores, pinned, is_first_pass=True)
         joined = NONE_JOINED
         if self.candidates is not None:
             started = time.perf_counter()
@@ -193,9 +196,9 @@ class WindowRescoring:
         union = [*window, *joined.hits]
         scores = await self._score(caller, union, len(joined.hits), pinned, timings)
         # the hits after the window keep the engine's order
-        places = [*range(len(window)), *[None] * len(joined.hits), *joined.places_left(hits, len(window))]
-        every = [*union, *(hits[place] for place in places[len(union) :] if place is not None)]
-        return _ScoredWindow(every, places, joined, scores, pinned)
+        left = joined.places_left(hits, len(window))
+        places = [*range(len(window)), *[None] * len(joined.hits), *left]
+        return _ScoredWindow([*union, *(hits[place] for place in left)], places, joined, scores, pinned)
 
     async def _score(
         self, caller: Caller, hits: Sequence[dict[str, Any]], joined: int, pinned: int, timings: Timings
@@ -207,14 +210,12 @@ class WindowRescoring:
         plan, section, scored = self.plan, self.plan.section, outcome.scores
         hits, window = outcome.hits, None
         first_pass = np.concatenate((scored.first_pass, first_pass_scores(hits[len(scored.first_pass) :])))
-        block = plan.page.block if outcome.is_first_pass else max(1, len(scored.mask))
-        buried = first_pass <= 0 if plan.changes_scores else np.zeros(len(first_pass), np.bool_)
+        in_first_pass = np.array([place is not None for place in outcome.places], np.bool_)
+        buried = (first_pass <= 0) & in_first_pass & plan.changes_scores
         mask = scored.mask & ~buried[: len(scored.mask)]
-        ranking = outcome.without_incomplete(
-            ranking_of(section, first_pass, scored.values, mask, block, outcome.pinned)
-        )
+        ranking = outcome.without_incomplete(ranking_of(section, first_pass, scored.values, mask, outcome.pinned))
         if plan.collapse is not None:
-            groups, in_first_pass = groups_of(hits, plan.collapse.field), [one is not None for one in outcome.places]
+            groups = groups_of(hits, plan.collapse.field)
             ranking = collapsed(ranking, groups)
             own = list(compress(groups, in_first_pass))
             beyond = [groups[number] for number in ranking.order.tolist() if not in_first_pass[number]]
@@ -257,8 +258,6 @@ class WindowRescoring:
     def _summary(self, outcome: "_ScoredWindow | EsTtcError", considered: int, timings: Timings) -> dict[str, Any]:
         summary: dict[str, Any] = {"method": self.plan.section.method, "applied": not isinstance(outcome, EsTtcError)}
         summary["window"] = considered
-        if self.plan.page.block > self.plan.page.asked:  # so the order depends on the size of the page
-            summary["window_size"] = {"requested": self.plan.page.asked, "raised_to": self.plan.page.block}
         if self.tuned:
             summary["tuned"] = dict(self.tuned)
         if isinstance(outcome, EsTtcError):
@@ -266,7 +265,7 @@ class WindowRescoring:
         scores = outcome.scores
         summary["scored"] = int(scores.mask.sum())
         if self.candidates is not None:
-            summary["candidates"] = outcome.joined.as_dict()
+            summary["candidates"] = outcome.kept.as_dict()
         summary |= self.gateway.scorer.summary(scores, self.method)
         if scores.stale:
             summary["stale"] = len(scores.stale)
@@ -287,7 +286,6 @@ class _ScoredWindow:
         joined: The candidates.
         scores: The scores of the window's hits and the candidates.
         pinned: Number of pinned hits at the beginning.
-        is_first_pass: Whether the window is the whole first pass, which is reordered block by block.
     """
 
     hits: Sequence[dict[str, Any]]
@@ -295,14 +293,18 @@ class _ScoredWindow:
     joined: JoinedCandidates
     scores: WindowScores
     pinned: int
-    is_first_pass: bool = False
+
+    @property
+    def kept(self) -> JoinedCandidates:
+        """The candidates that have the features which the method needs; the others are left out."""
+        end = len(self.scores.complete)
+        return self.joined.only(self.scores.complete[end - len(self.joined.hits) :].tolist())
 
     def origin(self, number: int) -> dict[str, Any]:
         """Return a hit's rank and score in the first pass, for its details."""
         place = self.places[number]
-        if place is None:
-            return {"first_pass_rank": None, "first_pass_score": None}
-        return {"first_pass_rank": place + 1, "first_pass_score": self.hits[number].get("_score")}
+        rank = None if place is None else place + 1
+        return {"first_pass_rank": rank, "first_pass_score": self.hits[number].get("_score")}
 
     def without_incomplete(self, ranking: Ranking) -> Ranking:
         """Return a ranking without candidates that lack a feature which the method needs."""
@@ -320,7 +322,7 @@ def candidates_of(plan: SearchPlan, method: Method) -> int:
         return 0
     if plan.section.candidates is not None:
         return plan.section.candidates.knn
-    return plan.page.asked if method.partial is not None and method.partial.joins_nearest else 0
+    return plan.page.window if method.partial is not None and method.partial.joins_nearest else 0
 
 
 def cut_first_pass(response: dict[str, Any], plan: SearchPlan, groups: Sequence[Group] | None) -> WindowGroups | None:

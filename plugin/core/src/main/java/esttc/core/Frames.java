@@ -34,7 +34,7 @@ public final class Frames {
     public static Frame request(
         Section section,
         double deadlineMs,
-        int block,
+        int windowSize,
         List<Candidate> candidates,
         Map<String, Map<String, byte[]>> features
     ) {
@@ -47,8 +47,8 @@ public final class Frames {
             write(out, section.values());
             out.writeString("deadline_ms");
             out.writeNumber(Math.min(deadlineMs, LONGEST_MS));
-            out.writeString("block");
-            out.writeNumber(block);
+            out.writeString("window_size");
+            out.writeNumber(windowSize);
             out.writeString("documents");
             out.writeStartArray(null, candidates.size());
             for (Candidate candidate : candidates) {

@@ -7,14 +7,14 @@ import java.util.List;
 
 /**
  * What the caller of a search over all shards asked for. The engine finds the whole window, and the page is cut from it
- * afterwards; a page deeper than the window is rescored in blocks of the window's size, so pages repeat no document.
+ * afterwards; documents after the window keep their order.
  *
  * @param from the page's first rank
  * @param size its ranks
- * @param block ranks of a block
+ * @param windowSize ranks of the window
  * @param hidden fields that only we have asked for
  */
-public record Page(int from, int size, int block, List<String> hidden) {
+public record Page(int from, int size, int windowSize, List<String> hidden) {
     /** Ranks of a window that names none. */
     public static final int DEFAULT_WINDOW = 100;
     /** The largest window. */
@@ -36,7 +36,7 @@ public record Page(int from, int size, int block, List<String> hidden) {
         int ranks = size < 0 ? DEFAULT_SIZE : size;
         List<String> hidden = new ArrayList<>(List.of(HitFeatures.HASH, HitFeatures.ENCODER));
         hidden.removeAll(asked);
-        Page page = new Page(first, ranks, Math.max(1, Math.max(window, ranks)), hidden);
+        Page page = new Page(first, ranks, window, hidden);
         if (page.end() > MOST) {
             throw new IllegalArgumentException(
                 "[from] + [size] " + ((long) first + ranks) + " needs a window of more than [" + MOST + "] documents: ask for a page less deep"
@@ -45,9 +45,14 @@ public record Page(int from, int size, int block, List<String> hidden) {
         return page;
     }
 
-    /** The ranks that the engine must find: whole blocks. */
+    /** The ranks that the engine must find: the window, and the page if it ends after that. */
     public long end() {
-        return Math.ceilDiv((long) from + size, block) * (long) block;
+        return Math.max(windowSize, (long) from + size);
+    }
+
+    /** How many of all ranks are rescored. */
+    public <T> int windowOf(T[] all) {
+        return Math.min(all.length, windowSize);
     }
 
     /** The page's own part of all ranks. */

@@ -81,17 +81,17 @@ public final class SidecarClient implements AutoCloseable {
      * Has a window scored.
      *
      * @param section the search's section
-     * @param block ranks of a block
+     * @param windowSize ranks of the window
      * @param candidates the first pass, best first; not empty
      * @param source reads features that the sidecar does not have
      * @throws SidecarFailure it was not scored, for a reason that is counted
      * @throws SidecarRefusal the search itself is wrong
      */
-    public Answer.Ranking score(Section section, int block, List<Candidate> candidates, FeatureSource source) {
+    public Answer.Ranking score(Section section, int windowSize, List<Candidate> candidates, FeatureSource source) {
         long started = System.nanoTime();
         stats.windows.increment();
         try {
-            Answer.Ranking ranking = guarded(section, block, candidates, source, started);
+            Answer.Ranking ranking = guarded(section, windowSize, candidates, source, started);
             stats.applied.increment();
             return ranking;
         } catch (SidecarFailure failure) {
@@ -111,9 +111,9 @@ public final class SidecarClient implements AutoCloseable {
      * @throws SidecarFailure it was not scored
      * @throws SidecarRefusal the search itself is wrong
      */
-    public Attempt attempt(Section section, int block, List<Candidate> candidates, FeatureSource source) {
+    public Attempt attempt(Section section, int windowSize, List<Candidate> candidates, FeatureSource source) {
         try {
-            return new Attempt(score(section, block, candidates, source), null);
+            return new Attempt(score(section, windowSize, candidates, source), null);
         } catch (SidecarFailure failure) {
             if (section.failsOnError()) {
                 throw failure;
@@ -171,7 +171,7 @@ public final class SidecarClient implements AutoCloseable {
         return all;
     }
 
-    private Answer.Ranking guarded(Section section, int block, List<Candidate> candidates, FeatureSource source, long started) {
+    private Answer.Ranking guarded(Section section, int windowSize, List<Candidate> candidates, FeatureSource source, long started) {
         if (config.url() == null) {
             throw notConfigured();
         }
@@ -187,7 +187,7 @@ public final class SidecarClient implements AutoCloseable {
                 throw new SidecarFailure(Kind.BREAKER_OPEN, "the sidecar has failed several times in a row, and is not asked now");
             }
             double budget = Math.min(section.timeoutMs(config.timeoutMs()), config.maxTimeoutMs());
-            Window window = new Window(section, block, candidates, started + (long) (budget * 1e6), budget >= config.timeoutMs());
+            Window window = new Window(section, windowSize, candidates, started + (long) (budget * 1e6), budget >= config.timeoutMs());
             return scored(window, source);
         } finally {
             stats.inFlight.decrementAndGet();
@@ -201,7 +201,7 @@ public final class SidecarClient implements AutoCloseable {
         try {
             for (int trip = 0; trip < ROUND_TRIPS; trip++) {
                 Frame frame = Frames.request(
-                    window.section, Math.max(1, window.left() / 1e6), window.block, window.candidates, features
+                    window.section, Math.max(1, window.left() / 1e6), window.windowSize, window.candidates, features
                 );
                 features = Map.of();
                 switch (exchanged(frame, window)) {
@@ -329,7 +329,7 @@ public final class SidecarClient implements AutoCloseable {
      * @param patient whether it waits at least as long as the node's setting says: only then a late answer tells
      *     something about the sidecar
      */
-    private record Window(Section section, int block, List<Candidate> candidates, long deadline, boolean patient) {
+    private record Window(Section section, int windowSize, List<Candidate> candidates, long deadline, boolean patient) {
         long left() {
             return deadline - System.nanoTime();
         }

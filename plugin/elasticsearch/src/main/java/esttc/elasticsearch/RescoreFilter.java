@@ -141,7 +141,7 @@ final class RescoreFilter implements MappedActionFilter {
         FeatureSearch search = new FeatureSearch(sidecar.engine(), sidecar.patience());
         HitFeatures features = new HitFeatures(search, FeatureSearch.told(hits), true);
         List<Candidate> candidates = features.candidates();
-        Attempt attempt = sidecar.asked(() -> sidecar.client().attempt(section, page.block(), candidates, features));
+        Attempt attempt = sidecar.asked(() -> sidecar.client().attempt(section, page.windowSize(), candidates, features));
         Answer.Ranking ranking = attempt.ranking();
         if (ranking == null) {
             return firstPass(section, page, first, attempt);
@@ -166,7 +166,7 @@ final class RescoreFilter implements MappedActionFilter {
         Map<String, Object> ext = new LinkedHashMap<>();
         ext.put("method", section.method());
         ext.put("applied", attempt.failure() == null);
-        ext.put("window", ordered.length);
+        ext.put("window", page.windowOf(ordered));
         if (section.windowOnly()) {
             ext.put("window_only", true);
         }

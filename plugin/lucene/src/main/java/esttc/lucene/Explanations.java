@@ -47,7 +47,7 @@ final class Explanations {
         }
         String method = "ttc [" + section.method() + "]";
         if (Float.isNaN(found[1])) {
-            String why = method + ": no features, kept below the scored documents of its block in first-pass order";
+            String why = method + ": no features, kept below the scored documents in first-pass order";
             return Explanation.match(found[0], why, firstPass);
         }
         Explanation own = Explanation.match(found[1], "score of method [" + section.method() + "]");

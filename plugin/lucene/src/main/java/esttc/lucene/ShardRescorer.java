@@ -32,17 +32,17 @@ public final class ShardRescorer {
      * Rescores a window.
      *
      * @param top what the shard has found, best first
-     * @param block ranks of a block: no document leaves its block
+     * @param windowSize ranks of the window: documents after it keep their order
      * @throws esttc.core.SidecarRefusal the search is wrong
      * @throws esttc.core.SidecarFailure scoring failed, and the search says {@code on_error: fail}
      */
-    public TopDocs rescore(TopDocs top, IndexReader reader, Section section, int block, String index) throws IOException {
+    public TopDocs rescore(TopDocs top, IndexReader reader, Section section, int windowSize, String index) throws IOException {
         ScoreDoc[] hits = top.scoreDocs;
         if (hits.length == 0) {
             return top;
         }
         ShardFeatures features = new ShardFeatures(reader, hits);
-        Attempt attempt = client.attempt(section, block, features.candidates(index), features);
+        Attempt attempt = client.attempt(section, windowSize, features.candidates(index), features);
         told.accept(attempt);
         Answer.Ranking ranking = attempt.ranking();
         if (ranking == null) {

@@ -99,7 +99,7 @@ final class RescoreProcessor extends AbstractProcessor implements SearchResponse
         FeatureSearch search = new FeatureSearch(sidecar.engine(), sidecar.patience());
         HitFeatures features = new HitFeatures(search, FeatureSearch.told(hits), WindowProcessor.pageOf(context) != null);
         List<Candidate> candidates = features.candidates();
-        Attempt attempt = sidecar.asked(() -> sidecar.client().attempt(section, page.block(), candidates, features));
+        Attempt attempt = sidecar.asked(() -> sidecar.client().attempt(section, page.windowSize(), candidates, features));
         Answer.Ranking ranking = attempt.ranking();
         if (ranking == null) {
             return firstPass(response, page, section, attempt.failure().kind().key());
@@ -109,12 +109,12 @@ final class RescoreProcessor extends AbstractProcessor implements SearchResponse
             ordered[place] = hits[ranking.order()[place]];
             ordered[place].score(ranking.scores()[place]);
         }
-        return answer(response, ordered, ranking.scores()[0], page, summary(section, hits.length, null));
+        return answer(response, ordered, ranking.scores()[0], page, summary(section, page.windowOf(hits), null));
     }
 
     private static SearchResponse firstPass(SearchResponse response, Page page, Section section, String reason) {
         SearchHit[] hits = response.getHits().getHits();
-        return answer(response, hits, response.getHits().getMaxScore(), page, summary(section, hits.length, reason));
+        return answer(response, hits, response.getHits().getMaxScore(), page, summary(section, page.windowOf(hits), reason));
     }
 
     private static SearchResponse answer(SearchResponse response, SearchHit[] ordered, float best, Page page, TtcExt summary) {
