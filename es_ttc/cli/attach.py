@@ -21,9 +21,10 @@ from es_ttc.cli.common import (
     progress_bar,
     stderr,
     stop_on_sigterm,
+    strips_html,
     take_proposal,
 )
-from es_ttc.cli.options import check_codec, examples, feature_options, said
+from es_ttc.cli.options import check_codec, examples, feature_options, said, strip_html_option
 from es_ttc.cli.size_estimates import size_sentence
 from es_ttc.settings import Settings
 
@@ -63,6 +64,7 @@ _PROPOSED_FROM = 50
     help="Store the features in the index's own documents instead of a side index; its mapping, its settings and the "
     "documents' versions change.",
 )
+@strip_html_option
 @click.option("--dry-run", is_flag=True, help="Say what the features would take on disk; write nothing.")
 @click.option("--yes", is_flag=True, help="Take the proposed text fields without a question.")
 @json_flag
@@ -319,12 +321,16 @@ async def _requested_spec(
     before = await spec_of(engine, sources)
     if before is None and "text_fields" not in chosen:
         chosen |= await _proposed(engine, sources, yes=yes)
+    strip = chosen.pop("strip_html", "auto" if before is None else None)
     encoder = await _encoder(settings, before, dims=chosen.pop("dims", None), named=encoder_named)
     base = before or IndexSpec(encoder.identity)
     kept = {name: getattr(base, name) for name in ("text_fields", "tokens", "codec")}
     requested = kept | chosen
     for source in sources:
         require_text_fields(source, requested["text_fields"])
+    if strip is not None:
+        documents = await _first_documents(engine, sources[0])
+        requested["strip_html"] = strips_html(strip, documents, requested["text_fields"])
     if requested["tokens"] != "packed":
         requested["codec"] = "int8"  # unused there, and a codec that needs no codebook
     codebook = b""
@@ -351,13 +357,17 @@ async def _proposed(engine: "Engine", sources: "Sequence[Index]", *, yes: bool) 
         for source in sources:
             require_text_fields(source, DEFAULT_FIELDS)
     except InvalidRequest as error:
-        hits = (await engine.search(sources[0].index, {"size": _PROPOSED_FROM}))["hits"]["hits"]
-        proposal = propose([hit.get("_source") or {} for hit in hits])
+        proposal = propose(await _first_documents(engine, sources[0]))
         if not proposal.text_fields:
             raise
-        take_proposal(f"{error}; proposed: --text-fields {','.join(proposal.text_fields)}", proposal.html, yes=yes)
+        take_proposal(f"{error}; proposed: --text-fields {','.join(proposal.text_fields)}", yes=yes)
         return {"text_fields": proposal.text_fields}
     return {}
+
+
+async def _first_documents(engine: "Engine", source: "Index") -> list[dict[str, Any]]:
+    hits = (await engine.search(source.index, {"size": _PROPOSED_FROM}))["hits"]["hits"]
+    return [hit.get("_source") or {} for hit in hits]
 
 
 async def _encoder(settings: Settings, before: "IndexSpec | None", *, dims: int | None, named: bool) -> "Encoder":

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -77,20 +77,32 @@ async def connected(settings: EngineSettings) -> "AsyncIterator[Engine]":
         await engine.close()
 
 
-def take_proposal(sentence: str, html: Iterable[str], *, yes: bool) -> None:
+def take_proposal(sentence: str, *, yes: bool) -> None:
     """Say what is proposed, and ask on a terminal whether to take it, unless ``yes``.
 
     Raises:
         InvalidRequest: There is no terminal.
     """
-    if with_markup := ", ".join(html):
-        click.echo(f"es-ttc: {with_markup} has HTML, whose tags are encoded as text", err=True)
     if yes:
         click.echo(sentence, err=True)
     elif sys.stdin.isatty() and sys.stderr.isatty():
         click.confirm(f"{sentence}\nTake it?", default=True, abort=True, err=True)
     else:
         raise InvalidRequest(f"{sentence} (--yes takes it)")
+
+
+def strips_html(choice: str, documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str]) -> bool:
+    """Return whether markup is left out of what is encoded, and say so if the first documents have some."""
+    from es_ttc.index.ingest.proposal import html_fields
+
+    found = ", ".join(html_fields(documents, text_fields))
+    if found and choice == "no":
+        click.echo(
+            f"es-ttc: {found} has HTML, whose tags are encoded as text (--strip-html yes leaves them out)", err=True
+        )
+    elif found:
+        click.echo(f"{found} has HTML, which is left out of what is encoded (--strip-html no keeps it)", err=True)
+    return choice == "yes" or (choice == "auto" and bool(found))
 
 
 def confirm(doing: str, question: str, *, as_json: bool, announced: Iterable[str] = ()) -> None:

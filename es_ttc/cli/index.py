@@ -23,7 +23,7 @@ from es_ttc.cli.common import (
     stderr,
     stdout,
 )
-from es_ttc.cli.options import check_codec, examples, feature_options
+from es_ttc.cli.options import check_codec, examples, feature_options, strip_html_option
 from es_ttc.cli.size_estimates import SAMPLE_TEXT, size_sentence
 from es_ttc.settings import Settings
 
@@ -54,6 +54,7 @@ def index() -> None:
 @encoder_flag
 @adapter_flag
 @feature_options("needs --sample")
+@strip_html_option
 @click.option(
     "--sample",
     metavar="FILE",
@@ -85,6 +86,7 @@ def create(
     max_tokens: int,
     token_pooling: int,
     drop_tokens: Any,
+    strip_html: str,
     shards: int | None,
     replicas: int | None,
     analyzer: str,
@@ -112,6 +114,7 @@ def create(
         blobs=blobs,
         token_pooling=token_pooling,
         drop_tokens=drop_tokens,
+        strip_html=strip_html == "yes",
         **given(scales=scales, text_fields=text_fields),
     )
     if tokens == "packed":
@@ -455,7 +458,8 @@ def _stored(spec: dict[str, Any]) -> str:
     where = " in stored fields" if spec["tokens"] == "packed" and "blobs" not in spec else ""
     kept = f"{codec}{where}, up to {spec['max_tokens']} a document"
     pooled = f", one vector for {spec['token_pooling']} tokens" if "token_pooling" in spec else ""
-    return f"{kept}{pooled}{_DROPPED.get(spec.get('drop_tokens', ''), '')}"
+    stripped = ", without markup" if spec.get("strip_html") else ""
+    return f"{kept}{pooled}{stripped}{_DROPPED.get(spec.get('drop_tokens', ''), '')}"
 
 
 _DROPPED = {

@@ -24,9 +24,10 @@ from es_ttc.cli.common import (
     progress_bar,
     stderr,
     stop_on_sigterm,
+    strips_html,
     take_proposal,
 )
-from es_ttc.cli.options import examples, text_fields_flag
+from es_ttc.cli.options import examples, strip_html_option, text_fields_flag
 from es_ttc.cli.size_estimates import size_sentence
 from es_ttc.settings import Settings
 
@@ -57,6 +58,7 @@ class IngestCommand:
     merge: bool
     types: str
     yes: bool
+    strip_html: str
 
     @property
     def checkpoint(self) -> Path:
@@ -89,6 +91,7 @@ class IngestCommand:
     help="Types of columns of CSV: text, integer, number, decimal-comma, boolean, date; `text` for all. The others are "
     "found from the first 1,000 rows, and shown.",
 )
+@strip_html_option
 @click.option("--yes", is_flag=True, help="Take the proposed fields of a new index without a question.")
 @click.option("--resume", is_flag=True, help="Resume a stopped run of the same command.")
 @click.option(
@@ -140,6 +143,7 @@ def ingest(
     id_field: str | None,
     text_fields: tuple[str, ...] | None,
     types: str,
+    strip_html: str,
     yes: bool,
     resume: bool,
     batch_mb: float,
@@ -173,7 +177,9 @@ def ingest(
     batch = BatchLimits(bytes=int(batch_mb * 2**20), seconds=batch_seconds)
     rejected = dead_letters or Path(f"{name}.rejected.jsonl")
     writing = IngestOptions(id_field, batch)
-    request = IngestCommand(name, files, text_fields, writing, resume, rejected, processes, merge, types, yes)
+    request = IngestCommand(
+        name, files, text_fields, writing, resume, rejected, processes, merge, types, yes, strip_html
+    )
     try:
         outcome, identity, size = asyncio.run(_run(settings, request))
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -278,7 +284,7 @@ async def _ready(
     from es_ttc.index.mappings.encoder import load_encoder_for
     from es_ttc.index.mappings.index import create_index
     from es_ttc.index.mappings.indices import index_behind
-    from es_ttc.index.mappings.spec import IndexSpec, spec_of_own
+    from es_ttc.index.mappings.spec import spec_of_own
 
     index = await index_behind(engine, request.name)
     spec = spec_of_own(index.index, index.mapping) if index else None
@@ -293,7 +299,7 @@ async def _ready(
     with stderr.status("loading the encoder"):
         load = partial(load_encoder_for, spec.encoder) if spec else load_encoder
         encoder = await asyncio.to_thread(load, settings.encoder, cache_dir=settings.cache_dir)
-    required = spec or IndexSpec(encoder.identity, **given(text_fields=request.text_fields))
+    required = spec or _new_spec(encoder.identity, request, records)
     _check_text(records, required.text_fields)
     await _tell_size(inputs, records, required, encoder)
     if index is None:
@@ -311,6 +317,14 @@ async def _ready(
         if index is None:
             raise EngineError(f"index [{request.name}] was deleted as soon as it was made")
     return request, index, encoder
+
+
+def _new_spec(identity: "EncoderIdentity", request: IngestCommand, records: "Sequence[Record]") -> "IndexSpec":
+    from es_ttc.index.mappings.spec import IndexSpec
+
+    spec = IndexSpec(identity, **given(text_fields=request.text_fields))
+    documents = [record.document for record in records if record.document]
+    return replace(spec, strip_html=strips_html(request.strip_html, documents, spec.text_fields))
 
 
 def _first_records(inputs: "Inputs", text_fields: Sequence[str] | None) -> "list[Record]":
@@ -348,7 +362,7 @@ def _with_proposal(request: IngestCommand, records: "Sequence[Record]") -> Inges
     chosen = replace(request.options, id_field=request.options.id_field or proposal.id_field)
     command = f"es-ttc ingest {request.name} {' '.join(request.files)} {proposal.options}"
     sentence = f"{_no_text(documents, DEFAULT_FIELDS)}; proposed: {command}"
-    take_proposal(sentence, proposal.html, yes=request.yes)
+    take_proposal(sentence, yes=request.yes)
     return replace(request, text_fields=proposal.text_fields, options=chosen)
 
 

@@ -249,6 +249,16 @@ fewer_tokens_options = all_of(
 )
 
 
+strip_html_option = click.option(
+    "--strip-html",
+    type=click.Choice(["auto", "yes", "no"]),
+    default="auto",
+    show_default=True,
+    help="Leave HTML tags, comments, scripts and styles out of what is encoded, and read entities as characters. auto: "
+    "if most of the first documents have some. Positions of passages still point into the stored text.",
+)
+
+
 def check_codec(context: click.Context, tokens: str) -> None:
     """Raise an error for a codec, or a storage of blobs, together with a storage of tokens that has none.
 

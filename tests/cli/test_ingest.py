@@ -92,10 +92,13 @@ def test_fields_of_an_existing_index_are_proposed(
         call(opensearch_url, "PUT", f"/{index_name}/_doc/{number}?refresh=true", shoe)
     assert run(["attach", index_name]) == 1
     told = capsys.readouterr().err
-    assert "about has HTML" in told
     assert "proposed: --text-fields name,about (--yes takes it)" in told
     assert run(["attach", index_name, "--yes", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["indices"][0]["written"] == 3
+    captured = capsys.readouterr()
+    assert "about has HTML, which is left out of what is encoded (--strip-html no keeps it)" in captured.err
+    assert json.loads(captured.out)["indices"][0]["written"] == 3
+    assert run(["index", "show", index_name, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["spec"]["strip_html"]
     assert run(["attach", index_name]) == 0  # the fields are those of the features now
 
 

@@ -19,6 +19,7 @@ from es_ttc.errors import EncoderError
 from es_ttc.index.ingest.chunks import encode_chunks
 from es_ttc.index.ingest.compose import Document, Span, compose, content_hash, locate
 from es_ttc.index.ingest.fewer_tokens import reduce_tokens
+from es_ttc.index.ingest.html import blanked
 from es_ttc.index.mappings.fields import EMPTY, READY, stored_scales
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.rescorers.spectral.evidence import characters_under, main_lobe
@@ -135,7 +136,7 @@ def encode_documents(documents: Sequence[Document], spec: IndexSpec, encoder: En
 
 def encode_texts(composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder) -> Encoded:
     """Encode documents' texts for an index."""
-    texts = [text for text, _ in composed]
+    texts = [blanked(text) if spec.strip_html else text for text, _ in composed]
     encodings = encoder.encode(texts, role="document", tokens=spec.encodes_tokens, max_tokens=spec.max_tokens)
     if spec.reduces_tokens:
         encodings = reduce_tokens(encodings, texts, spec)

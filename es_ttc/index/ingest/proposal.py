@@ -1,4 +1,4 @@
-"""Which fields of some documents are text, and which is the id: a proposal from the first documents."""
+"""Which fields of some documents are text, which is the id, which have HTML: a proposal from the first documents."""
 
 import re
 from collections import defaultdict
@@ -31,12 +31,10 @@ class Proposal:
     Attributes:
         text_fields: The fields to encode: the title first, then by length; empty if no field has text.
         id_field: The field of ids; None if there is none, or documents carry `_id`.
-        html: The text fields of which most values have HTML tags or entities.
     """
 
     text_fields: tuple[str, ...]
     id_field: str | None
-    html: tuple[str, ...]
 
     @property
     def options(self) -> str:
@@ -56,8 +54,17 @@ def propose(documents: Sequence[Mapping[str, Any]]) -> Proposal:
     title = _title(values, words)
     chosen = ([title] if title else []) + [name for name in texts if name != title]
     fields = tuple(chosen[:MAX_TEXT_FIELDS])
-    html = tuple(name for name in fields if mean(has_markup(str(value)) for value in values[name]) > 1 / 2)
-    return Proposal(fields, None if "_id" in values else _id(values, len(documents), fields), html)
+    return Proposal(fields, None if "_id" in values else _id(values, len(documents), fields))
+
+
+def html_fields(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str]) -> tuple[str, ...]:
+    """Return the text fields of which most values have HTML tags or entities."""
+    values: dict[str, list[Any]] = defaultdict(list)
+    for document in documents:
+        for name, value in _leaves(document):
+            if name in text_fields:
+                values[name].append(value)
+    return tuple(name for name, some in values.items() if mean(has_markup(str(value)) for value in some) > 1 / 2)
 
 
 def _leaves(document: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:

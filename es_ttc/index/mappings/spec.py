@@ -115,6 +115,7 @@ class IndexSpec:
             indices made by earlier releases are in it.
         token_pooling: How many tokens share one vector, on average: 1 (each has its own) to 6.
         drop_tokens: Tokens without vectors.
+        strip_html: Whether markup is left out of what is encoded; offsets still point into the stored text.
     """
 
     encoder: EncoderIdentity
@@ -131,6 +132,7 @@ class IndexSpec:
     outside_source: bool = True
     token_pooling: int = 1
     drop_tokens: DroppedTokens = "none"
+    strip_html: bool = False
 
     def __post_init__(self) -> None:
         packed = self.tokens == "packed"
@@ -174,6 +176,8 @@ class IndexSpec:
             meta["token_pooling"] = self.token_pooling
         if self.drop_tokens != "none":
             meta["drop_tokens"] = self.drop_tokens
+        if self.strip_html:
+            meta["strip_html"] = True
         return meta
 
     def as_shown(self) -> dict[str, Any]:
@@ -253,6 +257,7 @@ class IndexSpec:
             outside_source=meta.get(_OUTSIDE, meta["tokens"] != "nested"),
             token_pooling=meta.get("token_pooling", 1),
             drop_tokens=meta.get("drop_tokens", "none"),
+            strip_html=meta.get("strip_html", False),
         )
 
 
