@@ -1,7 +1,7 @@
 """How an index and its searches grow with the number of documents. Needs a running engine.
 
     python -m benchmarks.corpus_size --engine http://127.0.0.1:9200
-    python -m benchmarks.corpus_size --engine http://127.0.0.1:9200 --sizes 10000 100000 1000000 --codecs residual2
+    python -m benchmarks.corpus_size --engine http://127.0.0.1:9200 --sizes 10000 100000 1000000 --codecs int2
 
 Documents are made: 32 to 64 token vectors around the vector of one of 2,000 topics, and a text of as many words, drawn
 by Zipf's law, which contains the words of its topic. Topics are pairs of phrases of `es-ttc demo`, encoded; queries are
@@ -35,12 +35,10 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.index.ingest.encode import action_lines
 from es_ttc.index.mappings.contents import stored_bytes
 from es_ttc.index.mappings.merging import merge_segments
-from es_ttc.index.mappings.spec import RESIDUAL_BITS, Codec, IndexSpec
+from es_ttc.index.mappings.spec import CODECS, Codec, IndexSpec
 from es_ttc.lab.demo.files import read_lines, read_rows
 from es_ttc.lab.evaluation.features import encode_queries
 from es_ttc.reranking.index_graph import build_graph, delete_graphs
-from es_ttc.vectors.packed import pack_codebook
-from es_ttc.vectors.residual import learn
 from es_ttc.vectors.tokens import Float32
 
 INDEX = "benchmark-corpus-size"
@@ -55,7 +53,6 @@ METHODS = ("hybrid", "spectral", "blend")
 WINDOW = 100
 MEBIBYTE = 2**20
 
-_SAMPLE = 500  # documents from which a codebook is learned
 _BATCH = 200
 _FEW_TICKS = 50  # below this ratio of the values, powers of ten alone are too few ticks
 
@@ -131,7 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="http://127.0.0.1:9200")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000])
-    parser.add_argument("--codecs", nargs="+", default=["int8", "residual2"], choices=["int8", *RESIDUAL_BITS])
+    parser.add_argument("--codecs", nargs="+", default=["int8", "int2"], choices=CODECS)
     parser.add_argument("--largest-graph", type=int, default=100_000, help="no graph is built of more documents")
     parser.add_argument("--figure", metavar="NAME", help="draw the figure NAME in the documentation's folder of images")
     arguments = parser.parse_args()
@@ -160,22 +157,13 @@ def made_topics() -> Made:
 
 async def _grown(url: str, made: Made, codec: Codec, sizes: Sequence[int], largest_graph: int) -> list[Size]:
     """Let the index of a codec grow, and measure each size."""
-    spec = IndexSpec(
-        load_encoder(ENCODER).identity, text_fields=("text",), codec=codec, codebook=_codebook(made, codec)
-    )
+    spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",), codec=codec)
     found = []
     async with temporary_index(url, INDEX, spec) as engine:
         for before, size in pairwise([0, *sizes]):
             found.append(await _size(engine, url, made, spec, range(before, size), largest_graph))
             print(f"{codec}: {found[-1]}", file=sys.stderr, flush=True)
     return found
-
-
-def _codebook(made: Made, codec: Codec) -> bytes:
-    if codec not in RESIDUAL_BITS:
-        return b""
-    sample = np.concatenate([made.document(number)[1] for number in range(_SAMPLE)])
-    return pack_codebook(learn(sample, RESIDUAL_BITS[codec]))
 
 
 async def _size(engine: Engine, url: str, made: Made, spec: IndexSpec, numbers: range, largest_graph: int) -> Size:

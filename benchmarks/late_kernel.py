@@ -21,7 +21,7 @@ from es_ttc.rescorers.compiled import loops
 
 ROUNDS, CALLS = 10, 4
 TOLERANCE = 1e-5
-OURS = ("float32", "float16", "int8", "residual4", *(f"int8, {build} build" for build in loops.builds()[:-1]))
+OURS = ("float32", "float16", "int8", "int4", "int2", *(f"int8, {build} build" for build in loops.builds()[:-1]))
 BLEND = (
     "float32, spectral too, one pass",
     "float32, spectral too, two passes",

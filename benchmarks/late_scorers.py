@@ -119,20 +119,15 @@ def _window(name: str, code: str, *, norms: bool) -> tuple[Any, Scores]:
     """Return a window as a search holds it, and what its late interaction is by definition."""
     from es_ttc.rescorers.base import Window
     from es_ttc.rescorers.spectral import DEFAULT_SCALES, scale_norms
-    from es_ttc.vectors import residual
-    from es_ttc.vectors.quantise import dequantise, quantise
+    from es_ttc.vectors.quantise import as_stored, dequantise, quantise
 
     query, documents = data(name)
-    if code == "residual4":
-        book = residual.learn(np.concatenate(documents[:10]), 4)
-        tokens = [residual.decode(residual.encode(document, book), book) for document in documents]
-    else:
-        tokens = [quantise(document, code) for document in documents]  # type: ignore[arg-type]
+    tokens = [quantise(document, code) for document in documents]  # type: ignore[arg-type]
     window = Window(
         ids=[str(place) for place in range(len(tokens))],
         first_pass=np.zeros(len(tokens), np.float32),
         tokens=tokens,
-        norms=[scale_norms(dequantise(document), DEFAULT_SCALES) for document in tokens] if norms else None,
+        norms=[scale_norms(as_stored(document), DEFAULT_SCALES).in_steps() for document in tokens] if norms else None,
     )
     return window, reference(query, [dequantise(document) for document in tokens])
 

@@ -1,7 +1,7 @@
 """The processor time of a search, of gateway and engine apart, and where the gateway spends it. Needs a running engine.
 
     python -m benchmarks.search_cost --engine http://127.0.0.1:9200
-    python -m benchmarks.search_cost --engine http://127.0.0.1:9200 --blobs doc_values stored --py-spy PATH
+    python -m benchmarks.search_cost --engine http://127.0.0.1:9200 --py-spy PATH
 
 Warm searches of window 100, documents of 256 tokens, in an index whose segments are merged. The kinds of searches are
 measured in turns. The engine must run on this machine: its process is the one that listens on the URL's port. With
@@ -19,7 +19,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import get_args
 from urllib.parse import urlsplit
 
 import orjson
@@ -42,7 +41,6 @@ from benchmarks.served import (
     query,
 )
 from es_ttc.index.mappings.merging import merge_segments
-from es_ttc.index.mappings.spec import Blobs
 
 INDEX = "benchmark-search-cost"
 CLIENTS = (1, 8)
@@ -73,55 +71,41 @@ def main() -> None:
     """Run and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="http://127.0.0.1:9200")
-    parser.add_argument(
-        "--blobs",
-        nargs="+",
-        choices=get_args(Blobs),
-        default=["doc_values"],
-        help="storage of the blobs, an index each",
-    )
     parser.add_argument("--py-spy", metavar="PATH", help="the program py-spy")
     options = parser.parse_args()
-    asyncio.run(_fill(options.engine, options.blobs))
+    asyncio.run(_fill(options.engine))
     try:
         with gateway(options.engine) as served, running("two-requests", options.engine) as least:
-            _report(options.engine, served, least, options.blobs, options.py_spy)
+            _report(options.engine, served, least, options.py_spy)
     finally:
         asyncio.run(_clear(options.engine))
 
 
-def _report(engine: str, served: Gateway, least: Gateway, blobs: Sequence[Blobs], py_spy: str | None) -> None:
+def _report(engine: str, served: Gateway, least: Gateway, py_spy: str | None) -> None:
     with Client(served.url) as client:
-        for storage in blobs:
-            for method in METHODS:
-                for _ in range(5):
-                    for group in range(GROUPS):
-                        assert client.search(body_of(method, group), index_of(storage))["ttc"]["applied"]
-    data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, int8, merged, loopback"
+        for method in METHODS:
+            for _ in range(5):
+                for group in range(GROUPS):
+                    assert client.search(body_of(method, group), INDEX)["ttc"]["applied"]
+    data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, merged, loopback"
     print(heading("Processor time of a search", data=data, packages=("aiohttp", "uvicorn", "numpy")))
     print(f"Load average before: {os.getloadavg()[0]:.1f}\n")
-    columns = ("search", "blobs", "clients", "p50 ms", "gateway, processor ms", "engine, processor ms", "searches/s")
-    print(table(columns, _costs(engine, served, least, blobs)))
+    columns = ("search", "clients", "p50 ms", "gateway, processor ms", "engine, processor ms", "searches/s")
+    print(table(columns, _costs(engine, served, least)))
     if py_spy is not None:
-        rows = _profile(py_spy, served, index_of(blobs[0]))
+        rows = _profile(py_spy, served, INDEX)
         print(table(("where the gateway spends a blended search", "share"), rows))
 
 
-def index_of(blobs: Blobs) -> str:
-    """Return the name of the index with a storage of blobs."""
-    return f"{INDEX}-{blobs.replace('_', '-')}"
-
-
-async def _fill(url: str, blobs: Sequence[Blobs]) -> None:
+async def _fill(url: str) -> None:
     async with opened(url) as engine:
-        for storage in blobs:
-            await fill(engine, index_of(storage), blobs=storage)
-            await merge_segments(engine, index_of(storage))
+        await fill(engine, INDEX)
+        await merge_segments(engine, INDEX)
 
 
 async def _clear(url: str) -> None:
     async with opened(url) as engine:
-        await delete(engine, *map(index_of, get_args(Blobs)))
+        await delete(engine, INDEX)
 
 
 def body_of(method: str | None, group: int) -> bytes:
@@ -133,7 +117,7 @@ def body_of(method: str | None, group: int) -> bytes:
     return orjson.dumps(body)
 
 
-def _costs(engine: str, served: Gateway, least: Gateway, blobs: Sequence[Blobs]) -> Sequence[tuple[str, ...]]:
+def _costs(engine: str, served: Gateway, least: Gateway) -> Sequence[tuple[str, ...]]:
     """Return the medians of the turns: ms, processor time in ms of gateway and engine, searches a second."""
     searches = {
         "BM25, the engine alone": (engine, body_of(None, 0)),
@@ -141,23 +125,21 @@ def _costs(engine: str, served: Gateway, least: Gateway, blobs: Sequence[Blobs])
         "two requests and JSON alone": (least.url, body_of("spectral", 0)),
         **{method: (served.url, body_of(method, 0)) for method in METHODS},
     }
-    kinds = {(name, storage): search for name, search in searches.items() for storage in blobs}
     gateways = [_clock(served.pid), _clock(least.pid)]  # one of them answers
     spent = {"gateway": lambda: sum(clock() for clock in gateways), "engine": _clock(_listener(engine))}
     rows = []
     for clients in CLIENTS:
-        found: dict[tuple[str, Blobs], list[tuple[float, ...]]] = {kind: [] for kind in kinds}
+        found: dict[str, list[tuple[float, ...]]] = {name: [] for name in searches}
         for turn in range(TURNS + 1):
-            for kind, (url, body) in kinds.items():
+            for name, (url, body) in searches.items():
                 before = [clock() for clock in spent.values()]
-                index = index_of(kind[1])
-                times = asyncio.run(answered(url, index, body, connections=clients, seconds=SECONDS))
+                times = asyncio.run(answered(url, INDEX, body, connections=clients, seconds=SECONDS))
                 used = [1000 * (clock() - at) / len(times) for clock, at in zip(spent.values(), before, strict=True)]
                 if turn:
-                    found[kind].append((statistics.median(times), *used, len(times) / SECONDS))
-        for (name, storage), turns in found.items():
+                    found[name].append((statistics.median(times), *used, len(times) / SECONDS))
+        for name, turns in found.items():
             p50, ours, theirs, rate = (statistics.median(values) for values in zip(*turns, strict=True))
-            rows.append((name, storage, str(clients), f"{p50:.1f}", f"{ours:.2f}", f"{theirs:.2f}", f"{rate:.0f}"))
+            rows.append((name, str(clients), f"{p50:.1f}", f"{ours:.2f}", f"{theirs:.2f}", f"{rate:.0f}"))
     return rows
 
 

@@ -27,9 +27,9 @@ from es_ttc.encoders import load_encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.ingest.compose import compose, content_hash
-from es_ttc.index.ingest.encode import DocumentFeatures, action_lines, stored_tokens, token_features
+from es_ttc.index.ingest.encode import DocumentFeatures, action_lines, token_features
 from es_ttc.index.mappings.index import IndexOptions, create_index
-from es_ttc.index.mappings.spec import Blobs, IndexSpec
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.reranking.index_graph import delete_graphs
 from es_ttc.settings import EngineSettings
 from es_ttc.vectors.tokens import Float32
@@ -96,14 +96,12 @@ async def temporary_index(url: str, index: str, spec: IndexSpec) -> AsyncIterato
             await delete(engine, index)
 
 
-async def fill(
-    engine: Engine, index: str, *, groups: int = GROUPS, blobs: Blobs = "doc_values", least: int = TOKENS
-) -> None:
+async def fill(engine: Engine, index: str, *, groups: int = GROUPS, least: int = TOKENS) -> None:
     """Make the index anew: groups of :data:`WINDOW` documents, each found by a word of its own.
 
     Documents have :data:`TOKENS` tokens, or as many as that on average and ``least`` at least.
     """
-    spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",), blobs=blobs)
+    spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",))
     await make_index(engine, index, spec)
     for group in range(groups):
         lines: list[bytes] = []
@@ -141,10 +139,10 @@ def features_of_all(matrices: Sequence[Float32], texts: Sequence[str], spec: Ind
         DocumentFeatures(
             content_hash(*compose({"text": text}, spec.text_fields), spec),
             matrix[0],
-            token_features(stored, _offsets(len(matrix)), spec),
+            token_features(matrix, _offsets(len(matrix)), spec),
             truncated=False,
         )
-        for matrix, text, stored in zip(matrices, texts, stored_tokens(matrices, spec), strict=True)
+        for matrix, text in zip(matrices, texts, strict=True)
     ]
 
 

@@ -18,12 +18,12 @@ from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams, SpectralRescorer, scale_norms
 from es_ttc.rescorers.spectral.kernel import kernel_bank, same_start, sinc_kernel
-from es_ttc.vectors.quantise import Codec, dequantise, quantise
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.quantise import dequantise, quantise
+from es_ttc.vectors.tokens import Codec, Float32
 
 DIMS = 384
 DOCUMENTS = 100
-TARGETS: dict[Codec, str] = {"float32": "2", "float16": "", "int8": "4"}
+TARGETS: dict[Codec, str] = {"float32": "2", "float16": "", "int8": "4", "int4": "", "int2": ""}
 
 
 def unit_rows(random: np.random.Generator, rows: int) -> Float32:

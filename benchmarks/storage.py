@@ -1,7 +1,7 @@
-"""Token storage: bytes, index rate, time to read a window, what other searches pay, and what rounding does to ranking.
+"""Token storage: bytes, index rate, time to read a window, and what other searches pay.
 
     python -m benchmarks.storage --engine http://127.0.0.1:9200 --engine http://127.0.0.1:9201
-    python -m benchmarks.storage --only int8 nested --engine http://127.0.0.1:9200
+    python -m benchmarks.storage --only int8 int2 --engine http://127.0.0.1:9200
 
 Embeddings come from the disk cache, so the rate is the engine's and our own packing's. Bytes a token are those of the
 primary shard, less those of the same documents with pooled vectors only: right after the ingest, and merged to one
@@ -25,22 +25,15 @@ from typing import Any
 import numpy as np
 import orjson
 
-from benchmarks.common import heading, milliseconds, table
+from benchmarks.common import heading, table
 from es_ttc.encoders import CachedEncoder, Encoder, load_encoder
-from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.errors import ConfigurationError
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
-from es_ttc.index.ingest.encode import stored_tokens, token_blob, token_features
-from es_ttc.index.ingest.sample import learn_codebook
 from es_ttc.index.mappings.index import IndexOptions, index_body
-from es_ttc.index.mappings.spec import ENCODER, HASH, RESIDUAL_BITS, ROOT, IndexSpec, SpanGrid
+from es_ttc.index.mappings.spec import ENCODER, HASH, ROOT, IndexSpec, SpanGrid
 from es_ttc.lab.evaluation.datasets import Collection, load_collection
-from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
-from es_ttc.lab.evaluation.memory import MemorySearcher
-from es_ttc.lab.evaluation.methods import resolve, retrieval
-from es_ttc.lab.evaluation.metrics import score
 from es_ttc.rescorers.base import Feature
 from es_ttc.serving.features.cache import PrivateFeatureCache
 from es_ttc.serving.features.index_meta import IndexMeta
@@ -53,8 +46,6 @@ from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import configure_logs
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
-from es_ttc.vectors.packed import Codebooks, codebook_id, pack_codebook, unpack_codebook, unpack_tokens
-from es_ttc.vectors.residual import learn
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 LEASE_SECONDS = 65
@@ -88,16 +79,12 @@ VARIANTS = {
     "pooled vectors only": Variant({"tokens": "none"}),
     "int8": Variant({"codec": "int8"}),
     "float16": Variant({"codec": "float16"}),
-    "residual4": Variant({"codec": "residual4"}),
-    "residual2": Variant({"codec": "residual2"}),
-    "int8, stored fields": Variant({"codec": "int8", "blobs": "stored"}),
-    "residual2, stored fields": Variant({"codec": "residual2", "blobs": "stored"}),
-    "int8, no recovery source": Variant({"codec": "int8"}, recovery=False),
+    "int4": Variant({"codec": "int4"}),
+    "int2": Variant({"codec": "int2"}),
+    "int2, pool 2": Variant({"codec": "int2", "token_pooling": 2}),
+    "int2, no recovery source": Variant({"codec": "int2"}, recovery=False),
     "text only, best_compression": Variant(features=False, settings={"codec": "best_compression"}),
     "int8, best_compression": Variant({"codec": "int8"}, {"codec": "best_compression"}),
-    "int8, stored fields, best_compression": Variant(
-        {"codec": "int8", "blobs": "stored"}, {"codec": "best_compression"}
-    ),
     "int8 and spans 10/5": Variant({"codec": "int8", "spans": (SpanGrid(10, 5),)}),
     "nested": Variant({"tokens": "nested"}, share=0.2),
     "rank_vectors": Variant({"tokens": "rank_vectors"}, share=0.2),
@@ -186,7 +173,7 @@ class Bench:
         documents = self.documents[: int(len(self.documents) * variant.share)]
         if await self.engine.exists(index):
             await self.engine.delete_index(index)
-        spec = spec_of(variant, self.encoder, self.documents)
+        spec = IndexSpec(self.encoder.identity, **variant.storage)
         body = index_body(spec, capabilities, IndexOptions(shards=1, replicas=0))
         body["settings"]["index"] |= variant.settings
         if not variant.features:
@@ -234,7 +221,7 @@ class Bench:
             for query in (windows[0], *windows):
                 keys = await self._keys(index, query)
                 budget = ReadBudget(upstream, None)
-                meta = IndexMeta(upstream, pool)
+                meta = IndexMeta(upstream)
                 cache = PrivateFeatureCache(1)  # it keeps nothing
                 reader = FeatureReader(upstream, cache, pool, lambda caller: caller, budget, meta)
                 store = FeatureStore(cache, reader)
@@ -258,60 +245,6 @@ class Bench:
         asked = {**query, "size": WINDOW, "_source": False, "docvalue_fields": [HASH, ENCODER]}
         hits = (await self.engine.search(index, asked))["hits"]["hits"]
         return [DocumentKey(hit["_index"], hit["fields"][ENCODER][0], hit["fields"][HASH][0]) for hit in hits]
-
-
-def spec_of(variant: Variant, encoder: Encoder, documents: Sequence[dict[str, Any]]) -> IndexSpec:
-    """Return a variant's spec, its codebook learned from the collection's own documents."""
-    storage = dict(variant.storage)
-    bits = RESIDUAL_BITS.get(storage.get("codec", "int8"))
-    if bits is not None:
-        storage["codebook"] = learn_codebook(documents, ("title", "text"), encoder, bits)
-    return IndexSpec(encoder.identity, **storage)
-
-
-def rankings(collection: Collection, encoder: Encoder) -> list[list[str]]:
-    """Return rows that tell what each codec does to spectral rankings of the 100 documents that dense search found."""
-    documents = [each.source for each in collection.documents]
-    [spectral] = resolve(["spectral"])
-    questions = encode_queries(list(collection.queries.values()), encoder, tokens=False)
-    reference: dict[str, list[str]] = {}
-    rows = []
-    for name in ("nested", "float16", "int8", "residual4", "residual2"):  # nested vectors are float32
-        spec = spec_of(VARIANTS[name], encoder, documents)
-        features = encode_corpus(collection.documents, spec, encoder)
-        searcher = MemorySearcher(collection, [], retrieval([]), features, questions, window=WINDOW)
-        found = {query: list(ids) for query, ids in searcher.rank(spectral).rankings.items()}
-        reference = reference or found
-        shared = [len(set(found[query][:10]) & set(reference[query][:10])) / 10 for query in found]
-        first = [found[query][0] == reference[query][0] for query in found]
-        ndcg = score(collection.qrels, found).mean("ndcg@10")
-        label = "float32" if name == "nested" else name
-        rows.append([label, f"{ndcg:.4f}", f"{np.mean(shared):.3f}", f"{np.mean(first):.3f}"])
-    return rows
-
-
-def unpacking() -> list[list[str]]:
-    """Return rows that tell how long 100 documents of 256 tokens take from blobs to what rescorers read."""
-    random = np.random.default_rng(0)
-    matrix = random.standard_normal((WINDOW * 256, 384), dtype=np.float32)
-    matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
-    rows = []
-    for codec in ("float16", "int8", "residual4", "residual2"):
-        bits = RESIDUAL_BITS.get(codec)
-        codebook = pack_codebook(learn(matrix[:8192], bits)) if bits else b""
-        spec = IndexSpec(EncoderIdentity("any", "", 384, 256), codec=codec, codebook=codebook)
-        offsets = np.zeros((256, 3), dtype=np.int32)
-        parts = np.split(matrix, WINDOW)
-        blobs = [token_blob(token_features(stored_tokens([part], spec)[0], offsets, spec), spec) for part in parts]
-        known = {codebook_id(codebook): unpack_codebook(codebook)} if codebook else {}
-
-        def read(blobs: list[bytes] = blobs, known: Codebooks = known) -> None:
-            for blob in blobs:
-                unpack_tokens(blob, known)
-
-        median, p95 = milliseconds(read, repeat=15)
-        rows.append([codec, f"{len(blobs[0]) / 256:.0f}", f"{median:.1f} / {p95:.1f}"])
-    return rows
 
 
 def first_documents(collection: Collection, count: int) -> Collection:
@@ -361,7 +294,6 @@ def main() -> None:
     parser.add_argument("--data", type=Path, nargs="+", default=[SHARED / "scifact", SHARED / "limit-small"])
     parser.add_argument("--documents", type=int, default=1000, help="of each collection, at most")
     parser.add_argument("--only", nargs="+", choices=VARIANTS, help="these, and the one to compare with")
-    parser.add_argument("--no-ranking", action="store_true", help="leave out what codecs do to rankings")
     arguments = parser.parse_args()
     configure_logs("auto", logging.WARNING)
     cache = Settings().cache_dir
@@ -370,14 +302,7 @@ def main() -> None:
     data = ", ".join(f"{each.name} ({len(each.documents)} documents)" for each in collections)
     print(heading("Token storage", data=data, packages=("numpy", "elasticsearch", "opensearch-py")))
     chosen = [BARE, *(name for name in arguments.only or VARIANTS if name != BARE)]
-    if not arguments.no_ranking:
-        print("### From blobs to rows, 100 documents of 256 tokens\n")
-        print(table(["codec", "bytes a token", "p50 / p95 ms"], unpacking()))
     for collection in collections:
-        if not arguments.no_ranking:
-            rows = rankings(collection, encoder)
-            print(f"### Rounding, {collection.name}, {len(collection.queries)} queries\n")
-            print(table(["codec", "spectral nDCG@10", "overlap@10 with float32", "same first"], rows))
         for url in arguments.engine:
             print(asyncio.run(run(url, encoder, collection, chosen)), flush=True)
 

@@ -237,7 +237,7 @@ CLAIMS: tuple[Claim, ...] = (
         "VIII",
         "results/storage",
         Verdict.HOLDS,
-        "float16 and int8 rank alike; residuals of 4 and 2 bits do not",
+        "float16, int8 and int4 rank alike; int2 nearly",
         "int8 ranks like float16.",
     ),
     measured("S21", "Recall does not depend on the grid if it contains 1", "VII", _grids),

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from es_ttc.index.ingest.size_estimate import SizeEstimate
     from es_ttc.index.mappings.indices import Index
     from es_ttc.index.mappings.spec import IndexSpec
-    from es_ttc.vectors.residual import Bits
 
 _READ = 20
 """Documents that are read for an estimate of sizes."""
@@ -57,7 +56,7 @@ _PROPOSED_FROM = 50
 @engine_flag
 @encoder_flag
 @adapter_flag
-@feature_options("learned from the index's first 1,000 documents")
+@feature_options
 @click.option(
     "--in-index",
     is_flag=True,
@@ -230,10 +229,11 @@ def _long(work: Any, as_json: bool, how_to_go_on: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Estimated:
-    """What the features of one index would take; no size if none of its first documents has text."""
+    """What the features of one index would take, by its documents with text; no size if none of the first has any."""
 
     index: str
     documents: int
+    source_bytes: int | None
     spec: "IndexSpec"
     size: "SizeEstimate | None"
 
@@ -241,7 +241,7 @@ class _Estimated:
     def sentence(self) -> str:
         if self.size is None:
             return f"none of the first {_READ} documents has text in {','.join(self.spec.text_fields)}"
-        return size_sentence(self.size, self.spec, self.documents)
+        return size_sentence(self.size, self.spec, self.documents, self.source_bytes)
 
     def as_dict(self) -> dict[str, Any]:
         return {"index": self.index, "estimate": self.size and self.size.as_dict(self.documents)}
@@ -258,13 +258,15 @@ async def _estimated(
 
 
 async def _estimate(engine: "Engine", source: "Index", spec: "IndexSpec", encoder: "Encoder") -> _Estimated:
-    from es_ttc.index.ingest.size_estimate import estimate_size
+    from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
+    from es_ttc.index.mappings.contents import stored_bytes
 
     body = {"size": _READ, "query": {"match_all": {}}, "_source": list(spec.text_fields)}
     hits = (await engine.search(source.index, body))["hits"]["hits"]
     documents = [hit.get("_source") or {} for hit in hits]
     size = await asyncio.to_thread(estimate_size, documents, spec, encoder)
-    return _Estimated(source.index, await engine.count(source.index), spec, size)
+    count = round(await engine.count(source.index) * share_with_text(documents, spec))
+    return _Estimated(source.index, count, await stored_bytes(engine, source.index), spec, size)
 
 
 async def _attach(
@@ -316,7 +318,7 @@ async def _requested_spec(
     """Return the spec from the options, the present spec and the defaults; and its encoder."""
     from es_ttc.index.attach.feature_locations import spec_of
     from es_ttc.index.attach.source import require_text_fields
-    from es_ttc.index.mappings.spec import RESIDUAL_BITS, IndexSpec
+    from es_ttc.index.mappings.spec import DEFAULT_CODEC, IndexSpec
 
     before = await spec_of(engine, sources)
     if before is None and "text_fields" not in chosen:
@@ -332,11 +334,8 @@ async def _requested_spec(
         documents = await _first_documents(engine, sources[0])
         requested["strip_html"] = strips_html(strip, documents, requested["text_fields"])
     if requested["tokens"] != "packed":
-        requested["codec"] = "int8"  # unused there, and a codec that needs no codebook
-    codebook = b""
-    if requested["codec"] in RESIDUAL_BITS:
-        codebook = await _codebook(engine, sources, encoder, requested, RESIDUAL_BITS[requested["codec"]])
-    spec = replace(base, encoder=encoder.identity, codebook=codebook, **requested)
+        requested["codec"] = DEFAULT_CODEC  # unused there
+    spec = replace(base, encoder=encoder.identity, **requested)
     # A run without --chunks and with the same encoder goes on with what the features have, also of earlier releases.
     if before is None or "chunks" in chosen or encoder.identity.key != before.encoder.key:
         spec = replace(spec, reversed=spec.chunks and encoder.distinguishes_roles)
@@ -389,24 +388,6 @@ async def _encoder(settings: Settings, before: "IndexSpec | None", *, dims: int 
             "all of them anew"
         )
     return encoder
-
-
-async def _codebook(
-    engine: "Engine", sources: "Sequence[Index]", encoder: "Encoder", requested: dict[str, Any], bits: "Bits"
-) -> bytes:
-    """Return the codebook of an earlier attach with the same options, else a new one."""
-    from es_ttc.index.attach.sample import first_codebook, kept_codebook
-
-    kept = await kept_codebook(engine, sources, encoder, requested)
-    if kept:
-        return kept
-    with progress_bar() as bar:
-        task = bar.add_task("learning from the first documents", total=None)
-
-        def report(done: int) -> None:
-            bar.update(task, completed=done)
-
-        return await first_codebook(engine, sources, requested["text_fields"], encoder, bits, report)
 
 
 async def _fill(settings: Settings, name: str, options: Any) -> "tuple[str, list[FillResult]]":

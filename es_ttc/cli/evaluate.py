@@ -20,10 +20,10 @@ from es_ttc.cli.judge_options import judgements_option, load_judged, require_one
 from es_ttc.cli.options import (
     JsonObjectType,
     codec_option,
-    fewer_tokens_options,
     first_pass_option,
     max_tokens_option,
     ranking_models_option,
+    token_pooling_option,
 )
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import ConfigurationError, InvalidRequest
@@ -103,7 +103,7 @@ Examples:
 @ranking_models_option
 @codec_option("float16", ", in memory and in the index")
 @max_tokens_option(1_000_000, "; a warning counts the documents that have more")
-@fewer_tokens_options
+@token_pooling_option
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="File for the results as JSON."
 )
@@ -133,7 +133,6 @@ def evaluate(
     codec: str,
     max_tokens: int,
     token_pooling: int,
-    drop_tokens: str,
     out: Path | None,
     report: Path | None,
     as_json: bool,
@@ -181,7 +180,6 @@ def evaluate(
         codec=codec,  # type: ignore[arg-type]
         max_tokens=max_tokens,
         token_pooling=token_pooling,
-        drop_tokens=drop_tokens,  # type: ignore[arg-type]
         engine=_engine_of(engine, judgements),
         index=judgements,
         ranking_models=settings.ranking_models,

@@ -1,7 +1,6 @@
-"""`es-ttc index`: create, show and delete indices with features."""
+"""`es-ttc index`: create, show, change and delete indices with features."""
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,30 +21,29 @@ from es_ttc.cli.common import (
     progress_bar,
     stderr,
     stdout,
+    stop_on_sigterm,
 )
 from es_ttc.cli.options import check_codec, examples, feature_options, strip_html_option
 from es_ttc.cli.size_estimates import SAMPLE_TEXT, size_sentence
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
-    from es_ttc.encoders.base import Encoder
     from es_ttc.index.mappings.enrichment import EnrichmentTarget
     from es_ttc.index.mappings.index import IndexOptions
     from es_ttc.index.mappings.ingest_pipeline import EncodeMode
     from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
     from es_ttc.index.mappings.write_options import WriteOptions
-    from es_ttc.vectors.residual import Bits
 
 
 @click.group()
 def index() -> None:
-    """Create, show and delete indices with features."""
+    """Create, show, change and delete indices with features."""
 
 
 @index.command(
     epilog=examples(
         "es-ttc index create articles --text-fields title,abstract",
-        "es-ttc index create articles --codec residual4 --sample articles.jsonl",
+        "es-ttc index create articles --codec int8 --token-pooling 2",
         "es-ttc index create articles --chunks --spans scale=10,stride=5",
     ),
 )
@@ -53,13 +51,8 @@ def index() -> None:
 @engine_flag
 @encoder_flag
 @adapter_flag
-@feature_options("needs --sample")
+@feature_options
 @strip_html_option
-@click.option(
-    "--sample",
-    metavar="FILE",
-    help="File of documents; the first 1,000 train the centroids of residual2 and residual4.",
-)
 @click.option("--shards", type=click.IntRange(1), help="Number of primary shards. Default: the engine's own.")
 @click.option("--replicas", type=click.IntRange(0), help="Number of replicas. Default: one, if there is a second node.")
 @click.option(
@@ -77,15 +70,12 @@ def create(
     dims: int | None,
     tokens: Any,
     codec: Any,
-    sample: str | None,
-    blobs: Any,
     scales: tuple[float, ...] | None,
     spans: "tuple[SpanGrid, ...]",
     chunks: bool,
     text_fields: tuple[str, ...] | None,
     max_tokens: int,
     token_pooling: int,
-    drop_tokens: Any,
     strip_html: str,
     shards: int | None,
     replicas: int | None,
@@ -96,34 +86,28 @@ def create(
     from es_ttc.encoders import load_encoder
     from es_ttc.index.ingest.size_estimate import estimate_size
     from es_ttc.index.mappings.index import IndexOptions
-    from es_ttc.index.mappings.spec import RESIDUAL_BITS, IndexSpec
+    from es_ttc.index.mappings.spec import IndexSpec
 
     check_codec(click.get_current_context(), tokens)
-    if (codec in RESIDUAL_BITS) != (sample is not None):
-        raise click.UsageError("--codec residual2 or residual4 and --sample FILE go together: give both or neither")
     settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
     with stderr.status("loading the encoder"):
         loaded = load_encoder(settings.encoder, cache_dir=settings.cache_dir, dims=dims)
     spec = IndexSpec(
         loaded.identity,
         tokens=tokens,
+        codec=codec,
         max_tokens=max_tokens,
         spans=spans,
         chunks=chunks,
         reversed=chunks and loaded.distinguishes_roles,
-        blobs=blobs,
         token_pooling=token_pooling,
-        drop_tokens=drop_tokens,
         strip_html=strip_html == "yes",
         **given(scales=scales, text_fields=text_fields),
     )
-    if tokens == "packed":
-        codebook = _codebook(sample, spec, loaded, RESIDUAL_BITS[codec]) if sample else b""
-        spec = replace(spec, codec=codec, codebook=codebook)
     size = estimate_size([{spec.text_fields[0]: SAMPLE_TEXT}], spec, loaded)
     asyncio.run(_create(settings, name, spec, IndexOptions(analyzer, shards, replicas)))
     if as_json:
-        print_json({"index": name, "spec": spec.as_shown(), "estimate": size and size.as_dict()})
+        print_json({"index": name, "spec": spec.as_meta(), "estimate": size and size.as_dict()})
     else:
         click.echo(f"made index [{name}], encoder {loaded.identity.key}")
         if size is not None:
@@ -145,6 +129,43 @@ def show(name: str, engine: str | None, as_json: bool) -> None:
         print_json(found)
     else:
         stdout.print(_report(found))
+
+
+@index.command(
+    epilog=examples(
+        "es-ttc index requantise articles --codec int2",
+    ),
+)
+@click.argument("name")
+@click.option(
+    "--codec",
+    type=click.Choice(["int2", "int4", "int8"]),
+    default="int2",
+    show_default=True,
+    help="The new codec, which is coarser than the present one.",
+)
+@engine_flag
+@json_flag
+def requantise(name: str, codec: Any, engine: str | None, as_json: bool) -> int:
+    """Move the token vectors of the index NAME to a coarser codec, without encoding, while it serves.
+
+    Attached features too: then a new side index is filled while the old one serves. Documents that have changed since
+    their features were made are encoded. Run the command again to resume a stopped run.
+    """
+    try:
+        moved = asyncio.run(_requantise(Settings(**given(engine=engine)), name, codec))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        click.echo(f"es-ttc: stopped; run `es-ttc index requantise {name} --codec {codec}` to go on", err=True)
+        return 130
+    if as_json:
+        print_json({"name": name, "indices": moved})
+    else:
+        for each in moved:
+            click.echo(
+                f"[{each['index']}] {each['written']:,} documents now have {codec} token vectors, "
+                f"{each['unchanged']:,} had them"
+            )
+    return 0
 
 
 @index.command()
@@ -346,17 +367,6 @@ async def _add_enrichment(settings: Settings, name: str, analyzer: str | None) -
         return await add_enrichment(engine, name, analyzer)
 
 
-def _codebook(sample: str, spec: "IndexSpec", encoder: "Encoder", bits: "Bits") -> bytes:
-    from es_ttc.index.ingest.readers import Inputs, open_source
-    from es_ttc.index.ingest.sample import DOCUMENTS, learn_codebook
-
-    records = Inputs([open_source(sample)]).peek(DOCUMENTS)
-    documents = [record.document for record in records if record.document]
-    with progress_bar() as bar:
-        task = bar.add_task("learning from the sample", total=len(documents))
-        return learn_codebook(documents, spec.text_fields, encoder, bits, lambda done: bar.update(task, completed=done))
-
-
 async def _create(settings: Settings, name: str, spec: "IndexSpec", options: "IndexOptions") -> None:
     from es_ttc.errors import InvalidRequest
     from es_ttc.index.mappings.index import create_index
@@ -365,6 +375,40 @@ async def _create(settings: Settings, name: str, spec: "IndexSpec", options: "In
         if await engine.exists(name):
             raise InvalidRequest(f"index [{name}] exists already: see `es-ttc index show {name}`, or choose a name")
         await create_index(engine, name, spec, options)
+
+
+async def _requantise(settings: Settings, name: str, codec: Any) -> list[dict[str, Any]]:
+    from dataclasses import asdict, replace
+
+    from es_ttc.index.attach import attach_beside
+    from es_ttc.index.attach.feature_locations import feature_locations
+    from es_ttc.index.attach.requantise import requantise_documents, require_coarser
+    from es_ttc.index.mappings.encoder import load_encoder_for
+
+    stop_on_sigterm()
+    moved = []
+    async with connected(settings) as engine:
+        locations = await feature_locations(engine, name)
+        for held in locations:
+            require_coarser(held.spec, codec, held.source.index)
+        with progress_bar() as bar:
+            for held in locations:
+                task = bar.add_task(held.source.index, total=None)
+
+                def report(counts: Any, task: Any = task) -> None:
+                    bar.update(task, completed=counts.seen, total=counts.total)
+
+                if not held.side:
+                    moved.append(asdict(await requantise_documents(engine, held, codec, report)))
+                    continue
+                encoder = await asyncio.to_thread(
+                    load_encoder_for, held.spec.encoder, settings.encoder, cache_dir=settings.cache_dir
+                )
+                spec = replace(held.spec, codec=codec)
+                filled = await attach_beside(engine, held.source, spec, encoder, report=report)
+                written = filled.carried + filled.written
+                moved.append({"index": filled.index, "codec": codec, "written": written, "unchanged": filled.unchanged})
+    return moved
 
 
 async def _show(settings: Settings, name: str) -> dict[str, Any]:
@@ -384,7 +428,7 @@ async def _show(settings: Settings, name: str) -> dict[str, Any]:
             "index": held.source.index,
             "side_index": held.index if held.side else None,
             "writes": _writes(WriteOptions.of(held.holder.mapping)),
-            "spec": held.spec.as_shown(),
+            "spec": held.spec.as_meta(),
             **counts.as_dict(),
             "written_since_fill": await written_since_fill(engine, held) if held.side else None,
             "failures": await failures(engine, held.index) if counts.states.get("failed") else {},
@@ -453,17 +497,6 @@ def _stored(spec: dict[str, Any]) -> str:
     if spec["tokens"] == "none":
         return "none"
     codec = spec["codec"] if spec["tokens"] == "packed" else spec["tokens"]
-    if "codebook" in spec:
-        codec += f" ({spec['codebook']['centroids']} centroids)"
-    where = " in stored fields" if spec["tokens"] == "packed" and "blobs" not in spec else ""
-    kept = f"{codec}{where}, up to {spec['max_tokens']} a document"
     pooled = f", one vector for {spec['token_pooling']} tokens" if "token_pooling" in spec else ""
     stripped = ", without markup" if spec.get("strip_html") else ""
-    return f"{kept}{pooled}{stripped}{_DROPPED.get(spec.get('drop_tokens', ''), '')}"
-
-
-_DROPPED = {
-    "punctuation": ", none for punctuation",
-    "english": ", none for punctuation and English stop words",
-    "special": ", none for punctuation, English stop words and special tokens",
-}
+    return f"{codec}, up to {spec['max_tokens']} a document{pooled}{stripped}"

@@ -369,13 +369,15 @@ def _with_proposal(request: IngestCommand, records: "Sequence[Record]") -> Inges
 async def _tell_size(inputs: "Inputs", records: "Sequence[Record]", spec: "IndexSpec", encoder: "Encoder") -> None:
     """Say what the features will take on disk."""
     from es_ttc.index.ingest.readers import count_records
-    from es_ttc.index.ingest.size_estimate import estimate_size
+    from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
 
     documents = [record.document for record in records if record.document]
     size = await asyncio.to_thread(estimate_size, documents, spec, encoder)
     if size is None:
         return
     total = len(records) if len(records) < _PEEKED else await asyncio.to_thread(count_records, inputs)
+    if total is not None:  # records that are no documents, and documents without text, get no features
+        total = round(total * share_with_text(documents, spec) * len(documents) / len(records))
     click.echo(f"{size_sentence(size, spec, total)} (estimated)", err=True)
 
 

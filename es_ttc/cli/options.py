@@ -111,15 +111,14 @@ text_fields_flag = click.option(
 )
 
 
-def codec_option(default: str, what: str = "", also: Mapping[str, str] = MappingProxyType({})) -> Callable[..., Any]:
+def codec_option(default: str, what: str = "") -> Callable[..., Any]:
     """Return the option for the storage of token vectors."""
-    more = "".join(f"; {name}: {meaning}" for name, meaning in also.items())
     return click.option(
         "--codec",
-        type=click.Choice(["int8", "float16", *also]),
+        type=click.Choice(["int2", "int4", "int8", "float16"]),
         default=default,
         show_default=True,
-        help=f"Codec of token vectors{what}: int8 and float16 take 1 and 2 bytes per component{more}.",
+        help=f"Codec of token vectors{what}: int2, int4 and int8 take 2, 4 and 8 bits per component, float16 takes 16.",
     )
 
 
@@ -156,8 +155,8 @@ def _scale(value: str, context: click.Context, option: click.Parameter) -> float
     return scale
 
 
-def feature_options(learned: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds the options for the features of an index."""
+def feature_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for the features of an index."""
     options: tuple[Callable[..., Any], ...] = (
         click.option(
             "--dims", type=click.IntRange(1), help="Number of leading dimensions to keep (Matryoshka models)."
@@ -171,21 +170,7 @@ def feature_options(learned: str) -> Callable[[Callable[..., Any]], Callable[...
             "and slow, but plain engine features). rank_vectors: Elasticsearch's own (Enterprise licence). none: "
             "pooled vectors only.",
         ),
-        codec_option(
-            "int8",
-            " in a blob",
-            {
-                "residual2": f"the nearest centroid and 2 bits per component ({learned})",
-                "residual4": "the same with 4 bits",
-            },
-        ),
-        click.option(
-            "--blobs",
-            type=click.Choice(["stored", "doc_values"]),
-            default="doc_values",
-            show_default=True,
-            help="Lucene storage of the blobs: doc values, or stored fields where the engine allows no inline scripts.",
-        ),
+        codec_option("int2", " in a blob"),
         click.option(
             "--scales",
             callback=_scales,
@@ -209,10 +194,11 @@ def feature_options(learned: str) -> Callable[[Callable[..., Any]], Callable[...
         ),
         text_fields_flag,
         max_tokens_option(65_536),
-        fewer_tokens_options,
+        token_pooling_option,
     )
 
-    return all_of(options)
+    decorated: Callable[..., Any] = all_of(options)(command)
+    return decorated
 
 
 def all_of(options: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
@@ -226,26 +212,13 @@ def all_of(options: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
     return decorate
 
 
-fewer_tokens_options = all_of(
-    (
-        click.option(
-            "--token-pooling",
-            type=click.IntRange(1, 6),
-            metavar="N",
-            default=1,
-            show_default=True,
-            help="Join tokens that follow each other and resemble each other, until a document has an Nth of its "
-            "vectors.",
-        ),
-        click.option(
-            "--drop-tokens",
-            type=click.Choice(["none", "punctuation", "english", "special"]),
-            default="none",
-            show_default=True,
-            help="Tokens without vectors. punctuation. english: also Lucene's English stop words. special: also the "
-            "model's special tokens.",
-        ),
-    )
+token_pooling_option = click.option(
+    "--token-pooling",
+    type=click.IntRange(1, 6),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Join tokens that follow each other and resemble each other, until a document has an Nth of its vectors.",
 )
 
 
@@ -260,16 +233,13 @@ strip_html_option = click.option(
 
 
 def check_codec(context: click.Context, tokens: str) -> None:
-    """Raise an error for a codec, or a storage of blobs, together with a storage of tokens that has none.
+    """Raise an error for a codec together with a storage of tokens that has none.
 
     Raises:
         UsageError: Both were given.
     """
-    given_too = said(context, {"codec": None, "blobs": None})
-    if "codec" in given_too and tokens != "packed":
+    if said(context, {"codec": None}) and tokens != "packed":
         raise click.UsageError(f"--codec goes with --tokens packed, not with {tokens}: leave it out")
-    if "blobs" in given_too and tokens not in ("packed", "none"):
-        raise click.UsageError(f"--blobs goes with --tokens packed or none, not with {tokens}: leave it out")
 
 
 def said(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,32 +6,57 @@ from es_ttc.cli.common import mebibytes
 
 if TYPE_CHECKING:
     from es_ttc.index.ingest.size_estimate import SizeEstimate
-    from es_ttc.index.mappings.spec import IndexSpec
+    from es_ttc.index.mappings.spec import Codec, IndexSpec
 
 _KIB = 2**10
+_GB = 10**9
+_MILLION = 10**6
+_PACKED: "tuple[Codec, ...]" = ("int2", "int4", "int8")
 SAMPLE_TEXT = 12 * (
     "A sentence of some twenty words stands for the documents that are going to be stored in this index later on. "
 )
 """A text of some 250 tokens, for an estimate where there is no document yet."""
 
 
-def size_sentence(size: "SizeEstimate", spec: "IndexSpec", documents: int | None = None) -> str:
-    """Return the size of a document's features, of all documents' if their number is known, and what is less."""
+def size_sentence(
+    size: "SizeEstimate", spec: "IndexSpec", documents: int | None = None, source_bytes: int | None = None
+) -> str:
+    """Return what features take: a document's, those of all documents, those of a million, and with other options.
+
+    Args:
+        size: The estimate.
+        spec: The spec of the features.
+        documents: Number of documents with text; None if it is not known.
+        source_bytes: Bytes of the index that gets the features; None if it is not known.
+    """
     tokens = f" with its {size.tokens:,.0f} token vectors" if size.tokens else ""
-    one = f"features take about {size.merged / _KIB:,.1f} KiB a document{tokens}"
+    told = [f"features take about {size.merged / _KIB:,.1f} KiB a document{tokens}"]
     if documents is not None:
-        one += f", {mebibytes(round(documents * size.merged))} for all {documents:,}"
-    told = f"{one}; before segments are merged {size.at_once / size.merged:.1f} times that"
-    return f"{told}. {_less(spec)}" if size.tokens else told
+        every = documents * size.merged
+        beside = f" (x {every / source_bytes:,.1f} of the index's {mebibytes(source_bytes)})" if source_bytes else ""
+        told.append(f"{mebibytes(round(every))} for all {documents:,}{beside}")
+    options = "".join(f", with {option} {_per_million(merged)}" for option, merged in _others(size, spec))
+    told.append(f"a million such documents take {_per_million(size.merged)}{options}")
+    return "; ".join([*told, f"before segments are merged {size.at_once / size.merged:.1f} times that"])
 
 
-def _less(spec: "IndexSpec") -> str:
-    """Return the options that would take less, as far as they are not chosen."""
-    options = []
-    if spec.tokens == "packed":
-        options += ["--codec residual4 (half)"] if spec.codec == "int8" else []
-        options += ["--codec int8 (half)"] if spec.codec == "float16" else []
-    else:
-        options += ["--tokens packed (a quarter)"]
-    options += ["--token-pooling 2 (half)"] if spec.token_pooling == 1 else []
-    return f"Less: {', '.join([*options, '--tokens none'])}"
+def _per_million(merged: float) -> str:
+    gigabytes = merged * _MILLION / _GB
+    return f"{gigabytes:,.0f} GB" if gigabytes >= 10 else f"{gigabytes:.1f} GB"
+
+
+def _others(size: "SizeEstimate", spec: "IndexSpec") -> list[tuple[str, float]]:
+    """Return options that are not chosen, with the bytes of a document."""
+    from es_ttc.index.ingest.size_estimate import token_bytes
+
+    if not size.tokens or spec.tokens != "packed":
+        return []
+    own = token_bytes(spec)
+    found = [
+        (f"--codec {codec}", size.merged + size.tokens * (token_bytes(spec, codec) - own))
+        for codec in _PACKED
+        if codec != spec.codec
+    ]
+    if spec.token_pooling == 1:
+        found.append(("--token-pooling 2", size.merged - size.tokens * own / 2))
+    return [*found, ("--tokens none", size.merged - size.tokens * own)]

@@ -6,6 +6,7 @@ import numpy as np
 
 from es_ttc.rescorers.scratch import Scratch
 from es_ttc.vectors.quantise import widen
+from es_ttc.vectors.rotation import rotate
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
 EMPTY_DOCUMENT = -1.0
@@ -31,7 +32,7 @@ def require_dims(documents: Iterable[TokenVectors], vectors: Float32) -> None:
     """
     dims = vectors.shape[1]
     for document in documents:
-        if document.values.shape[1] != dims:
+        if document.dims != dims:
             raise ValueError(f"token vectors of {document.dims} components, query vectors of {dims}")
 
 
@@ -39,7 +40,8 @@ def token_similarities(vectors: Float32, documents: Iterable[TokenVectors], outs
     """Write the cosines of every query vector with every token vector of each document.
 
     float32 tokens are read where they are. Others are widened block by block into one reused buffer, multiplied while
-    they are in the cache, and the products of int8 rows are then scaled: no matrix is dequantised as a whole.
+    they are in the cache, and the products of rows with factors are then scaled: no matrix is dequantised as a whole.
+    Tokens in codes are multiplied by the rotated query vectors.
 
     Args:
         vectors: ``(r, d)`` float32 unit rows.
@@ -54,15 +56,15 @@ def token_similarities(vectors: Float32, documents: Iterable[TokenVectors], outs
     dims = vectors.shape[1]
     rows = max(1, _BLOCK_BYTES // (4 * dims))
     buffer: Float32 = _scratch.array("block", (rows, dims), np.float32)
+    rotated = rotate(vectors) if any(document.coded for document in documents) else vectors
     for tokens, out in zip(documents, outs, strict=True):
-        values = tokens.values
-        if values.dtype == _FLOAT32:
-            np.matmul(vectors, values.T, out=out)
+        if tokens.values.dtype == _FLOAT32:
+            np.matmul(vectors, tokens.values.T, out=out)
             continue
-        for start in range(0, len(values), rows):
-            part = values[start : start + rows]
+        for start in range(0, len(tokens), rows):
+            part = tokens.part(slice(start, start + rows))
             block = buffer[: len(part)]
             widen(part, block)
-            np.matmul(vectors, block.T, out=out[:, start : start + rows])
+            np.matmul(rotated if tokens.coded else vectors, block.T, out=out[:, start : start + rows])
         if tokens.scales is not None:
             np.multiply(out, tokens.scales, out=out)

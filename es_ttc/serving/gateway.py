@@ -57,7 +57,7 @@ class Gateway:
         self.attached = AttachedFeatureLocator(self.upstream, settings.side_credentials)
         reads = ReadBudget(self.upstream, settings.feature_reads_mb, process.count)
         cache = process.feature_cache(settings)
-        meta = IndexMeta(self.upstream, self.scoring)
+        meta = IndexMeta(self.upstream)
         reader = FeatureReader(self.upstream, cache, self.scoring, self.attached.side_caller, reads, meta)
         self.features = FeatureStore(cache, reader)
         self.numbers = FieldTypes(self.upstream)

@@ -66,7 +66,7 @@ class Metrics:
         )
         self.skipped_documents = self._counter(
             "es_ttc_skipped_documents",
-            "Documents of windows whose features were not used, by reason (marks, encoder, layout, codebook, damaged, "
+            "Documents of windows whose features were not used, by reason (marks, encoder, layout, damaged, "
             "dimensions, values).",
             "reason",
         )

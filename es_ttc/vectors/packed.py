@@ -1,193 +1,137 @@
-"""The binary container of all stored bytes: token vectors, norms, offsets, codebooks.
+"""The binary container of all stored bytes: token vectors, norms, offsets.
 
 All numbers are little-endian. A blob is a header of 16 bytes, a small JSON object (the meta), padding up to a multiple
 of 16, then the data up to the very end::
 
-    0   4  magic "TTC" 0x01 (the last byte is the layout's version)
-    4   1  kind: 1 token vectors, 2 scale norms, 3 offsets, 4 codebook
-    5   1  codec: 1 float32, 2 float16, 3 int8 with float32 row factors, 4 int32, 5 residuals with float32 row factors
+    0   4  magic "TTC" 0x02 (the last byte is the layout's version)
+    4   1  kind: 1 token vectors, 2 scale norms, 3 offsets
+    5   1  codec: 1 float32, 2 float16, 3 int8, 4 int4, 5 int2, 6 steps of one byte
     6   2  bytes of the meta
     8   4  rows
     12  4  columns
     16     meta, spaces as padding, data
 
-Data is the matrix in row order, with the row factors before it. Residuals are 16-bit words: a row is its centroid and
-the words of its codes, and the meta names the codebook that they are read with. The meta of token vectors also says
-which share of the text they were made from, where that is not all of it.
+Token vectors: the float32 factors of the rows (int8, int4, int2), then the matrix in row order; int4 and int2 as
+:mod:`es_ttc.vectors.codes` packs them, where the columns are components. The meta says which share of the text they
+were made from, where that is not all of it.
 
-Unpacking validates every blob: if header and length disagree, it raises a ValueError. It copies nothing (the arrays are
-read-only views of the blob), except for residuals, which are decoded to int8.
+Norms: for each scale the root of the least norm and the root's step, float32; then a byte for each scale and token.
+
+Offsets: a row for each token, and as many columns as tokens whose place is written in full, as three int32: ordinal of
+the field, first character, end character. Then two bytes for each token: characters from the end of the one before to
+its first, 255 for a place in full; and its number of characters.
+
+Unpacking validates every blob: if header and length disagree, it raises a ValueError. Vectors and norms are read-only
+views of the blob.
 """
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from enum import IntEnum
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from es_ttc.vectors.residual import Codebook, Residuals, decode
-from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
+from es_ttc.vectors.tokens import CODE_BITS, CODECS, ScaleNorms, TokenVectors, code_bytes
 
-MAGIC = b"TTC\x01"
+MAGIC = b"TTC\x02"
 
 _HEADER = struct.Struct("<4sBBHII")
 _ALIGNMENT = 16
 _MEAN = "mean"
-_CODEBOOK = "codebook"
-_WEIGHTS = "weights"
 _READ = "read"
+_IN_FULL = 255
 
 Blob = bytes | memoryview
 """The bytes of a container, or a view of them."""
-Codebooks = Mapping[str, Codebook]
-"""Codebooks by their :func:`codebook_id`."""
-NO_CODEBOOKS: Codebooks = {}
 
 
-class UnknownCodebook(LookupError):
-    """Residuals cannot be read without their codebook.
-
-    Attributes:
-        identifier: Its :func:`codebook_id`.
-    """
-
-    def __init__(self, identifier: str) -> None:
-        super().__init__(f"residuals of codebook {identifier!r:.80}, which is not at hand")
-        self.identifier = identifier
+class OtherLayout(ValueError):
+    """The blob is of another version of the layout than this release's."""
 
 
 class _Kind(IntEnum):
     TOKENS = 1
     NORMS = 2
     OFFSETS = 3
-    CODEBOOK = 4
 
 
-class _Codec(IntEnum):
-    FLOAT32 = 1
-    FLOAT16 = 2
-    INT8 = 3
-    INT32 = 4
-    RESIDUALS = 5
-
-
-_DTYPES: dict[_Codec, np.dtype[Any]] = {
-    _Codec.FLOAT32: np.dtype("<f4"),
-    _Codec.FLOAT16: np.dtype("<f2"),
-    _Codec.INT8: np.dtype("i1"),
-    _Codec.INT32: np.dtype("<i4"),
-    _Codec.RESIDUALS: np.dtype("<u2"),
-}
-_CODECS = {dtype: codec for codec, dtype in _DTYPES.items()}
-_WITH_FACTORS = frozenset({_Codec.INT8, _Codec.RESIDUALS})
-_ALLOWED: dict[_Kind, frozenset[_Codec]] = {
-    _Kind.TOKENS: frozenset({_Codec.FLOAT32, _Codec.FLOAT16, _Codec.INT8, _Codec.RESIDUALS}),
-    _Kind.NORMS: frozenset({_Codec.FLOAT32}),
-    _Kind.OFFSETS: frozenset({_Codec.INT32}),
-    _Kind.CODEBOOK: frozenset({_Codec.INT8}),
-}
+_CODEC_NUMBERS = {codec: number for number, codec in enumerate(CODECS, start=1)}
+_STEPS = 6
 
 
 def pack_tokens(tokens: TokenVectors) -> bytes:
     """Return the blob of one document's token vectors."""
-    return _pack(_Kind.TOKENS, tokens.values, _read_meta(tokens.read), row_factors=tokens.scales)
+    values = tokens.values.astype(tokens.values.dtype.newbyteorder("<"), copy=False)
+    factors = b"" if tokens.scales is None else tokens.scales.astype("<f4", copy=False).tobytes()
+    meta: dict[str, object] = {} if tokens.read == 1 else {_READ: tokens.read}
+    number = _CODEC_NUMBERS[tokens.codec]
+    return _pack(_Kind.TOKENS, number, len(tokens), tokens.dims, meta, factors, values.tobytes())
 
 
-def pack_residuals(residuals: Residuals, identifier: str, read: float = 1.0) -> bytes:
-    """Return the blob of one document's token vectors, encoded with the codebook of a :func:`codebook_id`.
-
-    Args:
-        residuals: The vectors.
-        identifier: Names the codebook.
-        read: The share of the text that they cover; see :class:`TokenVectors`.
-    """
-    rows = np.column_stack((residuals.centroids, residuals.words))
-    return _pack(_Kind.TOKENS, rows, {_CODEBOOK: identifier, **_read_meta(read)}, row_factors=residuals.factors)
-
-
-def unpack_tokens(blob: Blob, codebooks: Codebooks = NO_CODEBOOKS) -> TokenVectors:
-    """Return the token vectors in a blob of :func:`pack_tokens` or :func:`pack_residuals`.
+def unpack_tokens(blob: Blob) -> TokenVectors:
+    """Return the token vectors in a blob of :func:`pack_tokens`.
 
     Raises:
-        UnknownCodebook: The codebook of residuals is not available.
+        OtherLayout: The blob is of another version of the layout.
         ValueError: The blob is invalid, truncated or too long, or contains a value that is not finite.
     """
-    matrix, row_factors, meta = _unpack(blob, _Kind.TOKENS)
-    if matrix.shape[1] == 0:
+    number, rows, columns, meta, data = _unpack(blob, _Kind.TOKENS)
+    if not 1 <= number <= len(CODECS):
+        raise ValueError(f"packed tokens: unknown codec {number}")
+    if columns == 0:
         raise ValueError("packed tokens: 0 columns")
-    if matrix.dtype == np.float16:
+    codec = CODECS[number - 1]
+    bits = CODE_BITS.get(codec)
+    width = code_bytes(columns, bits) if bits else columns
+    dtype = np.dtype("u1" if bits else codec).newbyteorder("<")
+    factors = 4 * rows if dtype.itemsize == 1 else 0
+    _require_size(data, factors + rows * width * dtype.itemsize, f"packed tokens: {rows} x {columns} of {codec}")
+    matrix = np.frombuffer(data, dtype, rows * width, factors).reshape(rows, width)
+    scales = np.frombuffer(data, "<f4", rows) if dtype.itemsize == 1 else None
+    if dtype == np.float16:
         # As integers without the sign: everything from 0x7c00 on is an infinity or NaN.
         finite = not matrix.size or int(np.max(matrix.view(np.uint16) & np.uint16(0x7FFF))) < 0x7C00
     else:
-        finite = bool(np.isfinite(matrix if row_factors is None else row_factors).all())
+        finite = bool(np.isfinite(matrix if scales is None else scales).all())
     if not finite:
         raise ValueError("packed tokens: a value is not finite")
-    if matrix.dtype == np.uint16:
-        assert row_factors is not None  # noqa: S101 - residuals have them
-        identifier = meta.get(_CODEBOOK)
-        if not isinstance(identifier, str):
-            raise ValueError(f"packed tokens: the meta must name the codebook, got {identifier!r:.80}")
-        if identifier not in codebooks:
-            raise UnknownCodebook(identifier)
-        decoded = decode(Residuals(matrix[:, 0], matrix[:, 1:], row_factors), codebooks[identifier])
-        return replace(decoded, read=_read_of(meta))
-    return TokenVectors(matrix, row_factors, _read_of(meta))
-
-
-def pack_codebook(codebook: Codebook) -> bytes:
-    """Return the blob of a codebook."""
-    steps = np.full(len(codebook.centroids), codebook.step, dtype=np.float32)
-    return _pack(_Kind.CODEBOOK, codebook.centroids, {_WEIGHTS: codebook.weights.tolist()}, row_factors=steps)
-
-
-def unpack_codebook(blob: bytes) -> Codebook:
-    """Return the codebook in a blob of :func:`pack_codebook`.
-
-    Raises:
-        ValueError: The blob is invalid, truncated or too long, or contains no codebook.
-    """
-    centroids, steps, meta = _unpack(blob, _Kind.CODEBOOK)
-    weights = meta.get(_WEIGHTS)
-    if not isinstance(weights, list) or len(weights) not in (4, 16) or weights != sorted(weights):
-        raise ValueError(f"packed codebook: the meta must hold 4 or 16 ascending weights, got {weights!r:.80}")
-    if not all(isinstance(weight, int) and abs(weight) <= 127 for weight in weights):
-        raise ValueError("packed codebook: a weight is no whole number from -127 to 127")
-    if steps is None or not centroids.size or not np.isfinite(steps).all() or (steps <= 0).any():
-        raise ValueError("packed codebook: it has no centroid, or a step is not above 0")
-    return Codebook(centroids, np.array(weights, dtype=np.int8), float(steps[0]))
-
-
-def codebook_id(blob: bytes) -> str:
-    """Return the id of the codebook in a blob: the first 8 bytes of its SHA-256 as 16 hex digits."""
-    return sha256(blob).hexdigest()[:16]
+    return TokenVectors(matrix, scales, _read_of(meta), columns if bits else 0)
 
 
 def pack_norms(norms: ScaleNorms) -> bytes:
-    """Return the blob of one document's scale norms."""
+    """Return the blob of one document's scale norms, which are in steps."""
     if len(norms.scales) != len(norms.values):
         raise ValueError(f"one row of norms a scale: {len(norms.scales)} scales, norms of shape {norms.values.shape}")
+    if norms.ranges is None:
+        raise ValueError("norms are stored in steps")
     scales = [_MEAN if np.isinf(scale) else scale for scale in norms.scales]
-    return _pack(_Kind.NORMS, norms.values, {"scales": scales})
+    ranges = norms.ranges.astype("<f4", copy=False).tobytes()
+    rows, columns = norms.values.shape
+    return _pack(_Kind.NORMS, _STEPS, rows, columns, {"scales": scales}, ranges, norms.values.tobytes())
 
 
 def unpack_norms(blob: Blob) -> ScaleNorms:
     """Return the norms in a blob of :func:`pack_norms`.
 
     Raises:
+        OtherLayout: The blob is of another version of the layout.
         ValueError: The blob is invalid, truncated or too long, or contains no norms.
     """
-    values, _, meta = _unpack(blob, _Kind.NORMS)
+    number, rows, columns, meta, data = _unpack(blob, _Kind.NORMS)
     scales = meta.get("scales")
-    if not isinstance(scales, list) or len(scales) != len(values):
-        raise ValueError(f"packed norms: the meta must name {len(values)} scales, got {scales!r:.80}")
-    if not np.isfinite(values).all() or (values < 0).any():
+    if not isinstance(scales, list) or len(scales) != rows:
+        raise ValueError(f"packed norms: the meta must name {rows} scales, got {scales!r:.80}")
+    if number != _STEPS:
+        raise ValueError(f"packed norms: unknown codec {number}")
+    _require_size(data, rows * (8 + columns), f"packed norms: {columns} of {rows} scales")
+    ranges = np.frombuffer(data, "<f4", 2 * rows).reshape(rows, 2)
+    if not np.isfinite(ranges).all() or (ranges < 0).any():
         raise ValueError("packed norms: a norm is negative or not finite")
-    return ScaleNorms(tuple(_scale(scale) for scale in scales), values)
+    values = np.frombuffer(data, np.uint8, rows * columns, 8 * rows).reshape(rows, columns)
+    return ScaleNorms(tuple(_scale(scale) for scale in scales), values, ranges)
 
 
 def pack_offsets(offsets: NDArray[np.int32], fields: Sequence[str]) -> bytes:
@@ -199,25 +143,43 @@ def pack_offsets(offsets: NDArray[np.int32], fields: Sequence[str]) -> bytes:
         fields: The names of the fields, by ordinal.
     """
     _check_offsets(offsets, len(fields))
-    return _pack(_Kind.OFFSETS, offsets, {"fields": list(fields)})
+    field, start, end = offsets.T.astype(np.int64)
+    gaps = start - np.concatenate(([0], end[:-1]))
+    lengths = end - start
+    in_full = (gaps < 0) | (gaps >= _IN_FULL) | (lengths > 255) | (np.diff(field, prepend=-1) != 0)
+    steps = np.stack([np.where(in_full, _IN_FULL, gaps), np.where(in_full, 0, lengths)], axis=1).astype(np.uint8)
+    full = offsets[in_full].astype("<i4")
+    meta = {"fields": list(fields)}
+    return _pack(_Kind.OFFSETS, _STEPS, len(offsets), len(full), meta, full.tobytes(), steps.tobytes())
 
 
 def unpack_offsets(blob: Blob) -> tuple[NDArray[np.int32], tuple[str, ...]]:
     """Return the ``(n, 3)`` offsets and the fields' names in a blob of :func:`pack_offsets`.
 
     Raises:
+        OtherLayout: The blob is of another version of the layout.
         ValueError: The blob is invalid, truncated or too long, or contains an impossible span.
     """
-    offsets, _, meta = _unpack(blob, _Kind.OFFSETS)
+    number, rows, count, meta, data = _unpack(blob, _Kind.OFFSETS)
     fields = meta.get("fields")
     if not isinstance(fields, list) or not all(isinstance(field, str) for field in fields):
         raise ValueError(f"packed offsets: the meta must name the fields, got {fields!r:.80}")
-    _check_offsets(offsets, len(fields))
-    return offsets, tuple(fields)
-
-
-def _read_meta(read: float) -> dict[str, object]:
-    return {} if read == 1 else {_READ: read}
+    if number != _STEPS:
+        raise ValueError(f"packed offsets: unknown codec {number}")
+    _require_size(data, 12 * count + 2 * rows, f"packed offsets: {rows}, {count} of them in full")
+    full = np.frombuffer(data, "<i4", 3 * count).reshape(count, 3)
+    steps = np.frombuffer(data, np.uint8, 2 * rows, 12 * count).reshape(rows, 2).astype(np.int64)
+    in_full = steps[:, 0] == _IN_FULL
+    if np.count_nonzero(in_full) != count or not in_full[:1].all():
+        raise ValueError(f"packed offsets: {count} places in full, and marks of {np.count_nonzero(in_full)}")
+    _check_offsets(full, len(fields))
+    walked = np.cumsum(np.where(in_full, 0, steps.sum(axis=1)))
+    last = np.cumsum(in_full) - 1
+    ends = full[last, 2] + walked - walked[in_full][last]
+    starts = np.where(in_full, full[last, 1], ends - steps[:, 1])
+    if ends.max(initial=0) > np.iinfo(np.int32).max:
+        raise ValueError("packed offsets: a span ends after 2**31 characters")
+    return np.stack([full[last, 0], starts, ends], axis=1).astype(np.int32), tuple(fields)
 
 
 def _read_of(meta: Mapping[str, Any]) -> float:
@@ -245,41 +207,34 @@ def _scale(value: object) -> float:
     return float(value)
 
 
-def _pack(
-    kind: _Kind, matrix: NDArray[Any], meta: Mapping[str, object], *, row_factors: Float32 | None = None
-) -> bytes:
-    codec = _CODECS.get(matrix.dtype.newbyteorder("<"))
-    if matrix.ndim != 2 or codec not in _ALLOWED[kind]:
-        raise ValueError(f"packed {kind.name.lower()}: cannot hold {matrix.dtype} of shape {matrix.shape}")
+def _pack(kind: _Kind, codec: int, rows: int, columns: int, meta: Mapping[str, object], *data: bytes) -> bytes:
     encoded = orjson.dumps(meta) if meta else b""
-    header = _HEADER.pack(MAGIC, kind, codec, len(encoded), *matrix.shape)
+    header = _HEADER.pack(MAGIC, kind, codec, len(encoded), rows, columns)
     padding = b" " * (-(len(header) + len(encoded)) % _ALIGNMENT)
-    factors = b"" if row_factors is None else row_factors.astype("<f4", copy=False).tobytes()
-    return b"".join((header, encoded, padding, factors, matrix.astype(_DTYPES[codec], copy=False).tobytes()))
+    return b"".join((header, encoded, padding, *data))
 
 
-def _unpack(blob: Blob, kind: _Kind) -> tuple[NDArray[Any], Float32 | None, dict[str, Any]]:
-    """Return the matrix, its row factors (int8 only) and the meta, after a check of all lengths."""
+def _unpack(blob: Blob, kind: _Kind) -> tuple[int, int, int, dict[str, Any], memoryview]:
+    """Return codec, rows, columns, meta and data."""
     what = f"packed {kind.name.lower()}"
     if len(blob) < _HEADER.size:
         raise ValueError(f"{what}: {len(blob)} bytes are less than a header of {_HEADER.size}")
-    magic, found, codec, meta_size, rows, columns = _HEADER.unpack_from(blob)
+    magic, stored, codec, meta_size, rows, columns = _HEADER.unpack_from(blob)
+    if magic[:3] == MAGIC[:3] and magic != MAGIC:
+        raise OtherLayout(f"{what}: layout {magic[3]}, and this release reads layout {MAGIC[3]}")
     if magic != MAGIC:
         raise ValueError(f"{what}: starts with {magic!r}, not with {MAGIC!r}")
-    if found != kind:
-        raise ValueError(f"{what}: the blob holds kind {found}, not {kind}")
-    if codec not in _ALLOWED[kind]:
-        raise ValueError(f"{what}: unknown codec {codec}")
-    dtype = _DTYPES[_Codec(codec)]
-    factors_size = 4 * rows if codec in _WITH_FACTORS else 0
+    if stored != kind:
+        raise ValueError(f"{what}: the blob holds kind {stored}, not {kind}")
     start = _HEADER.size + meta_size + -(_HEADER.size + meta_size) % _ALIGNMENT
-    expected = start + factors_size + rows * columns * dtype.itemsize
-    if len(blob) != expected:
-        raise ValueError(f"{what}: {rows} x {columns} {dtype.name} make {expected} bytes, got {len(blob)}")
-    meta = _meta(blob[_HEADER.size : _HEADER.size + meta_size], what)
-    matrix = np.frombuffer(blob, dtype, rows * columns, start + factors_size).reshape(rows, columns)
-    row_factors = np.frombuffer(blob, "<f4", rows, start) if codec in _WITH_FACTORS else None
-    return matrix, row_factors, meta
+    if len(blob) < start:
+        raise ValueError(f"{what}: {len(blob)} bytes end in the meta")
+    return codec, rows, columns, _meta(blob[_HEADER.size : _HEADER.size + meta_size], what), memoryview(blob)[start:]
+
+
+def _require_size(data: memoryview, expected: int, what: str) -> None:
+    if len(data) != expected:
+        raise ValueError(f"{what} make {expected} bytes, got {len(data)}")
 
 
 def _meta(encoded: Blob, what: str) -> dict[str, Any]:

@@ -13,12 +13,11 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError
 from es_ttc.index.attach import FillOptions, fill_attached
-from es_ttc.index.attach.sample import first_codebook
 from es_ttc.index.attach.side_index import attach_beside
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import Settings
-from tests.attach.conftest import FIELDS, MAPPING, attach, corpus, put, remove_traces, update
+from tests.attach.conftest import MAPPING, attach, corpus, put, remove_traces, update
 from tests.attach.test_beside import ask, scores
 
 
@@ -99,25 +98,18 @@ async def test_a_data_stream_and_its_next_index(
     assert [(one.written, one.removed) for one in filled] == [(0, 0), (0, 0)]
 
 
-@pytest.mark.parametrize("storage", ["nested", "residual2", "residual4", "stored"])
+@pytest.mark.parametrize("storage", ["nested", "int8", "int4", "int2"])
 async def test_every_storage_in_a_side_index(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, storage: str
 ) -> None:
     await attach(engine, shop, spec, encoder)
     float16 = scores(ask(gateway, shop))
-    if storage == "nested":
-        chosen = replace(spec, tokens="nested")
-    elif storage == "stored":
-        chosen = replace(spec, blobs="stored")
-    else:
-        bits = int(storage[-1])
-        codebook = await first_codebook(engine, await sources_of(engine, shop), FIELDS, encoder, bits)  # type: ignore[arg-type]
-        chosen = replace(spec, codec=storage, codebook=codebook)  # type: ignore[arg-type]
+    chosen = replace(spec, **({"tokens": "nested"} if storage == "nested" else {"codec": storage}))  # type: ignore[arg-type]
     filled = await attach(engine, shop, chosen, encoder)
     assert (filled.written, filled.failed) == (20, 0)
     reply = ask(gateway, shop)
     assert (reply.json()["ttc"]["scored"], reply.json()["ttc"].get("stale")) == (19, None)
-    near = {"nested": 1e-3, "stored": 1e-6, "residual4": 0.02, "residual2": 0.08}[storage]
+    near = {"nested": 1e-3, "int8": 5e-3, "int4": 0.02, "int2": 0.08}[storage]
     assert scores(reply) == pytest.approx(float16, abs=near)
     await update(engine, shop, "d2", {"body": "Our cat drinks milk, every day and every night."})
     [filled] = await fill_attached(engine, shop, encoder)

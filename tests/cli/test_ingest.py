@@ -109,11 +109,13 @@ def test_features_take_what_was_estimated(here: Path, index_name: str, capsys: p
     assert run(["ingest", index_name, "first.jsonl", "--json"]) == 0
     captured = capsys.readouterr()
     at_once = json.loads(captured.out)["bytes"]
-    assert "for all 30; before segments are merged 2." in captured.err
-    assert "Less: --codec residual4 (half)" in captured.err
+    assert "for all 30; a million such documents take " in captured.err
+    assert ", with --codec int4 " in captured.err
+    assert ", with --tokens none " in captured.err
+    assert "; before segments are merged " in captured.err
     assert run(["ingest", index_name, "all.jsonl", "--merge", "--json"]) == 0  # waits for the engine's leases
     captured = capsys.readouterr()
-    assert "for all 60; before" in captured.err
+    assert "for all 60; a million" in captured.err
     merged = json.loads(captured.out)["bytes"]
     found = call(os.environ["ES_TTC_ENGINE"], "GET", f"/{index_name}/_stats/segments").json()
     assert found["_all"]["primaries"]["segments"]["count"] == 1
@@ -142,13 +144,9 @@ def test_a_grid_of_spans_that_means_nothing_is_refused(grid: str, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("--codec residual2", "--codec residual2 or residual4 and --sample FILE go together"),
-        ("--sample docs.jsonl", "--codec residual2 or residual4 and --sample FILE go together"),
         ("--tokens nested --codec int8", "--codec goes with --tokens packed, not with nested"),
-        ("--tokens nested --blobs doc_values", "--blobs goes with --tokens packed or none, not with nested"),
         ("--tokens nested --max-tokens 20000", "20,000 nested vectors, and engines take up to 10,000"),
         ("--tokens rank_vectors", "rank_vectors field, which Elasticsearch has"),
-        ("--codec residual4 --sample docs.jsonl --text-fields body", "no document of the sample has text in body"),
     ],
 )
 def test_a_storage_that_cannot_be_had_is_refused_in_one_sentence(
@@ -161,16 +159,20 @@ def test_a_storage_that_cannot_be_had_is_refused_in_one_sentence(
     assert "\n" not in error
 
 
-def test_centroids_are_learned_from_a_sample(here: Path, index_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_index_moves_to_a_coarser_codec(here: Path, index_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "docs.jsonl").write_text('{"text": "first words"}\n{"text": "second words"}\n')
-    create = ["index", "create", index_name, "--codec", "residual2", "--sample", "docs.jsonl", "--json"]
-    assert run(create) == 0
-    made = json.loads(capsys.readouterr().out)["spec"]["codebook"]
-    assert made["centroids"] == 8  # there are no more tokens than that
-    assert len(made["id"]) == 16
+    assert run(["index", "create", index_name, "--codec", "int8"]) == 0
     assert run(["ingest", index_name, "docs.jsonl"]) == 0
+    capsys.readouterr()
+    assert run(["index", "requantise", index_name, "--codec", "int4"]) == 0
+    assert "2 documents now have int4 token vectors, 0 had them" in capsys.readouterr().out
+    assert run(["index", "requantise", index_name, "--json"]) == 0
+    [moved] = json.loads(capsys.readouterr().out)["indices"]
+    assert (moved["codec"], moved["written"], moved["unchanged"]) == ("int2", 2, 0)
     assert run(["index", "show", index_name]) == 0
-    assert "residual2 (8 centroids), up to 1024 a document" in capsys.readouterr().out
+    assert "int2, up to 1024 a document" in capsys.readouterr().out
+    assert run(["index", "requantise", index_name, "--codec", "int4"]) == 1
+    assert "which is coarser than [int4]" in capsys.readouterr().err
 
 
 def test_an_absent_index_is_made_with_defaults_and_that_is_said(

@@ -16,7 +16,7 @@ from es_ttc.engine.node import process
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineUnavailable
-from es_ttc.index.ingest.encode import DocumentFeatures, action_lines, stored_tokens, token_features
+from es_ttc.index.ingest.encode import DocumentFeatures, action_lines, token_features
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.readers import marked
 from es_ttc.index.mappings.spec import IndexSpec
@@ -54,7 +54,7 @@ def fill(node: str, encoder: Encoder) -> None:
     rng = np.random.default_rng(7)
     matrix = rng.standard_normal((TOKENS, encoder.identity.dims)).astype(np.float32)
     matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
-    tokens = token_features(stored_tokens([matrix], spec)[0], np.zeros((TOKENS, 3), np.int32), spec)
+    tokens = token_features(matrix, np.zeros((TOKENS, 3), np.int32), spec)
 
     async def write_all() -> None:
         engine = await connect(EngineSettings(engine=node))

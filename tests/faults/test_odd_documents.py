@@ -15,14 +15,13 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.serving.features.index_meta import most_frequent
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
-from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_residuals, pack_tokens, unpack_tokens
-from es_ttc.vectors.residual import Residuals
+from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_tokens, unpack_tokens
 from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SIDECAR_TOKEN, Behind, make_index
 from tests.serving.test_sidecar import FIELDS, answer, ask, first_pass, frame_of, what_is_missing
 
-OF_TOKENS = {"truncated", "too-long", "more-than-allowed", "no-codebook"}
+OF_TOKENS = {"truncated", "too-long", "more-than-allowed", "earlier-layout"}
 INDEX = "faults-odd-documents"
 CATS = "which cat drinks milk?"
 GOOD = tuple(f"d{number}" for number in range(60) if number != 7)
@@ -47,7 +46,7 @@ def rows(number: int, dims: int, factor: float = 1.0) -> TokenVectors:
 def odd_documents(own: dict[str, str], encoder: str, good_hash: str) -> dict[str, tuple[str, dict[str, Any]]]:
     """By id the reason that is told, and what stands below ``ttc``; the rest is as in a good document."""
     count = len(unpack_tokens(b64decode(own["tokens"])))
-    residuals = Residuals(np.zeros(3, np.uint16), np.zeros((3, 48), np.uint16), np.ones(3, np.float32))
+    norms = ScaleNorms((3.0,), np.ones((1, count + 3), np.float32))
     huge = TokenVectors(np.full((4, 384), 1e30, np.float32))
     return {
         "truncated": ("damaged", {"tokens": own["tokens"][:400]}),
@@ -62,12 +61,12 @@ def odd_documents(own: dict[str, str], encoder: str, good_hash: str) -> dict[str
         "unknown-layout": ("layout", {"hash": "abc-a-layout-of-the-future"}),
         "foreign": ("encoder", {"encoder": FOREIGN}),
         "smaller": ("encoder", {"encoder": encoder.replace("/384x", "/383x")}),
-        "no-codebook": ("codebook", {"tokens": b64(pack_residuals(residuals, "0123456789abcdef"))}),
+        "earlier-layout": ("layout", {"tokens": b64(b"TTC\x01" + b64decode(padded(own["tokens"]))[4:])}),
         "two-hashes": ("marks", {"hash": ["zzz", good_hash]}),
         "two-encoders": ("marks", {"encoder": [encoder, FOREIGN]}),
         "control-characters": ("marks", {"hash": "a\0b-doc_values"}),
         "control-in-encoder": ("marks", {"encoder": f"{encoder}\n"}),
-        "odd-norms": ("", {"norms": b64(pack_norms(ScaleNorms((3.0,), np.ones((1, count + 3), np.float32))))}),
+        "odd-norms": ("", {"norms": b64(pack_norms(norms.in_steps()))}),
         "odd-offsets": ("", {"offsets": b64(pack_offsets(np.zeros((count + 1, 3), np.int32), ["text"]))}),
         "broken-norms": ("", {"norms": "VFRDAQECAwQ="}),
     }
@@ -152,7 +151,7 @@ def test_what_was_skipped_is_marked_and_counted(odd: Behind) -> None:
     ids = [*GOOD[:20], *ODD]
     reply = rescored(odd, ids, detail=True)
     expected: dict[str, int] = {}
-    marks = {"dimensions": 3, "damaged": 2, "encoder": 2, "marks": 4, "layout": 1, "values": 1, "codebook": 1}
+    marks = {"dimensions": 3, "damaged": 2, "encoder": 2, "marks": 4, "layout": 2, "values": 1}
     assert reply.json()["ttc"]["skipped"] == {"count": 14, "reasons": dict(sorted(marks.items()))}
     for hit in reply.json()["hits"]["hits"]:
         if "skipped" in hit["_ttc"]:
@@ -164,16 +163,16 @@ def test_what_was_skipped_is_marked_and_counted(odd: Behind) -> None:
 
 
 def test_a_window_of_odd_documents_only_is_the_first_pass_marked_or_an_error(odd: Behind) -> None:
-    for name in sorted(USELESS - {"unknown-layout", "no-codebook"}):
+    for name in sorted(USELESS - {"unknown-layout"}):
         reply = rescored(odd, [name])
         assert reply.status == 200, (name, reply.body)
         assert reply.json()["ttc"]["applied"] is False
         assert "were skipped" in reply.json()["ttc"]["reason"]
         assert rescored(odd, [name], on_error="fail").status == 503
-    for name in ("unknown-layout", "no-codebook"):
-        reply = rescored(odd, [name])
-        assert reply.json()["ttc"]["applied"] is False
-        assert rescored(odd, [name], on_error="fail").status == 502
+    reply = rescored(odd, ["earlier-layout"])
+    assert "(layout 1): make the index, or what is attached to it, anew" in reply.json()["ttc"]["reason"]
+    assert rescored(odd, ["unknown-layout"]).json()["ttc"]["applied"] is False
+    assert rescored(odd, ["unknown-layout"], on_error="fail").status == 502
 
 
 def test_a_retrieval_by_knn_passes_over_them(odd: Behind) -> None:
@@ -215,7 +214,7 @@ def test_the_sidecar_passes_over_them(odd: Behind) -> None:
     mixed, alone = scored(documents), scored([documents[place] for place in good])
     assert [mixed["scores"][place] for place in good] == pytest.approx(alone["scores"], abs=1e-7, nan_ok=True)
     assert mixed["skipped"]["reasons"]["encoder"] >= 2
-    assert mixed["skipped"]["reasons"]["layout"] == 1
+    assert mixed["skipped"]["reasons"]["layout"] == 2
     assert "skipped" not in alone
 
 
@@ -223,7 +222,7 @@ def test_an_index_of_another_encoder_is_not_ranked(odd: Behind, index_name: str)
     mappings = call(odd.engine, "GET", f"/{odd.index}/_mapping").json()[odd.index]["mappings"]
     call(odd.engine, "PUT", f"/{index_name}", {"mappings": mappings, "settings": {"index.knn": True}})
     for name in ("1", "2"):
-        document = {"anyway": "creature", "ttc": {"hash": f"h{name}", "encoder": FOREIGN}}
+        document = {"anyway": "creature", "ttc": {"hash": f"h{name}-doc_values", "encoder": FOREIGN}}
         assert call(odd.engine, "PUT", f"/{index_name}/_doc/{name}?refresh=true", document).status == 201
     refused = rescored(replace(odd, index=index_name), ["1", "2"])
     assert (refused.status, refused.json()["ttc"]["applied"]) == (200, False)

@@ -30,7 +30,7 @@ from tests.support.cluster import Cluster
 
 STORAGE: dict[str, dict[str, Any]] = {
     "recovery-packed": {"spans": (SpanGrid(10, 5),)},
-    "recovery-stored": {"blobs": "stored"},
+    "recovery-int2": {"codec": "int2"},
     "recovery-nested": {"tokens": "nested"},
 }
 SHORT = "recovery-short"

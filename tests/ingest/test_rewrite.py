@@ -11,7 +11,6 @@ from es_ttc.index.attach.target import BulkLines
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.ingest.bulk import RetryPolicy, write
 from es_ttc.index.ingest.rewrite import DocumentRewriter, FullDocument
-from es_ttc.index.ingest.sample import learn_codebook
 from es_ttc.index.mappings.enrichment import add_enrichment, enrichable
 from es_ttc.index.mappings.fields import carried
 from es_ttc.index.mappings.index import IndexOptions, create_index
@@ -27,7 +26,6 @@ from es_ttc.index.mappings.spec import (
     TokenStorage,
 )
 from es_ttc.rescorers.base import Feature
-from es_ttc.vectors.packed import codebook_id, unpack_codebook
 
 TEXTS = ["The fox sleeps in the sun. Bread is baked from flour.", "Trains leave at noon.", ""]
 DOCUMENTS = [
@@ -36,16 +34,15 @@ DOCUMENTS = [
 ]
 STORAGES: dict[str, dict[str, Any]] = {
     "packed": {"spans": (SpanGrid(3, 2),), "chunks": True},
-    "stored": {"blobs": "stored", "codec": "float16"},
+    "float16": {"codec": "float16"},
     "nested": {"tokens": "nested", "spans": (SpanGrid(3, 2),)},
-    "residual": {"codec": "residual4", "spans": (SpanGrid(3, 2),)},
+    "int2": {"codec": "int2", "spans": (SpanGrid(3, 2),)},
     "none": {"tokens": "none"},
 }
 
 
 async def filled(engine: Engine, name: str, encoder: Encoder, storage: str) -> IndexSpec:
-    codebook = learn_codebook(DOCUMENTS, ("title", "text"), encoder, 4) if storage == "residual" else b""
-    spec = IndexSpec(encoder.identity, scales=(1, 3), max_tokens=64, codebook=codebook, **STORAGES[storage])
+    spec = IndexSpec(encoder.identity, scales=(1, 3), max_tokens=64, **STORAGES[storage])
     await create_index(engine, name, spec, IndexOptions(shards=2))
     letters = DeadLetterList()
     await ingest(engine, name, Inputs([Documents(DOCUMENTS)]), encoder, dead_letters=letters)
@@ -60,11 +57,10 @@ async def features(engine: Engine, name: str, spec: IndexSpec) -> dict[tuple[str
     query = reader.query({"match_all": {}}, wanted, (await engine.capabilities()).product)
     body = {"query": query, "size": 10, **reader.request(wanted)}
     hits = (await engine.search(name, body))["hits"]["hits"]
-    books = {codebook_id(spec.codebook): unpack_codebook(spec.codebook)} if spec.codebook else {}
     found = {}
     for hit in hits:
         for feature in wanted:
-            read = reader.read(hit, feature, books)
+            read = reader.read(hit, feature)
             value = read.value if read else None
             found[hit["_id"], feature] = repr(getattr(value, "values", value))
     return found

@@ -8,7 +8,7 @@ from es_ttc.engine.protocol import Capabilities
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.mappings.fields import carried, stored_scales
 from es_ttc.index.mappings.index import IndexOptions, index_body
-from es_ttc.index.mappings.spec import ENRICHMENT_FIELDS, Blobs, IndexSpec, SpanGrid
+from es_ttc.index.mappings.spec import ENRICHMENT_FIELDS, IndexSpec, SpanGrid, TokenStorage
 from es_ttc.rescorers.base import Feature
 
 SPEC = IndexSpec(EncoderIdentity("m", "r", 384, 256))
@@ -69,10 +69,10 @@ def test_rank_vectors_that_cannot_be_had_are_refused(capabilities: Capabilities,
         index_body(replace(SPEC, tokens="rank_vectors"), capabilities)
 
 
-@pytest.mark.parametrize(("blobs", "stored"), [("stored", True), ("doc_values", False)])
-def test_blobs_stand_where_the_spec_says(blobs: Blobs, stored: bool) -> None:
-    ours = index_body(replace(SPEC, blobs=blobs), OPENSEARCH)["mappings"]["properties"]["ttc"]["properties"]
-    for name in ("tokens", "norms", "offsets"):
+@pytest.mark.parametrize(("tokens", "stored"), [("nested", True), ("packed", False)])
+def test_blobs_stand_in_doc_values_but_beside_nested_tokens(tokens: TokenStorage, stored: bool) -> None:
+    ours = index_body(replace(SPEC, tokens=tokens), OPENSEARCH)["mappings"]["properties"]["ttc"]["properties"]
+    for name in ("norms", "offsets"):
         assert ours[name] == {"type": "binary", "store": stored, "doc_values": not stored}
     assert ours["pooled"] == {"type": "binary", "store": True, "doc_values": not stored}
 

@@ -2,7 +2,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 
@@ -10,8 +9,6 @@ from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.fields import fields
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
-from es_ttc.vectors.packed import codebook_id, pack_codebook
-from es_ttc.vectors.residual import learn
 
 SPEC = IndexSpec(
     EncoderIdentity("m", "r", 4, 16, prompts="p"),
@@ -28,31 +25,24 @@ def test_comes_back_from_json() -> None:
     assert IndexSpec.from_mapping("articles", mapping) == SPEC
 
 
-def test_what_is_not_packed_in_stored_fields_comes_back_too() -> None:
-    blob = pack_codebook(learn(np.eye(4, dtype=np.float32), 2))
-    residual = replace(SPEC, codec="residual2", codebook=blob)
+def test_every_storage_comes_back_too() -> None:
     for spec, layout in (
         (SPEC, "doc_values"),
-        (replace(SPEC, blobs="stored"), "stored"),
-        (residual, "doc_values"),
-        (replace(SPEC, tokens="none", blobs="stored"), "stored"),
+        (replace(SPEC, codec="int2"), "doc_values"),
+        (replace(SPEC, tokens="none"), "doc_values"),
         (replace(SPEC, tokens="nested"), "nested_vectors"),
         (replace(SPEC, tokens="nested", outside_source=False), "nested"),
-        (replace(SPEC, token_pooling=3, drop_tokens="english"), "doc_values"),
+        (replace(SPEC, token_pooling=3), "doc_values"),
         (replace(SPEC, tokens="rank_vectors"), "rank_vectors"),
         (replace(SPEC, chunks=True, reversed=True), "doc_values"),
     ):
         mapping = {"_meta": {"ttc": orjson.loads(orjson.dumps(spec.as_meta()))}}
         assert IndexSpec.from_mapping("articles", mapping) == spec
         assert spec.layout == layout
-    assert residual.as_shown()["codebook"] == {"id": codebook_id(blob), "centroids": 4}
-    assert len({spec.storage for spec in (residual, replace(residual, blobs="stored"), SPEC)}) == 3
 
 
 def test_documents_as_queries_are_known_by_the_mapping_and_change_no_other_index() -> None:
-    """Content hashes of indices without them are those of earlier releases."""
-    chunks = replace(SPEC, chunks=True, blobs="stored")
-    assert chunks.storage.hex() == "ebf54daa85721844c73dfa4485889777"
+    chunks = replace(SPEC, chunks=True)
     assert "reversed" not in chunks.as_meta()
     assert not IndexSpec.from_mapping("articles", {"_meta": {"ttc": chunks.as_meta()}}).reversed
     both = replace(chunks, reversed=True)
@@ -63,11 +53,8 @@ def test_documents_as_queries_are_known_by_the_mapping_and_change_no_other_index
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"codec": "residual4"}, "needs a codebook"),
-        ({"codebook": b"any"}, "has no use for a codebook"),
         ({"token_pooling": 7}, r"\[token_pooling\] must be from 1 to 6, got \[7\]"),
-        ({"tokens": "none", "spans": (), "token_pooling": 2}, "go with token vectors"),
-        ({"tokens": "none", "spans": (), "drop_tokens": "english"}, "go with token vectors"),
+        ({"tokens": "none", "spans": (), "token_pooling": 2}, "goes with token vectors"),
     ],
 )
 def test_parts_that_do_not_go_together_are_refused(change: dict[str, Any], says: str) -> None:
@@ -84,11 +71,14 @@ def test_nested_tokens_of_an_earlier_release_are_read_where_they_are() -> None:
     assert earlier.storage != replace(SPEC, tokens="nested").storage
 
 
-def test_an_index_without_or_from_a_newer_release_is_refused() -> None:
+def test_an_index_without_or_of_another_release_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"\[articles\] carries nothing of es-ttc.*es-ttc index create"):
         IndexSpec.from_mapping("articles", {"properties": {}})
     with pytest.raises(InvalidRequest, match="newer es-ttc"):
-        IndexSpec.from_mapping("articles", {"_meta": {"ttc": {**SPEC.as_meta(), "version": 2}}})
+        IndexSpec.from_mapping("articles", {"_meta": {"ttc": {**SPEC.as_meta(), "version": 3}}})
+    residual = {**SPEC.as_meta(), "version": 1, "codec": "residual2", "codebook": "AA=="}
+    with pytest.raises(InvalidRequest, match=r"\[articles\] was written by an earlier es-ttc.*make it anew"):
+        IndexSpec.from_mapping("articles", {"_meta": {"ttc": residual}})
 
 
 @pytest.mark.parametrize("damage", [{"version": None}, {"scales": 3}, {"encoder": {}}, {"spans": [{"step": 1}]}])
@@ -104,11 +94,11 @@ def test_what_someone_has_changed_there_is_refused_with_its_reason(damage: dict[
     [
         {"tokens": "none"},
         {"codec": "int8"},
+        {"codec": "int2"},
         {"scales": (1, 2.5)},
         {"max_tokens": 8},
         {"spans": (SpanGrid(10, 4),)},
         {"token_pooling": 2},
-        {"drop_tokens": "english"},
     ],
 )
 def test_storage_tells_whatever_changes_what_is_stored_of_a_text(change: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from tests.support.elasticsearch import ElasticsearchDistribution
 from tests.support.own_node import OwnNode
 from tests.support.plugin import Sidecar, built, sidecar_address
 
-STORED = "corpus-stored"
+CODED = "corpus-int2"
 DOC_VALUES = "corpus-doc-values"
 SHARDED = "corpus-of-five-shards"
 NESTED = "corpus-nested"
@@ -69,7 +69,7 @@ def _plugged(product: str, make: Callable[[Plugin], Distribution], encoder: Enco
         plugin = Plugin.of(archive, product, sidecar.url, SecretStr(SIDECAR_TOKEN), **more)
         node = OwnNode("plugin", make(plugin))
         try:
-            make_index(node.url, STORED, encoder, shards=1, blobs="stored")
+            make_index(node.url, CODED, encoder, shards=1, codec="int2")
             make_index(node.url, DOC_VALUES, encoder, shards=1)
             make_index(node.url, SHARDED, encoder, shards=5)
             make_index(node.url, NESTED, encoder, shards=1, tokens="nested", spans=(SpanGrid(10, 5),))

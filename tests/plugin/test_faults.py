@@ -7,7 +7,7 @@ from typing import Any
 import cbor2
 import pytest
 
-from tests.plugin.conftest import DOC_VALUES, STORED, Plugged
+from tests.plugin.conftest import CODED, DOC_VALUES, Plugged
 from tests.plugin.test_rescore import applied, ours
 from tests.serving.client import Reply, call, search
 from tests.serving.test_rescore import EVERYTHING
@@ -69,25 +69,25 @@ def first_pass(plugged: Plugged, index: str) -> list[str]:
 def recovered(plugged: Plugged) -> None:
     """The sidecar is asked again after the breaker's pause."""
     time.sleep(PAUSE_SECONDS)
-    assert applied(search(plugged.url, STORED, {"query": EVERYTHING, "rescore": ours()})) == "true"
+    assert applied(search(plugged.url, CODED, {"query": EVERYTHING, "rescore": ours()})) == "true"
 
 
 @pytest.mark.parametrize(("fault", "reason"), FAULTS, ids=lambda one: getattr(one, "__name__", one))
 def test_a_fault_leaves_the_first_pass(plugged: Plugged, fault: Fault, reason: str) -> None:
     body = {"query": EVERYTHING, "size": 60, "rescore": ours(timeout="500ms")}
-    expected = first_pass(plugged, STORED)
+    expected = first_pass(plugged, CODED)
     recovered(plugged)
     before, lines = plugged.stats(), plugged.node.log().count("\n")
     with plugged.sidecar.failing(fault):
         started = time.perf_counter()
-        reply = search(plugged.url, STORED, body)
+        reply = search(plugged.url, CODED, body)
         assert time.perf_counter() - started < 5
         assert (reply.status, reply.ids) == (200, expected)
         assert applied(reply) == f"false; reason={reason}"
         assert reply.json()["_shards"]["failed"] == 0
         for _ in range(2 if reason == "late" else 10):
-            assert search(plugged.url, STORED, body).ids == expected
-        failed = search(plugged.url, STORED, body | {"rescore": ours(timeout="500ms", on_error="fail")})
+            assert search(plugged.url, CODED, body).ids == expected
+        failed = search(plugged.url, CODED, body | {"rescore": ours(timeout="500ms", on_error="fail")})
         assert failed.status == 503
     after = plugged.stats()
     assert after[reason] > before[reason]
@@ -106,7 +106,7 @@ def test_a_wrong_token(plugged: Plugged) -> None:
         return call(plugged.gateway, "POST", "/_ttc/score", b"", {"accept": "application/cbor"})
 
     with plugged.sidecar.failing(refused):
-        reply = search(plugged.url, STORED, {"query": EVERYTHING, "rescore": ours()})
+        reply = search(plugged.url, CODED, {"query": EVERYTHING, "rescore": ours()})
     assert applied(reply) == "false; reason=unauthorized"
     recovered(plugged)
 
@@ -118,7 +118,7 @@ def test_an_index_without_features(plugged: Plugged) -> None:
     reply = search(plugged.url, index, {"query": EVERYTHING, "rescore": ours()})
     assert (reply.status, applied(reply)) == (200, "false; reason=no_features")
     assert sorted(reply.ids) == ["0", "1", "2"]
-    both = search(plugged.url, f"{STORED},{index}", {"query": EVERYTHING, "size": 100, "rescore": ours()})
+    both = search(plugged.url, f"{CODED},{index}", {"query": EVERYTHING, "size": 100, "rescore": ours()})
     assert both.status == 200
     assert len(both.ids) == 63
     # Someone else's fields of our names are no features.
@@ -140,13 +140,13 @@ def test_the_java_agent_of_opensearch_refuses_nothing(opensearch_plugged: Plugge
 def test_the_node_is_killed_and_comes_back(plugged: Plugged) -> None:
     """Features, pipelines and settings are there; the very first search is rescored."""
     body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
-    before = [search(plugged.url, index, body) for index in (STORED, DOC_VALUES)]
+    before = [search(plugged.url, index, body) for index in (CODED, DOC_VALUES)]
     stamped: dict[str, Any] = {"processors": [{"ttc": {}}]}
     assert call(plugged.url, "PUT", "/_ingest/pipeline/survives", stamped).status == 200
     call(plugged.url, "PUT", "/written-before?wait_for_active_shards=1", {"settings": {"final_pipeline": "survives"}})
     plugged.node.kill()
     plugged.node.restart()
-    after = [search(plugged.url, index, body) for index in (STORED, DOC_VALUES)]
+    after = [search(plugged.url, index, body) for index in (CODED, DOC_VALUES)]
     assert [applied(reply) for reply in after] == ["true", "true"]
     assert [reply.ids for reply in after] == [reply.ids for reply in before]
     assert [reply.scores for reply in after] == [pytest.approx(reply.scores, abs=1e-4) for reply in before]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.plugin.conftest import DOC_VALUES, NESTED, SHARDED, STORED, Plugged
+from tests.plugin.conftest import CODED, DOC_VALUES, NESTED, SHARDED, Plugged
 from tests.plugin.test_faults import recovered
 from tests.plugin.test_rescore import METHODS, TEXTS, applied
 from tests.serving.client import Reply, call, search
@@ -54,7 +54,7 @@ def gateway(plugged: Plugged, index: str, body: dict[str, Any], **section: Any) 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    index=st.sampled_from([SHARDED, SHARDED, f"{STORED},{SHARDED}", DOC_VALUES, NESTED, f"{STORED},{NESTED}"]),
+    index=st.sampled_from([SHARDED, SHARDED, f"{CODED},{SHARDED}", DOC_VALUES, NESTED, f"{CODED},{NESTED}"]),
     query=queries,
     method=st.sampled_from(METHODS),
     text=st.sampled_from(TEXTS),
@@ -191,19 +191,19 @@ def test_blend_is_the_default_and_ranks_the_window_alone(plugged: Plugged) -> No
     body = {"query": {"match": {"text": "the farmer watches before rain"}}, "size": 10}
     if plugged.product == "opensearch":
         assert put(plugged, "default", [{"ttc_rescore": {}}], [{"ttc_window": {"window_size": BLOCK}}]).status == 200
-        reply = through(plugged, STORED, body, "default", query_text=CATS)
+        reply = through(plugged, CODED, body, "default", query_text=CATS)
     else:
-        reply = search(plugged.url, STORED, body | {"ext": {"ttc": {"query_text": CATS, "window_size": BLOCK}}})
+        reply = search(plugged.url, CODED, body | {"ext": {"ttc": {"query_text": CATS, "window_size": BLOCK}}})
     told = reply.json()["ext"]["ttc"]
     assert (told["method"], told["applied"], told["window_only"]) == ("blend", True, True)
     section = {"query_text": CATS, "candidates": {"knn": 0}}
-    expected = search(plugged.gateway, STORED, body | {"rescore": {"window_size": BLOCK, "ttc": section}})
+    expected = search(plugged.gateway, CODED, body | {"rescore": {"window_size": BLOCK, "ttc": section}})
     assert reply.ids == expected.ids
     assert reply.scores == pytest.approx(expected.scores, abs=1e-4)
     rescorer = {"window_size": BLOCK, "ttc": {"query_text": CATS}}
-    inside = search(plugged.url, STORED, body | {"rescore": rescorer})
+    inside = search(plugged.url, CODED, body | {"rescore": rescorer})
     assert inside.ids == expected.ids
-    joined = search(plugged.url, STORED, body | {"rescore": {**rescorer, "ttc": section}})
+    joined = search(plugged.url, CODED, body | {"rescore": {**rescorer, "ttc": section}})
     assert (joined.status, "[ttc.candidates] needs a search through the gateway" in joined.reason) == (400, True)
 
 

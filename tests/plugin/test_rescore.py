@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.plugin.conftest import DOC_VALUES, NESTED, SHARDED, STORED, Plugged
+from tests.plugin.conftest import CODED, DOC_VALUES, NESTED, SHARDED, Plugged
 from tests.serving.client import Reply, call, search
 from tests.serving.test_identity import queries
 from tests.serving.test_rescore import CATS, EVERYTHING
@@ -42,7 +42,7 @@ def same(plugin: Reply, gateway: Reply) -> None:
     assert plugin.json()["hits"]["max_score"] == (best if best is None else pytest.approx(best, abs=1e-4))
 
 
-@pytest.mark.parametrize("index", [STORED, DOC_VALUES, NESTED])
+@pytest.mark.parametrize("index", [CODED, DOC_VALUES, NESTED])
 @pytest.mark.parametrize(("method", "params"), METHODS, ids=str)
 def test_one_shard_is_as_through_the_gateway(plugged: Plugged, index: str, method: str, params: dict[str, Any]) -> None:
     body = {"query": EVERYTHING, "size": 60, "rescore": ours(method, params=params)}
@@ -57,7 +57,7 @@ def test_one_shard_is_as_through_the_gateway(plugged: Plugged, index: str, metho
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    index=st.sampled_from([STORED, DOC_VALUES, NESTED]),
+    index=st.sampled_from([CODED, DOC_VALUES, NESTED]),
     query=queries,
     method=st.sampled_from(METHODS),
     text=st.sampled_from(TEXTS),
@@ -104,8 +104,8 @@ def test_generated_requests_are_as_through_the_gateway(
 
 def test_a_window_smaller_than_the_page_is_its_head(plugged: Plugged) -> None:
     body = {"query": EVERYTHING, "size": 30}
-    first = search(plugged.url, STORED, body).ids
-    reply = search(plugged.url, STORED, body | {"rescore": ours() | {"window_size": 10}})
+    first = search(plugged.url, CODED, body).ids
+    reply = search(plugged.url, CODED, body | {"rescore": ours() | {"window_size": 10}})
     assert sorted(reply.ids[:10]) == sorted(first[:10])
     assert reply.scores == sorted(reply.scores, reverse=True)
 
@@ -122,9 +122,9 @@ def test_five_shards_are_rescored_each_for_itself(plugged: Plugged) -> None:
 
 def test_the_second_search_sends_no_features(plugged: Plugged) -> None:
     body = {"query": {"range": {"number": {"lt": 5}}}, "rescore": ours("dense", query_text="a text of its own")}
-    search(plugged.url, STORED, body)
+    search(plugged.url, CODED, body)
     before = plugged.stats()
-    search(plugged.url, STORED, body)
+    search(plugged.url, CODED, body)
     after = plugged.stats()
     assert after["round_trips"] == before["round_trips"] + 1
     assert after["bytes_sent"] - before["bytes_sent"] < 2000
@@ -132,8 +132,8 @@ def test_the_second_search_sends_no_features(plugged: Plugged) -> None:
 
 def test_explain_explains_the_score_that_is_shown(plugged: Plugged) -> None:
     body = {"query": EVERYTHING, "size": 60, "explain": True, "rescore": ours(score_mode="total")}
-    hits = search(plugged.url, STORED, body).json()["hits"]["hits"]
-    expected = search(plugged.gateway, STORED, body).json()["hits"]["hits"]
+    hits = search(plugged.url, CODED, body).json()["hits"]["hits"]
+    expected = search(plugged.gateway, CODED, body).json()["hits"]["hits"]
     for hit, other in zip(hits, expected, strict=True):
         explanation = hit["_explanation"]
         assert explanation["value"] == pytest.approx(hit["_score"])
@@ -158,13 +158,13 @@ def test_explain_explains_the_score_that_is_shown(plugged: Plugged) -> None:
     ids=str,
 )
 def test_what_is_refused(plugged: Plugged, rescore: dict[str, Any], words: str) -> None:
-    reply = search(plugged.url, STORED, {"query": EVERYTHING, "rescore": rescore})
+    reply = search(plugged.url, CODED, {"query": EVERYTHING, "rescore": rescore})
     assert reply.status == 400
     assert words in reply.reason
 
 
 def test_a_rescore_beside_a_sort_is_refused_as_a_native_one(plugged: Plugged) -> None:
-    reply = search(plugged.url, STORED, {"sort": ["number"], "rescore": ours()})
+    reply = search(plugged.url, CODED, {"sort": ["number"], "rescore": ours()})
     assert (reply.status, reply.reason) == (400, "Cannot use [sort] option in conjunction with [rescore].")
 
 
@@ -172,16 +172,16 @@ def test_a_rescored_answer_is_not_cached(plugged: Plugged) -> None:
     body = {"query": EVERYTHING, "rescore": ours(), "size": 3}
     before = plugged.stats()["windows"]
     for _ in range(3):
-        search(plugged.url, STORED, body, "?request_cache=true")
+        search(plugged.url, CODED, body, "?request_cache=true")
     assert plugged.stats()["windows"] == before + 3
 
 
 def test_a_point_in_time(plugged: Plugged) -> None:
     body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
-    expected = search(plugged.url, STORED, body)
+    expected = search(plugged.url, CODED, body)
     opensearch = plugged.product == "opensearch"
     opened = call(
-        plugged.url, "POST", f"/{STORED}/{'_search/point_in_time' if opensearch else '_pit'}?keep_alive=1m"
+        plugged.url, "POST", f"/{CODED}/{'_search/point_in_time' if opensearch else '_pit'}?keep_alive=1m"
     ).json()
     pit = opened["pit_id" if opensearch else "id"]
     try:

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
 from es_ttc.rescorers.spectral import SpectralParams, SpectralRescorer
-from es_ttc.vectors.quantise import Codec, dequantise
+from es_ttc.vectors.quantise import dequantise
+from es_ttc.vectors.tokens import Codec
 from tests.rescorers import reference
 from tests.rescorers.windows import query_of, random_documents, unit_rows, window_of
 

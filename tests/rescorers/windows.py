@@ -6,8 +6,8 @@ import numpy as np
 
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.spectral import scale_norms
-from es_ttc.vectors.quantise import Codec, dequantise, quantise
-from es_ttc.vectors.tokens import Float32, TokenVectors
+from es_ttc.vectors.quantise import dequantise, quantise
+from es_ttc.vectors.tokens import Codec, Float32, TokenVectors
 
 
 def unit_rows(random: np.random.Generator, rows: int, dims: int) -> Float32:

@@ -52,7 +52,7 @@ def read(blob: bytes, feature: Feature = Feature.TOKENS) -> ReadFeature:
 @pytest.mark.parametrize("make", [lambda: PrivateFeatureCache(2**20), shared])
 def test_every_feature_comes_back(make: Callable[[], FeatureCache]) -> None:
     cache = make()
-    norms = ScaleNorms((2.0, float("inf")), np.ones((2, 3), np.float32))
+    norms = ScaleNorms((2.0, float("inf")), np.ones((2, 3), np.float32)).in_steps()
     offsets = np.array([[0, 0, 4], [1, 2, 3], [1, 4, 5]], np.int32)
     features = {
         Feature.TOKENS: read(pack_tokens(tokens(1, rows=3))),
@@ -64,7 +64,7 @@ def test_every_feature_comes_back(make: Callable[[], FeatureCache]) -> None:
         {
             key(1): features,
             key(2): {Feature.TOKENS: ABSENT},
-            key(3): {Feature.TOKENS: ReadFeature(tokens(3), tokens(3).nbytes)},  # decoded with a codebook: has no blob
+            key(3): {Feature.TOKENS: ReadFeature(tokens(3), tokens(3).nbytes)},  # of nested vectors: has no blob
         }
     )
     cache.put({key(1): {Feature.CHUNKS: read(pack_chunks(no_chunks(8)), Feature.CHUNKS)}})
@@ -94,7 +94,7 @@ def test_every_feature_comes_back(make: Callable[[], FeatureCache]) -> None:
 @pytest.mark.parametrize("make", [lambda: PrivateFeatureCache(2**20), shared])
 def test_norms_of_another_length_are_not_used_and_not_read_again(make: Callable[[], FeatureCache]) -> None:
     cache = make()
-    norms = ScaleNorms((2.0,), np.ones((1, 5), np.float32))
+    norms = ScaleNorms((2.0,), np.ones((1, 5), np.float32)).in_steps()
     cache.put({key(1): {Feature.NORMS: read(pack_norms(norms), Feature.NORMS)}})
     cache.put({key(1): {Feature.TOKENS: read(pack_tokens(tokens(1)))}})
     both = frozenset({Feature.TOKENS, Feature.NORMS})

@@ -19,7 +19,6 @@ from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.encoders.words import word_means
 from es_ttc.errors import ConfigurationError
 from es_ttc.index.ingest import encode_documents
-from es_ttc.index.mappings.spec import RESIDUAL_BITS
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.similarity import shown_similarity
@@ -27,8 +26,6 @@ from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.http.filter_path import filtered
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
-from es_ttc.vectors.packed import pack_codebook
-from es_ttc.vectors.residual import learn
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind, corpus, make_index
 from tests.support.encoders import Wrapped
@@ -107,9 +104,9 @@ def test_several_texts_of_one_query(behind: Behind, encoder: Encoder) -> None:
     ("storage", "rounding"),
     [
         ({"codec": "int8"}, 0.002),
-        ({"codec": "float16", "blobs": "doc_values"}, 1e-6),
-        ({"codec": "residual2"}, 0.05),
-        ({"codec": "residual4", "blobs": "doc_values"}, 0.01),
+        ({"codec": "float16"}, 1e-6),
+        ({"codec": "int4"}, 0.01),
+        ({"codec": "int2"}, 0.05),
         ({"tokens": "nested"}, 1e-3),
     ],
     ids=str,
@@ -117,11 +114,6 @@ def test_several_texts_of_one_query(behind: Behind, encoder: Encoder) -> None:
 def test_other_storage(
     engine_url: str, index_name: str, encoder: Encoder, behind: Behind, storage: dict[str, Any], rounding: float
 ) -> None:
-    if bits := RESIDUAL_BITS.get(storage.get("codec", "")):
-        texts = [f"{document['title']} {document['text']}" for document in corpus()]
-        storage = storage | {
-            "codebook": pack_codebook(learn(np.concatenate(encoder.encode(texts).tokens), bits, centroids=64))
-        }
     spec = make_index(engine_url, index_name, encoder, **storage)
     there = replace(behind, index=index_name, spec=spec)
     for method in ("dense", "spectral", "maxsim"):
@@ -534,7 +526,7 @@ def test_documents_that_changed_or_wait_follow_the_scored_ones(
 def test_another_encoder_is_refused_and_so_are_two_in_one_window(
     engine_url: str, index_name: str, behind: Behind
 ) -> None:
-    foreign = {"anyway": "creature", "ttc": {"hash": "h", "encoder": "other-model@1/2x3"}}
+    foreign = {"anyway": "creature", "ttc": {"hash": "h-doc_values", "encoder": "other-model@1/2x3"}}
     mappings = call(engine_url, "GET", f"/{behind.index}/_mapping").json()[behind.index]["mappings"]
     call(engine_url, "PUT", f"/{index_name}", {"mappings": mappings, "settings": _knn(behind)})
     assert call(engine_url, "PUT", f"/{index_name}/_doc/1?refresh=true", foreign).status == 201

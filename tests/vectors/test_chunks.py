@@ -4,7 +4,8 @@ import pytest
 
 from es_ttc.vectors.chunks import GRANULARITIES, DocumentChunks, no_chunks, pack_chunks, unpack_chunks
 from es_ttc.vectors.packed import pack_tokens
-from es_ttc.vectors.quantise import Codec, quantise
+from es_ttc.vectors.quantise import quantise
+from es_ttc.vectors.tokens import Codec
 from tests.rescorers.windows import unit_rows
 
 

@@ -1,8 +1,8 @@
-"""Compute the features of a trained encoder from those of its base encoder, without encoding again.
+"""Compute a side index's features from those of the one that serves, without encoding again.
 
-A trained artefact is a few layers over an encoder's vectors (:mod:`es_ttc.encoders.trained`). If an index has that
-encoder's features in a side index, they are read, mapped and written into the new side index. Only features of a
-document's present version are mapped; missing or stale ones are left to the fill that follows.
+Either the encoder is trained over the present one: a few layers over its vectors (:mod:`es_ttc.encoders.trained`). Or
+the encoder is the same, and token vectors get a coarser codec. Features are read, mapped and written into the new side
+index. Only features of a document's present version are mapped; missing or stale ones are left to the fill after it.
 """
 
 import asyncio
@@ -14,13 +14,14 @@ from es_ttc.encoders.base import Encoder, Role
 from es_ttc.encoders.heads import Head
 from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.index.attach.source import DocumentVersion, settled_writes, versions_between
+from es_ttc.index.attach.source import DocumentVersion, TextReader, settled_writes, versions_between
 from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, StoredFeatures, Target, WriteKind, WriteResult
-from es_ttc.index.ingest.encode import DocumentFeatures, feature_fields, span_features, stored_tokens, token_features
+from es_ttc.index.ingest.compose import compose, content_hash
+from es_ttc.index.ingest.encode import DocumentFeatures, feature_fields, span_features, token_features
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.readers import FeatureReader, reader_of
-from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.index.mappings.spec import CODECS, IndexSpec
 from es_ttc.rescorers.base import Feature
 from es_ttc.vectors.chunks import DocumentChunks
 from es_ttc.vectors.quantise import dequantise, quantise
@@ -40,22 +41,31 @@ class ReadableTarget(Target, Protocol):
         ...
 
 
-def can_carry(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> bool:
-    """Return whether features can be mapped: the base encoder is that of a trained one, and the storage is the same.
+def heads_between(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> Mapping[Role, Head] | None:
+    """Return the heads by which features are mapped; None if they cannot be.
 
-    Residuals need a codebook of the new vectors, nested token vectors are not read here, and the mean of tokens is not
-    mapped as they are: all of these are encoded.
+    The encoder is trained over that of the features, and the storage is the same; or the encoder is the same, and only
+    the codec is coarser.
+
+    Nested token vectors are not read here, and the mean of tokens is not mapped as they are: both are encoded.
     """
-    return (
+    if _only_coarser(before, after):
+        return {"document": Head(), "query": Head()}
+    trained = (
         isinstance(encoder, TrainedEncoder)
         and encoder.bases["document"].identity.key == before.encoder.key
         and replace(after, encoder=before.encoder) == before
         and before.tokens in ("packed", "none")
         and not (before.spans and before.tokens == "none")
-        and not before.codebook
         and before.token_pooling == 1
         and (not before.reversed or encoder.bases["query"].identity.key == before.encoder.key)
     )
+    return encoder.heads if trained and isinstance(encoder, TrainedEncoder) else None
+
+
+def _only_coarser(before: IndexSpec, after: IndexSpec) -> bool:
+    coarser = before.tokens == "packed" and CODECS.index(before.codec) < CODECS.index(after.codec)
+    return coarser and replace(before, codec=after.codec) == after
 
 
 async def carry_over(
@@ -79,6 +89,7 @@ async def carry_over(
     await after.refresh()
     reader = reader_of(before.spec.layout)
     request = reader.request(_features(before.spec))
+    texts = TextReader(engine, source.index, after.spec.text_fields)
     carried = 0
     for shard in sorted(settled):
         async for page in versions_between(engine, source.index, shard, -1, settled[shard]):
@@ -87,11 +98,29 @@ async def carry_over(
             for start in range(0, len(missing), _AT_ONCE):
                 part = missing[start : start + _AT_ONCE]
                 found = await before.found(part, request)
-                items = await asyncio.to_thread(_items, part, found, reader, heads, before.spec, after.spec)
+                hashes = await _hashes(part, found, texts, before.spec, after.spec)
+                items = await asyncio.to_thread(_items, part, found, hashes, reader, heads, before.spec, after.spec)
                 written = await after.write(items) if items else WriteResult()
                 carried += len(items) - len(written.conflicts) - len(written.refused)
                 report(carried)
     return carried
+
+
+async def _hashes(
+    versions: Sequence[DocumentVersion],
+    found: Sequence[StoredFeatures | None],
+    texts: TextReader,
+    before: IndexSpec,
+    after: IndexSpec,
+) -> list[str]:
+    """Return the content hash of each document for the storage after; empty where its text cannot be read any more."""
+    if before.storage == after.storage:
+        return ["" if one is None else one.mark.hash or "" for one in found]
+    hashes = {}
+    async for part in texts.read(versions):
+        for version, document in part:
+            hashes[version.key] = content_hash(*compose(document, after.text_fields), after)
+    return [hashes.get(version.key, "") for version in versions]
 
 
 def _features(spec: IndexSpec) -> list[Feature]:
@@ -103,6 +132,7 @@ def _features(spec: IndexSpec) -> list[Feature]:
 def _items(
     versions: Sequence[DocumentVersion],
     found: Sequence[StoredFeatures | None],
+    hashes: Sequence[str],
     reader: FeatureReader,
     heads: Mapping[Role, Head],
     before: IndexSpec,
@@ -110,10 +140,10 @@ def _items(
 ) -> list[FeatureWrite]:
     """Return the writes for documents whose features are current."""
     items = []
-    for version, one in zip(versions, found, strict=True):
-        if one is None or not _is_right(one.mark, before):
+    for version, one, text_hash in zip(versions, found, hashes, strict=True):
+        if one is None or not text_hash or not _is_right(one.mark, before):
             continue
-        features = _mapped(one, reader, heads, after)
+        features = _mapped(one, text_hash, reader, heads, after)
         if features is not None:
             items.append(FeatureWrite(version, None, WriteKind.FEATURES, feature_fields(features, after)))
     return items
@@ -124,11 +154,10 @@ def _is_right(mark: FeatureVersion, spec: IndexSpec) -> bool:
 
 
 def _mapped(
-    found: StoredFeatures, reader: FeatureReader, heads: Mapping[Role, Head], spec: IndexSpec
+    found: StoredFeatures, text_hash: str, reader: FeatureReader, heads: Mapping[Role, Head], spec: IndexSpec
 ) -> DocumentFeatures | None:
     """Return a document's mapped features; None if one is missing."""
-    head = heads["document"]
-    hit, text_hash = found.hit, found.mark.hash or ""  # same storage, so the hash is the same
+    head, hit = heads["document"], found.hit
     pooled = reader.read(hit, Feature.POOLED)
     if pooled is None:
         empty = DocumentFeatures(text_hash, None, None, truncated=False)
@@ -149,17 +178,17 @@ def _mapped(
     stored, offsets = reader.read(hit, Feature.TOKENS), reader.read(hit, Feature.OFFSETS)
     if stored is None or offsets is None:
         return None
-    tokens = token_features(
-        stored_tokens([head(dequantise(stored.value))], spec)[0], offsets.value[0], spec, stored.value.read
-    )
+    tokens = token_features(head(dequantise(stored.value)), offsets.value[0], spec, stored.value.read)
     spans = span_features(dequantise(tokens.vectors), offsets.value[0], spec.spans) if spec.spans else None
     return replace(features, tokens=tokens, spans=spans)
 
 
 def _chunks(chunks: DocumentChunks, head: Head) -> DocumentChunks:
+    if not head.layers:
+        return chunks
+
     def mapped(vectors: TokenVectors) -> TokenVectors:
-        codec = "int8" if vectors.scales is not None else vectors.values.dtype.name
-        return quantise(head(dequantise(vectors)), codec)  # type: ignore[arg-type]  # one of three
+        return quantise(head(dequantise(vectors)), vectors.codec)
 
     vectors = {name: mapped(rows) for name, rows in chunks.vectors.items()}
     return replace(chunks, vectors=vectors, topic=mapped(chunks.topic))

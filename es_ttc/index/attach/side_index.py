@@ -9,12 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
 from es_ttc.index.attach.fill import FillOptions, FillResult, Report, fill
-from es_ttc.index.attach.map_vectors import can_carry, carry_over
+from es_ttc.index.attach.map_vectors import carry_over, heads_between
 from es_ttc.index.attach.source import MOST_DOCUMENTS, Checkpoint, DocumentVersion
 from es_ttc.index.attach.source_checks import require_readable
 from es_ttc.index.attach.target import (
@@ -67,7 +66,7 @@ async def attach_beside(
 
     With another spec (another encoder, other fields) a new side index is filled while the present one is in use; the
     alias is switched in one step, and the previous one is deleted. If the new encoder is trained over the present
-    vectors, these are mapped, and only stale or missing features are encoded.
+    vectors, or only the codec is coarser, these are mapped, and only stale or missing features are encoded.
 
     Raises:
         InvalidRequest: The text of a field cannot be read, or another attach with other options has won.
@@ -122,8 +121,9 @@ async def _carried(
     encoder: Encoder,
     report: Report | None,
 ) -> int:
-    """Map the features of a side index if the new encoder is trained over its encoder; return their number."""
-    if not (isinstance(encoder, TrainedEncoder) and can_carry(before.spec, after.spec, encoder)):
+    """Map the features of a side index if they can be; return their number."""
+    heads = heads_between(before.spec, after.spec, encoder)
+    if heads is None:
         return 0
     total = await engine.count(source.index)
 
@@ -131,7 +131,7 @@ async def _carried(
         if report is not None:
             report(FillResult(source.index, total=max(total, carried), seen=carried, carried=carried))
 
-    return await carry_over(engine, source, before, after, encoder.heads, report_carried)
+    return await carry_over(engine, source, before, after, heads, report_carried)
 
 
 async def sides_of(engine: Engine, source: str) -> dict[str, Mapping[str, Any]]:

@@ -22,7 +22,7 @@ def encode_chunks(
     Raises:
         EncoderError: A text could not be encoded.
     """
-    codec = spec.codec if spec.codec == "float16" else "int8"  # the codebook belongs to token vectors, not to chunks
+    codec = spec.codec if spec.codec == "float16" else "int8"
     splits = [split(text, [(span.start, span.end) for span in own]) for text, own in zip(texts, fields, strict=True)]
     topics = encoder.shortened(TOPIC_LENGTH).encode(texts, role="document", tokens=False).pooled
     spans = {name: [own.of(name) for own in splits] for name in GRANULARITIES}

@@ -6,9 +6,6 @@ Evaluation in memory uses the same features as the index, rounding included, so 
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import orjson
@@ -18,29 +15,17 @@ from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.errors import EncoderError
 from es_ttc.index.ingest.chunks import encode_chunks
 from es_ttc.index.ingest.compose import Document, Span, compose, content_hash, locate
-from es_ttc.index.ingest.fewer_tokens import reduce_tokens
+from es_ttc.index.ingest.fewer_tokens import pool_tokens
 from es_ttc.index.ingest.html import blanked
 from es_ttc.index.mappings.fields import EMPTY, READY, stored_scales
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.rescorers.spectral.evidence import characters_under, main_lobe
 from es_ttc.rescorers.spectral.norms import scale_norms
 from es_ttc.rescorers.spectral.spans import span_vectors
-from es_ttc.vectors import residual
 from es_ttc.vectors.chunks import DocumentChunks, pack_chunks
-from es_ttc.vectors.packed import (
-    codebook_id,
-    pack_norms,
-    pack_offsets,
-    pack_residuals,
-    pack_tokens,
-    unpack_codebook,
-)
-from es_ttc.vectors.quantise import dequantise, quantise
-from es_ttc.vectors.residual import Codebook, Residuals
+from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_tokens
+from es_ttc.vectors.quantise import as_stored, dequantise, quantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
-
-_codebook = lru_cache(maxsize=4)(unpack_codebook)
-_codebook_id = lru_cache(maxsize=4)(codebook_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +34,13 @@ class TokenFeatures:
 
     Attributes:
         vectors: ``(n, d)``, in the index's storage type.
-        norms: Of the vectors as stored, at the index's scales.
+        norms: Of the vectors as stored, at the index's scales, in steps.
         offsets: ``(n, 3)`` int32: ordinal of the text field, first and end character of each token.
-        residuals: The residuals that are written in place of the vectors, if the index has a codebook.
     """
 
     vectors: TokenVectors
     norms: ScaleNorms
     offsets: NDArray[np.int32]
-    residuals: Residuals | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +121,8 @@ def encode_texts(composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder
     """Encode documents' texts for an index."""
     texts = [blanked(text) if spec.strip_html else text for text, _ in composed]
     encodings = encoder.encode(texts, role="document", tokens=spec.encodes_tokens, max_tokens=spec.max_tokens)
-    if spec.reduces_tokens:
-        encodings = reduce_tokens(encodings, texts, spec)
+    if spec.token_pooling != 1:
+        encodings = pool_tokens(encodings, spec.token_pooling)
     chunks = encode_chunks(texts, [spans for _, spans in composed], spec, encoder) if spec.chunks else ()
     as_queries = encoder.encode(texts, role="query", tokens=False).pooled if spec.reversed else None
     return Encoded(encodings, chunks, as_queries)
@@ -173,12 +156,7 @@ def features_of(
     encoded: Encoded, spans: Sequence[Sequence[Span]], hashes: Sequence[str], spec: IndexSpec
 ) -> list[DocumentFeatures]:
     """Assemble the features of a batch of texts, in order."""
-    tokens = encoded.encodings.tokens
-    stored = [None] * len(hashes) if spec.tokens == "none" else stored_tokens(tokens, spec)
-    return [
-        _features(encoded, position, spans[position], hashes[position], vectors, spec)
-        for position, vectors in enumerate(stored)
-    ]
+    return [_features(encoded, position, spans[position], hashes[position], spec) for position in range(len(hashes))]
 
 
 def _features(
@@ -186,7 +164,6 @@ def _features(
     position: int,
     spans: Sequence[Span],
     text_hash: str,
-    stored: "StoredTokens | None",
     spec: IndexSpec,
 ) -> DocumentFeatures:
     encodings = encoded.encodings
@@ -201,11 +178,13 @@ def _features(
         return features
     offsets = locate(encodings.offsets[position], spans)
     read = share_read(encodings.offsets[position], spans) if truncated else 1.0
-    tokens = None if stored is None else token_features(stored, offsets, spec, read)
+    matrix = encodings.tokens[position]
+    tokens = None if spec.tokens == "none" else token_features(matrix, offsets, spec, read)
     if not spec.spans:
         return replace(features, tokens=tokens)
     # Spans are made from the stored vectors, as the norms are: a rescorer computes the same cosines.
-    matrix = encodings.tokens[position] if tokens is None else dequantise(tokens.vectors)
+    if tokens is not None:
+        matrix = dequantise(tokens.vectors)
     return replace(features, tokens=tokens, spans=span_features(matrix, offsets, spec.spans))
 
 
@@ -220,56 +199,19 @@ def share_read(offsets: NDArray[np.int32], spans: Sequence[Span]) -> float:
     return end / spans[-1].end if end else 1.0
 
 
-class StoredTokens(NamedTuple):
-    """The token vectors of a document, rounding included.
-
-    Attributes:
-        vectors: The vectors as they are read back.
-        residuals: The residuals that are written in their place, if the index has a codebook.
-    """
-
-    vectors: TokenVectors
-    residuals: Residuals | None = None
-
-
-def stored_tokens(matrices: Sequence[Float32], spec: IndexSpec) -> list[StoredTokens]:
-    """Return the token vectors of documents as an index stores them.
-
-    Args:
-        matrices: For each document ``(n, d)`` float32 unit rows.
-        spec: The spec of the index, which stores tokens.
-    """
-    if spec.tokens != "packed":
-        return [StoredTokens(quantise(matrix, "float32")) for matrix in matrices]
-    if spec.codec == "residual2" or spec.codec == "residual4":
-        return _residuals(matrices, _codebook(spec.codebook)) if matrices else []
-    return [StoredTokens(quantise(matrix, spec.codec)) for matrix in matrices]
-
-
-def _residuals(matrices: Sequence[Float32], codebook: Codebook) -> list[StoredTokens]:
-    """Encode the vectors of all documents at once: one product of matrices finds all centroids."""
-    every = residual.encode(np.concatenate(matrices), codebook)
-    vectors = residual.decode(every, codebook)
-    ends = np.cumsum([len(matrix) for matrix in matrices]).tolist()
-    parts = [slice(first, end) for first, end in pairwise([0, *ends])]
-    return [StoredTokens(vectors.part(rows), every.part(rows)) for rows in parts]
-
-
-def token_features(
-    stored: StoredTokens, offsets: NDArray[np.int32], spec: IndexSpec, read: float = 1.0
-) -> TokenFeatures:
+def token_features(matrix: Float32, offsets: NDArray[np.int32], spec: IndexSpec, read: float = 1.0) -> TokenFeatures:
     """Return the stored features of a document's tokens.
 
     Args:
-        stored: The token vectors, of :func:`stored_tokens`.
+        matrix: ``(n, d)`` float32 unit rows.
         offsets: ``(n, 3)`` int32 ordinal of the text field, first and end character of each.
         spec: The spec of the index, which stores tokens.
         read: The share of the text that they cover; see :class:`TokenVectors`.
     """
-    vectors = replace(stored.vectors, read=read)
+    vectors = replace(quantise(matrix, spec.codec if spec.tokens == "packed" else "float32"), read=read)
     # Norms of the stored vectors, not of the encoded ones: a rescorer that computes them gets the same values.
-    norms = scale_norms(dequantise(vectors), stored_scales(spec))
-    return TokenFeatures(vectors, norms, offsets, stored.residuals)
+    norms = scale_norms(as_stored(vectors), stored_scales(spec)).in_steps()
+    return TokenFeatures(vectors, norms, offsets)
 
 
 def span_features(matrix: Float32, offsets: NDArray[np.int32], grids: Sequence[SpanGrid]) -> SpanFeatures:
@@ -329,13 +271,6 @@ def _row_blob(vector: Float32) -> bytes:
     return pack_tokens(TokenVectors(vector[np.newaxis]))
 
 
-def token_blob(tokens: TokenFeatures, spec: IndexSpec) -> bytes:
-    """Return the blob for packed token vectors."""
-    if tokens.residuals is not None:
-        return pack_residuals(tokens.residuals, _codebook_id(spec.codebook), tokens.vectors.read)
-    return pack_tokens(tokens.vectors)
-
-
 def _tokens(tokens: TokenFeatures, spec: IndexSpec) -> object:
     match spec.tokens:
         case "nested":
@@ -343,7 +278,7 @@ def _tokens(tokens: TokenFeatures, spec: IndexSpec) -> object:
         case "rank_vectors":
             return tokens.vectors.values
         case _:
-            return _base64(token_blob(tokens, spec))
+            return _base64(pack_tokens(tokens.vectors))
 
 
 def span_objects(spans: SpanFeatures, spec: IndexSpec) -> list[dict[str, object]]:

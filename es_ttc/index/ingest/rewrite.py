@@ -36,13 +36,12 @@ from es_ttc.index.mappings.spec import (
     Layout,
 )
 from es_ttc.rescorers.base import Feature
-from es_ttc.vectors.packed import Codebooks, codebook_id, unpack_codebook
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import TokenVectors
 
 _KEYWORDS = (HASH, ENCODER, STATE, DOCUMENT, ENRICHED, ENRICHED_BY, ENRICHED_TEXT)
 _NO_PIPELINE = "_none"
-_LAYOUTS_WITH_TOKENS: tuple[Layout, ...] = ("stored", "doc_values", "nested_vectors")
+_LAYOUTS_WITH_TOKENS: tuple[Layout, ...] = ("doc_values", "nested_vectors")
 """Layouts from which token vectors are read beside spans."""
 
 
@@ -93,9 +92,6 @@ class DocumentRewriter:
         self._features = carried(spec)
         self._sourced = {field.name for field in kept_in_source(spec)}
         self._reader = reader_of(spec.layout)
-        self._codebooks: Codebooks = (
-            {codebook_id(spec.codebook): unpack_codebook(spec.codebook)} if spec.codebook else {}
-        )
 
     async def read(self, ids: Sequence[str]) -> list[FullDocument]:
         """Return the documents of some ids, as of the last refresh, without deleted ones.
@@ -105,7 +101,7 @@ class DocumentRewriter:
             ValueError: A stored field is damaged.
         """
         blobs = [field.name for field in self._features.values() if field.kind == "blob"]
-        stored = blobs if self._spec.blobs == "stored" else []
+        stored = [] if self._spec.layout == "doc_values" else blobs
         capabilities = await self._engine.capabilities()
         parts: dict[str, Any] = {
             "query": self._reader.query({"ids": {"values": list(ids)}}, list(self._features), capabilities.product),
@@ -146,7 +142,7 @@ class DocumentRewriter:
         )
 
     def _tokens(self, hit: Mapping[str, Any]) -> TokenVectors:
-        tokens = self._reader.read(hit, Feature.TOKENS, self._codebooks)
+        tokens = self._reader.read(hit, Feature.TOKENS)
         if tokens is None:
             raise ValueError(f"document [{hit['_id']}] has lost its token vectors")
         found: TokenVectors = tokens.value

@@ -12,11 +12,14 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.compose import Document, compose
 from es_ttc.index.ingest.encode import encode_documents, feature_fields
-from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.index.mappings.fields import stored_scales
+from es_ttc.index.mappings.spec import Codec, IndexSpec
+from es_ttc.vectors.tokens import row_bytes
 
 DOCUMENTS = 8
 """Documents that are encoded for an estimate."""
 _FLOAT32 = 4
+_OFFSET = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,16 @@ def estimate_size(documents: Sequence[Document], spec: IndexSpec, encoder: Encod
     tokens = [0 if one.tokens is None else len(one.tokens.vectors.values) for one in features]
     means = (float(np.mean(each)) for each in (tokens, np.add(merged, recovery), merged))
     return SizeEstimate(*means)
+
+
+def token_bytes(spec: IndexSpec, codec: Codec | None = None) -> int:
+    """Return the stored bytes of a token of packed storage: its vector, norms and offset."""
+    return row_bytes(codec or spec.codec, spec.encoder.dims) + len(stored_scales(spec)) + _OFFSET
+
+
+def share_with_text(documents: Sequence[Document], spec: IndexSpec) -> float:
+    """Return the share of documents that have text, in [0, 1]: the others get no features."""
+    return sum(_has_text(document, spec) for document in documents) / len(documents) if documents else 0.0
 
 
 def _has_text(document: Document, spec: IndexSpec) -> bool:

@@ -1,7 +1,7 @@
 """The calibration of an index: statistics of sample queries, in its mapping's ``_meta.ttc.calibration``.
 
-It consists of mean and main directions of the queries' vectors, for their encoder. It is stored in the mapping, as a
-codebook is: it is copied with the index, and is valid for later documents too.
+It consists of mean and main directions of the queries' vectors, for their encoder. It is stored in the mapping, so
+it is copied with the index, and is valid for later documents too.
 """
 
 import base64

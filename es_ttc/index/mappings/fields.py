@@ -139,8 +139,8 @@ def field_mapping(field: Field, spec: IndexSpec, capabilities: Capabilities) -> 
             return _vector(spec.encoder.dims, capabilities)
         case "blob":
             # Hits of kNN return the pooled vector as a stored field; it is short.
-            stored = spec.blobs == "stored" or field.name == POOLED
-            return {"type": "binary", "store": stored, "doc_values": spec.blobs == "doc_values"}
+            doc_values = spec.layout == "doc_values"
+            return {"type": "binary", "store": not doc_values or field.name == POOLED, "doc_values": doc_values}
         case "rank_vectors":
             return _rank_vectors(spec.encoder.dims, capabilities)
         case "keyword":

@@ -16,7 +16,7 @@ from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import TOKEN_VECTOR, TOKENS, Layout
 from es_ttc.rescorers.base import Feature
 from es_ttc.vectors.chunks import unpack_chunks
-from es_ttc.vectors.packed import NO_CODEBOOKS, Blob, Codebooks, unpack_norms, unpack_offsets, unpack_tokens
+from es_ttc.vectors.packed import Blob, unpack_norms, unpack_offsets, unpack_tokens
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
@@ -26,10 +26,11 @@ Query = dict[str, Any]
 MOST_NESTED_OBJECTS = 10_000
 """``index.mapping.nested_objects.limit`` of both products: a document with more is rejected."""
 
-SENDABLE_LAYOUTS: tuple[Layout, ...] = ("stored", "doc_values", "nested_vectors")
+SENDABLE_LAYOUTS: tuple[Layout, ...] = ("doc_values", "nested_vectors")
 """Layouts whose features the plugin can send: blobs as they are stored, nested vectors as a blob of its own making."""
 
 _MARK = "-"
+_OFFSETS_GROW = 6  # twelve bytes a token in place of two
 _VECTOR_BYTES = "v"
 _BLOB_SCRIPT = (
     "def values = doc.containsKey(params.field) ? doc[params.field] : []; return values.empty ? null : values[0]"
@@ -78,23 +79,22 @@ class FeatureReader(Protocol):
         """Return a query for the same documents whose hits have what the features are read from."""
         ...
 
-    def read(self, hit: Hit, feature: Feature, codebooks: Codebooks = NO_CODEBOOKS) -> ReadFeature | None:
+    def read(self, hit: Hit, feature: Feature) -> ReadFeature | None:
         """Return a feature of a hit, or None if the document does not have it.
 
         Raises:
-            UnknownCodebook: It was written with a codebook that is not available.
             ValueError: The stored value is damaged.
         """
         ...
 
 
 def marked(digest: str, layout: Layout) -> str:
-    """Return a content hash with the mark of its layout; stored fields have none."""
-    return digest if layout == "stored" else f"{digest}{_MARK}{layout}"
+    """Return a content hash with the mark of its layout."""
+    return f"{digest}{_MARK}{layout}"
 
 
 def unpack_feature(feature: Feature, blob: Blob) -> Any:
-    """Return the feature in a blob that needs no codebook.
+    """Return the feature in a blob.
 
     Raises:
         ValueError: The blob is damaged.
@@ -102,19 +102,26 @@ def unpack_feature(feature: Feature, blob: Blob) -> Any:
     return _UNPACK[feature](blob)
 
 
+def decoded_bytes(feature: Feature, blob: int) -> int:
+    """Return the size in memory of a feature that was unpacked from so many bytes; most are views of them."""
+    return _OFFSETS_GROW * blob if feature is Feature.OFFSETS else blob
+
+
 def layout_of(content: str) -> str:
-    """Return the mark at the end of a content hash."""
-    return content.partition(_MARK)[2] or "stored"
+    """Return the mark at the end of a content hash; empty where it has none."""
+    return content.partition(_MARK)[2]
 
 
 def reader_of(layout: str) -> FeatureReader:
     """Return the reader of a layout.
 
     Raises:
-        ValueError: It was written by a newer release.
+        ValueError: It was written by another release.
     """
     if layout not in _READERS:
-        raise ValueError(f"features of layout [{layout}] are not known to this release of es-ttc: upgrade it")
+        raise ValueError(
+            f"features of layout [{layout}] are not read by this release of es-ttc: upgrade it, or make them anew"
+        )
     return _READERS[layout]
 
 
@@ -132,17 +139,13 @@ class BlobReader:
         """Return the query itself."""
         return query
 
-    def read(self, hit: Hit, feature: Feature, codebooks: Codebooks = NO_CODEBOOKS) -> ReadFeature | None:
+    def read(self, hit: Hit, feature: Feature) -> ReadFeature | None:
         """Unpack one blob."""
         values = hit.get("fields", {}).get(FEATURES[feature].name)
         if not values or values[0] is None:
             return None
         blob = _bytes(values[0])
-        if feature is not Feature.TOKENS:
-            return ReadFeature(unpack_feature(feature, blob), len(blob), blob)
-        tokens = unpack_tokens(blob, codebooks)
-        decoded = tokens.nbytes > len(blob)  # residuals, which need their codebook
-        return ReadFeature(tokens, max(len(blob), tokens.nbytes), None if decoded else blob)
+        return ReadFeature(unpack_feature(feature, blob), decoded_bytes(feature, len(blob)), blob)
 
 
 class DocValueReader(BlobReader):
@@ -194,10 +197,10 @@ class NestedReader:
         nested = {"path": TOKENS, "query": every, "score_mode": "none", "inner_hits": inner}
         return {"bool": {"must": [query], "should": [{"nested": nested}]}}
 
-    def read(self, hit: Hit, feature: Feature, codebooks: Codebooks = NO_CODEBOOKS) -> ReadFeature | None:
+    def read(self, hit: Hit, feature: Feature) -> ReadFeature | None:
         """Read the vectors of the inner hits, or unpack one blob."""
         if feature is not Feature.TOKENS:
-            return self._blobs.read(hit, feature, codebooks)
+            return self._blobs.read(hit, feature)
         found = hit.get("inner_hits", {}).get(TOKENS, {}).get("hits", {}).get("hits")
         if not found:
             return None
@@ -229,10 +232,10 @@ class SourceReader:
         """Return the query itself."""
         return query
 
-    def read(self, hit: Hit, feature: Feature, codebooks: Codebooks = NO_CODEBOOKS) -> ReadFeature | None:
+    def read(self, hit: Hit, feature: Feature) -> ReadFeature | None:
         """Read the vectors, or unpack one blob."""
         if feature is not Feature.TOKENS:
-            return self._blobs.read(hit, feature, codebooks)
+            return self._blobs.read(hit, feature)
         source = hit.get("_source", {})
         found = source.get(_ROOT, {}).get(_LEAF)
         if found is None:
@@ -252,7 +255,6 @@ class SourceReader:
 _ROOT, _, _LEAF = TOKENS.partition(".")
 
 _READERS: Mapping[str, FeatureReader] = {
-    "stored": BlobReader(),
     "doc_values": DocValueReader(),
     "nested_vectors": NestedReader(),
     "nested": SourceReader(TOKEN_VECTOR, lambda found: [token["v"] for token in found]),

@@ -2,23 +2,18 @@
 
 import json
 import math
-from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
-from es_ttc.vectors.packed import codebook_id, unpack_codebook
-from es_ttc.vectors.residual import Bits
 
-VERSION = 1
+VERSION = 2
 
 ROOT = "ttc"
-CODEBOOK = "codebook"
-"""Key of ``_meta.ttc`` with the codebook of residuals; part of the spec."""
 CALIBRATION = "calibration"
 """Key of ``_meta.ttc`` with the calibration; written later, not part of the spec."""
 VECTOR = "ttc.vector"
@@ -61,14 +56,13 @@ DOCUMENT = "ttc.document"
 """SHA-256, cut to 16 bytes, of the whole document as sent, by which ingest detects unchanged documents."""
 
 TokenStorage = Literal["packed", "nested", "rank_vectors", "none"]
-Codec = Literal["float16", "int8", "residual2", "residual4"]
-Blobs = Literal["stored", "doc_values"]
-DroppedTokens = Literal["none", "punctuation", "english", "special"]
-"""Tokens without vectors: none; punctuation; also English stop words; also special tokens."""
+Codec = Literal["float16", "int8", "int4", "int2"]
+CODECS: tuple[Codec, ...] = get_args(Codec)
+"""Codecs of packed token vectors, from the finest to the coarsest."""
+DEFAULT_CODEC: Codec = "int2"
 MAX_TOKEN_POOLING = 6
-Layout = Literal["stored", "doc_values", "nested", "nested_vectors", "rank_vectors"]
+Layout = Literal["doc_values", "nested", "nested_vectors", "rank_vectors"]
 """How features are read; ``nested``: of an index whose nested token vectors are in ``_source``, as they once were."""
-RESIDUAL_BITS: Mapping[Codec, Bits] = {"residual2": 2, "residual4": 4}
 
 _OUTSIDE = "outside_source"
 MEAN = "mean"
@@ -104,50 +98,33 @@ class IndexSpec:
         scales: The scales whose norms are stored (L = 1 needs none); norms of other scales are computed on request.
         max_tokens: Maximum number of rows of one document's token matrix.
         spans: Grids of smoothed spans that are stored as nested vectors for the engine's own kNN; may be empty.
-        blobs: Storage of blobs: doc values or stored fields; those beside ``nested`` and ``rank_vectors`` are always in
-            stored fields.
-        codebook: Packed codebook of the ``residual`` codecs; it is stored in the mapping, so it is copied with the
-            index. Otherwise empty.
         chunks: Whether vectors of sentences, pairs of sentences and paragraphs are stored, for programs.
         reversed: Whether each document's vector as a query is stored, for programs. For an encoder that does not
             distinguish roles it would be the pooled vector again.
         outside_source: Whether nested token vectors are outside ``_source``, as all other features are. Those of
             indices made by earlier releases are in it.
         token_pooling: How many tokens share one vector, on average: 1 (each has its own) to 6.
-        drop_tokens: Tokens without vectors.
         strip_html: Whether markup is left out of what is encoded; offsets still point into the stored text.
     """
 
     encoder: EncoderIdentity
     text_fields: tuple[str, ...] = ("title", "text")
     tokens: TokenStorage = "packed"
-    codec: Codec = "int8"
+    codec: Codec = DEFAULT_CODEC
     scales: tuple[float, ...] = DEFAULT_SCALES
     max_tokens: int = 1024
     spans: tuple[SpanGrid, ...] = ()
     chunks: bool = False
     reversed: bool = False
-    blobs: Blobs = "doc_values"
-    codebook: bytes = b""
     outside_source: bool = True
     token_pooling: int = 1
-    drop_tokens: DroppedTokens = "none"
     strip_html: bool = False
 
     def __post_init__(self) -> None:
-        packed = self.tokens == "packed"
-        if self.tokens not in ("packed", "none"):
-            object.__setattr__(self, "blobs", "stored")
         if not 1 <= self.token_pooling <= MAX_TOKEN_POOLING:
             raise InvalidRequest(f"[token_pooling] must be from 1 to {MAX_TOKEN_POOLING}, got [{self.token_pooling}]")
-        if not self.encodes_tokens and self.reduces_tokens:
-            raise InvalidRequest("[token_pooling] and [drop_tokens] go with token vectors, not with tokens none")
-        if packed and (self.codec in RESIDUAL_BITS) != bool(self.codebook):
-            raise InvalidRequest(
-                f"codec [{self.codec}] needs a codebook: learn one from a sample of the documents (--sample FILE)"
-                if not self.codebook
-                else f"codec [{self.codec}] has no use for a codebook: leave it out, or choose residual2 or residual4"
-            )
+        if not self.encodes_tokens and self.token_pooling != 1:
+            raise InvalidRequest("[token_pooling] goes with token vectors, not with tokens none")
 
     def as_meta(self) -> dict[str, Any]:
         """Return the JSON-ready value of ``_meta.ttc``."""
@@ -162,10 +139,6 @@ class IndexSpec:
         }
         if self.spans:
             meta["spans"] = [asdict(grid) for grid in self.spans]
-        if self.blobs != "stored":
-            meta["blobs"] = self.blobs
-        if self.codebook:
-            meta[CODEBOOK] = b64encode(self.codebook).decode("ascii")
         if self.chunks:
             meta["chunks"] = True
         if self.reversed:
@@ -174,18 +147,8 @@ class IndexSpec:
             meta[_OUTSIDE] = True
         if self.token_pooling != 1:
             meta["token_pooling"] = self.token_pooling
-        if self.drop_tokens != "none":
-            meta["drop_tokens"] = self.drop_tokens
         if self.strip_html:
             meta["strip_html"] = True
-        return meta
-
-    def as_shown(self) -> dict[str, Any]:
-        """Return :meth:`as_meta` for display: the codebook's name and shape in place of its bytes."""
-        meta = self.as_meta()
-        if self.codebook:
-            codebook = unpack_codebook(self.codebook)
-            meta[CODEBOOK] = {"id": codebook_id(self.codebook), "centroids": len(codebook.centroids)}
         return meta
 
     @property
@@ -197,17 +160,12 @@ class IndexSpec:
             case "rank_vectors":
                 return "rank_vectors"
             case _:
-                return self.blobs
+                return "doc_values"
 
     @property
     def encodes_tokens(self) -> bool:
         """Whether token vectors are needed to compute the stored features."""
         return self.tokens != "none" or bool(self.spans)
-
-    @property
-    def reduces_tokens(self) -> bool:
-        """Whether fewer vectors are stored than a document has tokens."""
-        return self.token_pooling != 1 or self.drop_tokens != "none"
 
     @property
     def storage(self) -> bytes:
@@ -242,6 +200,12 @@ class IndexSpec:
                 f"index [{index}] was written by a newer es-ttc (layout {meta['version']}, this one reads up to "
                 f"{VERSION}): upgrade es-ttc"
             )
+        if meta["version"] < VERSION:
+            raise InvalidRequest(
+                f"index [{index}] was written by an earlier es-ttc (layout {meta['version']}, this one reads "
+                f"{VERSION}): make it anew, with `es-ttc index create` and `es-ttc ingest`, or `es-ttc detach` and "
+                "`es-ttc attach`"
+            )
         return cls(
             encoder=EncoderIdentity.from_dict(meta["encoder"]),
             text_fields=tuple(meta["text_fields"]),
@@ -250,13 +214,10 @@ class IndexSpec:
             scales=tuple(math.inf if scale == MEAN else scale for scale in meta["scales"]),
             max_tokens=meta["max_tokens"],
             spans=tuple(SpanGrid(**grid) for grid in meta.get("spans", ())),
-            blobs=meta.get("blobs", "stored"),
-            codebook=b64decode(meta.get(CODEBOOK, "")),
             chunks=meta.get("chunks", False),
             reversed=meta.get("reversed", False),
             outside_source=meta.get(_OUTSIDE, meta["tokens"] != "nested"),
             token_pooling=meta.get("token_pooling", 1),
-            drop_tokens=meta.get("drop_tokens", "none"),
             strip_html=meta.get("strip_html", False),
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import ConfigurationError, EncoderMismatch, InvalidRequest
 from es_ttc.index.ingest.compose import compose
-from es_ttc.index.mappings.spec import Codec, DroppedTokens, IndexSpec, SpanGrid, TokenStorage
+from es_ttc.index.mappings.spec import Codec, IndexSpec, SpanGrid, TokenStorage
 from es_ttc.lab.evaluation.datasets import Collection, field_values
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.harness import choose_baseline, evaluate
@@ -40,7 +40,6 @@ class Plan:
     codec: Codec = "float16"
     max_tokens: int = 1024
     token_pooling: int = 1
-    drop_tokens: DroppedTokens = "none"
     engine: EngineSettings | None = None
     index: str | None = None
     ranking_models: Path | None = None
@@ -74,7 +73,6 @@ class Plan:
             codec=self.codec,
             max_tokens=self.max_tokens,
             token_pooling=self.token_pooling,
-            drop_tokens=self.drop_tokens,
             chunks=Feature.CHUNKS in self.features,
             reversed=Feature.REVERSED in self.features and encoder.distinguishes_roles,
             spans=(SPANS,) if Vectors.SPANS in self._searches else (),
@@ -99,7 +97,6 @@ class Plan:
             "tokens": self.codec,
             "max_tokens": self.max_tokens,
             **({"token_pooling": self.token_pooling} if self.token_pooling != 1 else {}),
-            **({"drop_tokens": self.drop_tokens} if self.drop_tokens != "none" else {}),
         }
 
 

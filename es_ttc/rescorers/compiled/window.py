@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from es_ttc.rescorers.compiled import loops
 from es_ttc.rescorers.compiled.frequencies import transform_plan
 from es_ttc.rescorers.compiled.room import compute_in_room
-from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
+from es_ttc.vectors.tokens import CODECS, Float32, ScaleNorms, TokenVectors
 
-_VALUES, _FACTORS, _NORMS, _SPECTRA, _PLAN, _LENGTH, _SIZE, _KIND = range(8)
+_VALUES, _FACTORS, _NORMS, _RANGES, _SPECTRA, _PLAN, _LENGTH, _SIZE, _KIND = range(9)
 """Columns of a row, int64, as ``source/kernels.h`` has them."""
-_COLUMNS = 8
-_KINDS = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.int8): 2}
+_COLUMNS = 9
+_KINDS = {codec: kind for kind, codec in enumerate(CODECS)}
 NormsOfScales = Callable[[TokenVectors, ScaleNorms | None, Sequence[float]], Float32]
 
 _PACKED = Struct(f"={_COLUMNS}q")
@@ -171,14 +171,17 @@ def _made(
     row = [0] * _COLUMNS
     row[_VALUES] = _address(document.values, own)
     row[_LENGTH] = len(document)
-    row[_KIND] = _KINDS[document.values.dtype]
+    row[_KIND] = _KINDS[document.codec]
     if document.scales is not None:
         row[_FACTORS] = _address(document.scales, own)
     if scales and len(document):
-        read = norms_of_scales(document, stored, scales)
-        row[_NORMS] = _address(read, own)
-        if stored is None or not np.shares_memory(read, stored.values):
-            own.append(read)
+        if stored is not None and stored.ranges is not None and stored.is_of(document, scales):
+            row[_NORMS], row[_RANGES] = _address(stored.values, own), _address(stored.ranges, own)
+        else:
+            read = norms_of_scales(document, stored, scales)
+            row[_NORMS] = _address(read, own)
+            if stored is None or not np.shares_memory(read, stored.values):
+                own.append(read)
     packed = _PACKED.pack(*row)
     if own:
         kept += own

@@ -54,12 +54,11 @@ def _side_by_side(documents: Sequence[DocumentChunks], name: Granularity) -> Chu
 
 def _stacked(matrices: Sequence[TokenVectors]) -> Float32:
     """Put stored rows next to each other; widened at once if all have the same type, as within one index."""
-    kinds = {matrix.values.dtype for matrix in matrices}
-    if len(kinds) > 1:
+    if len({matrix.codec for matrix in matrices}) > 1:
         return np.concatenate([dequantise(matrix) for matrix in matrices])
     scales = [matrix.scales for matrix in matrices if matrix.scales is not None]
     values = np.concatenate([matrix.values for matrix in matrices])
-    return dequantise(TokenVectors(values, np.concatenate(scales) if scales else None))
+    return dequantise(TokenVectors(values, np.concatenate(scales) if scales else None, coded=matrices[0].coded))
 
 
 def _no_encoder(

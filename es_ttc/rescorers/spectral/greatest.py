@@ -17,6 +17,7 @@ from es_ttc.rescorers.spectral.kernel import IDENTITY, MEAN
 from es_ttc.rescorers.spectral.norms import norms_of_scales
 from es_ttc.rescorers.spectral.smoothing import half_spectra, transform_size
 from es_ttc.rescorers.threads import cores, share
+from es_ttc.vectors.rotation import rotate
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 if TYPE_CHECKING:
@@ -106,12 +107,36 @@ def _compiled(
     scales: tuple[float, ...],
 ) -> None:
     """Write the greatest cosines, ``(k, c, r)``: over all scales where c = 1, otherwise those of each scale."""
+    require_dims(tokens, vectors)
+    for coded in (False, True):  # documents in codes are compared with rotated vectors
+        places = [place for place, document in enumerate(tokens) if (document.coded > 0) is coded]
+        if places:
+            _compiled_alike(
+                best,
+                places,
+                rotate(vectors) if coded else vectors,
+                plain,
+                [tokens[place] for place in places],
+                None if norms is None else [norms[place] for place in places],
+                scales,
+            )
+
+
+def _compiled_alike(
+    best: Float32,
+    places: Sequence[int],
+    vectors: Float32,
+    plain: int,
+    tokens: Sequence[TokenVectors],
+    norms: Sequence[ScaleNorms] | None,
+    scales: tuple[float, ...],
+) -> None:
+    """Write the greatest cosines of the documents at some places, all of them in codes or none."""
     from es_ttc.rescorers.compiled import window
 
     identity, mean = scales[0] == IDENTITY, scales[-1] == MEAN
     beyond = scales[int(identity) :]
     smoothing = beyond[: len(beyond) - int(mean)]
-    require_dims(tokens, vectors)
     # Transforms of one size side by side, and equal lengths, so that spectra are read from the cache.
     table = window.Table(
         tokens,
@@ -148,7 +173,7 @@ def _compiled(
     components = vectors.size - tiled + tiled // _TILED
     share(work, _parts(ends, components))
     stop_if_given_up()
-    best[table.places] = found
+    best[np.asarray(places)[table.places]] = found
 
 
 @lru_cache(maxsize=4)

@@ -15,7 +15,7 @@ from es_ttc.rescorers import compiled
 from es_ttc.rescorers.scratch import Scratch
 from es_ttc.rescorers.spectral.kernel import IDENTITY, MEAN, is_smoothing
 from es_ttc.rescorers.spectral.smoothing import half_spectra, smooth, transform_size
-from es_ttc.vectors.quantise import dequantise
+from es_ttc.vectors.quantise import as_stored
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 _CHUNK_BYTES = 2**20
@@ -36,8 +36,8 @@ _kept: dict[int, _Kept] = {}
 def scale_norms(tokens: Float32, scales: Sequence[float]) -> ScaleNorms:
     """Return ``||(k_L * E)[i]||`` for every position of a document and every scale but L = 1, whose norms are 1.
 
-    Memory beside the input grows with n x s, not with n x s x d. For scores that equal those of the stored
-    vectors to rounding, give the vectors as they are stored: ``dequantise(quantise(matrix, codec))``.
+    Memory beside the input grows with n x s, not with n x s x d. For scores that equal those of the stored vectors to
+    rounding, give the vectors as they are stored, ``as_stored(quantise(matrix, codec))``: a rotation changes no length.
 
     Args:
         tokens: ``(n, d)`` float32 rows; n may be 0.
@@ -62,14 +62,13 @@ def norms_of_scales(tokens: TokenVectors, stored: ScaleNorms | None, scales: Seq
         ValueError: The stored norms belong to a document of another length.
     """
     if stored is None:
-        return _computed(tokens, scales).values
-    if stored.values.shape != (len(stored.scales), len(tokens)):
-        raise ValueError(f"norms of shape {stored.values.shape} for {len(stored.scales)} scales, {len(tokens)} tokens")
-    if stored.scales[: len(scales)] == tuple(scales):  # the whole grid, or all but the mean at its end
-        return stored.values[: len(scales)]
+        return _computed(tokens, scales).lengths()
+    lengths = stored.lengths()
+    if stored.is_of(tokens, scales):  # the whole grid, or all but the mean at its end
+        return lengths[: len(scales)]
     missing = [scale for scale in scales if scale not in stored.scales]
-    computed = _computed(tokens, missing) if missing else ScaleNorms((), stored.values[:0])
-    rows = dict(zip(stored.scales + computed.scales, (*stored.values, *computed.values), strict=True))
+    computed = _computed(tokens, missing) if missing else ScaleNorms((), lengths[:0])
+    rows = dict(zip(stored.scales + computed.scales, (*lengths, *computed.lengths()), strict=True))
     return np.array([rows[scale] for scale in scales], dtype=np.float32).reshape(len(scales), len(tokens))
 
 
@@ -83,7 +82,7 @@ def _computed(tokens: TokenVectors, scales: Sequence[float]) -> ScaleNorms:
     known = _kept.get(place)
     if known is None or known.wanted != wanted:
         stop_if_given_up()
-        made = scale_norms(dequantise(tokens), scales)
+        made = scale_norms(as_stored(tokens), scales)
         known = _kept[place] = _Kept(ref(tokens, lambda _: _kept.pop(place, None)), wanted, made)
     return known.norms
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from es_ttc.common.caches import LruCache
-from es_ttc.index.mappings.readers import ReadFeature, unpack_feature
+from es_ttc.index.mappings.readers import ReadFeature, decoded_bytes, unpack_feature
 from es_ttc.rescorers.base import Feature
 from es_ttc.serving.features.decoding import ABSENT, Stored, consistent
 from es_ttc.serving.features.keys import DocumentKey
@@ -237,7 +237,7 @@ def shared_share(capacity: int) -> int:
 
 
 def _blob(feature: Feature, read: ReadFeature) -> bytes:
-    """Return a feature as a blob that needs no codebook; an empty one for a feature that the document lacks."""
+    """Return a feature as a blob; an empty one for a feature that the document lacks."""
     if read.value is ABSENT.value:
         return b""
     if read.blob is not None:
@@ -251,6 +251,8 @@ def _private_bytes(feature: Feature, blob: int) -> int:
     match feature:
         case Feature.CHUNKS:
             return blob
+        case Feature.OFFSETS:
+            return _VIEW_BYTES + decoded_bytes(feature, blob)
         case Feature.POOLED | Feature.REVERSED:
             return _VIEW_BYTES + 4 * blob
         case _:

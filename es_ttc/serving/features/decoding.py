@@ -1,7 +1,7 @@
 """Stored features on their way from the engine: the request that reads them, and the decoding of its answer.
 
-The answer is decoded on a thread. A document whose features are damaged, or name an unknown codebook, gets the reason
-in their place.
+The answer is decoded on a thread. A document whose features are damaged, or of another layout, gets the reason in their
+place.
 """
 
 from collections import defaultdict
@@ -29,7 +29,8 @@ from es_ttc.serving.features.keys import DocumentKey, SentBlobs, reader_for, uns
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.logs import log
 from es_ttc.vectors.chunks import DocumentChunks
-from es_ttc.vectors.packed import NO_CODEBOOKS, Codebooks, UnknownCodebook
+from es_ttc.vectors.codes import steps_of
+from es_ttc.vectors.packed import OtherLayout
 from es_ttc.vectors.tokens import TokenVectors
 
 _MAX_ROWS = 65_536
@@ -47,10 +48,6 @@ Stored = dict[Feature, Any]
 
 Fetched = dict[DocumentKey, dict[Feature, ReadFeature | SkipReason]]
 """By document its features, or why one is not used."""
-
-
-Decoded = tuple[Fetched, set[str]]
-"""Decoded features, and the codebooks that they need and that were not given."""
 
 
 class ShardsFailed(EngineError):
@@ -88,9 +85,7 @@ def read_request(
     }
 
 
-def decode_answer(
-    raw: bytes, keys: Sequence[DocumentKey], features: Sequence[Feature], codebooks: Codebooks
-) -> Decoded:
+def decode_answer(raw: bytes, keys: Sequence[DocumentKey], features: Sequence[Feature]) -> Fetched:
     """Decode the answer to :func:`read_request`; a document that has changed since the first pass is left out.
 
     Raises:
@@ -101,12 +96,10 @@ def decode_answer(
         raise ShardsFailed("features could not be read: some of the index's shards failed")
     expected = {key.hash: key for key in keys}
     hits = ((expected[hit["fields"][HASH][0]], hit) for hit in answer["hits"]["hits"])
-    return _decoded(hits, reader_for(keys), features, codebooks)
+    return _decoded(hits, reader_for(keys), features)
 
 
-def decode_sent(
-    sent: SentBlobs, keys: Sequence[DocumentKey], features: Sequence[Feature], codebooks: Codebooks
-) -> Decoded:
+def decode_sent(sent: SentBlobs, keys: Sequence[DocumentKey], features: Sequence[Feature]) -> Fetched:
     """Decode the blobs in a score request.
 
     Raises:
@@ -115,7 +108,7 @@ def decode_sent(
     if (refusal := unsendable(keys[0])) is not None:
         raise refusal
     hits = ((key, {"fields": {name: [b] for name, b in sent[key.hash].items()}}) for key in keys)
-    return _decoded(hits, _SENT, features, codebooks)
+    return _decoded(hits, _SENT, features)
 
 
 def features_from_hit(key: DocumentKey, hit: Hit, features: Iterable[Feature]) -> Stored:
@@ -124,7 +117,7 @@ def features_from_hit(key: DocumentKey, hit: Hit, features: Iterable[Feature]) -
     stored: Stored = {}
     for feature in features:
         with suppress(ValueError, LookupError):
-            found = _feature_of(reader, hit, feature, NO_CODEBOOKS, key.dims)
+            found = _feature_of(reader, hit, feature, key.dims)
             if isinstance(found, ReadFeature) and found is not ABSENT:
                 stored[feature] = found.value
     return stored
@@ -142,29 +135,24 @@ def _decoded(
     hits: Iterable[tuple[DocumentKey, Mapping[str, Any]]],
     reader: FeatureReader,
     features: Sequence[Feature],
-    codebooks: Codebooks,
-) -> Decoded:
+) -> Fetched:
     fetched: Fetched = {}
-    unknown: set[str] = set()
     for key, hit in hits:
         dims = key.dims
         fetched[key] = stored = {}
         for feature in features:
             try:
-                stored[feature] = _feature_of(reader, hit, feature, codebooks, dims)
-            except UnknownCodebook as error:
-                unknown.add(error.identifier)
-                stored[feature] = SkipReason.CODEBOOK
+                stored[feature] = _feature_of(reader, hit, feature, dims)
+            except OtherLayout:
+                stored[feature] = SkipReason.LAYOUT
             except ValueError as error:
                 log.warning("damaged features", index=key.index, hash=key.hash, error=str(error))
                 stored[feature] = SkipReason.DAMAGED
-    return fetched, unknown
+    return fetched
 
 
-def _feature_of(
-    reader: FeatureReader, hit: Hit, feature: Feature, codebooks: Codebooks, dims: int | None
-) -> ReadFeature | SkipReason:
-    read = reader.read(hit, feature, codebooks)
+def _feature_of(reader: FeatureReader, hit: Hit, feature: Feature, dims: int | None) -> ReadFeature | SkipReason:
+    read = reader.read(hit, feature)
     if read is None:
         return ABSENT
     return _fault_in(feature, read.value, dims) or read
@@ -209,7 +197,8 @@ def _of_tokens(tokens: TokenVectors, dims: int | None) -> SkipReason | None:
         return SkipReason.DIMENSIONS
     if 127 * float(np.abs(tokens.scales).max(initial=0)) <= _MAX_COMPONENT:
         return None
-    maxima = np.abs(tokens.values.astype(np.int16)).max(axis=1, initial=0) * np.abs(tokens.scales)
+    steps = steps_of(tokens) if tokens.coded else tokens.values
+    maxima = np.abs(steps.astype(np.int16)).max(axis=1, initial=0) * np.abs(tokens.scales)
     return SkipReason.VALUES if float(maxima.max(initial=0)) > _MAX_COMPONENT else None
 
 

@@ -6,29 +6,23 @@ credentials and then with the gateway's own: it contains nothing from a document
 
 import asyncio
 import math
-from base64 import b64decode
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from es_ttc.common.caches import ExpiringCache, LruCache
+from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EncoderMismatch, EngineError, EngineUnavailable
 from es_ttc.index.mappings.calibration import calibration_of
-from es_ttc.index.mappings.spec import CALIBRATION, CODEBOOK, ENCODER, ROOT
+from es_ttc.index.mappings.spec import CALIBRATION, ENCODER, ROOT
 from es_ttc.serving.engine_requests import EngineRequests, IncompleteAnswer
 from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
-from es_ttc.serving.pool import BoundedPool
 from es_ttc.vectors.moments import Moments
-from es_ttc.vectors.packed import codebook_id, unpack_codebook
-from es_ttc.vectors.residual import Codebook
 
 _SECONDS = 60.0
-"""Time for which a value, or its absence, is used; a codebook never changes."""
-_CODEBOOK_BYTES = 64 * 2**20
-_MAX_ABSENT = 1024
+"""Time for which a value, or its absence, is used."""
 _MAX_CALIBRATIONS = 256
 _MAX_LENGTHS = 10_000
 _COUNTED_SECONDS = 30.0
@@ -37,14 +31,11 @@ _MAX_ENCODERS = 10
 
 
 class IndexMeta:
-    """Reads and caches calibrations, codebooks and lengths, which the mappings of indices contain."""
+    """Reads and caches calibrations and lengths, which the mappings of indices contain."""
 
-    def __init__(self, upstream: Upstream, pool: BoundedPool) -> None:
+    def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._pool = pool
         self._calibrations: ExpiringCache[tuple[str, str], Moments | None] = ExpiringCache(_MAX_CALIBRATIONS, _SECONDS)
-        self._codebooks: LruCache[str, Codebook] = LruCache(_CODEBOOK_BYTES)
-        self._absent: ExpiringCache[tuple[str, str], None] = ExpiringCache(_MAX_ABSENT, _SECONDS)
         self._lengths: ExpiringCache[str, float] = ExpiringCache(_MAX_LENGTHS, _SECONDS)
 
     async def calibration(self, index: str, encoder: str, caller: Caller) -> Moments | None:
@@ -66,34 +57,6 @@ class IndexMeta:
             break
         self._calibrations.put((index, encoder), found)
         return found
-
-    async def codebook(self, index: str, identifier: str, caller: Caller) -> Codebook:
-        """Return a codebook of an index, which residuals refer to.
-
-        Raises:
-            EngineError: The mapping may not be read, or does not contain it.
-            EngineUnavailable: The engine does not answer.
-        """
-        cached = self._codebooks.get(identifier)
-        if cached is not None:
-            return cached
-        if (index, identifier) in self._absent:
-            raise EngineError(f"index [{index}] has no codebook [{identifier}]")
-        async for values in meta_of(self._upstream, index, CODEBOOK, caller):
-            blob = next((blob for blob in map(b64decode, values) if codebook_id(blob) == identifier), None)
-            if blob is not None:
-                try:
-                    codebook = await self._pool.run(unpack_codebook, blob)
-                except ValueError as error:
-                    raise EngineError(f"a codebook is damaged: {error}") from error
-                self._codebooks.put(identifier, codebook, codebook.table.nbytes + codebook.centroids.nbytes)
-                return codebook
-            if values:
-                self._absent.put((index, identifier), None)
-        raise EngineError(
-            f"the codebook [{identifier}] of index [{index}] could not be read: give the gateway credentials that may "
-            "see the index's mapping"
-        )
 
     async def max_tokens(self, index: str, caller: Caller) -> float:
         """Return the greatest number of token vectors of a document of an index; infinite if it cannot be known."""

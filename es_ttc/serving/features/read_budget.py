@@ -76,8 +76,8 @@ def unknown_size(encoder: str, features: Sequence[Feature], *, as_text: bool) ->
     dims = dims_of(encoder) or _DIMS_OF_UNKNOWN
     bytes_of: Mapping[Feature, int] = {
         Feature.TOKENS: _TOKENS_OF_UNKNOWN * dims * (10 if as_text else 1),
-        Feature.NORMS: _TOKENS_OF_UNKNOWN * 32,
-        Feature.OFFSETS: _TOKENS_OF_UNKNOWN * 12,
+        Feature.NORMS: _TOKENS_OF_UNKNOWN * 8,
+        Feature.OFFSETS: _TOKENS_OF_UNKNOWN * 2,
         Feature.CHUNKS: _CHUNKS_OF_UNKNOWN * dims * 2,
         Feature.POOLED: dims * 4,
         Feature.REVERSED: dims * 4,

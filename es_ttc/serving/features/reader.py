@@ -17,7 +17,6 @@ from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features.cache import FeatureCache
 from es_ttc.serving.features.decoding import (
     ABSENT,
-    Decoded,
     Fetched,
     ShardsFailed,
     decode_answer,
@@ -33,8 +32,6 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
 from es_ttc.serving.pool import BoundedPool
-from es_ttc.vectors.packed import Codebooks
-from es_ttc.vectors.residual import Codebook
 
 _MIN_DOCUMENTS_TO_SHARE = 32  # two reads share the engine's cores, and one is decoded while the other arrives
 _AT_ONCE = 2  # parts of one window that are read at the same time
@@ -45,7 +42,6 @@ _SECONDS = 60.0
 """Time for which documents with more tokens than their index allows are not read."""
 _REFUSED_AS_A_WHOLE = (400, 500)
 _NO_SCRIPTS = 400
-_MAX_CODEBOOKS = 4  # of one read; an index has one
 
 _UNEXPECTED = (cbor2.CBORError, LookupError, TypeError, ValueError, EOFError)
 
@@ -114,7 +110,7 @@ class FeatureReader:
         """Put features that a plugin has sent into the cache, and return them.
 
         Raises:
-            EngineError: The layout is not one of blobs, or a codebook could not be read.
+            EngineError: The layout is not one of blobs.
             EngineUnavailable: The engine does not answer.
         """
         fetched: Fetched = {}
@@ -235,24 +231,14 @@ class FeatureReader:
 
     async def _decoded(
         self,
-        decode: Callable[[S, Sequence[DocumentKey], Sequence[Feature], Codebooks], Decoded],
+        decode: Callable[[S, Sequence[DocumentKey], Sequence[Feature]], Fetched],
         raw: S,
         keys: Sequence[DocumentKey],
         features: Sequence[Feature],
         caller: Caller,
     ) -> Fetched:
-        """Decode features on a thread; a second time with the codebooks that were missing, if they can be read."""
-        codebooks: dict[str, Codebook] = {}
-        fetched, unknown = await self._pool.run(decode, raw, keys, features, codebooks)
-        for identifier in sorted(unknown)[:_MAX_CODEBOOKS]:
-            try:
-                codebooks[identifier] = await self._meta.codebook(keys[0].index, identifier, caller)
-            except EngineUnavailable:
-                raise
-            except EngineError as error:
-                log.warning("codebook cannot be read", index=keys[0].index, error=str(error))
-        if codebooks:
-            fetched, _ = await self._pool.run(decode, raw, keys, features, codebooks)
+        """Decode features on a thread."""
+        fetched = await self._pool.run(decode, raw, keys, features)
         return await self._of_allowed_length(fetched, keys[0], caller)
 
     async def _of_allowed_length(self, fetched: Fetched, example: DocumentKey, caller: Caller) -> Fetched:

@@ -109,7 +109,7 @@ class ScoringRequest:
         method: The method.
         texts: The query's texts.
         begun: The query's encoding in progress, or None.
-        caller: The request context with which features, codebooks and calibrations are read.
+        caller: The request context with which features and calibrations are read.
         timings: Receives the times of the stages.
     """
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from es_ttc.errors import EngineError, EsTtcError, MissingFeature
+from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.index.mappings.spec import REVERSED
 
 
@@ -16,9 +16,7 @@ class SkipReason(StrEnum):
     ENCODER = "encoder"
     """The features are of another encoder than the window's."""
     LAYOUT = "layout"
-    """This release does not know the layout, or a plugin cannot send it."""
-    CODEBOOK = "codebook"
-    """The codebook is not in the index's mapping."""
+    """This release does not read the layout, or a plugin cannot send it."""
     DAMAGED = "damaged"
     """The stored bytes cannot be decoded."""
     DIMENSIONS = "dimensions"
@@ -50,22 +48,15 @@ def no_features(skipped: Mapping[int, SkipReason]) -> NoFeatures:
     """Return the error for a window without usable features."""
     if not skipped:
         return NoFeatures("no document of the window has features yet: they are pending, changed, or have no text")
+    if SkipReason.LAYOUT in skipped.values():
+        fix = "make the index, or what is attached to it, anew"
+    else:
+        fix = "ingest or fill them again"
     reasons = ", ".join(f"{reason} {count}" for reason, count in summary(skipped.values())["reasons"].items())
     return NoFeatures(
-        f"no document of the window has features that can be used: {len(skipped)} were skipped ({reasons}): ingest or "
-        "fill them again",
+        f"no document of the window has features that can be used: {len(skipped)} were skipped ({reasons}): {fix}",
         skipped,
     )
-
-
-def none_usable(skipped: Mapping[int, SkipReason], index: str) -> EsTtcError:
-    """Return the error for a window whose documents are all skipped."""
-    if set(skipped.values()) == {SkipReason.CODEBOOK}:  # without its codebook no document of an index has features
-        return EngineError(
-            f"the codebook of index [{index}] could not be read: give the gateway credentials that may see the index's "
-            "mapping"
-        )
-    return no_features(skipped)
 
 
 def lacks_reversed(method: str, indices: Sequence[str], *, attached: bool) -> MissingFeature:

@@ -36,7 +36,7 @@ from es_ttc.serving.features.scores import (
     first_pass_scores,
     relative_scores,
 )
-from es_ttc.serving.features.skip_reasons import SkipReason, lacks_reversed, no_features, none_usable
+from es_ttc.serving.features.skip_reasons import SkipReason, lacks_reversed, no_features
 from es_ttc.serving.features.store import FeatureStore, MissingFeatures, WindowFeatures, columns, numbers_of
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
@@ -136,7 +136,7 @@ class WindowScorer:
         of_hits, complete = _of_hits(located, found, request.method)
         if not complete.any():
             if located.skipped:
-                raise none_usable(located.skipped, known[0].index)
+                raise no_features(located.skipped)
             await self._raise_missing(request.method.needs, hits, located, request)
         return await self._with_features(bare, located, of_hits, complete, encoded, request)
 
@@ -179,7 +179,7 @@ class WindowScorer:
             rest = method.needs - {Feature.REVERSED}
             if rest != method.needs and any(rest <= stored.keys() for stored in found.documents):
                 raise lacks_reversed(method.rescorer.name, [known[0].index], attached=False)
-            raise none_usable(located.skipped, known[0].index)
+            raise no_features(located.skipped)
         encoder = await self._encoder(located, known, request)
         encoded = await self._encoders.finish(encoder, request.texts, request.begun, tokens=method.query_tokens)
         prepared = await self._with_features(bare, located, of_hits, complete, encoded, request)

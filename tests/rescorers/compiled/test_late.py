@@ -14,25 +14,11 @@ from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
 from es_ttc.rescorers.spectral import DEFAULT_SCALES
 from es_ttc.rescorers.spectral.greatest import greatest_cosines
 from es_ttc.rescorers.spectral.kernel import IDENTITY
-from es_ttc.vectors import residual
 from es_ttc.vectors.quantise import dequantise, quantise
-from es_ttc.vectors.tokens import Float32, TokenVectors
+from es_ttc.vectors.tokens import CODECS, Codec, Float32, TokenVectors
 from tests.rescorers.windows import query_of, random_documents, unit_rows, window_of
 
-Code = Literal["float32", "float16", "int8", "residual2", "residual4"]
-CODES: Sequence[Code] = ("float32", "float16", "int8", "residual2", "residual4")
 MAXSIM, TOKENS = MaxSimRescorer(), MaxSimParams(query="tokens")
-
-
-def stored(matrices: Sequence[Float32], code: Code) -> list[TokenVectors]:
-    """Documents as a search holds them."""
-    match code:
-        case "float32" | "float16" | "int8":
-            return [quantise(matrix, code) for matrix in matrices]
-    bits, random = (2, 4)[code == "residual4"], np.random.default_rng(7)
-    centroids = random.integers(-60, 61, (20, matrices[0].shape[1]), dtype=np.int8)
-    book = residual.Codebook(centroids, np.linspace(-50, 50, 2**bits).astype(np.int8), 0.01)
-    return [residual.decode(residual.encode(matrix, book), book) for matrix in matrices]
 
 
 def greatest(query: Float32, tokens: Sequence[TokenVectors]) -> Float32:
@@ -50,15 +36,15 @@ def found(query: Float32, tokens: Sequence[TokenVectors]) -> Float32:
 @given(
     seed=st.integers(0, 2**32 - 1),
     lengths=st.lists(st.one_of(st.integers(0, 13), st.integers(0, 200)), min_size=1, max_size=6),
-    code=st.sampled_from(CODES),
+    code=st.sampled_from(CODECS),
     dims=st.one_of(st.integers(1, 40), st.sampled_from([96, 100, 128, 384])),
     vectors=st.integers(1, 50),
 )
 def test_the_greatest_cosines_are_those_of_the_definition(
-    seed: int, lengths: list[int], code: Code, dims: int, vectors: int
+    seed: int, lengths: list[int], code: Codec, dims: int, vectors: int
 ) -> None:
     random = np.random.default_rng(seed)
-    tokens = stored([unit_rows(random, length, dims) for length in lengths], code)
+    tokens = [quantise(unit_rows(random, length, dims), code) for length in lengths]
     query = unit_rows(random, vectors, dims)
     np.testing.assert_allclose(found(query, tokens), greatest(query, tokens), rtol=0, atol=1e-6)
 
@@ -154,10 +140,10 @@ def test_vectors_of_any_layout_are_read() -> None:
     np.testing.assert_allclose(found(query, tokens), greatest(query, tokens), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("code", CODES)
-def test_a_document_scores_the_same_in_any_company(code: Code) -> None:
+@pytest.mark.parametrize("code", CODECS)
+def test_a_document_scores_the_same_in_any_company(code: Codec) -> None:
     random = np.random.default_rng(4)
-    tokens = stored([unit_rows(random, length, 100) for length in (1, 250, 7, 96, 97, 6, 500)], code)
+    tokens = [quantise(unit_rows(random, length, 100), code) for length in (1, 250, 7, 96, 97, 6, 500)]
     query = query_of(unit_rows(random, 1, 100), unit_rows(random, 32, 100))
     assert compiled.enable()
     together = MAXSIM.score(query, window_of(tokens), TOKENS)

@@ -61,7 +61,7 @@ def test_sizes_that_do_not_fit_together_are_refused(
 
 def test_without_room_nothing_is_written() -> None:
     tokens, scores = np.ones((3, DIMS), np.float32), np.full((1, 1, 2), 7, np.float32)
-    row = np.array([[tokens.ctypes.data, 0, 0, 0, 0, 3, 0, 0]], np.int64)
+    row = np.array([[tokens.ctypes.data, 0, 0, 0, 0, 0, 3, 0, 0]], np.int64)
     queries = np.ones((2, DIMS), np.float32)
     given = (DIMS, 0, 0, True, False, 1e-6, 1)
     needed = loops.greatest_cosines(row, queries, scores, bytearray(1), *given)

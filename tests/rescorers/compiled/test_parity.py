@@ -14,8 +14,7 @@ from es_ttc.rescorers import compiled
 from es_ttc.rescorers.base import Params, Query, Rescorer, Window
 from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams, SpectralRescorer, greatest, scale_norms
-from es_ttc.vectors.quantise import Codec
-from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
+from es_ttc.vectors.tokens import CODECS, Codec, Float32, ScaleNorms, TokenVectors
 from tests.rescorers.windows import query_of, random_documents, unit_rows, window_of
 
 SPECTRAL, MAXSIM = SpectralRescorer(), MaxSimRescorer()
@@ -48,7 +47,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(
     seed=st.integers(0, 2**32 - 1),
     lengths=st.lists(st.one_of(st.integers(0, 40), st.integers(0, 400)), max_size=9),
-    codec=st.sampled_from(["float32", "float16", "int8"]),
+    codec=st.sampled_from(CODECS),
     scales=st.sampled_from(GRIDS),
     roles=st.integers(1, 3),
     stored=st.booleans(),
@@ -72,9 +71,7 @@ def test_scores_are_the_same(
 
 def test_one_window_may_hold_every_codec_and_arrays_of_any_layout() -> None:
     random = np.random.default_rng(1)
-    documents = [
-        document for codec in ("int8", "float32", "float16") for document in random_documents(random, [70], 64, codec)
-    ]
+    documents = [document for codec in CODECS for document in random_documents(random, [70], 64, codec)]
     wide = unit_rows(random, 60, 128)
     shifted = np.frombuffer(b"\0" + wide[:50, :64].tobytes(), np.uint8)[1:].view(np.float32).reshape(50, 64)
     assert not shifted.flags.aligned
@@ -82,7 +79,10 @@ def test_one_window_may_hold_every_codec_and_arrays_of_any_layout() -> None:
     documents += [TokenVectors(wide[:, ::2]), TokenVectors(wide[::3, 64:]), TokenVectors(shifted)]
     window = window_of(documents, DEFAULT_SCALES)
     assert window.norms is not None
-    transposed = [ScaleNorms(norms.scales, np.asfortranarray(norms.values)) for norms in window.norms]
+    transposed = [
+        ScaleNorms(norms.scales, np.asfortranarray(norms.values), norms.ranges)  # type: ignore[arg-type]
+        for norms in window.norms
+    ]
     query = query_of(unit_rows(random, 1, 64))
     for norms in (window.norms, transposed):
         asked = Window(window.ids, window.first_pass, tokens=documents, norms=norms)
@@ -93,7 +93,7 @@ def test_one_window_may_hold_every_codec_and_arrays_of_any_layout() -> None:
 @given(
     seed=st.integers(0, 2**32 - 1),
     lengths=st.lists(st.one_of(st.integers(0, 40), st.integers(0, 400)), max_size=9),
-    codec=st.sampled_from(["float32", "float16", "int8"]),
+    codec=st.sampled_from(CODECS),
     scales=st.sampled_from(GRIDS),
     query_tokens=st.sampled_from([0, 1, 7, 40]),
     stored=st.booleans(),

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams, SpectralRescorer
-from es_ttc.vectors.quantise import Codec, dequantise, quantise
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.quantise import dequantise, quantise
+from es_ttc.vectors.tokens import Codec, Float32
 from tests.rescorers import reference
 from tests.rescorers.windows import query_of, random_documents, unit_rows, window_of
 

@@ -4,6 +4,7 @@
 #include "transform.h"
 #include "smoothing.h"
 #include "digits.h"
+#include "codes.h"
 #include "products.h"
 #include "tiles.h"
 #include "greatest.h"

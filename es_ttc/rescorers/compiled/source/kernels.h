@@ -8,13 +8,14 @@
 /* A float32 that may stand anywhere in memory, as those of stored documents do. */
 typedef float loose_float __attribute__((aligned(1)));
 
-enum kind { FLOAT32, FLOAT16, INT8 };
+enum kind { FLOAT32, FLOAT16, INT8, INT4, INT2 };
 
 /* A document as es_ttc.rescorers.compiled.window packs it: addresses as int64, 0 where there is nothing. */
 typedef struct {
-  int64_t values;  /* (length, dims) of its kind */
-  int64_t factors; /* (length,) float32, of INT8 */
-  int64_t norms;   /* (scales, length) float32: those of the smoothing scales, then that of the mean */
+  int64_t values;  /* (length, dims) of its kind; INT4 and INT2 as codes.h has them */
+  int64_t factors; /* (length,) float32, of INT8, INT4 and INT2 */
+  int64_t norms;   /* (scales, length) float32: those of the smoothing scales, then that of the mean; or uint8 steps */
+  int64_t ranges;  /* (scales, 2) float32, of norms in steps: the least root, and what a step adds to it */
   int64_t spectra; /* (scales, size / 2 + 1) float32: the kernels', as smoothing.h has them */
   int64_t plan;    /* of the transforms, as transform.h has it */
   int64_t length;  /* tokens, 1 or more */

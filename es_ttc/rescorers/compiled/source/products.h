@@ -1,8 +1,6 @@
 /* Inner products of a document's tokens with up to FEW query vectors at a time, token by token: (roles, length). Where
  * the next document's tokens are is known, so that they are on their way before this one's end. */
 
-INLINE ptrdiff_t bytes_of(enum kind kind) { return kind == FLOAT32 ? 4 : kind == FLOAT16 ? 2 : 1; }
-
 INLINE floats load_as(enum kind kind, const char *row, ptrdiff_t c) {
   switch (kind) {
     case FLOAT32:
@@ -37,7 +35,7 @@ INLINE void dots(enum kind kind, int roles, const char *row, const char *ahead, 
   ptrdiff_t c = 0;
   for (; c + ways * LANES <= dims; c += ways * LANES)
     for (int way = 0; way < ways; way++) {
-      __builtin_prefetch(ahead + (c + way * LANES) * bytes_of(kind));
+      __builtin_prefetch(ahead + width_of(kind, c + way * LANES));
       floats token = load_as(kind, row, c + way * LANES);
       for (int r = 0; r < roles; r++) sums[r][way] += token * load(queries + r * dims + c + way * LANES);
     }
@@ -55,6 +53,7 @@ INLINE void dots(enum kind kind, int roles, const char *row, const char *ahead, 
 typedef struct {
   const float *vectors; /* (roles, dims) */
   ptrdiff_t roles, dims;
+  char *row; /* (dims,) levels of a row in codes, in whole blocks */
 #if defined(DOT_OF_BYTES)
   query_digits digits;
 #endif
@@ -62,10 +61,9 @@ typedef struct {
 
 static query_vectors vectors_in(const float *vectors, ptrdiff_t roles, ptrdiff_t dims, cutter *room) {
   query_vectors q = {.vectors = vectors, .roles = roles, .dims = dims};
+  q.row = cut(room, (size_t)whole_blocks(dims));
 #if defined(DOT_OF_BYTES)
   q.digits = digits_in(roles, dims, room);
-#else
-  (void)room;
 #endif
   return q;
 }
@@ -80,45 +78,52 @@ static void fill_vectors(const query_vectors *q) {
 
 INLINE void products_as(enum kind kind, int roles, const document_row *document, const char *following,
                         const query_vectors *q, ptrdiff_t first, float *out) {
-  const char *row = (const char *)(intptr_t)document->values, *end = row + document->length * q->dims * bytes_of(kind);
+  ptrdiff_t width = width_of(kind, q->dims);
+  const char *row = (const char *)(intptr_t)document->values, *end = row + document->length * width;
   const loose_float *factors = (const loose_float *)(intptr_t)document->factors;
-  for (ptrdiff_t t = 0; t < document->length; t++, row += q->dims * bytes_of(kind)) {
+  for (ptrdiff_t t = 0; t < document->length; t++, row += width) {
     float found[FEW];
-    const char *ahead = end - row > AHEAD ? row + AHEAD : following + (AHEAD - (end - row));
+    const char *ahead = end - row > AHEAD ? row + AHEAD : following + (AHEAD - (end - row)), *values = row;
+    if (is_coded(kind)) {
+      expand(kind, row, ahead, q->dims, 0, q->row);
+      values = ahead = q->row;
+    }
 #if defined(DOT_OF_BYTES)
-    if (kind == INT8)
-      integer_dots(roles, row, ahead, q->dims, &q->digits, first, found);
+    if (kind >= INT8)
+      integer_dots(roles, values, ahead, q->dims, &q->digits, first, found);
     else
 #endif
-      dots(kind, roles, row, ahead, q->dims, q->vectors + first * q->dims, found);
-    for (int r = 0; r < roles; r++) out[r * document->length + t] = kind == INT8 ? found[r] * factors[t] : found[r];
+      dots(kind < INT8 ? kind : INT8, roles, values, ahead, q->dims, q->vectors + first * q->dims, found);
+    for (int r = 0; r < roles; r++) out[r * document->length + t] = kind >= INT8 ? found[r] * factors[t] : found[r];
   }
 }
 
-#define FOR_ROLES(KIND)                                          \
-  switch (left) {                                                \
-    case 1:                                                      \
-      products_as(KIND, 1, document, following, q, first, out); \
-      break;                                                     \
-    case 2:                                                      \
-      products_as(KIND, 2, document, following, q, first, out); \
-      break;                                                     \
-    case 3:                                                      \
-      products_as(KIND, 3, document, following, q, first, out); \
-      break;                                                     \
-    default:                                                     \
-      products_as(KIND, 4, document, following, q, first, out); \
-  }
+#define FOR_ROLES(KIND)                                           \
+  case KIND:                                                      \
+    switch (left) {                                               \
+      case 1:                                                     \
+        products_as(KIND, 1, document, following, q, first, out); \
+        break;                                                    \
+      case 2:                                                     \
+        products_as(KIND, 2, document, following, q, first, out); \
+        break;                                                    \
+      case 3:                                                     \
+        products_as(KIND, 3, document, following, q, first, out); \
+        break;                                                    \
+      default:                                                    \
+        products_as(KIND, 4, document, following, q, first, out); \
+    }                                                             \
+    break;
 
 static void products(const document_row *document, const char *following, const query_vectors *q, float *out) {
   for (ptrdiff_t first = 0; first < q->roles; first += FEW) {
     ptrdiff_t left = q->roles - first;
-    if (document->kind == FLOAT32) {
+    switch (document->kind) {
       FOR_ROLES(FLOAT32)
-    } else if (document->kind == FLOAT16) {
       FOR_ROLES(FLOAT16)
-    } else {
       FOR_ROLES(INT8)
+      FOR_ROLES(INT4)
+      FOR_ROLES(INT2)
     }
     out += FEW * document->length;
   }

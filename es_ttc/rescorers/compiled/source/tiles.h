@@ -3,7 +3,7 @@
  * A register holds the same component of LANES query vectors and meets that component of one token after the other, so
  * sums need no adding up across a register, and what is read once serves all of them.
  *
- * int8 tokens are multiplied as integers, four products a lane and instruction, by query vectors that are rounded to
+ * Tokens of int8, or of codes, are multiplied as integers, four products a lane and instruction, by query vectors that are rounded to
  * int8. This only finds the tokens that may be the best; their products are then computed from the query vectors as
  * they are, so no score depends on the rounding.
  */
@@ -25,6 +25,7 @@ typedef struct {
   float *best;                         /* (lanes,) */
   char *block;                         /* (BLOCK, dims) as they are multiplied */
   float *found;                        /* (BLOCK, LANES) */
+  char *row;                           /* (dims,) levels of a row in codes, in whole blocks */
 } query_panels;
 
 /* Where the memory that is read next begins, and how far one request is from the one before. */
@@ -84,8 +85,16 @@ INLINE void tile_of_bytes(const char *rows, ptrdiff_t stride, const int8_t *pane
   }
 }
 
-/* Copy int8 rows as rows of whole quads; their steps begin at -LEAST_STEP where the instruction wants them unsigned. */
-static void copy_steps(const char *rows, ptrdiff_t count, ptrdiff_t dims, ptrdiff_t stride, char *to) {
+/* Copy the steps of rows as rows of whole quads; they begin at -LEAST_STEP where the instruction wants them unsigned. */
+static void copy_steps(enum kind kind, const char *rows, ptrdiff_t count, ptrdiff_t dims, ptrdiff_t stride, char *to) {
+  if (kind == INT4 || kind == INT2) { /* whole blocks: what is written after a row's end, the next row writes again */
+    for (ptrdiff_t row = 0; row < count; row++, rows += width_of(kind, dims), to += stride)
+      if (kind == INT4)
+        expand(INT4, rows, rows, dims, (char)LEAST_STEP, to);
+      else
+        expand(INT2, rows, rows, dims, (char)LEAST_STEP, to);
+    return;
+  }
   if (dims == stride) {
     count *= dims;
     for (ptrdiff_t i = 0; i < count; i++) to[i] = (char)(rows[i] ^ LEAST_STEP);
@@ -96,8 +105,8 @@ static void copy_steps(const char *rows, ptrdiff_t count, ptrdiff_t dims, ptrdif
 }
 
 /* Raise a panel's greatest products by those of the tokens whose rounded ones come near the greatest of a block. */
-INLINE void decide(const char *rows, const loose_float *factors, ptrdiff_t count, const query_panels *q, ptrdiff_t lane,
-                   floats greatest) {
+INLINE void decide(enum kind kind, const char *rows, const loose_float *factors, ptrdiff_t count, const query_panels *q,
+                   ptrdiff_t lane, floats greatest) {
   floats errors = load(q->errors + lane);
   floats limit = greater(greatest - 2 * errors, load(q->best + lane) - errors);
   float limits[LANES];
@@ -108,7 +117,11 @@ INLINE void decide(const char *rows, const loose_float *factors, ptrdiff_t count
     for (; reached; reached &= reached - 1) {
       int l = __builtin_ctz(reached);
       float exact[FEW], *best = q->best + lane + l;
-      const char *row = rows + t * q->dims;
+      const char *row = rows + t * width_of(kind, q->dims);
+      if (is_coded(kind)) {
+        expand(kind, row, row, q->dims, 0, q->row);
+        row = q->row;
+      }
       dots(INT8, 1, row, row, q->dims, q->vectors + (lane + l) * q->dims, exact);
       float product = exact[0] * factors[t];
       if (product > *best) *best = product;
@@ -117,10 +130,10 @@ INLINE void decide(const char *rows, const loose_float *factors, ptrdiff_t count
   }
 }
 
-static void compare_bytes(const char *rows, const loose_float *factors, ptrdiff_t count, const query_panels *q,
-                          ahead next) {
+static void compare_bytes(enum kind kind, const char *rows, const loose_float *factors, ptrdiff_t count,
+                          const query_panels *q, ahead next) {
   ptrdiff_t stride = 4 * q->quads;
-  copy_steps(rows, count, q->dims, stride, q->block);
+  copy_steps(kind, rows, count, q->dims, stride, q->block);
   for (ptrdiff_t lane = 0; lane < q->lanes; lane += LANES) {
     floats greatest = all(-__builtin_inff()), units = load(q->units + lane);
     ints offset = load_ints(q->offsets + lane);
@@ -134,7 +147,7 @@ static void compare_bytes(const char *rows, const loose_float *factors, ptrdiff_
         greatest = greater(cosine, greatest);
       }
     }
-    decide(rows, factors, count, q, lane, greatest);
+    decide(kind, rows, factors, count, q, lane, greatest);
   }
 }
 #endif
@@ -147,17 +160,18 @@ static void widen(const char *halves, ptrdiff_t count, float *to) {
 
 /* Write the greatest product of every query vector with a document's tokens. */
 static void greatest_products(const document_row *document, const char *following, const query_panels *q, float *out) {
-  ptrdiff_t width = q->dims * bytes_of((enum kind)document->kind), tiles = q->lanes / LANES * (BLOCK / TILE);
+  enum kind kind = (enum kind)document->kind;
+  ptrdiff_t width = width_of(kind, q->dims), tiles = q->lanes / LANES * (BLOCK / TILE);
   for (ptrdiff_t lane = 0; lane < q->lanes; lane++) q->best[lane] = -__builtin_inff();
   for (ptrdiff_t first = 0; first < document->length; first += BLOCK) {
     ptrdiff_t count = document->length - first < BLOCK ? document->length - first : BLOCK;
     const char *rows = (const char *)(intptr_t)document->values + first * width;
     ahead next = {first + count < document->length ? rows + count * width : following, 0};
-    ptrdiff_t pieces = tiles * (document->kind == INT8 ? q->quads : q->dims);
+    ptrdiff_t pieces = tiles * (kind >= INT8 ? q->quads : q->dims);
     next.step = (BLOCK * width + pieces - 1) / pieces;
     const loose_float *factors = (const loose_float *)(intptr_t)document->factors + first;
     float *wide = (float *)(void *)q->block;
-    switch (document->kind) {
+    switch (kind) {
       case FLOAT32:
         compare_floats(rows, count, q, next);
         break;
@@ -167,11 +181,16 @@ static void greatest_products(const document_row *document, const char *followin
         break;
       default:
 #if defined(DOT_OF_BYTES)
-        compare_bytes(rows, factors, count, q, next);
+        compare_bytes(kind, rows, factors, count, q, next);
 #else
-        for (ptrdiff_t t = 0; t < count; t++)
-          for (ptrdiff_t c = 0; c < q->dims; c++)
-            wide[t * q->dims + c] = (float)((const int8_t *)rows)[t * q->dims + c] * factors[t];
+        for (ptrdiff_t t = 0; t < count; t++) {
+          const char *row = rows + t * width;
+          if (is_coded(kind)) {
+            expand(kind, row, row, q->dims, 0, q->row);
+            row = q->row;
+          }
+          for (ptrdiff_t c = 0; c < q->dims; c++) wide[t * q->dims + c] = value_as(INT8, row, c) * factors[t];
+        }
         compare_floats(q->block, count, q, next);
 #endif
     }

@@ -16,7 +16,7 @@ public final class TokenBlob {
     /** The end of a content hash whose token vectors are nested. */
     public static final String MARK = "-nested_vectors";
 
-    private static final byte[] MAGIC = { 'T', 'T', 'C', 1 };
+    private static final byte[] MAGIC = { 'T', 'T', 'C', 2 };
     private static final int HEADER = 16;
     private static final byte TOKENS = 1;
     private static final byte FLOAT16 = 2;
