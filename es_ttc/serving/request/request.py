@@ -11,7 +11,8 @@ from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, CallerKeys, RawHeaders
-from es_ttc.serving.http.raw_request import MARKS, RawRequest, RequestLimits, decompressed
+from es_ttc.serving.http.limits import MARKS, admits, admits_items, decoded, decompressed
+from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.request.body import FoundClause
 
@@ -195,8 +196,7 @@ class SearchRequest:
 class RequestReader:
     """Reads search requests."""
 
-    def __init__(self, limits: RequestLimits, offload: Offload, *, max_body: int) -> None:
-        self._limits = limits
+    def __init__(self, offload: Offload, *, max_body: int) -> None:
         self._offload = offload
         self._max_body = max_body
 
@@ -211,7 +211,7 @@ class RequestReader:
         params = SearchParams.parse(incoming.query_string)
         if text is not None and not text.strip():
             text = params.url.get("source", "").encode(errors="surrogateescape")
-        if text is None or not await self._offload.run(len(text), self._limits.admits, text):
+        if text is None or not await self._offload.run(len(text), admits, text):
             return None
         if not is_template and not may_be_ours(text):
             return None
@@ -226,7 +226,7 @@ class RequestReader:
         """Return the whole body without its Content-Encoding; see :func:`decompressed`."""
         body, encoding = await incoming.read(self._max_body), incoming.header(b"content-encoding")
         size = _UNKNOWN_SIZE if encoding else 0  # a small body may become a large one
-        text = await self._offload.run(size, decompressed, body, encoding, self._max_body, self._limits)
+        text = await self._offload.run(size, decompressed, body, encoding, self._max_body, search=True)
         if encoding:
             incoming.count(len(text or b""))
         return text
@@ -237,7 +237,7 @@ class RequestReader:
         if not request.is_multi:
             items = [SearchItem(b"", text, path, params=request.params.engine)]
         else:
-            lines = lines_of(text) if self._limits.admits_items(text) else None
+            lines = lines_of(text) if admits_items(text) else None
             if lines is None or not all(_is_readable(header) for header, _ in lines):
                 return None
             items = [SearchItem(header, line, path) for header, line in lines]
@@ -251,7 +251,7 @@ class RequestReader:
         if not may_be_ours(item.line):
             return
         try:
-            body = self._limits.decoded(item.line)
+            body = decoded(item.line)
         except InvalidRequest as error:
             item.error = error
         except ValueError:
