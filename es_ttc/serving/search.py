@@ -207,7 +207,7 @@ class Searches:
             request.msearch_header(item),
             own_timeout(body, url),
             request.started,
-            (request.incoming.headers, request.target(item)) in self._accepted,
+            self._accepted.has(request, item),
         )
 
     async def _plan(self, request: SearchRequest) -> None:
@@ -220,8 +220,8 @@ class Searches:
                 if isinstance(plan, EsTtcError):
                     raise plan
                 self._callers.windows(request.incoming, 1 + len(plan.later))
-                known = (request.incoming.headers, request.target(item)) in self._accepted
-                item.rescored = await self._rescoring.begin(request, item, plan, encode=known)
+                accepted = self._accepted.has(request, item)
+                item.rescored = await self._rescoring.begin(request, item, plan, encode=accepted)
             except EsTtcError as error:
                 item.error = error
             if number % _BEGUN_AT_ONCE == 0:
@@ -271,7 +271,7 @@ class Searches:
     ) -> dict[str, Any]:
         """Return the engine's response in the methods' order, with their summaries."""
         if refusal is None and response["hits"]["hits"]:
-            self._accepted.add(request.incoming.headers, request.target(item))
+            self._accepted.add(request, item)
         if item.rescored is not None:
             response = await item.rescored.complete(response, ms, refusal)
         if item.retrieved:

@@ -1,7 +1,6 @@
 """A search request: its searches, decoded once, and its URL parameters, parsed once."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from urllib.parse import parse_qsl, quote
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import Caller, CallerKeys, RawHeaders
+from es_ttc.serving.http.caller import Caller, CallerKeys
 from es_ttc.serving.http.limits import MARKS, admits, admits_items, decoded, decompressed
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.pool import Offload
@@ -312,19 +311,19 @@ class AcceptedCallers:
     Encoding a query at the same time as the first pass saves time. But anyone could cause this work with a search that
     the engine refuses, or of a target that does not exist. So the query of the first search of each caller and target
     is encoded after the engine's answer.
-
-    Args:
-        clock: A monotonic clock, in seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self._keys = CallerKeys()
-        self._searches: ExpiringCache[bytes, None] = ExpiringCache(_MAX_REMEMBERED, _REMEMBERED_SECONDS, clock)
+        self._searches: ExpiringCache[bytes, None] = ExpiringCache(_MAX_REMEMBERED, _REMEMBERED_SECONDS)
 
-    def __contains__(self, search: tuple[RawHeaders, bytes]) -> bool:
-        """Return whether the engine has recently answered a search with these headers of this target."""
-        return self._keys.of(*search) in self._searches
+    def has(self, request: SearchRequest, item: SearchItem) -> bool:
+        """Return whether the engine has recently answered a search of this caller and target."""
+        return self._key(request, item) in self._searches
 
-    def add(self, headers: RawHeaders, target: bytes) -> None:
+    def add(self, request: SearchRequest, item: SearchItem) -> None:
         """Remember that the engine has answered a search."""
-        self._searches.put(self._keys.of(headers, target), None)
+        self._searches.put(self._key(request, item), None)
+
+    def _key(self, request: SearchRequest, item: SearchItem) -> bytes:
+        return self._keys.of(request.incoming.headers, request.target(item))
