@@ -421,26 +421,6 @@ class GatewaySettings(Settings):
         "`ttc` section, in MiB; further requests are answered with 429, a body that needs more alone with 413, and a "
         "search whose answer does without its section.",
     )
-    max_ttc_body_mb: int = Field(10, ge=1, description="Maximum size of a search with a `ttc` section, in MiB.")
-    max_request_values: int = Field(
-        500_000, ge=100, description="Maximum number of values in a search with a `ttc` section."
-    )
-    max_request_objects: int = Field(
-        50_000, ge=100, description="Maximum number of keys, objects and arrays in a search with a `ttc` section."
-    )
-    max_request_depth: int = Field(
-        100, ge=10, description="Maximum depth of nested objects and arrays in a search with a `ttc` section."
-    )
-    max_msearch_items: int = Field(
-        1000, ge=1, description="Maximum number of searches in an `_msearch` with a `ttc` section."
-    )
-    max_ttc_clauses: int = Field(
-        64, ge=1, description="Maximum number of clauses of the `knn` hook, and of the `query` hook, in one search."
-    )
-    max_query_chars: int = Field(32_768, ge=1, description="Maximum number of characters of a query's text.")
-    max_section_values: int = Field(
-        5000, ge=10, description="Maximum number of values in a `ttc` section, including those in lists."
-    )
     max_target_kb: int = Field(
         4,
         ge=1,

@@ -36,7 +36,6 @@ from es_ttc.serving.features.index_meta import meta_of
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, callers
-from es_ttc.serving.http.raw_request import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.request.body import FoundClause, Place, put_at
 from es_ttc.serving.request.request import Pairs
 from es_ttc.serving.request.response import add_summary
@@ -340,13 +339,13 @@ def _detail(expansion: Expansion) -> dict[str, Any]:
     }
 
 
-def parse_query(found: FoundClause, limits: RequestLimits = DEFAULT_LIMITS) -> QueryClause:
+def parse_query(found: FoundClause) -> QueryClause:
     """Return a parsed `ttc` query, or raise an InvalidRequest."""
     value = found.value
     for key in value:
         if key != KEY:
             raise InvalidRequest(f"[query] holds [{key}] beside [{KEY}]: join the two by a [bool] query")
-    section = parse_section(value[KEY], limits)
+    section = parse_section(value[KEY])
     require_clause(
         section,
         "query",

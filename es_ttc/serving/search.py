@@ -16,7 +16,8 @@ from es_ttc.serving.engine_requests import EngineRefusal, FirstPass, ItemRefusal
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders
-from es_ttc.serving.http.raw_request import RawRequest, RequestLimits
+from es_ttc.serving.http.limits import check_clauses
+from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.signing import require_changeable
 from es_ttc.serving.knn.clauses import KnnClause, parse_clause, put_in_place
 from es_ttc.serving.knn.retrieval import RetrievalRequest, RetrievalResult, add_retrievals, retrieve
@@ -64,10 +65,9 @@ class Searches:
         self._rewriting = RewriteService(gateway)
         self._gateway = gateway
         self._rescoring = Rescoring(gateway)
-        self._limits = RequestLimits(settings)
         self._max_window = settings.max_window
-        self._reader = RequestReader(self._limits, gateway.offload, max_body=settings.max_body_mb * 2**20)
-        self._templates = Templates(gateway.engine, self._limits, gateway.offload)
+        self._reader = RequestReader(gateway.offload, max_body=settings.max_body_mb * 2**20)
+        self._templates = Templates(gateway.engine, gateway.offload)
         self._accepted = AcceptedCallers()
 
     async def answer(self, incoming: RawRequest, api: Api, send: Send, *, is_template: bool) -> Outcome:
@@ -151,13 +151,13 @@ class Searches:
             try:
                 item.clauses = find_clauses(body)
                 for hook, is_knn in (("query", False), ("knn", True)):
-                    self._limits.check_clauses(sum(one.is_knn == is_knn for one in item.clauses), hook)
+                    check_clauses(sum(one.is_knn == is_knn for one in item.clauses), hook)
             except EsTtcError as error:
                 item.error = error
 
     async def _rewrite(self, request: SearchRequest) -> None:
         """Replace the `ttc` queries of each search by native queries."""
-        found = _parsed(request, lambda one: None if one.is_knn else parse_query(one, self._limits))
+        found = _parsed(request, lambda one: None if one.is_knn else parse_query(one))
         room = asyncio.Semaphore(MAX_AT_ONCE)
 
         async def rewritten(item: SearchItem, body: dict[str, Any], clauses: Sequence[QueryClause]) -> None:
@@ -177,7 +177,7 @@ class Searches:
 
     async def _retrieve(self, request: SearchRequest) -> None:
         """Replace the kNN clauses of each search by native queries; the searches of all are sent in batches."""
-        found = _parsed(request, lambda one: parse_clause(one, self._max_window, self._limits) if one.is_knn else None)
+        found = _parsed(request, lambda one: parse_clause(one, self._max_window) if one.is_knn else None)
         if not found:
             return
         questions = [self._retrieval_of(request, item, body, one) for item, body, clauses in found for one in clauses]
@@ -207,7 +207,7 @@ class Searches:
             request.msearch_header(item),
             own_timeout(body, url),
             request.started,
-            (request.incoming.headers, request.target(item)) in self._accepted,
+            self._accepted.has(request, item),
         )
 
     async def _plan(self, request: SearchRequest) -> None:
@@ -220,8 +220,8 @@ class Searches:
                 if isinstance(plan, EsTtcError):
                     raise plan
                 self._callers.windows(request.incoming, 1 + len(plan.later))
-                known = (request.incoming.headers, request.target(item)) in self._accepted
-                item.rescored = await self._rescoring.begin(request, item, plan, encode=known)
+                accepted = self._accepted.has(request, item)
+                item.rescored = await self._rescoring.begin(request, item, plan, encode=accepted)
             except EsTtcError as error:
                 item.error = error
             if number % _BEGUN_AT_ONCE == 0:
@@ -232,7 +232,7 @@ class Searches:
         plans: list[tuple[SearchItem, SearchPlan | EsTtcError]] = []
         for item, body in request.open_items():
             try:
-                plan = plan_search(body, item.params, max_window=self._max_window, limits=self._limits)
+                plan = plan_search(body, item.params, max_window=self._max_window)
             except EsTtcError as error:
                 plans.append((item, error))
             else:
@@ -271,7 +271,7 @@ class Searches:
     ) -> dict[str, Any]:
         """Return the engine's response in the methods' order, with their summaries."""
         if refusal is None and response["hits"]["hits"]:
-            self._accepted.add(request.incoming.headers, request.target(item))
+            self._accepted.add(request, item)
         if item.rescored is not None:
             response = await item.rescored.complete(response, ms, refusal)
         if item.retrieved:

@@ -11,8 +11,9 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder, Encodings
+from es_ttc.serving.http import limits
 from es_ttc.serving.http.filter_path import filtered, glob_matches
-from es_ttc.serving.http.raw_request import RequestLimits, count_values, deeper_than
+from es_ttc.serving.http.limits import admits_items, count_values, deeper_than
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
@@ -36,13 +37,13 @@ def _with(rest: bytes) -> bytes:
 
 EXPENSIVE: dict[str, tuple[str, bytes, dict[str, str], str]] = {
     "nested empty arrays": ("_search", gzip.compress(_with(b"[" + b"[]," * 2_500_000 + b"[]]")), GZIP, "objects"),
-    "a long gzip bomb": ("_search", gzip.compress(_with(b'"' + b" " * 30_000_000 + b'"')), GZIP, "max_ttc_body_mb"),
-    "a million keys": ("_search", _search(params={f"k{n}": 1 for n in range(100_000)}), JSON, "max_request_objects"),
-    "many params": ("_search", _search(params={f"k{n}": 1 for n in range(20_000)}), JSON, "max_section_values"),
-    "many scales": ("_search", _search(params={"scales": list(range(1, 100_000))}), JSON, "max_section_values"),
+    "a long gzip bomb": ("_search", gzip.compress(_with(b'"' + b" " * 30_000_000 + b'"')), GZIP, "10 MiB"),
+    "a million keys": ("_search", _search(params={f"k{n}": 1 for n in range(100_000)}), JSON, "objects"),
+    "many params": ("_search", _search(params={f"k{n}": 1 for n in range(20_000)}), JSON, "[ttc.params]"),
+    "many scales": ("_search", _search(params={"scales": list(range(1, 100_000))}), JSON, "[ttc.params]"),
     "some scales": ("_search", _search(params={"scales": list(range(1, 4000))}), JSON, "scales"),
-    "a long text": ("_search", _search(query_text="cat " * 250_000), JSON, "max_query_chars"),
-    "long texts": ("_search", _search(query_text=None, query_texts=["cat " * 1000] * 60), JSON, "max_query_chars"),
+    "a long text": ("_search", _search(query_text="cat " * 250_000), JSON, "32,768"),
+    "long texts": ("_search", _search(query_text=None, query_texts=["cat " * 1000] * 60), JSON, "32,768"),
     "a long text of the query": (
         "_search",
         orjson.dumps(
@@ -52,19 +53,19 @@ EXPENSIVE: dict[str, tuple[str, bytes, dict[str, str], str]] = {
             }
         ),
         JSON,
-        "max_query_chars",
+        "32,768",
     ),
-    "deep": ("_search", _with(b"[" * 300 + b"]" * 300), JSON, "max_request_depth"),
+    "deep": ("_search", _with(b"[" * 300 + b"]" * 300), JSON, "levels deep"),
     "a long number": ("_search", _with(b"1" * 900_000), JSON, "digits"),
-    "many values": ("_search", _with(b"[" + b"1," * 900_000 + b"1]"), JSON, "max_request_values"),
-    "many items": ("_msearch", b"{}\n" + b'{"rescore":{"ttc":{}}}\n{}\n' * 2000, NDJSON, "max_msearch_items"),
+    "many values": ("_search", _with(b"[" + b"1," * 900_000 + b"1]"), JSON, "500,000 values"),
+    "many items": ("_msearch", b"{}\n" + b'{"rescore":{"ttc":{}}}\n{}\n' * 2000, NDJSON, "1,000 items"),
     "many clauses": (
         "_search",
         orjson.dumps(
             {"query": {"bool": {"should": [{"knn": {"field": "ttc.vector", "query_text": "a"}}] * 500}}, "ttc": 1}
         ),
         JSON,
-        "max_ttc_clauses",
+        "64 [knn] clauses",
     ),
 }
 
@@ -101,9 +102,12 @@ def test_large_searches_without_a_section_pass_as_they_are(behind: Behind) -> No
     assert len(through.json()["responses"]) == 1200
 
 
-def test_what_we_make_of_a_request_is_not_limited(behind: Behind, encoder: Encoder) -> None:
+def test_what_we_make_of_a_request_is_not_limited(
+    behind: Behind, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Retrievals of hundreds of documents become queries that are far longer than the caller's request."""
-    settings = GatewaySettings(engine=behind.engine, port=0, max_request_objects=100, default_timeout_ms=20_000)
+    monkeypatch.setattr(limits, "MAX_OBJECTS", 100)
+    settings = GatewaySettings(engine=behind.engine, port=0, default_timeout_ms=20_000)
     with running_gateway(settings, load=lambda *_: encoder) as gateway:
         knn = {"field": "ttc.vector", "query_text": "cat", "k": 50, "ttc": {"method": "dense"}}
         body = {"query": {"knn": knn}, "rescore": SECTION}
@@ -156,12 +160,13 @@ def test_patterns_match_as_the_engines_have_it(pattern: str, name: str, matches:
     assert glob_matches(pattern, name) is matches
 
 
-def test_counting() -> None:
+def test_counting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert count_values({"a": [1, 2, {"b": 3}]}, 100) == 6
     assert count_values([0] * 1000, 10) > 10
     assert deeper_than([[[]]], 2)
     assert not deeper_than([[[]]], 3)
-    assert RequestLimits(GatewaySettings(max_msearch_items=1)).admits_items(b'{}\n{"size":1}\n' * 5) is False
+    monkeypatch.setattr(limits, "MAX_ITEMS", 1)
+    assert admits_items(b'{}\n{"size":1}\n' * 5) is False
 
 
 class Counting:

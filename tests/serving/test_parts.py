@@ -14,7 +14,7 @@ from es_ttc.errors import InvalidRequest, RequestTooLarge, TooManyRequests
 from es_ttc.serving.entrance import request_id
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import callers, end_to_end, forwarded, plain_types
-from es_ttc.serving.http.raw_request import decompressed
+from es_ttc.serving.http.limits import decompressed
 from es_ttc.serving.pool import BoundedPool
 
 

@@ -26,7 +26,8 @@ from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.raw_request import ClientDisconnected, RawRequest, decompressed, json_headers
+from es_ttc.serving.http.limits import decompressed
+from es_ttc.serving.http.raw_request import ClientDisconnected, RawRequest, json_headers
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import GONE, Metrics
 from es_ttc.serving.pool import Offload, work_of

@@ -1,29 +1,13 @@
-"""One request as received, and the limits of what is read of it: bytes in memory, gzip, a search's size and depth."""
+"""One request as received, the memory that bodies take, and the gateway's own answers."""
 
 import asyncio
-import re
-import zlib
-from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator
 
 from starlette.types import Message, Receive, Scope, Send
 
-from es_ttc.errors import InvalidRequest, RequestTooLarge, TooManyRequests
+from es_ttc.errors import RequestTooLarge, TooManyRequests
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import PRODUCT_HEADER, RawHeaders, asks_vendor_type
-from es_ttc.settings import GatewaySettings
-
-MARKS = (b'"ttc"', b'"query_text"')
-"""A body without any of these bytes has no `ttc` section."""
-
-_OUR_KEY = re.compile(rb'"ttc"\s*:')
-_PIECE = 2**20
-_FED = 2**16  # bytes after a gzip member's end are copied: feed few at a time
-_MEMBER = b"\x1f\x8b\x08"
-MAX_MEMBERS = 1000
-"""Gzip members of a body that is read; each takes time, however little it holds."""
-_KEY_LENGTH = 64  # of a section's name with white space up to its colon
-_MAX_DIGITS = 1000  # as in the engines: longer numbers take quadratic time to parse
 
 
 class ClientDisconnected(Exception):
@@ -129,7 +113,7 @@ class RawRequest:
     async def read(self, limit: int) -> bytes:
         """Return the whole body; the same object at every call."""
         if not await self.read_ahead(limit) or len(body := self.whole_body or b"") > limit:
-            raise _too_large(limit)
+            raise body_too_large(limit)
         return body
 
     def count(self, nbytes: int) -> None:
@@ -189,174 +173,8 @@ def json_headers(incoming_headers: RawHeaders, body: bytes) -> RawHeaders:
     return [*headers, PRODUCT_HEADER] if asks_vendor_type(incoming_headers) else headers
 
 
-class RequestLimits:
-    """Limits of searches with a `ttc` section; other requests are passed through."""
-
-    def __init__(self, settings: GatewaySettings) -> None:
-        self._settings = settings
-        self.body_bytes = settings.max_ttc_body_mb * 2**20
-
-    def too_long(self) -> RequestTooLarge:
-        """Return the error for a body that is too long to have a section."""
-        return RequestTooLarge(
-            f"a search with a [ttc] section may be at most {self._settings.max_ttc_body_mb} MiB long: send less, or "
-            "raise [max_ttc_body_mb]"
-        )
-
-    def admits(self, text: bytes) -> bool:
-        """Return whether a body is to be parsed for a section; refuse one that names a section and exceeds a limit."""
-        if not any(mark in text for mark in MARKS):
-            return True
-        try:
-            self.check_text(text)
-        except InvalidRequest:
-            if names_section(text):
-                raise
-            return False
-        return True
-
-    def check_text(self, text: bytes) -> None:
-        """Check a body before it is decoded, by counting bytes, also inside strings: the limits are approximate."""
-        if len(text) > self.body_bytes:
-            raise self.too_long()
-        containers = text.count(b"{") + text.count(b"[")
-        self._require(containers + text.count(b":"), "max_request_objects", "keys, objects and arrays")
-        self._require(containers + text.count(b","), "max_request_values", "values")
-        if len(text) > _MAX_DIGITS and jsonio.has_digits(text, _MAX_DIGITS + 1):
-            raise InvalidRequest(
-                f"a search with a [ttc] section holds a number of more than {_MAX_DIGITS:,} digits: round it"
-            )
-
-    def admits_items(self, text: bytes) -> bool:
-        """Return whether the searches of an `_msearch` are to be parsed; refuse too many if one names a section."""
-        count, most = text.count(b"\n") // 2, self._settings.max_msearch_items
-        if count > most and names_section(text):
-            self._require(count, "max_msearch_items", "items", request="an [_msearch]")
-        return count <= most
-
-    def check_query(self, texts: Iterable[str]) -> None:
-        """Check the length of a query's texts."""
-        length, most = sum(map(len, texts)), self._settings.max_query_chars
-        if length > most:
-            raise InvalidRequest(
-                f"the query's text is {length:,} characters long, and at most {most:,} are encoded: give a "
-                "shorter [ttc.query_text], or raise [max_query_chars]"
-            )
-
-    def check_section(self, section: Any) -> None:
-        """Check the number of values in a section, most of them in `params`."""
-        most = self._settings.max_section_values
-        if count_values(section, most) > most:
-            raise InvalidRequest(
-                f"[ttc] may hold at most {most:,} values: give shorter lists in [ttc.params], or raise "
-                "[max_section_values]"
-            )
-
-    def check_clauses(self, count: int, hook: str) -> None:
-        """Check the number of `ttc` clauses."""
-        self._require(count, "max_ttc_clauses", f"[{hook}] clauses")
-
-    def decoded(self, text: bytes) -> Any:
-        """Decode a body, or one line of an `_msearch` body, that has passed :meth:`check_text`."""
-        data, depth = jsonio.loads_unique(text), self._settings.max_request_depth
-        if text.count(b"{") + text.count(b"[") > depth and deeper_than(data, depth):
-            raise InvalidRequest(
-                f"a search with a [ttc] section is nested more than {depth} levels deep: write it flatter, or "
-                "raise [max_request_depth]"
-            )
-        return data
-
-    def _require(self, count: int, setting: str, what: str, *, request: str = "a search") -> None:
-        most: int = getattr(self._settings, setting)
-        if count > most:
-            raise InvalidRequest(
-                f"{request} with a [ttc] section may hold at most {most:,} {what}, this one holds {count:,}: send "
-                f"less, or raise [{setting}]"
-            )
-
-
-DEFAULT_LIMITS = RequestLimits(GatewaySettings.model_construct())
-
-
-def names_section(text: bytes) -> bool:
-    """Return whether a body, or a piece of one, has the section's name as a key."""
-    return _OUR_KEY.search(text) is not None
-
-
-def decompressed(body: bytes, encoding: str, limit: int, limits: RequestLimits | None = None) -> bytes | None:
-    """Return a body of at most `limit` bytes without its Content-Encoding; None if it is left to the engine.
-
-    That is the case for an unknown encoding, for more than :data:`MAX_MEMBERS` gzip members, and for a body that is
-    longer than a search with a section may be and has none. The body is decompressed in parts, so that no other thread
-    waits for the whole.
-    """
-    if encoding.strip().lower() in ("", "identity"):
-        return body
-    if encoding.strip().lower() not in ("gzip", "x-gzip"):
-        return None
-    if not body or body.count(_MEMBER) > MAX_MEMBERS:
-        return body or None
-    pieces: list[bytes] = []
-    length, before = 0, b""
-    for piece in inflated(body):
-        length += len(piece)
-        if length > limit:
-            raise _too_large(limit)
-        if limits is None or length <= limits.body_bytes:
-            pieces.append(piece)
-        elif names_section(b"".join([*pieces, before, piece])):
-            raise limits.too_long()
-        else:
-            pieces, before = [], piece[-_KEY_LENGTH:]
-    return b"".join(pieces) if limits is None or length <= limits.body_bytes else None
-
-
-def inflated(body: bytes) -> Iterator[bytes]:
-    """Yield what a gzip body holds, in pieces; it may have several members, as in the engines."""
-    if body.count(_MEMBER) > MAX_MEMBERS:
-        raise InvalidRequest(f"the body has more than {MAX_MEMBERS} gzip members: compress it in one piece")
-    inflate, rest = zlib.decompressobj(wbits=31), memoryview(body)
-    try:
-        while rest:
-            if inflate.eof:
-                inflate = zlib.decompressobj(wbits=31)
-            fed = rest[:_FED]
-            yield inflate.decompress(fed, _PIECE)
-            rest = rest[len(fed) - len(inflate.unconsumed_tail) - len(inflate.unused_data) :]
-    except zlib.error as error:
-        raise InvalidRequest(f"the body is not the gzip that its Content-Encoding says: {error}") from error
-    if not inflate.eof:
-        raise InvalidRequest("the body's gzip stream ends too early")
-
-
-def _too_large(limit: int) -> RequestTooLarge:
+def body_too_large(limit: int) -> RequestTooLarge:
+    """Return the error for a body that is longer than a number of bytes."""
     return RequestTooLarge(
         f"the body is longer than {limit} bytes, the most that the gateway reads of a search (max_body_mb)"
     )
-
-
-def deeper_than(data: Any, depth: int) -> bool:
-    """Return whether objects and arrays are nested deeper than a number of levels."""
-    level = [data] if isinstance(data, dict | list) else []
-    for _ in range(depth):
-        if not level:
-            return False
-        level = [child for node in level for child in _children(node) if isinstance(child, dict | list)]
-    return bool(level)
-
-
-def count_values(data: Any, most: int) -> int:
-    """Return the number of values in decoded JSON, without keys; counting ends beyond ``most``."""
-    count, stack = 0, [data]
-    while stack and count <= most:
-        node = stack.pop()
-        count += 1
-        if isinstance(node, dict | list):
-            if len(node) > most:
-                return len(node)
-            stack.extend(_children(node))
-    return count
-
-
-def _children(node: Any) -> Any:
-    return node.values() if isinstance(node, dict) else node

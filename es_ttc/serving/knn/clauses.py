@@ -17,7 +17,7 @@ from es_ttc.common.validation import shown, unknown_field
 from es_ttc.engine.versions import Product
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.spec import HASH, ROOT, VECTOR
-from es_ttc.serving.http.raw_request import DEFAULT_LIMITS, RequestLimits
+from es_ttc.serving.http.limits import check_query
 from es_ttc.serving.knn.searches import all_of
 from es_ttc.serving.request.body import TEXT, FoundClause, Place, body_integer, body_number, put_at
 from es_ttc.serving.request.section import KEY, Section, parse_section, require_clause
@@ -121,16 +121,16 @@ class KnnClause:
         return {"knn": {"field": self.field, **body} if product == "elasticsearch" else {self.field: body}}
 
 
-def parse_clause(found: FoundClause, max_k: int, limits: RequestLimits = DEFAULT_LIMITS) -> KnnClause:
+def parse_clause(found: FoundClause, max_k: int) -> KnnClause:
     """Return a parsed kNN clause, or raise an InvalidRequest."""
     value = found.value
     is_flat = TEXT in value or KEY in value
     syntax: Product = "elasticsearch" if is_flat else "opensearch"
     [(field, given)] = [(value.get("field", VECTOR), value)] if is_flat else list(value.items())
     where = "knn" if is_flat else f"knn.{field}"
-    section = parse_section(given[KEY], limits) if KEY in given else None
+    section = parse_section(given[KEY]) if KEY in given else None
     texts, vector = _texts_or_vector(given, section, syntax, where)
-    limits.check_query(texts)
+    check_query(texts)
     if section is None and not str(field).startswith(f"{ROOT}."):
         raise InvalidRequest(
             f"[{where}.{TEXT}] is encoded for the vectors that es-ttc keeps, and [{field}] is none of them: search "

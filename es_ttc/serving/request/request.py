@@ -1,7 +1,6 @@
 """A search request: its searches, decoded once, and its URL parameters, parsed once."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -10,8 +9,9 @@ from urllib.parse import parse_qsl, quote
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import Caller, CallerKeys, RawHeaders
-from es_ttc.serving.http.raw_request import MARKS, RawRequest, RequestLimits, decompressed
+from es_ttc.serving.http.caller import Caller, CallerKeys
+from es_ttc.serving.http.limits import MARKS, admits, admits_items, decoded, decompressed
+from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.request.body import FoundClause
 
@@ -207,8 +207,7 @@ class SearchRequest:
 class RequestReader:
     """Reads search requests."""
 
-    def __init__(self, limits: RequestLimits, offload: Offload, *, max_body: int) -> None:
-        self._limits = limits
+    def __init__(self, offload: Offload, *, max_body: int) -> None:
         self._offload = offload
         self._max_body = max_body
 
@@ -223,7 +222,7 @@ class RequestReader:
         params = SearchParams.parse(incoming.query_string)
         if text is not None and not text.strip():
             text = params.url.get("source", "").encode(errors="surrogateescape")
-        if text is None or not await self._offload.run(len(text), self._limits.admits, text):
+        if text is None or not await self._offload.run(len(text), admits, text):
             return None
         if not is_template and not may_be_ours(text):
             return None
@@ -238,7 +237,7 @@ class RequestReader:
         """Return the whole body without its Content-Encoding; see :func:`decompressed`."""
         body, encoding = await incoming.read(self._max_body), incoming.header(b"content-encoding")
         size = _UNKNOWN_SIZE if encoding else 0  # a small body may become a large one
-        text = await self._offload.run(size, decompressed, body, encoding, self._max_body, self._limits)
+        text = await self._offload.run(size, decompressed, body, encoding, self._max_body, search=True)
         if encoding:
             incoming.count(len(text or b""))
         return text
@@ -249,7 +248,7 @@ class RequestReader:
         if not request.is_multi:
             items = [SearchItem(b"", text, path, params=request.params.engine)]
         else:
-            lines = lines_of(text) if self._limits.admits_items(text) else None
+            lines = lines_of(text) if admits_items(text) else None
             if lines is None or not all(_is_readable(header) for header, _ in lines):
                 return None
             items = [SearchItem(header, line, path) for header, line in lines]
@@ -263,7 +262,7 @@ class RequestReader:
         if not may_be_ours(item.line):
             return
         try:
-            body = self._limits.decoded(item.line)
+            body = decoded(item.line)
         except InvalidRequest as error:
             item.error = error
         except ValueError:
@@ -324,19 +323,19 @@ class AcceptedCallers:
     Encoding a query at the same time as the first pass saves time. But anyone could cause this work with a search that
     the engine refuses, or of a target that does not exist. So the query of the first search of each caller and target
     is encoded after the engine's answer.
-
-    Args:
-        clock: A monotonic clock, in seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self._keys = CallerKeys()
-        self._searches: ExpiringCache[bytes, None] = ExpiringCache(_MAX_REMEMBERED, _REMEMBERED_SECONDS, clock)
+        self._searches: ExpiringCache[bytes, None] = ExpiringCache(_MAX_REMEMBERED, _REMEMBERED_SECONDS)
 
-    def __contains__(self, search: tuple[RawHeaders, bytes]) -> bool:
-        """Return whether the engine has recently answered a search with these headers of this target."""
-        return self._keys.of(*search) in self._searches
+    def has(self, request: SearchRequest, item: SearchItem) -> bool:
+        """Return whether the engine has recently answered a search of this caller and target."""
+        return self._key(request, item) in self._searches
 
-    def add(self, headers: RawHeaders, target: bytes) -> None:
+    def add(self, request: SearchRequest, item: SearchItem) -> None:
         """Remember that the engine has answered a search."""
-        self._searches.put(self._keys.of(headers, target), None)
+        self._searches.put(self._key(request, item), None)
+
+    def _key(self, request: SearchRequest, item: SearchItem) -> bytes:
+        return self._keys.of(request.incoming.headers, request.target(item))

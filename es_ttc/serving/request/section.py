@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from es_ttc.common.validation import shown, validated
 from es_ttc.errors import InvalidRequest
-from es_ttc.serving.http.raw_request import DEFAULT_LIMITS, RequestLimits
+from es_ttc.serving.http.limits import check_query, check_section
 
 KEY = "ttc"
 DEFAULT_METHOD = "blend"
@@ -134,7 +134,7 @@ class Section(BaseModel):
         return None if self.timeout is None else milliseconds(self.timeout)
 
 
-def parse_section(data: Any, limits: RequestLimits = DEFAULT_LIMITS, *, default_method: str | None = None) -> Section:
+def parse_section(data: Any, *, default_method: str | None = None) -> Section:
     """Validate a ``ttc`` section.
 
     Raises:
@@ -143,13 +143,13 @@ def parse_section(data: Any, limits: RequestLimits = DEFAULT_LIMITS, *, default_
     """
     if not isinstance(data, dict):
         raise InvalidRequest(f'[{KEY}] must be an object such as {{"method": "spectral"}}, got {shown(data)}')
-    limits.check_section(data)
+    check_section(data)
     if default_method is not None:
         data = {"method": default_method, **data}
     section = validated(Section, data, KEY)
     if section.query_text is not None and section.query_texts is not None:
         raise InvalidRequest(f"[{KEY}] takes [query_text] or [query_texts], not both")
-    limits.check_query(section.query_texts or (section.query_text or "",))
+    check_query(section.query_texts or (section.query_text or "",))
     return section
 
 

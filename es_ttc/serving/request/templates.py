@@ -5,7 +5,7 @@ from typing import Any
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.serving.engine_requests import EngineSearches
-from es_ttc.serving.http.raw_request import RequestLimits
+from es_ttc.serving.http.limits import check_text, decoded
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.request.body import boolean
 from es_ttc.serving.request.request import SearchItem, SearchRequest
@@ -17,9 +17,8 @@ _AT_ONCE = 8  # templates of one `_msearch/template`
 class Templates:
     """Renders the templates of a request."""
 
-    def __init__(self, engine: EngineSearches, limits: RequestLimits, offload: Offload) -> None:
+    def __init__(self, engine: EngineSearches, offload: Offload) -> None:
         self._engine = engine
-        self._limits = limits
         self._offload = offload
 
     async def render(self, request: SearchRequest) -> None:
@@ -40,7 +39,7 @@ class Templates:
 
         A stored template is always rendered, one in the request only if it contains the name of a section.
         """
-        data = await self._offload.run(len(line), self._decoded, line)
+        data = await self._offload.run(len(line), _decoded, line)
         if data is None or data.get("simulate") or ("id" not in data and KEY.encode() not in line):
             return None
         template: dict[str, Any] = {key: data[key] for key in ("id", "params", "source") if key in data}
@@ -49,11 +48,12 @@ class Templates:
             return None
         return body | {key: True for key in ("explain", "profile") if boolean(data.get(key))}
 
-    def _decoded(self, line: bytes) -> dict[str, Any] | None:
-        """Decode a template's request; None if it is no object or exceeds a limit."""
-        try:
-            self._limits.check_text(line)
-            data = self._limits.decoded(line)
-        except (InvalidRequest, ValueError):
-            return None
-        return data if isinstance(data, dict) else None
+
+def _decoded(line: bytes) -> dict[str, Any] | None:
+    """Decode a template's request; None if it is no object or exceeds a limit."""
+    try:
+        check_text(line)
+        data = decoded(line)
+    except (InvalidRequest, ValueError):
+        return None
+    return data if isinstance(data, dict) else None

@@ -18,7 +18,7 @@ from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.features.keys import SEQ_NO
-from es_ttc.serving.http.raw_request import DEFAULT_LIMITS, RequestLimits
+from es_ttc.serving.http.limits import check_query
 from es_ttc.serving.request.body import body_integer, boolean, texts_of, url_integer
 from es_ttc.serving.request.section import (
     DEFAULT_METHOD,
@@ -196,7 +196,6 @@ def plan_search(
     params: Sequence[tuple[str, str]],
     *,
     max_window: int,
-    limits: RequestLimits = DEFAULT_LIMITS,
 ) -> SearchPlan | None:
     """Parse a search; return None if it has no section in `rescore`.
 
@@ -204,7 +203,6 @@ def plan_search(
         body: The decoded request body; it is not changed.
         params: The decoded URL parameters; they override the body, as in the engines.
         max_window: Maximum window.
-        limits: Limits of the query's texts and of `params`.
 
     Raises:
         InvalidRequest: The section, or a part that the gateway needs, is invalid.
@@ -214,7 +212,7 @@ def plan_search(
         return None
     natives, items = found
     item = items[0]
-    section = parse_section(item[KEY], limits, default_method=DEFAULT_METHOD)
+    section = parse_section(item[KEY], default_method=DEFAULT_METHOD)
     rest = dict(body)
     url = dict(params)
     collapse = None if rest.get("collapse") is None else parse_collapse(rest.pop("collapse"))
@@ -225,7 +223,7 @@ def plan_search(
         page = replace(page, fetch=min(page.window, page.fetch))  # the groups beyond it are the engine's
     _take_from_url(rest, url)
     texts, problem = _query_texts(section, rest)
-    limits.check_query(texts)
+    check_query(texts)
     highlights = take_highlights(rest) if "highlight" in rest else ()
     own_window = page.window if "window_size" in item else max(1, page.start + page.size)
     plain = {**rest, "rescore": [*natives, _guard(own_window)], "from": page.start, "size": page.size}
@@ -260,7 +258,7 @@ def plan_search(
         plain=plain,
         changes_scores=changes_scores(rest.get("query")),
     )
-    return replace(plan, later=_later_plans(plan, items[1:], limits))
+    return replace(plan, later=_later_plans(plan, items[1:]))
 
 
 def _within_natives(item: dict[str, Any], natives: Sequence[Any]) -> dict[str, Any]:
@@ -289,14 +287,12 @@ def require_within(natives: Sequence[Any], ours: int) -> None:
             )
 
 
-def _later_plans(
-    first: SearchPlan, items: Sequence[Mapping[str, Any]], limits: RequestLimits
-) -> tuple[SearchPlan, ...]:
+def _later_plans(first: SearchPlan, items: Sequence[Mapping[str, Any]]) -> tuple[SearchPlan, ...]:
     """Return the plans of the items after the first one with a section."""
     plans = [first]
     for number, item in enumerate(items, 2):
         before = plans[-1]
-        section = parse_section(item[KEY], limits, default_method=DEFAULT_METHOD)
+        section = parse_section(item[KEY], default_method=DEFAULT_METHOD)
         require_later(section, number)
         window = _window_size(item, before.page.window)
         if window > before.page.window:

@@ -16,7 +16,8 @@ from es_ttc.errors import EngineError, InvalidRequest, RequestTooLarge
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import RawHeaders
-from es_ttc.serving.http.raw_request import RawRequest, decompressed, inflated
+from es_ttc.serving.http.limits import decompressed, inflated
+from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.signing import changeable
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.request.response import Outcome
