@@ -3,8 +3,8 @@
     python -m benchmarks.blend_windows
     python -m benchmarks.blend_windows --data ../shared/data/cranfield --sizes 10 100
 
-nDCG@10 of blend over BM25's first n documents alone, joined by the n nearest by pooled vector with the lexical score 0
-(what is served), and joined by them with their exact lexical scores.
+nDCG@10 of blend over BM25's first n documents alone, joined by the n nearest by pooled vector with the lexical score 0,
+and joined by them with their exact lexical scores (what is served).
 """
 
 import argparse
