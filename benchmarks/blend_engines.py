@@ -103,8 +103,9 @@ def blended(collection: Collection, features: CorpusFeatures, queries: list[Quer
         documents = np.concatenate([first, joined])
         documents = documents[features.present[documents]]
         found = np.isin(documents, first)
-        scores = np.zeros(len(documents), np.float32)
-        scores[found] = words.scores[name][:WINDOW][features.present[first]]
+        of_words = np.zeros(len(features.ids), np.float32)
+        of_words[[places[one] for one in words.rankings[name]]] = words.scores[name]
+        scores = of_words[documents]
         window = replace(features.window(documents, scores, needs), present={Feature.FIRST_PASS: found})
         order = np.argsort(-BlendRescorer().score(query, window, BlendParams()), kind="stable")
         rankings[name] = [features.ids[place] for place in documents[order].tolist()]

@@ -44,12 +44,7 @@ def begin_cascade(plan: SearchPlan, begin: Callable[[SearchPlan], Item]) -> "Cas
 
 @dataclass(frozen=True, slots=True)
 class Cascade:
-    """The rescoring of one search by several items.
-
-    Attributes:
-        plan: The parsed search.
-        items: The rescorings; the first one's page is the whole first pass, the others' are their windows.
-    """
+    """The rescoring of one search by several items; the page of the first is the whole first pass."""
 
     plan: SearchPlan
     items: Sequence[Item]
@@ -78,16 +73,11 @@ def items_of(ranking: "Item | Cascade") -> Sequence[Item]:
 
 @dataclass(slots=True)
 class _Run:
-    """One run of the items over a response.
+    """One run of the items over a response, which is changed in place.
 
     Attributes:
-        cascade: The items.
-        response: The response, changed in place.
-        caller: The request context with which documents are read.
         ranked_ms: Time of an earlier ranking of this search, in ms, or None.
-        began: `time.perf_counter` at its beginning.
         summaries: The parts of the summary of the items that have run.
-        applied: Whether all of them were applied.
         groups: The groups of the first item's window, if the request collapses.
         after: The score of the first hit after those that were kept, or None.
     """

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,16 +23,8 @@ from es_ttc.serving.rescore.candidates import own_encoders
 from es_ttc.serving.rescore.collapse import add_inner_hits, expanded, following, rest_of_page
 from es_ttc.serving.rescore.evidence import PageEvidence
 from es_ttc.serving.rescore.page import shown_hit
-from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.rescore.two_requests import (
-    aggregated,
-    bare_window,
-    can_split,
-    filled,
-    full_hits,
-    union,
-    without_aggregations,
-)
+from es_ttc.serving.rescore.plan import AGGREGATIONS, SearchPlan
+from es_ttc.serving.rescore.two_requests import aggregated, bare_window, can_split, filled, full_hits, union
 from es_ttc.serving.rescore.window import RescoredResponse, WindowRescoring
 from es_ttc.serving.tracing import span
 
@@ -55,11 +47,7 @@ class Rescoring:
     ) -> "RescoredSearch":
         """Check the methods of a search, start their work that does not need the first pass, and change its body.
 
-        Args:
-            request: The request.
-            item: The search; it gets the body of the first pass.
-            plan: The parsed search.
-            encode: Whether the query is encoded during the first pass, or after it.
+        The query is encoded during the first pass if ``encode``, else after it.
 
         Raises:
             InvalidRequest: A method is unknown, or its parameters are invalid.
@@ -102,21 +90,10 @@ class Rescoring:
 
 
 class RescoredSearch:
-    """One search whose window is rescored.
-
-    Args:
-        rescoring: The services.
-        ranking: Ranks the window.
-        caller: The request context with which documents are read.
-        again: Sends further requests.
-        started: `time.perf_counter` when the request arrived.
-        bare: Whether the first pass returns hits without stored fields, so that the page's are requested afterwards.
-
-    Attributes:
-        applied: Whether every method was applied; if not, the order is the engine's own.
-    """
+    """One search whose window is rescored; if `bare`, the page's hits are requested after a first pass without them."""
 
     applied: bool = True
+    """Whether every method was applied; if not, the order is the engine's own."""
 
     def __init__(
         self,
@@ -138,7 +115,8 @@ class RescoredSearch:
         self._bare = bare
         first = items_of(ranking)[0]
         self._counts = isinstance(first, WindowRescoring) and first.counts_candidates
-        self._whole = without_aggregations(self._plan.body) if self._counts else self._plan.body
+        later = AGGREGATIONS if self._counts else ()
+        self._whole = {key: value for key, value in self._plan.body.items() if key not in later}
         self._kept: Sequence[Any] = ()  # a wide window takes milliseconds to free: after the response is sent
 
     @property
@@ -269,13 +247,17 @@ class RescoredSearch:
         page: list[dict[str, Any]] = response["hits"]["hits"]
         if not bare:
             return page
+        size = max(len(bare), self._plan.page.fetch)
         with span("page"):
-            size = max(len(bare), self._plan.page.fetch)
-            body = full_hits(self._plan.body, bare, ranked.joined.filters, size)
-            full, ms = await self._again(body)
-        await self._require_shards(response, full)
-        add_to_first_pass(response, ms)
+            full = await self._further(response, full_hits(self._plan.body, bare, ranked.joined.filters, size))
         return filled(page, bare, full["hits"]["hits"], others)
+
+    async def _further(self, response: dict[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the engine's answer to a further request of a response."""
+        answer, ms = await self._again(body)
+        await self._require_shards(response, answer)
+        add_to_first_pass(response, ms)
+        return answer
 
     async def _count(self, response: dict[str, Any], ranked: RescoredResponse) -> None:
         """Count the candidates in the total, and read the aggregations of all documents that are found."""
@@ -285,10 +267,8 @@ class RescoredSearch:
         add_to_total(response, len(joined.added), self._plan.total_up_to)
         if self._plan.aggregates:
             with span("aggregations"):
-                answer, ms = await self._again(aggregated(self._plan.body, joined.added, joined.filters))
-            await self._require_shards(response, answer)
+                answer = await self._further(response, aggregated(self._plan.body, joined.added, joined.filters))
             response["aggregations"] = answer["aggregations"]
-            add_to_first_pass(response, ms)
 
     async def _add_groups(self, response: dict[str, Any], ranked: RescoredResponse) -> None:
         """Append the groups without a document in the window to those of the window, and read all inner hits."""
@@ -298,8 +278,7 @@ class RescoredSearch:
         beyond = rest_of_page(plan.body, plan.collapse, groups, plan.page.start, plan.page.size)
         page = response["hits"]["hits"]
         if beyond is not None:
-            further, ms = await self._again(beyond)
-            await self._require_shards(response, further)
+            further = await self._further(response, beyond)
             explain = plan.explain and response["ttc"]["applied"]
             unscored = "a group without a document in the window, kept below those that have one"
             for hit, score in following(further["hits"]["hits"], groups):
@@ -307,13 +286,10 @@ class RescoredSearch:
                 page.append(
                     shown_hit(hit, plan.section, shortest(score), None, detail, explain=explain, unscored=unscored)
                 )
-            add_to_first_pass(response, ms)
         if "inner_hits" in plan.collapse.body and page:
             query = union(plan.body.get("query"), ranked.joined.added, ranked.joined.filters)
-            answer, ms = await self._again(expanded(plan.body, plan.collapse, query, page))
-            await self._require_shards(response, answer)
+            answer = await self._further(response, expanded(plan.body, plan.collapse, query, page))
             add_inner_hits(page, plan.collapse.field, answer["hits"]["hits"])
-            add_to_first_pass(response, ms)
 
 
 def _without_numbers(
@@ -377,10 +353,9 @@ def hide(response: Mapping[str, Any], plan: SearchPlan) -> None:
                 hit.pop(name, None)
 
 
+@dataclass
 class _LostShards(Exception):
     """A request of the gateway's own has lost more shards than the caller's own search."""
 
-    def __init__(self, plain: dict[str, Any], ms: float) -> None:
-        super().__init__()
-        self.plain = plain
-        self.ms = ms
+    plain: dict[str, Any]
+    ms: float

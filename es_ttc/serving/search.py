@@ -82,7 +82,8 @@ class Searches:
             await respond(incoming, send, answer.status, answer.headers, answer.body)
             return Outcome(api.kind, answer.status)
         except RequestTooLarge:
-            plain = None if request.is_multi or request.is_template else _plain_body(request.items[0])
+            search = None if request.is_multi or request.is_template else request.items[0].rescored
+            plain = None if search is None else search.plain_body
             if plain is None:
                 raise
             return await self._streamed(request, plain, send)
@@ -303,11 +304,6 @@ def _parsed(
         else:
             found += [(item, body, clauses)] if clauses else []
     return found
-
-
-def _plain_body(item: SearchItem) -> Mapping[str, Any] | None:
-    """Return the caller's own search, if it is answered where the methods cannot be applied."""
-    return None if item.rescored is None else item.rescored.plain_body
 
 
 def _may_answer_plainly(item: SearchItem, refusal: EngineRefusal | ItemRefusal) -> bool:

@@ -1,4 +1,4 @@
-"""With a method that gives every document its first-pass score, whole answers are the engine's own, whatever is asked.
+"""With a method that gives every document its first-pass score, or has no weight, answers are the engine's own.
 
 So nothing that belongs to a search is lost, doubled or changed on its way through the rescore hook.
 """
@@ -19,7 +19,8 @@ from es_ttc.vectors.tokens import Float32
 from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind
 
-RESCORE = {"ttc": {"method": "identity", "query_text": "any text"}}
+WEIGHTLESS = {"candidates": {"knn": 0}, "score_mode": "total", "rescore_query_weight": 0}
+SECTIONS: list[dict[str, Any]] = [{"method": "identity"}, {"method": "identity", **WEIGHTLESS}, {**WEIGHTLESS}]
 
 
 class IdentityParams(Params):
@@ -114,7 +115,13 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "indices_boost": st.just([{"*": 1.7}]),
     "sort": st.sampled_from(["_score", [{"_score": "desc"}], ["number"], ["_score", "number"]]),
     "slice": st.just({"id": 0, "max": 2}),
-    "collapse": st.just({"field": "group.keyword"}),
+    "collapse": st.sampled_from(
+        [
+            {"field": "group.keyword"},
+            {"field": "group.keyword", "inner_hits": {"name": "few", "size": 2, "_source": ["number"]}},
+            {"field": "number", "inner_hits": [{"name": "all", "size": 9}, {"name": "late", "sort": ["number"]}]},
+        ]
+    ),
     "unknown_key": st.just(1),
 }
 URL: dict[str, st.SearchStrategy[str]] = {
@@ -175,6 +182,7 @@ def places(behind: Behind) -> Iterator[list[str]]:
     options=some(OPTIONS, 4),
     url=some(URL, 2),
     window=st.none() | st.integers(1, 120),
+    section=st.sampled_from(SECTIONS),
 )
 def test_the_identity_changes_nothing(
     behind: Behind,
@@ -184,9 +192,10 @@ def test_the_identity_changes_nothing(
     options: dict[str, Any],
     url: dict[str, str],
     window: int | None,
+    section: dict[str, Any],
 ) -> None:
     body = options if query is None else options | {"query": query}
-    item = RESCORE | ({} if window is None else {"window_size": window})
+    item = {"ttc": {"query_text": "any text", **section}} | ({} if window is None else {"window_size": window})
     # What a rescore forbids, and how much it reads before it ends early, is seen beside a native one.
     as_native = "number" in body.get("sort", ()) or "terminate_after" in body | url
     assume(not ("collapse" in body and as_native))  # natively refused

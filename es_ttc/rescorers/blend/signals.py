@@ -132,8 +132,7 @@ def _in_one_pass(query: Query, window: Window) -> dict[SignalName, SignalScores]
 def signal_scores(name: SignalName, query: Query, window: Window) -> SignalScores:
     """Return a signal's scores of the documents that have it.
 
-    A document that the first pass did not find has the lexical score 0, which is what the engine would give it or
-    little less: it is a score, not a missing one.
+    A document that the query does not match has the lexical score 0: it is a score, not a missing one.
     """
     signal = SIGNALS[name]
     known = documents_with(signal.reads - {Feature.FIRST_PASS}, window)

@@ -117,15 +117,7 @@ class JoinedCandidates:
 
     def places_left(self, hits: Sequence[Mapping[str, Any]], start: int) -> list[int]:
         """Return the places of those hits of the first pass from ``start`` on that are not candidates."""
-        if start >= len(hits):
-            return []
-        joined, left = Counter(identities(self.hits)), []
-        for place, identity in enumerate(identities(hits[start:]), start):
-            if joined[identity]:
-                joined[identity] -= 1
-            else:
-                left.append(place)
-        return left
+        return [start + place for place in _places_of_others(hits[start:], self.hits)] if start < len(hits) else []
 
     def as_dict(self) -> dict[str, Any]:
         """Return their part of the summary."""
@@ -138,16 +130,6 @@ NONE_JOINED = JoinedCandidates()
 
 class CandidateSearch:
     """The search for the candidates of one window; it is sent at once if its target is known and the query is encoded.
-
-    Args:
-        gateway: What the parts of the gateway share.
-        known: What is remembered of targets.
-        request: The search request.
-        item: The search, as it is sent to the engine.
-        plan: The parsed search.
-        count: Number of requested documents.
-        tokens: Whether the query's token vectors are encoded too.
-        begun: The query's encoding in progress, or None.
 
     Attributes:
         obstacle: Why no documents can join; None if they can.
@@ -394,14 +376,18 @@ def _lacks_own_features(hits: Sequence[Mapping[str, Any]]) -> bool:
 
 def outside(hits: Sequence[Mapping[str, Any]], found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return copies of those hits whose documents are not in a window, with score 0."""
-    held = Counter(identities(hits))
-    joined = []
-    for hit, identity in zip(found, identities(found), strict=True):
-        if held[identity]:
-            held[identity] -= 1
+    return [{**found[place], "_score": 0.0} for place in _places_of_others(found, hits)]
+
+
+def _places_of_others(hits: Sequence[Mapping[str, Any]], held: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the places of hits whose documents are not among those of others."""
+    left, places = Counter(identities(held)), []
+    for place, identity in enumerate(identities(hits)):
+        if left[identity]:
+            left[identity] -= 1
         else:
-            joined.append({**hit, "_score": 0.0})
-    return joined
+            places.append(place)
+    return places
 
 
 def _ignore_failure(task: asyncio.Task[Any]) -> None:

@@ -89,12 +89,8 @@ def window_groups(
 ) -> WindowGroups:
     """Return the groups of a window.
 
-    Args:
-        groups: The group of each document of the window.
-        asked: Number of requested documents.
-        first_pass: Their first-pass scores; the groups that follow have none that is greater.
-        ranking: Their collapsed ranking, or None if the order is that of the first pass.
-        beyond: The groups of documents in the ranking that the first pass did not find.
+    ``groups`` and ``first_pass`` are of the window's documents, of which ``asked`` were requested; ``beyond`` are the
+    groups of documents in the ranking that it did not find. Without a ranking the order is that of the first pass.
     """
     factor, floor = np.float32(1), np.float32(np.inf)
     if ranking is not None and len(first_pass):

@@ -62,8 +62,11 @@ class UndecidedDemands(Exception):
     """What a query demands of documents outside the first pass cannot be decided; the message is the reason."""
 
 
-PARAMS_OF_QUERY = ("q", "df", "analyzer", "analyze_wildcard", "default_operator", "lenient")
-"""The URL parameters that are a query."""
+PARAMS_OF_QUERY = {
+    "q": "query", "df": "default_field", "analyzer": "analyzer", "analyze_wildcard": "analyze_wildcard",
+    "default_operator": "default_operator", "lenient": "lenient",
+}  # fmt: skip
+"""The URL parameters that are a query, and the options of `query_string` that they are."""
 
 
 def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsText) -> list[Any]:
@@ -129,17 +132,7 @@ def query_of_url(params: Mapping[str, str]) -> dict[str, Any] | None:
     """Return the query of the URL parameter `q`, which replaces that of the body; None without one."""
     if not params.get("q"):
         return None
-    clause: dict[str, Any] = {"query": params["q"]}
-    for name, option in (
-        ("df", "default_field"),
-        ("analyzer", "analyzer"),
-        ("analyze_wildcard", "analyze_wildcard"),
-        ("default_operator", "default_operator"),
-        ("lenient", "lenient"),
-    ):
-        if name in params:
-            clause[option] = params[name]
-    return {"query_string": clause}
+    return {"query_string": {option: params[name] for name, option in PARAMS_OF_QUERY.items() if name in params}}
 
 
 def changes_scores(query: Any) -> bool:

@@ -115,13 +115,8 @@ class PageEvidence:
     ) -> None:
         """Add passages, fragments and maps to the hits of a page, in place; after a failure the response says why not.
 
-        Args:
-            response: The response, whose hits contain what identifies their features.
-            plan: The parsed search.
-            method: The method that scores documents, if it is one of ours: a map has the scales of spectral retrieval.
-            caller: The request context with which features are read.
-            since: `time.perf_counter` when scoring began, which has the same time budget.
-            started: `time.perf_counter` when the request arrived.
+        ``method`` is None for a method of another kind: a map has the scales of spectral retrieval. ``since`` is
+        `time.perf_counter` when scoring began, which has the same time budget, ``started`` when the request arrived.
 
         Raises:
             EsTtcError: Passages cannot be had, and the request says ``on_error: fail``.

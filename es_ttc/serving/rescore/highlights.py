@@ -47,9 +47,7 @@ class Highlight:
     def fragments(self, values: Sequence[str], passages: Sequence[Passage]) -> list[str]:
         """Return the fragments of a field with their matches marked; none crosses the values of a list.
 
-        Args:
-            values: The field's values; passages have offsets in all of them, joined by one space.
-            passages: Its passages, best first.
+        Passages, best first, have offsets in all values of the field, joined by one space.
         """
         chosen = list(passages[: self.count])
         if not self.by_score:

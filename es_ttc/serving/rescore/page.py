@@ -48,14 +48,9 @@ class Ranking:
 def combine(
     mode: ScoreMode, first_pass: Float32, rescored: Float32, *, query_weight: float, rescore_query_weight: float
 ) -> Float32:
-    """Return both scores combined as in the engines' native rescorer: weighted first.
+    """Return both scores, each ``(k,)``, combined as in the engines' native rescorer: weighted first.
 
-    Args:
-        mode: How; ``replace`` uses the weighted rescored score only.
-        first_pass: ``(k,)`` the engine's scores.
-        rescored: ``(k,)`` the method's scores, not negative.
-        query_weight: Factor of the engine's scores.
-        rescore_query_weight: Factor of the method's scores.
+    ``replace`` uses the weighted rescored score only.
     """
     first = first_pass.astype(np.float64) * query_weight
     second = rescored.astype(np.float64) * rescore_query_weight
@@ -111,14 +106,9 @@ def rank(first_pass: Float32, final: Float32, scored: NDArray[np.bool_], pinned:
 def ranking_of(
     section: Section, first_pass: Float32, scores: Float32, mask: NDArray[np.bool_], pinned: int = 0
 ) -> Ranking:
-    """Return a first pass in the order of the final scores.
+    """Return a first pass, ``(n,)``, in the order of the final scores; see :func:`rank`.
 
-    Args:
-        section: The section, which decides how scores are combined.
-        first_pass: ``(n,)`` the engine's scores.
-        scores: ``(m,)`` the method's scores of the first m documents; m is at most n.
-        mask: ``(m,)`` which of them have a score.
-        pinned: Number of pinned documents, see :func:`rank`.
+    ``scores`` and ``mask``, ``(m,)``, are of the first m documents; the others have no score of the method.
     """
     every, scored = np.zeros(len(first_pass), np.float32), np.zeros(len(first_pass), np.bool_)
     every[: len(scores)], scored[: len(mask)] = scores, mask
@@ -190,12 +180,7 @@ def shown_hit(
 
 
 def set_max_score(response: dict[str, Any], scores: Float32) -> None:
-    """Set a response's `max_score` if it shows hits, or if the engine has set it.
-
-    Args:
-        response: The response.
-        scores: ``(n,)`` the final scores, best first.
-    """
+    """Set a response's `max_score` to the first score if it shows hits, or if the engine has set it."""
     if len(scores) and (response["hits"]["hits"] or response["hits"].get("max_score") is not None):
         response["hits"]["max_score"] = shortest(scores[0])
 

@@ -112,16 +112,13 @@ class SearchPlan:
     """A parsed search.
 
     Attributes:
-        section: The section.
         texts: The query's texts, one or more.
         page: The ranks of the page; of groups, if the request collapses.
-        collapse: How the rescored window is collapsed, or None.
         body: The body for the engine.
         params: The URL parameters for the engine.
         hidden: Doc-value fields that only the gateway requested: they are removed from the response.
         hidden_marks: The same for the parts of hits that identify a document's version.
         hide_ids: Whether the caller requested hits without `_id` (`stored_fields: _none_`).
-        explain: Whether the caller requested explanations.
         timeout_ms: The caller's own search timeout, in ms, or None.
         highlights: Fields of `highlight` whose fragments are passages.
         numbers: Numeric fields of documents that the methods read.
@@ -199,10 +196,7 @@ def plan_search(
 ) -> SearchPlan | None:
     """Parse a search; return None if it has no section in `rescore`.
 
-    Args:
-        body: The decoded request body; it is not changed.
-        params: The decoded URL parameters; they override the body, as in the engines.
-        max_window: Maximum window.
+    The URL parameters override the body, as in the engines.
 
     Raises:
         InvalidRequest: The section, or a part that the gateway needs, is invalid.

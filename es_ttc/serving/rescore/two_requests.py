@@ -16,7 +16,7 @@ from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.serving.features.keys import SEQ_NO, Identity, content_of, identities
 from es_ttc.serving.rescore.demands import has_objects, without_inner_hits
-from es_ttc.serving.rescore.plan import AGGREGATIONS, OF_HITS, OF_THE_SEARCH, SearchPlan, has_top_hits, unsafe_params
+from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, has_top_hits, unsafe_params
 
 _MIN_PAGES = 3
 """Minimum ratio of the window's size to the number of complete hits; measured in benchmarks/gateway.py."""
@@ -25,17 +25,7 @@ _OF_HITS_IN_AGGREGATIONS = frozenset({"fields", "seq_no_primary_term"})
 """Parts of the search that Elasticsearch's `top_hits` aggregation uses too."""
 
 _OF_BOTH = frozenset(
-    {
-        "derived",
-        "ext",
-        "indices_boost",
-        "pit",
-        "post_filter",
-        "query",
-        "runtime_mappings",
-        "stats",
-        "timeout",
-    }
+    {"derived", "ext", "indices_boost", "pit", "post_filter", "query", "runtime_mappings", "stats", "timeout"}
 )
 _OURS_OF_A_HIT = frozenset({"_explanation", "_score", "_ttc"})
 _OURS = frozenset({"from", "rescore", "size"})
@@ -96,13 +86,10 @@ def these(hits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def full_hits(
     body: Mapping[str, Any], hits: Sequence[Mapping[str, Any]], filters: Sequence[Any], size: int
 ) -> dict[str, Any]:
-    """Return the request for bare hits with the caller's fields.
+    """Return the request for bare hits with the fields of the caller's whole request.
 
-    Args:
-        body: The caller's whole request.
-        hits: The bare hits.
-        filters: Queries that a document matches which the caller's query does not.
-        size: Maximum number of hits, one that the engine has accepted: :func:`these` may find more documents.
+    A document that the caller's query does not match must match the filters. ``size`` is one that the engine has
+    accepted: :func:`these` may find more documents than hits.
     """
     rest = {key: value for key, value in body.items() if key not in OF_THE_SEARCH | _OURS}
     matching = [body.get("query") or {"match_all": {}}, {"bool": {"filter": [*filters]}}]
@@ -118,14 +105,8 @@ def filled(
 ) -> list[dict[str, Any]] | None:
     """Return a page with complete hits in place of bare ones, without documents that are gone.
 
-    Args:
-        page: The page.
-        bare: Its bare hits.
-        full: The complete hits of their documents, and of some with the same identity.
-        others: Complete hits of all documents that may have the same identity and are not among those of the bare hits.
-
-    Returns:
-        The page; None if only ids tell which documents are on it.
+    ``full`` may contain further documents of the same identity. ``others`` are complete hits of all documents that may
+    have it and are not among those of the bare hits; without them, None if only ids tell which documents are meant.
     """
     named = {(hit["_index"], hit["_id"]) for hit in others or () if "_id" in hit}
     complete: dict[Identity, list[dict[str, Any]]] = {}
@@ -157,8 +138,3 @@ def aggregated(body: Mapping[str, Any], joined: Sequence[Mapping[str, Any]], fil
     """Return the request for the aggregations of the union, without hits."""
     rest = {key: value for key, value in body.items() if key not in _NOT_OF_THE_UNION}
     return rest | {"query": union(body.get("query"), joined, filters), "size": 0, "track_total_hits": False}
-
-
-def without_aggregations(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request for hits alone."""
-    return {key: value for key, value in body.items() if key not in AGGREGATIONS}

@@ -45,10 +45,9 @@ from es_ttc.serving.rescore.plan import SearchPlan
 
 @dataclass(frozen=True, slots=True)
 class RescoredResponse:
-    """What is known of a response after its hits have been put in order.
+    """Result of rescoring one response.
 
     Attributes:
-        applied: Whether the order is the method's.
         groups: The groups of the ranked documents, if the request collapses.
         joined: The candidates that joined the window; their hits on the page still lack their fields.
         rest: Runs the items that need complete hits, once the response's hits are complete; None if there are none.
@@ -65,12 +64,7 @@ class WindowRescoring:
     """The rescoring of one search's window.
 
     Attributes:
-        gateway: What the parts of the gateway share.
-        plan: The parsed search.
-        method: The method with its parameters.
-        tuned: Those parameters that are tuned values, not the request's.
-        begun: The query's encoding in progress, or None.
-        candidates: The search for candidates; None if the request has none.
+        tuned: Those of the method's parameters that are tuned values, not the request's.
         budget: The scoring timeout, in ms; the caller's own timeout may be shorter.
         started: `time.perf_counter` when the request arrived.
     """
@@ -139,13 +133,8 @@ class WindowRescoring:
     ) -> RescoredResponse:
         """Put the engine's response in the method's order, in place.
 
-        Args:
-            response: The response.
-            first_pass_ms: Time of the first pass; None if another item has ranked before.
-            caller: The request context with which documents are read.
-            spent: The part of the time budget that earlier items of the list have used, in ms.
-            ranked_ms: Time of an earlier ranking of this search, which is repeated over complete hits, in ms; None for
-                the first one.
+        ``spent`` is the part of the time budget that earlier items have used, ``ranked_ms`` the time of an earlier
+        ranking of this search, which is repeated over complete hits. ``first_pass_ms`` is None after another item.
 
         Raises:
             InvalidRequest: The request is malformed.
@@ -278,14 +267,11 @@ class WindowRescoring:
 
 @dataclass(frozen=True, slots=True)
 class _ScoredWindow:
-    """A window with its candidates, and the hits of the first pass after it.
+    """The window's hits, of which the first are pinned, the candidates, then the other hits of the first pass.
 
     Attributes:
-        hits: The window's hits, the candidates, then the rest of the first pass.
-        places: For each of them its place in the first pass, from 0; None for a candidate.
-        joined: The candidates.
+        places: For each hit its place in the first pass, from 0; None for a candidate.
         scores: The scores of the window's hits and the candidates.
-        pinned: Number of pinned hits at the beginning.
     """
 
     hits: Sequence[dict[str, Any]]
@@ -310,9 +296,8 @@ class _ScoredWindow:
         """Return a ranking without candidates that lack a feature which the method needs."""
         if not self.joined.hits:
             return ranking
-        kept = [
-            self.places[number] is not None or bool(self.scores.complete[number]) for number in ranking.order.tolist()
-        ]
+        places, complete = self.places, self.scores.complete
+        kept = [places[number] is not None or bool(complete[number]) for number in ranking.order.tolist()]
         return Ranking(ranking.order[kept], ranking.scores[kept])
 
 
