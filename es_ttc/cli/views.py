@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from es_ttc.common.markup import SOFT_HYPHEN, blanked
 from es_ttc.common.whole_words import whole_words
 
 MATCH = "black on yellow"
@@ -193,7 +194,7 @@ def _move(before: int | None, now: int) -> Text:
 def _around(hit: Hit, cells: int) -> tuple[str, str, str]:
     """Return the text before the match, the match, and the text after it, within a number of cells."""
     field, start, end = _place(hit)
-    text = clean(hit.fields.get(field, ""))
+    text = blanked(clean(hit.fields.get(field, "")))
     start, end = whole_words(text, start, end)
     before, match, after = (_squeezed(part) for part in (text[:start], text[start:end], text[end:]))
     match = _head(match, cells)
@@ -213,7 +214,7 @@ def _place(hit: Hit) -> tuple[str, int, int]:
 
 
 def _squeezed(text: str) -> str:
-    return re.sub(r"\s+", " ", text)
+    return re.sub(r"\s+", " ", text.replace(SOFT_HYPHEN, ""))
 
 
 def _head(text: str, cells: int) -> str:

@@ -121,6 +121,7 @@ def test_without_a_match_a_passage_is_the_beginning() -> None:
         ("steatohepatitis, fatty", "hepati", "«steatohepatitis»"),
         ("two words (here)", "two words", "«two words»"),
         ("a function() call", "()", "function«()» call"),
+        ("<p>The caf&eacute; <b>opens</b></p>", "caf&eacute;", "The «café» opens"),
         ("bab\u0301\u0323 c", "a", "«bab\u0301\u0323»"),
         ("a\u0301\u0323\u0302", "a", "«a\u0301\u0323\u0302»"),
         ("(e\u0301\u0323)", "e\u0301", "(«e\u0301\u0323»)"),

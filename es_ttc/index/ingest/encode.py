@@ -11,12 +11,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from es_ttc.common.markup import blanked
 from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.errors import EncoderError
 from es_ttc.index.ingest.chunks import encode_chunks
 from es_ttc.index.ingest.compose import Document, Span, compose, content_hash, locate
 from es_ttc.index.ingest.fewer_tokens import pool_tokens
-from es_ttc.index.ingest.html import blanked
 from es_ttc.index.mappings.fields import EMPTY, READY, stored_scales
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.rescorers.spectral.evidence import characters_under, main_lobe

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from es_ttc.index.ingest.html import has_markup
+from es_ttc.common.markup import has_markup
 
 DEFAULT_FIELDS = ("title", "text")
 """The fields that are encoded if none are named."""

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from es_ttc.common.markup import blanked, has_markup
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest import encode_documents
-from es_ttc.index.ingest.html import blanked, has_markup
 from es_ttc.index.mappings.spec import IndexSpec
 
 TEXTS = [

@@ -11,7 +11,7 @@ _MARKUP = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
-_FILL = "\N{SOFT HYPHEN}"
+SOFT_HYPHEN = "\N{SOFT HYPHEN}"
 """Follows the character of an entity: tokenizers drop it, so `caf&eacute;s` stays one word."""
 
 
@@ -37,4 +37,4 @@ def _character(match: re.Match[str]) -> str:
         return entity
     if character.isspace() or len(character) > len(entity):
         return " " * len(entity)
-    return character + _FILL * (len(entity) - len(character))
+    return character + SOFT_HYPHEN * (len(entity) - len(character))
