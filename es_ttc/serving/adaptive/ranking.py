@@ -254,7 +254,7 @@ class _Walk:
         self, page: Sequence[int], page_hits: Mapping[int, dict[str, Any]], outcome: RankedHits | None
     ) -> list[dict[str, Any]]:
         """Return the page's hits, without deleted documents."""
-        plan = self._search.plan
+        plan, skipped = self._search.plan, self.skipped
         scores = {} if outcome is None else dict(zip(outcome.documents, outcome.scores, strict=True))
         calls = {document: place for place, document in enumerate(self.reranked.calls, 1)}
         unscored = "not judged by the reranker, kept below the documents that were"
@@ -268,8 +268,8 @@ class _Walk:
             detail["first_pass_rank"] = document + 1 if of_first_pass else None
             if document in calls:
                 detail["call"] = calls[document]
-            if document in self.skipped:
-                detail["skipped"] = self.skipped[document].value
+            if document in skipped:
+                detail["skipped"] = skipped[document].value
             if document in self.reranked.found_from:
                 detail["found_from"] = self.documents.identity(self.reranked.found_from[document])[1]
             score = shortest(scores[document]) if document in scores else None
