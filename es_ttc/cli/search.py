@@ -21,6 +21,7 @@ from es_ttc.cli.common import (
 )
 from es_ttc.cli.options import FilterType, JsonObjectType, NamesType, examples, first_pass_option
 from es_ttc.cli.views import Hit, Ranking, answer
+from es_ttc.errors import InvalidRequest
 from es_ttc.settings import EngineSettings, GatewaySettings
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def search(
     from es_ttc.cli.searching import CliQuery
     from es_ttc.lab.evaluation.methods import resolve_one
 
+    if not text.strip():
+        raise InvalidRequest("TEXT is empty: give the words to search for")
     resolve_one(method, params)
     asked = CliQuery(text, method, size, params, first_pass, among)
     settings = adapted(GatewaySettings(**given(engine=engine, port=0)), adapter)

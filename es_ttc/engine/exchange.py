@@ -138,8 +138,10 @@ def _failure(method: str, path: str, answer: Answer) -> EngineError:
     kind = EngineUnavailable if answer.status in BUSY else EngineError
     body = answer.body
     reason = reason_of(body.get("error", body)) if isinstance(body, Mapping) else str(body or "no reason given")
+    ours, _, why = reason.partition(": ")
+    said_by_gateway = ours.startswith("ttc_") and why
     return kind(
-        f"the engine answered {method} {path} with {answer.status}: {reason}",
+        why if said_by_gateway else f"the engine answered {method} {path} with {answer.status}: {reason}",
         upstream_status=answer.status,
         upstream=body,
     )

@@ -194,12 +194,13 @@ def test_the_command_brings_its_own_gateway(filled: Filled) -> None:
         (("--params", "[1]"), 2, "must be an object"),
         (("--params", "{"), 2, "is not JSON"),
         (("--fields", "title,,text"), 2, "holds an empty name"),
+        (("--", " "), 1, "TEXT is empty"),
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence_on_stderr(
     arguments: tuple[str, ...], status: int, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["search", "books", "text", *arguments]) == status
+    assert run(["search", "books", *([] if "--" in arguments else ["text"]), *arguments]) == status
     output = capsys.readouterr()
     assert sentence in output.err
     assert len(output.err.splitlines()) == 1

@@ -50,6 +50,16 @@ def test_a_body_that_the_engine_reads_differently_gets_its_own_answer(behind: Be
     assert as_of(call(behind.gateway, "POST", path, raw, JSON)) == as_of(direct)
 
 
+@pytest.mark.parametrize("missing", [1, 3, 4, 20])
+@pytest.mark.parametrize("blank", [b"", b" \n"])
+def test_a_body_that_ends_too_early_is_an_error_that_says_where(behind: Behind, missing: int, blank: bytes) -> None:
+    raw = b'{"query":{"match":{"text":"owl"}},\n "rescore":{"ttc":{"query_text":"owl"}}}'[:-missing]
+    reply = call(behind.gateway, "POST", f"/{behind.index}/_search", raw + blank, JSON)
+    assert reply.status == 400
+    column = len(raw) - raw.index(b"\n") - 1
+    assert f"ends at line 2, column {column}" in reply.json()["error"]["reason"]
+
+
 @pytest.mark.parametrize(
     "lines",
     [

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
 
@@ -265,10 +266,21 @@ class RequestReader:
             body = decoded(item.line)
         except InvalidRequest as error:
             item.error = error
+        except JSONDecodeError as error:
+            item.error = _cut_off(error)
         except ValueError:
             return
         else:
             item.body = body if isinstance(body, dict) else None
+
+
+def _cut_off(error: JSONDecodeError) -> InvalidRequest | None:
+    """Return the error of a body that ends too early, of which engines say that they do not know [ttc]."""
+    text = error.doc.rstrip()
+    if error.pos < len(text) and not error.msg.startswith("Unterminated string"):
+        return None
+    line, column = text.count("\n") + 1, len(text) - text.rfind("\n") - 1
+    return InvalidRequest(f"the body is no JSON: it ends at line {line}, column {column}, before its last bracket")
 
 
 def may_be_ours(text: bytes) -> bool:
