@@ -2,19 +2,22 @@
 
 import asyncio
 import shlex
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlencode
 
 import click
 import orjson
 
-from es_ttc.cli.common import engine_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.common import connected, engine_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.options import examples, ranking_models_option
 from es_ttc.engine.versions import EngineVersion, oldest_versions
-from es_ttc.errors import EngineUnavailable
+from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.settings import GatewaySettings
 
 _LOOK_SECONDS = 3.0
+_MAX_NAMED = 20
 
 
 @click.command(
@@ -124,11 +127,14 @@ def serve(
     with bind(settings) as listening:
         url = address_of(listening, tls=tls)
         engine_url, reachable, version = asyncio.run(look(settings))
+        indices = asyncio.run(searchable(settings)) if reachable else {}
         if as_json:
             page = {"ui": page_address(url)} if settings.ui else {}
-            print_json({"url": url, "engine": engine_url, "engine_reachable": reachable, **page})
+            known = {"engine": engine_url, "engine_reachable": reachable, "indices": list(indices)}
+            print_json({"url": url, **known, **page})
         else:
-            _introduce(url, engine_url, page=settings.ui)
+            running = f"{engine_url} ({version})" if version else engine_url
+            _introduce(url, running, indices, page=settings.ui)
         if not reachable:
             stderr.print(
                 f"es-ttc: no engine answers at {engine_url} yet: the gateway answers 503 until it does "
@@ -172,22 +178,42 @@ async def look(settings: GatewaySettings) -> tuple[str, bool, EngineVersion | No
             return upstream.url, False, None
 
 
+async def searchable(settings: GatewaySettings) -> dict[str, str]:
+    """Return the indices with features that the gateway's own credentials can see, each with a text field."""
+    from es_ttc.index.attach.feature_locations import feature_location
+    from es_ttc.index.attach.side_index import attached_sources
+    from es_ttc.index.mappings.spec import ROOT
+
+    found: dict[str, str] = {}
+    with suppress(EsTtcError, TimeoutError):
+        async with asyncio.timeout(_LOOK_SECONDS), connected(settings) as engine:
+            mappings = await engine.mapping("*")
+            ours = [name for name, mapping in mappings.items() if ROOT in mapping.get("_meta", {})]
+            for name in sorted({*ours, *await attached_sources(engine)})[:_MAX_NAMED]:
+                with suppress(InvalidRequest):  # made by another release
+                    found[name] = (await feature_location(engine, name)).spec.text_fields[0]
+    return found
+
+
 def page_address(url: str, index: str = "") -> str:
     """Return the address of the playground of a gateway, with an index chosen if one is named."""
     return f"{url}/_ttc/ui/" + (f"#/search?{urlencode({'index': index})}" if index else "")
 
 
-def _introduce(url: str, engine: str, *, page: bool) -> None:
-    body = {
-        "query": {"match": {"text": "how to wait for several tasks"}},
-        "rescore": {"window_size": 100, "ttc": {}},
-    }
-    data = shlex.quote(orjson.dumps(body).decode())
-    lines: tuple[str, ...] = (
-        f"gateway on {url}, engine at {engine}; Ctrl-C stops it",
-        "try it (any index made by `es-ttc index create`, in place of my-index):",
-        f"  curl -s '{url}/my-index/_search?pretty' -H 'content-type: application/json' -d {data}",
-    )
+def _introduce(url: str, engine: str, indices: Mapping[str, str], *, page: bool) -> None:
+    lines = [f"gateway on {url}, engine at {engine}; Ctrl-C stops it"]
+    if indices:
+        name, field = next(iter(indices.items()))
+        body = {"query": {"match": {field: "what you look for"}}, "rescore": {"window_size": 100, "ttc": {}}}
+        data = shlex.quote(orjson.dumps(body).decode())
+        lines += [
+            f"indices with features: {', '.join(indices)}",
+            f"  curl -s '{url}/{name}/_search?pretty' -H 'content-type: application/json' -d {data}",
+        ]
+    else:
+        lines.append(
+            "indices with features: none seen; es-ttc ingest NAME FILE makes one, es-ttc attach NAME adds to one"
+        )
     if page:
-        lines = (*lines, f"playground: {page_address(url)}")
+        lines.append(f"playground: {page_address(url)}")
     stdout.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
