@@ -16,6 +16,7 @@ from es_ttc import __version__
 from es_ttc.cli.common import connected
 from es_ttc.cli.doctor import Check, Verdict
 from es_ttc.encoders.base import Encoder, EncoderIdentity
+from es_ttc.engine.node.parts import DEFAULT_VERSION
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.engine.versions import NAMES, maintained_versions
 from es_ttc.errors import EsTtcError
@@ -167,7 +168,11 @@ def engine_check(url: str, found: Capabilities) -> Check:
     vectors = f"vectors of up to {found.max_dims:,} dimensions"
     detail = f"{described}, {nodes}, {vectors}, licence {found.licence}"
     if found.engine.unmaintained:
-        newer = f"upgrade to {NAMES[found.product]} {maintained_versions(found.product)}"
+        maintained = f"{NAMES[found.product]} {maintained_versions(found.product)}"
+        if url.startswith("http://127.0.0.1:") and str(found.engine).endswith(f" {DEFAULT_VERSION}"):
+            detail += f"; for trials only: `es-ttc engine up` has no newer version, its vendor maintains {maintained}"
+            return Check("engine", Verdict.OK, detail)
+        newer = f"upgrade to {maintained}"
         return Check("engine", Verdict.WARNING, f"{detail}; its vendor does not maintain this version any more", newer)
     return Check("engine", Verdict.OK, detail)
 

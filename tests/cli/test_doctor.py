@@ -20,6 +20,7 @@ from es_ttc.cli import checks
 from es_ttc.cli.doctor import Check, Verdict, report, summary
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.connect import connect
+from es_ttc.engine.node.parts import DEFAULT_VERSION
 from es_ttc.engine.protocol import Capabilities
 from es_ttc.index.mappings.index import create_index
 from es_ttc.index.mappings.spec import IndexSpec
@@ -188,6 +189,16 @@ def test_a_version_without_maintenance_is_a_warning(version: tuple[int, ...], ve
     check = checks.engine_check("http://engine", found)
     assert (check.verdict, check.mend) == (verdict, mend)
     assert check.detail.startswith(f"Elasticsearch {'.'.join(map(str, version))} at http://engine")
+
+
+def test_the_node_of_engine_up_is_said_to_be_for_trials() -> None:
+    version = tuple(map(int, DEFAULT_VERSION.split(".")))
+    found = Capabilities("opensearch", version, True, "", "apache-2.0", 16_000, 2**20, 1)
+    here, elsewhere = (
+        checks.engine_check(url, found) for url in ("http://127.0.0.1:9200", "https://search.example.org")
+    )
+    assert (here.verdict, elsewhere.verdict) == (Verdict.OK, Verdict.WARNING)
+    assert "for trials only" in here.detail
 
 
 @pytest.mark.slow
