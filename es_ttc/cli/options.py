@@ -170,7 +170,7 @@ def feature_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "and slow, but plain engine features). rank_vectors: Elasticsearch's own (Enterprise licence). none: "
             "pooled vectors only.",
         ),
-        codec_option("int2", " in a blob"),
+        codec_option("int4", " in a blob"),
         click.option(
             "--scales",
             callback=_scales,

@@ -41,11 +41,17 @@ def rotated_columns(rows: Float32) -> Iterator[tuple[slice, Float32]]:
 
 
 def rotate(rows: Float32) -> Float32:
-    """Return rows ``(n, d)`` float32, rotated: inner products stay as they are."""
-    out: Float32 = np.empty(rows.shape, dtype=np.float32)
-    for part, columns in rotated_columns(rows):
-        out[part] = columns.T
-    return out
+    """Return a few rows ``(n, d)`` float32, rotated, such as a query's: inner products stay as they are.
+
+    Products of small matrices are several times faster for them than steps over columns, and equal these to rounding.
+    """
+    rotated: Float32 = rows.astype(np.float32)
+    for step in _steps(rows.shape[1]):
+        rotated *= step.signs[:, 0]
+        left, right = _factors(step.block.stop - step.block.start)
+        block = rotated[:, step.block].reshape(-1, len(left), len(right))
+        rotated[:, step.block] = (left @ block @ right).reshape(len(rows), -1)
+    return rotated
 
 
 def rotate_back(rows: Float32) -> Float32:
@@ -76,6 +82,18 @@ def _hadamard(columns: Float32) -> None:
         pairs[:, 1] = differences
         half *= 2
     columns *= np.float32(1) / np.sqrt(np.float32(count))
+
+
+@lru_cache(maxsize=16)
+def _factors(count: int) -> tuple[Float32, Float32]:
+    """Return two Hadamard matrices whose Kronecker product transforms so many components, a power of two of them."""
+    power = count.bit_length() - 1
+    pair = []
+    for size in (1 << power // 2, 1 << (power - power // 2)):
+        matrix: Float32 = np.eye(size, dtype=np.float32)
+        _hadamard(matrix)
+        pair.append(matrix)
+    return pair[0], pair[1]
 
 
 @lru_cache(maxsize=8)

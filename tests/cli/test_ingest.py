@@ -110,7 +110,7 @@ def test_features_take_what_was_estimated(here: Path, index_name: str, capsys: p
     captured = capsys.readouterr()
     at_once = json.loads(captured.out)["bytes"]
     assert "for all 30; a million such documents take " in captured.err
-    assert ", with --codec int4 " in captured.err
+    assert ", with --codec int2 " in captured.err
     assert ", with --tokens none " in captured.err
     assert "; before segments are merged " in captured.err
     assert run(["ingest", index_name, "all.jsonl", "--merge", "--json"]) == 0  # waits for the engine's leases

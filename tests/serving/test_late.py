@@ -187,9 +187,9 @@ def test_the_plugins_endpoints_serve_it(late: Late) -> None:
         found = answer(ask(late.gateway, frame | {"features": what_is_missing(found, blobs)}))
     expected = search(late.gateway, index, rescored(QUERIES[0], method="maxsim"))
     assert found["final"] == pytest.approx(expected.scores, abs=1e-6)
-    # The codec int8 rounds what the other index holds as it is.
+    # The codec int4 rounds what the other index holds as it is: most for few components, as this model has.
     exact = scores(search(late.gateway, late.indices["native"], rescored(QUERIES[0], method="maxsim")))
-    np.testing.assert_allclose(scores(expected), exact, atol=5e-3)
+    np.testing.assert_allclose(scores(expected), exact, atol=0.02)
 
     body = {"version": 1, "deadline_ms": 20_000, "index": index, "documents": [{"text": DOCUMENTS[0]}]}
     headers = {"authorization": f"Bearer {SIDECAR_TOKEN}", "accept": "application/cbor"}

@@ -175,7 +175,7 @@ def test_what_is_refused(alone: str, changes: dict[str, Any], status: int, kind:
 
 
 def test_documents_are_checked(alone: str) -> None:
-    good = {"hash": "a", "encoder": "b", "score": 1.0, "index": "c"}
+    good = {"hash": "a-doc_values", "encoder": "b", "score": 1.0, "index": "c"}
     for change in ({"score": -1.0}, {"score": float("nan")}, {"hash": ""}, {"hash": "a" * 201}, {"id": "d"}):
         assert reason(ask(alone, frame_of([good | change])))[:2] == (400, "ttc_protocol_exception")
     status, kind, words = reason(ask(alone, frame_of([good] * 101)))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.linalg import hadamard
 
-from es_ttc.vectors.rotation import rotate, rotate_back
+from es_ttc.vectors.rotation import rotate, rotate_back, rotated_columns
 
 DIMS = (1, 2, 3, 64, 96, 100, 312, 384, 768)
 
@@ -42,3 +42,10 @@ def test_one_large_component_is_spread_over_all(dims: int) -> None:
     rows[:, 0] *= 100
     rotated = rotate(rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float64)
     assert 2.5 < np.mean(rotated**4) / np.mean(rotated**2) ** 2 < 3.5
+
+
+@pytest.mark.parametrize("dims", DIMS)
+def test_a_query_is_rotated_as_documents_are(dims: int) -> None:
+    rows = np.random.default_rng(dims).standard_normal((9, dims)).astype(np.float32)
+    [(_, columns)] = rotated_columns(rows)
+    np.testing.assert_allclose(rotate(rows), columns.T, atol=1e-5)

@@ -59,7 +59,7 @@ TokenStorage = Literal["packed", "nested", "rank_vectors", "none"]
 Codec = Literal["float16", "int8", "int4", "int2"]
 CODECS: tuple[Codec, ...] = get_args(Codec)
 """Codecs of packed token vectors, from the finest to the coarsest."""
-DEFAULT_CODEC: Codec = "int2"
+DEFAULT_CODEC: Codec = "int4"
 MAX_TOKEN_POOLING = 6
 Layout = Literal["doc_values", "nested", "nested_vectors", "rank_vectors"]
 """How features are read; ``nested``: of an index whose nested token vectors are in ``_source``, as they once were."""

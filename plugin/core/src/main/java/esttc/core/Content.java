@@ -32,7 +32,6 @@ public record Content(String encoder, List<String> textFields, byte[] storage, S
 
     private static final Set<String> KEYS = Set.of("encoder", "text_fields", "storage", "layout");
     private static final Set<String> SETTLED = Set.of("ready", "empty");
-    private static final String STORED = "stored"; // the layout that has no mark
     private static final int HASH_BYTES = 16;
     private static final BigInteger LEAST = BigInteger.valueOf(Long.MIN_VALUE);
     private static final BigInteger MOST = BigInteger.ONE.shiftLeft(64).subtract(BigInteger.ONE);
@@ -84,7 +83,7 @@ public record Content(String encoder, List<String> textFields, byte[] storage, S
             return null;
         }
         String hash = HexFormat.of().formatHex(digest(pairs.toByteArray()), 0, HASH_BYTES);
-        return layout.equals(STORED) ? hash : hash + "-" + layout;
+        return hash + "-" + layout;
     }
 
     /** Whether a document comes with the features of this very content, as es-ttc itself writes it. */

@@ -14,7 +14,6 @@ public final class HitFeatures implements FeatureSource {
     /** The field with the encoder's key. */
     public static final String ENCODER = "ttc.encoder";
 
-    private static final String DOC_VALUES_MARK = "-doc_values";
     /** Token vectors of one document that are read at most: what engines allow of nested objects. */
     public static final int MOST_TOKENS = 10_000;
     private static final int AT_ONCE = 50; // documents whose blobs stand in one answer
@@ -43,15 +42,13 @@ public final class HitFeatures implements FeatureSource {
 
     /** Where a document's features are. */
     public enum Layout {
-        /** Blobs in stored fields. */
-        STORED,
         /** Blobs in doc values. */
         DOC_VALUES,
         /** Token vectors as nested vectors, all else as blobs in stored fields. */
         NESTED;
 
         static Layout of(String hash) {
-            return hash.endsWith(DOC_VALUES_MARK) ? DOC_VALUES : hash.endsWith(TokenBlob.MARK) ? NESTED : STORED;
+            return hash.endsWith(TokenBlob.MARK) ? NESTED : DOC_VALUES;
         }
     }
 

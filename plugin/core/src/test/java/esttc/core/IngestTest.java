@@ -16,7 +16,7 @@ import java.util.Map;
 /** What the processor does to a document; tests/plugin/test_ingest.py tests it in engines. */
 class IngestTest {
     private static final Map<String, Object> CONTENT = Map.of(
-        "encoder", "e", "text_fields", List.of("text"), "storage", "000102030405060708090a0b0c0d0e0f", "layout", "stored"
+        "encoder", "e", "text_fields", List.of("text"), "storage", "000102030405060708090a0b0c0d0e0f", "layout", "doc_values"
     );
     private static final Map<String, Object> FEATURES = Map.of("state", "ready", "hash", "of another text", "encoder", "e");
     private static final Map<String, Object> PHRASES = Map.of("enrichment", List.of("a phrase"), "enriched", "plan");

@@ -63,7 +63,7 @@ final class FeatureSearch implements HitFeatures.Search {
             .fetchSource(false)
             .docValueField(HitFeatures.HASH)
             .docValueField(HitFeatures.ENCODER);
-        if (layout != HitFeatures.Layout.DOC_VALUES && !blobs.isEmpty()) {
+        if (layout == HitFeatures.Layout.NESTED && !blobs.isEmpty()) {
             source.storedFields(blobs.stream().filter(name -> !(nested && name.equals(TokenBlob.FIELD))).toList());
         } else {
             blobs.forEach(source::docValueField);

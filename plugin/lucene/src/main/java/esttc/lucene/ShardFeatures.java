@@ -33,7 +33,6 @@ import java.util.Set;
 final class ShardFeatures implements FeatureSource {
     private static final String HASH = "ttc.hash";
     private static final String ENCODER = "ttc.encoder";
-    private static final String DOC_VALUES_MARK = "-doc_values";
     private static final String ROOTS = "_primary_term"; // nested documents have none
     private static final int NEAREST_ROOTS = 512;
 
@@ -80,12 +79,10 @@ final class ShardFeatures implements FeatureSource {
             Integer doc = docs.get(hash);
             if (doc == null) {
                 found.put(hash, Map.of()); // nobody asked for it
-            } else if (hash.endsWith(DOC_VALUES_MARK)) {
-                found.put(hash, fromDocValues(doc, fields, budget));
             } else if (hash.endsWith(TokenBlob.MARK)) {
                 found.put(hash, withTokens(doc, fields, budget));
             } else {
-                found.put(hash, fromStoredFields(doc, fields, budget));
+                found.put(hash, fromDocValues(doc, fields, budget));
             }
         }
         return found;
