@@ -255,8 +255,17 @@ MUST: list[dict[str, Any]] = [
     {"query_string": {"query": "acme", "default_field": "tenant"}},
     {"simple_query_string": {"query": "+acme", "fields": ["brand"]}},
     {"constant_score": {"filter": {"match": {"tenant": "acme"}}}},
+    {"nested": {"path": "owner", "query": {"match": {"owner.name": "acme"}}}},
+    {"terms_set": {"tenant": {"terms": ["acme"], "minimum_should_match_script": {"source": "1"}}}},
+    {"function_score": {"query": {"match": {"tenant": "acme"}}, "functions": [{"weight": 2}]}},
+    {"boosting": {"positive": {"match": {"tenant": "acme"}}, "negative": {"term": {"n": 7}}, "negative_boost": 0.5}},
 ]
-"""Ways to write that a document must be of one tenant."""
+HIDING: list[dict[str, Any]] = [
+    {"function_score": {"query": OURS, "functions": [{"filter": {"match": {"tenant": "zeta"}}, "weight": 0}]}},
+    {"script_score": {"query": OURS, "script": {"source": "doc['open'].value ? _score : 0"}}},
+    {"boosting": {"positive": OURS, "negative": {"match": {"tenant": "zeta"}}, "negative_boost": 0}},
+]
+"""Ways to score all documents of the other tenant 0."""
 WAYS: list[dict[str, Any]] = [
     *[with_tenant(way) for way in MUST],
     {"bool": {"should": [OURS, {"match": {"tenant": "acme"}}], "minimum_should_match": 2}},
@@ -270,6 +279,7 @@ WAYS: list[dict[str, Any]] = [
     {"script_score": {"query": with_tenant(MUST[0]), "script": {"source": "_score"}}},
     {"bool": {"must": OURS, "must_not": {"match": {"tenant": "zeta"}}}},
 ]
+"""Ways to write that a document must be of one tenant."""
 
 
 @pytest.fixture(scope="module")
@@ -278,13 +288,14 @@ def tenants(behind: Behind, encoder: Encoder) -> Iterator[Behind]:
     name = f"test-tenants-{uuid.uuid4().hex[:8]}"
     spec = make_index(behind.engine, name, encoder, documents=[])
     types = {"tenant": "keyword", "n": "integer", "open": "boolean", "brand": "text", "body": "text"}
-    fields = {"properties": {field: {"type": kind} for field, kind in types.items()}}
+    owner = {"type": "nested", "properties": {"name": {"type": "keyword"}}}
+    fields = {"properties": {**{field: {"type": kind} for field, kind in types.items()}, "owner": owner}}
     assert call(behind.engine, "PUT", f"/{name}/_mapping", fields).status == 200
     texts = ("Bees and pollination of flowers", "Bees carry pollen between flowers", "Nectar feeds the bee")
     documents = [
         {
             "_id": f"{tenant}-{place}", "text": text, "body": text, "tenant": tenant, "brand": f"{tenant} corp",
-            "n": number, "open": tenant == "acme",
+            "n": number, "open": tenant == "acme", "owner": [{"name": tenant}],
         }
         for tenant, number in (("acme", 5), ("zeta", 6))
         for place, text in enumerate(texts)
@@ -308,6 +319,15 @@ def test_no_way_to_write_a_tenant_lets_another_one_join(tenants: Behind, place: 
         assert told["applied"], told
         assert ids
         assert all(name.startswith("acme") for name in ids), ids
+
+
+@pytest.mark.parametrize("place", range(len(HIDING)))
+def test_what_is_scored_0_does_not_join(tenants: Behind, place: int) -> None:
+    """What has the query's word is found all the same, and stays below."""
+    ids, told = ranked(tenants, HIDING[place])
+    assert sorted(ids[:3]) == ["acme-0", "acme-1", "acme-2"], told
+    assert ids[3:] == ["zeta-0"]
+    assert told["candidates"]["joined"] == 2
 
 
 def test_what_the_words_miss_still_joins(tenants: Behind) -> None:

@@ -64,7 +64,7 @@ def test_each_request_has_its_parts() -> None:
     these = {"bool": {"should": [by_content, {"ids": {"values": ["x"]}}]}}
     assert hits["size"] == 3
     assert hits["query"]["bool"] == {
-        "should": [EVERYTHING, {"bool": {"filter": [TERM]}}], "filter": [these], "minimum_should_match": 1
+        "should": [EVERYTHING, {"bool": {"filter": [these, TERM]}}], "filter": [these], "minimum_should_match": 1
     }  # fmt: skip
     assert hits.keys() >= {"highlight", "_source"}
     assert hits.keys() & {"aggs", "min_score", "rescore"} == set()

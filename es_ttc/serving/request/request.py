@@ -167,11 +167,7 @@ class SearchRequest:
         return self.path + item.header
 
     def search_target(self, item: SearchItem) -> tuple[bytes, Sequence[tuple[str, str]]]:
-        """Return path and URL parameters of a `_search` of an item's target.
-
-        Raises:
-            InvalidRequest: The search's header line is no JSON object.
-        """
+        """Return path and URL parameters of a `_search` of an item's target."""
         if not self.is_multi:
             return item.path, item.params
         caller = self.caller(item)

@@ -133,7 +133,8 @@ def expanded(
     """Return the request for the inner hits of the groups of a page."""
     rest = {key: value for key, value in body.items() if key in _OF_INNER_HITS}
     groups = set(groups_of(page, collapse.field))
-    found = {"bool": {"must": [query], "filter": [of_groups(collapse.field, groups)]}}
+    must = {"must": [query]} if body.get("query") else {}  # without a query the engines score inner hits 0
+    found = {"bool": {**must, "filter": [of_groups(collapse.field, groups)]}}
     return rest | {"query": found, "collapse": collapse.body, "size": len(groups), "_source": False}
 
 

@@ -95,8 +95,6 @@ class Page:
     """The ranks of the page, and the window of the first pass that is reordered.
 
     Attributes:
-        start: First rank of the page, from 0.
-        size: Number of ranks of the page.
         window: Number of first-pass ranks that are reordered: the same for every page.
         fetch: Number of requested first-pass ranks: the window, and the page if it ends after that.
     """

@@ -74,9 +74,10 @@ def bare_window(plan: SearchPlan, body: Mapping[str, Any]) -> dict[str, Any]:
 def these(hits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a query for the documents of hits: by content and sequence number, or by id if they have no content."""
     contents = sorted({content for hit in hits if (content := content_of(hit)) is not None})
-    numbers = sorted({hit["fields"][SEQ_NO][0] for hit in hits if content_of(hit) is not None})
+    numbers = sorted({hit["fields"][SEQ_NO][0] for hit in hits if content_of(hit) and SEQ_NO in hit["fields"]})
     ids = sorted({str(hit["_id"]) for hit in hits if content_of(hit) is None})
-    by_content = {"bool": {"filter": [{"terms": {HASH: contents}}, {"terms": {SEQ_NO: numbers}}]}}
+    numbered = [{"terms": {SEQ_NO: numbers}}] if numbers else []  # an index may keep none
+    by_content = {"bool": {"filter": [{"terms": {HASH: contents}}, *numbered]}}
     by_id = {"ids": {"values": ids}}
     if contents and ids:
         return {"bool": {"should": [by_content, by_id]}}
@@ -92,8 +93,9 @@ def full_hits(
     accepted: :func:`these` may find more documents than hits.
     """
     rest = {key: value for key, value in body.items() if key not in OF_THE_SEARCH | _OURS}
-    matching = [body.get("query") or {"match_all": {}}, {"bool": {"filter": [*filters]}}]
-    found = {"bool": {"should": matching, "filter": [these(hits)], "minimum_should_match": 1}}
+    of_hits = these(hits)  # also beside the filters, whose scripts then run over few documents
+    matching = [body.get("query") or {"match_all": {}}, {"bool": {"filter": [of_hits, *filters]}}]
+    found = {"bool": {"should": matching, "filter": [of_hits], "minimum_should_match": 1}}
     return rest | {"query": found, "from": 0, "size": size, "track_total_hits": False}
 
 
