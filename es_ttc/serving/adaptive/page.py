@@ -12,7 +12,6 @@ from es_ttc.reranking.strategies import BudgetedReranker, RerankedList
 from es_ttc.serving.adaptive.walk import WalkDocuments
 from es_ttc.serving.request.section import Section
 from es_ttc.serving.rescore.collapse import Group, WindowGroups, collapsed, firsts, window_groups
-from es_ttc.serving.rescore.demands import query_of_url
 from es_ttc.serving.rescore.page import Ranking, ranking_of
 from es_ttc.serving.rescore.plan import OF_HITS, SearchPlan
 from es_ttc.vectors.tokens import Float32
@@ -100,7 +99,7 @@ async def add_hits_outside_first_pass(
             by_index.setdefault(index, {})[identifier] = document
     params = urlencode([pair for pair in plan.params if pair[0] in _PARAMS_OF_HITS]).encode()
     parts = {key: value for key, value in plan.body.items() if key in _OF_HITS}
-    query = query_of_url(dict(plan.params)) or plan.body.get("query")
+    query = plan.body.get("query")
     if isinstance(query, Mapping) and "hybrid" in query:
         query = None
     for index, numbers in by_index.items():

@@ -34,7 +34,7 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
 from es_ttc.serving.request.response import add_took, shortest
 from es_ttc.serving.rescore.collapse import groups_of
-from es_ttc.serving.rescore.demands import UndecidedDemands, query_of_url, required_filters, text_fields
+from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
 from es_ttc.serving.rescore.page import pinned_count, set_max_score, shown_hit
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.window import RescoredResponse, cut_first_pass
@@ -145,13 +145,11 @@ class AdaptiveRescoring:
 
     async def _conditions(self, caller: Caller) -> tuple[list[Any], str | None]:
         """Return what every document from outside the first pass must match, or why that cannot be decided."""
-        plan = self.plan
-        query = query_of_url(dict(plan.params))
-        body = plan.body if query is None else {**plan.body, "query": query}
+        body, texts = self.plan.body, self.plan.texts
         try:
-            names = text_fields(body, plan.texts)
+            names = text_fields(body, texts)
             analysed = await self.services.gateway.numbers.analysed(names, caller) if names else frozenset()
-            return required_filters(body, plan.texts, analysed.__contains__), None
+            return required_filters(body, texts, analysed.__contains__), None
         except (UndecidedDemands, EngineError) as error:
             return [], str(error)
 
