@@ -28,7 +28,7 @@ from es_ttc.index.mappings.ingest_pipeline import add_pipeline, pipeline_name, p
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.settings import EngineSettings
 from tests.jobs.test_following import enrich_all, features_fit, following, settled
-from tests.plugin.conftest import CODED, Plugged
+from tests.plugin.conftest import DOC_VALUES, Plugged
 from tests.plugin.test_rescore import ours
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import corpus
@@ -108,7 +108,7 @@ def test_documents_are_encoded_before_they_are_indexed(plugged: Plugged, index: 
     assert write(plugged, "wait", corpus()).json()["errors"] is False
     assert states(plugged) == {"ready": 59, "empty": 1}
     body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
-    expected = search(plugged.url, CODED, body)
+    expected = search(plugged.url, DOC_VALUES, body)
     got = search(plugged.url, index, body)
     assert dict(zip(got.ids, got.scores, strict=True)) == pytest.approx(
         dict(zip(expected.ids, expected.scores, strict=True)), abs=1e-4
@@ -130,7 +130,7 @@ def test_nested_token_vectors_are_written_and_read_in_the_shard(
         assert write(plugged, "wait", corpus(), index_name).json()["errors"] is False
         assert states(plugged, index_name) == {"ready": 59, "empty": 1}
         body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
-        expected, got = search(plugged.url, CODED, body), search(plugged.url, index_name, body)
+        expected, got = search(plugged.url, DOC_VALUES, body), search(plugged.url, index_name, body)
         assert got.headers["x-ttc-applied"] == "true"
         assert dict(zip(got.ids, got.scores, strict=True)) == pytest.approx(
             dict(zip(expected.ids, expected.scores, strict=True)), abs=1e-3
@@ -216,7 +216,7 @@ sources = st.fixed_dictionaries(
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     documents=st.lists(sources, min_size=8, max_size=20),
-    storage=st.sampled_from([{}, {"blobs": "doc_values"}, {"tokens": "nested", "max_tokens": 9}]),
+    storage=st.sampled_from([{}, {"codec": "int2"}, {"tokens": "nested", "max_tokens": 9}]),
 )
 def test_the_stamped_hash_is_that_of_es_ttc_ingest(
     plugged: Plugged, encoder: Encoder, documents: list[dict[str, Any]], storage: dict[str, Any]
