@@ -106,7 +106,7 @@ async def test_every_storage_in_a_side_index(
     float16 = scores(ask(gateway, shop))
     chosen = replace(spec, **({"tokens": "nested"} if storage == "nested" else {"codec": storage}))  # type: ignore[arg-type]
     filled = await attach(engine, shop, chosen, encoder)
-    assert (filled.written, filled.failed) == (20, 0)
+    assert (filled.carried + filled.written, filled.failed) == (20, 0)  # a coarser codec is made from float16
     reply = ask(gateway, shop)
     assert (reply.json()["ttc"]["scored"], reply.json()["ttc"].get("stale")) == (19, None)
     near = {"nested": 1e-3, "int8": 5e-3, "int4": 0.02, "int2": 0.08}[storage]
