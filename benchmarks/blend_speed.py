@@ -35,6 +35,7 @@ from benchmarks.served import (
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.versions import Product
 from es_ttc.index.mappings.queries import nearest
+from es_ttc.index.mappings.spec import DEFAULT_CODEC
 from es_ttc.lab.evaluation.rankings import reciprocal_rank_fusion
 
 INDEX = "benchmark-blend"
@@ -82,7 +83,7 @@ def in_client(product: Product) -> Search:
 
 
 def _report(url: str, gateways: Mapping[str, str], product: Product) -> None:
-    data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, int8, on {product}, loopback"
+    data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, {DEFAULT_CODEC}, on {product}, loopback"
     print(heading("Blend's time", data=data, packages=("aiohttp", "uvicorn", "numpy")))
     print(f"Load average before: {os.getloadavg()[0]:.1f}\n")
     client = in_client(product)

@@ -40,6 +40,7 @@ from benchmarks.served import (
 )
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.protocol import Engine
+from es_ttc.index.mappings.spec import DEFAULT_CODEC
 
 INDEX = "benchmark-gateway"
 SCRIPTED = "benchmark-gateway-scripted"
@@ -70,7 +71,7 @@ def _warm_up(engine: str, *gateways: str) -> None:
 
 
 def _report(url: str, gateway: str, forgetful: str, by_numpy: str, product: str) -> None:
-    data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, int8, on {product}, loopback"
+    data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, {DEFAULT_CODEC}, on {product}, loopback"
     print(heading("Gateway", data=data, packages=("aiohttp", "uvicorn", "starlette", "numpy")))
     print(f"Load average before: {os.getloadavg()[0]:.1f}\n")
     columns = ("pass-through", "direct p50 ms", "gateway p50 ms", "added ms", "p95 ms")

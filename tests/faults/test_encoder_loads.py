@@ -139,7 +139,7 @@ def indices(opensearch_url: str, index_name: str, encoder: Encoder) -> list[str]
         made = {"mappings": mappings, "settings": {"index.knn": True, "number_of_shards": 1}}
         assert call(opensearch_url, "PUT", f"/{name}", made).status == 200
         key = replace(encoder.identity, dims=383 - number).key
-        document = {"anyway": "creature", "ttc": {"hash": f"h{number}", "encoder": key}}
+        document = {"anyway": "creature", "ttc": {"hash": f"h{number}-doc_values", "encoder": key}}
         assert call(opensearch_url, "PUT", f"/{name}/_doc/1?refresh=true", document).status == 201
     return names
 

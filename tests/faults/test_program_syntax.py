@@ -5,7 +5,6 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
-from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ttc.lab.discovery.screening import ProposedPrograms
+from es_ttc.lab.discovery.seeds import source_of
 from es_ttc.rescorers.programs import syntax
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.rescorers.programs.source import Reason, Refused, check, compiled
@@ -185,11 +185,4 @@ def test_a_deep_expression_is_refused_and_does_not_end_the_search(expression: st
     registry.add("g001", source)
 
 
-PROGRAMS = [
-    RICH,
-    *(
-        f"{files('es_ttc.rescorers.programs').joinpath(f'{name}.py').read_text(encoding='utf-8')}\n\n"
-        f"def program(Q, D, S, ctx):\n    return {name}(Q, D, S, ctx)\n"
-        for name in CATALOGUE
-    ),
-]
+PROGRAMS = [RICH, *map(source_of, CATALOGUE.values())]

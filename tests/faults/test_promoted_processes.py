@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,9 @@ from es_ttc.common.cancellable_calls import Call
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import ConfigurationError
 from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.discovery.seeds import source_of
 from es_ttc.rescorers.programs import promoted
+from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.rescorers.programs.interface import Context, ProgramError, run
 from es_ttc.rescorers.programs.source import compiled
@@ -148,10 +149,7 @@ def test_a_program_scores_there_as_it_does_here(
     name: str, host: ProgramProcessPool, encoder: Encoder, vectors: tuple[Float32, Float32]
 ) -> None:
     own = {"expanding": EXPANDING, "calibrated": CALIBRATED}
-    text = own.get(name) or (
-        files("es_ttc.rescorers.programs").joinpath(f"{name}.py").read_text(encoding="utf-8")
-        + f"\n\ndef program(Q, D, S, ctx):\n    return {name}(Q, D, S, ctx)\n"
-    )
+    text = own.get(name) or source_of(CATALOGUE[name])
     sample = Moments.of(vectors[0])
     here, there = context(encoder, sample), context(encoder, sample)
     noted: list[dict[str, Float32]] = [{}, {}]

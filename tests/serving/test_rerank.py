@@ -55,7 +55,7 @@ def test_texts_score_as_the_documents_of_a_search_do(gateway: str, encoder: Enco
     assert list(got.values()) == sorted(got.values(), reverse=True)
     by_id = {documents[place]["_id"]: score for place, score in got.items()}
     assert by_id.pop("d7") == 0
-    assert by_id == pytest.approx(expected, abs=2e-4)
+    assert by_id == pytest.approx(expected, abs=1e-3)  # norms are stored in a byte each
 
 
 def test_a_request_of_ml_commons_through_the_connector_of_the_how_to_page(gateway: str) -> None:
