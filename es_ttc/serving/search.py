@@ -87,6 +87,9 @@ class Searches:
             if plain is None:
                 raise
             return await self._streamed(request, plain, send)
+        finally:
+            for item in request.items:
+                item.rescored = None  # it holds the request: the window would be freed by a garbage collection only
 
     async def _streamed(self, request: SearchRequest, plain: Mapping[str, Any], send: Send) -> Outcome:
         """Pass the engine's answer to the caller's own search on as it arrives: it fits into no memory."""

@@ -1,5 +1,6 @@
 """The rescore hook on real engines: the ranking, pages, what natively belongs to a search, what is refused."""
 
+import gc
 import gzip
 import json
 import threading
@@ -699,3 +700,17 @@ def test_hits_of_another_cluster_leave_the_local_ones_scored(engine_url: str, in
         assert (alone.status, alone.ids, alone.json()["ttc"]["applied"]) == (200, ["1"], False)
     finally:
         connect(None)
+
+
+@pytest.mark.parametrize("method", ["spectral", "blend"])
+def test_searches_leave_nothing_to_a_garbage_collection(behind: Behind, method: str) -> None:
+    body = {"query": EVERYTHING, "size": 60, "rescore": ours(method)}
+    before = search(behind.gateway, behind.index, body)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            assert search(behind.gateway, behind.index, body).ids == before.ids
+        assert gc.collect() < 5 * 20
+    finally:
+        gc.enable()
