@@ -30,12 +30,8 @@ from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import Method, resolve_one, retrieval
 from es_ttc.lab.evaluation.metrics import Float64, score_by
-from es_ttc.rescorers.blend.normalise import NORMALISED, Mask
-from es_ttc.rescorers.blend.signals import SignalName, SignalScores
-from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.serving.logs import configure_logs
 from es_ttc.settings import Settings
-from es_ttc.vectors.tokens import Float32
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 METRIC = "ndcg@10"
@@ -66,13 +62,8 @@ LEAVE_OUT = ("lexical", "dense", "spectral", "late_interaction")
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, nargs="*", help="BEIR folders; those beside the repository where none")
-    parser.add_argument("--encoder", default="minilm@onnx")
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--queries", type=int, default=MOST_QUERIES, help="queries of a collection, drawn at random")
+    parser = parser_of(__doc__)
     parser.add_argument("--chunks", action="store_true", help="also measure the signal of sentences, which are encoded")
-    parser.add_argument("--no-generated", action="store_true", help="leave out the demonstration's two collections")
     arguments = parser.parse_args()
     encoder = prepared(arguments.encoder)
     values: dict[str, dict[str, Float64]] = {}
@@ -84,29 +75,22 @@ def main() -> None:
     print(tables(values))
 
 
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options that choose collections, queries and encoder."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, nargs="*", help="BEIR folders; those beside the repository where none")
+    parser.add_argument("--encoder", default="minilm@onnx")
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--queries", type=int, default=MOST_QUERIES, help="queries of a collection, drawn at random")
+    parser.add_argument("--no-generated", action="store_true", help="leave out the demonstration's two collections")
+    return parser
+
+
 def prepared(name: str) -> CachedEncoder:
     """Return an encoder whose encodings are kept; only warnings are logged."""
     configure_logs("auto", logging.WARNING)
     cache = Settings().cache_dir
     return CachedEncoder(load_encoder(name, cache_dir=cache), cache / "encodings")
-
-
-def blended(scored: Mapping[SignalName, SignalScores], first_pass: Float32, known: Mask, trust: Trust) -> Float32:
-    """Return blend's scores of some documents, whose signals were scored with others.
-
-    Args:
-        scored: Every signal's scores of all documents.
-        first_pass: ``(m,)`` lexical scores of those that are blended.
-        known: Which of all documents these are.
-        trust: What their window shows of words and vectors.
-    """
-    weights = trust.weights(DEFAULT_SIGNALS)
-    everything = np.ones(int(known.sum()), np.bool_)
-    total = np.zeros(len(everything), np.float32)
-    for name, one in scored.items():
-        scores = first_pass if name == "lexical" else one.scores[known]
-        total += np.float32(weights[name]) * NORMALISED["z"](scores, everything)
-    return total
 
 
 def collections(folders: list[Path] | None, split: str, *, generated: bool) -> Iterator[Collection]:

@@ -10,17 +10,15 @@ The last table is about all collections together: the mean over collections, of 
 of more documents than `--documents` keeps those judged for its queries, and others drawn at random.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.blend import MAX_TOKENS, METRIC, WINDOW, collections, compared, first_queries, prepared
+from benchmarks.blend import MAX_TOKENS, METRIC, WINDOW, collections, compared, first_queries, parser_of, prepared
 from benchmarks.common import heading, table
 from benchmarks.programs import subset
 from es_ttc.encoders.base import Encoder, Encodings
@@ -34,14 +32,14 @@ from es_ttc.lab.evaluation.features import CorpusFeatures, encode_queries
 from es_ttc.lab.evaluation.memory import JoinedWindow, MemorySearcher
 from es_ttc.lab.evaluation.methods import retrieval
 from es_ttc.lab.evaluation.metrics import Float64, score_by
-from es_ttc.rescorers.base import Feature, Query, Window
-from es_ttc.rescorers.blend.normalise import NORMALISED
-from es_ttc.rescorers.blend.signals import all_signal_scores, read_by, signal_scores
-from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
+from es_ttc.rescorers.base import Feature
+from es_ttc.rescorers.blend import BlendRescorer
+from es_ttc.rescorers.blend.rescorer import BlendParams
+from es_ttc.rescorers.blend.signals import read_by, signal_scores
+from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_tokens
 from es_ttc.vectors.tokens import Float32
 
-MOST_QUERIES = 300
 MOST_DOCUMENTS = 1500
 BATCH = 64
 METHODS = ("late", "spectral", "blend")
@@ -99,14 +97,9 @@ class Measured:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, nargs="*", help="BEIR folders; those beside the repository where none")
-    parser.add_argument("--encoder", default="minilm@onnx")
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--queries", type=int, default=MOST_QUERIES, help="queries of a collection, drawn at random")
+    parser = parser_of(__doc__)
     parser.add_argument("--documents", type=int, default=MOST_DOCUMENTS, help="documents of a collection")
     parser.add_argument("--only", nargs="*", default=[], help="names of variants beside the first; all where none")
-    parser.add_argument("--no-generated", action="store_true", help="leave out the demonstration's two collections")
     arguments = parser.parse_args()
     encoder = prepared(arguments.encoder)
     described = f"split {arguments.split}, up to {arguments.queries} queries and {arguments.documents:,} documents each"
@@ -180,17 +173,8 @@ def _scores(joined: JoinedWindow) -> dict[str, Float32]:
     return {
         "late": signal_scores("late_interaction", query, window).scores,
         "spectral": signal_scores("spectral", query, window).scores,
-        "blend": blended(query, window),
+        "blend": BlendRescorer().score(query, window, BlendParams()),
     }
-
-
-def blended(query: Query, window: Window) -> Float32:
-    """Return the sum of the z-scores of blend's signals with its default weights."""
-    weights = Trust.of(window).weights(DEFAULT_SIGNALS)
-    total = np.zeros(len(window), np.float32)
-    for name, one in all_signal_scores(DEFAULT_SIGNALS, query, window).items():
-        total += np.float32(weights[name]) * NORMALISED["z"](one.scores, one.known)
-    return total
 
 
 def _table(found: Mapping[str, Measured]) -> str:

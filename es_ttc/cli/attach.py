@@ -321,9 +321,10 @@ async def _requested_spec(
     from es_ttc.index.mappings.spec import DEFAULT_CODEC, IndexSpec
 
     before = await spec_of(engine, sources)
-    if before is None and "text_fields" not in chosen:
-        chosen |= await _proposed(engine, sources, yes=yes)
     strip = chosen.pop("strip_html", "auto" if before is None else None)
+    documents = [] if strip is None else await _first_documents(engine, sources[0])
+    if before is None and "text_fields" not in chosen:
+        chosen |= _proposed(sources, documents, yes=yes)
     encoder = await _encoder(settings, before, dims=chosen.pop("dims", None), named=encoder_named)
     base = before or IndexSpec(encoder.identity)
     kept = {name: getattr(base, name) for name in ("text_fields", "tokens", "codec")}
@@ -331,7 +332,6 @@ async def _requested_spec(
     for source in sources:
         require_text_fields(source, requested["text_fields"])
     if strip is not None:
-        documents = await _first_documents(engine, sources[0])
         requested["strip_html"] = strips_html(strip, documents, requested["text_fields"])
     if requested["tokens"] != "packed":
         requested["codec"] = DEFAULT_CODEC  # unused there
@@ -342,7 +342,7 @@ async def _requested_spec(
     return spec, encoder
 
 
-async def _proposed(engine: "Engine", sources: "Sequence[Index]", *, yes: bool) -> dict[str, Any]:
+def _proposed(sources: "Sequence[Index]", documents: Sequence[dict[str, Any]], *, yes: bool) -> dict[str, Any]:
     """Return text fields proposed from the first documents, as an option; none if the index has the default fields.
 
     Raises:
@@ -350,13 +350,14 @@ async def _proposed(engine: "Engine", sources: "Sequence[Index]", *, yes: bool) 
     """
     from es_ttc.errors import InvalidRequest
     from es_ttc.index.attach.source import require_text_fields
-    from es_ttc.index.ingest.proposal import DEFAULT_FIELDS, propose
+    from es_ttc.index.ingest.proposal import propose
+    from es_ttc.index.mappings.spec import DEFAULT_FIELDS
 
     try:
         for source in sources:
             require_text_fields(source, DEFAULT_FIELDS)
     except InvalidRequest as error:
-        proposal = propose(await _first_documents(engine, sources[0]))
+        proposal = propose(documents)
         if not proposal.text_fields:
             raise
         take_proposal(f"{error}; proposed: --text-fields {','.join(proposal.text_fields)}", yes=yes)

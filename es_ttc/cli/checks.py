@@ -23,7 +23,8 @@ from es_ttc.errors import EsTtcError
 from es_ttc.index.attach.feature_locations import contents_of, feature_location, written_since_fill
 from es_ttc.index.attach.side_index import attached_sources
 from es_ttc.index.mappings.fields import EMPTY, READY
-from es_ttc.index.mappings.spec import ROOT, STATE, IndexSpec
+from es_ttc.index.mappings.indices import mappings_with_features
+from es_ttc.index.mappings.spec import STATE, IndexSpec
 from es_ttc.rescorers import compiled
 from es_ttc.settings import EngineSettings, LlmSettings, Settings
 
@@ -180,10 +181,9 @@ def engine_check(url: str, found: Capabilities) -> Check:
 async def _indices(client: Engine, loaded: Encoder | None) -> list[Check]:
     """Check every index with features: its spec, its encoder, its documents without features."""
     try:
-        mappings = await client.mapping("*")
+        ours = await mappings_with_features(client)
     except EsTtcError as error:
         return [Check("indices", Verdict.WARNING, str(error), "sign in as a user who may read the indices")]
-    ours = {name: mapping for name, mapping in sorted(mappings.items()) if ROOT in mapping.get("_meta", {})}
     checks = [await _index(client, name, mapping, loaded) for name, mapping in ours.items()]
     try:
         checks += [await _attached(client, source, loaded) for source in await attached_sources(client)]

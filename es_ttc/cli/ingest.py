@@ -330,8 +330,8 @@ def _new_spec(identity: "EncoderIdentity", request: IngestCommand, records: "Seq
 def _first_records(inputs: "Inputs", text_fields: Sequence[str] | None) -> "list[Record]":
     """Return the first records, and say which types the columns of CSV have; text fields are read as text."""
     from es_ttc.index.ingest.columns import ColumnType
-    from es_ttc.index.ingest.proposal import DEFAULT_FIELDS
     from es_ttc.index.ingest.readers import Csv
+    from es_ttc.index.mappings.spec import DEFAULT_FIELDS
 
     tables = [source for source in inputs.sources if isinstance(source, Csv)]
     for table in tables:
@@ -350,7 +350,8 @@ def _with_proposal(request: IngestCommand, records: "Sequence[Record]") -> Inges
     Raises:
         InvalidRequest: Nothing can be proposed, or there is no terminal to ask on; the message has the command.
     """
-    from es_ttc.index.ingest.proposal import DEFAULT_FIELDS, propose
+    from es_ttc.index.ingest.proposal import propose
+    from es_ttc.index.mappings.spec import DEFAULT_FIELDS
 
     documents = [record.document for record in records if record.document]
     usual = any(_has_text(document, DEFAULT_FIELDS) for document in documents)

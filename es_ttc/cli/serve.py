@@ -182,16 +182,20 @@ async def searchable(settings: GatewaySettings) -> dict[str, str]:
     """Return the indices with features that the gateway's own credentials can see, each with a text field."""
     from es_ttc.index.attach.feature_locations import feature_location
     from es_ttc.index.attach.side_index import attached_sources
-    from es_ttc.index.mappings.spec import ROOT
+    from es_ttc.index.mappings.indices import mappings_with_features
+    from es_ttc.index.mappings.spec import IndexSpec
 
     found: dict[str, str] = {}
     with suppress(EsTtcError, TimeoutError):
         async with asyncio.timeout(_LOOK_SECONDS), connected(settings) as engine:
-            mappings = await engine.mapping("*")
-            ours = [name for name, mapping in mappings.items() if ROOT in mapping.get("_meta", {})]
+            ours = await mappings_with_features(engine)
             for name in sorted({*ours, *await attached_sources(engine)})[:_MAX_NAMED]:
                 with suppress(InvalidRequest):  # made by another release
-                    found[name] = (await feature_location(engine, name)).spec.text_fields[0]
+                    if name in ours:
+                        spec = IndexSpec.from_mapping(name, ours[name])
+                    else:
+                        spec = (await feature_location(engine, name)).spec
+                    found[name] = spec.text_fields[0]
     return found
 
 

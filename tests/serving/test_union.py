@@ -131,12 +131,16 @@ def some_query(choice: random.Random) -> tuple[Any, Any]:
     return query, demand
 
 
-@pytest.mark.parametrize("seed", range(16))
-def test_the_union_is_what_is_counted_aggregated_grouped_and_paged(place: Place, seed: int) -> None:
+def drawn(place: Place, seed: int) -> tuple[random.Random, Any, dict[str, float], set[str]]:
+    """Return a query with the scores of what it matches and the nearest documents that it demands."""
     choice = random.Random(seed)
     query, demand = some_query(choice)
-    matches = place.plain(query)
-    nearest = place.nearest(demand, choice.randrange(1, 12))
+    return choice, query, place.plain(query), place.nearest(demand, choice.randrange(1, 12))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_the_union_is_what_is_counted_aggregated_grouped_and_paged(place: Place, seed: int) -> None:
+    choice, query, matches, nearest = drawn(place, seed)
     window = choice.randrange(1, 15)
     union = matches.keys() | nearest
     asking = asked(query, len(nearest), window, aggs=AGGREGATIONS, track_total_hits=True)
@@ -166,10 +170,7 @@ def test_the_union_is_what_is_counted_aggregated_grouped_and_paged(place: Place,
 
 @pytest.mark.parametrize("seed", range(16, 26))
 def test_groups_are_those_of_the_union(place: Place, seed: int) -> None:
-    choice = random.Random(seed)
-    query, demand = some_query(choice)
-    matches = place.plain(query)
-    nearest = place.nearest(demand, choice.randrange(1, 12))
+    choice, query, matches, nearest = drawn(place, seed)
     window = choice.randrange(2, 40)
     groups: dict[str, set[str]] = {}
     for one in documents():

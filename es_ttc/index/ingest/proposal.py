@@ -9,8 +9,6 @@ from typing import Any
 
 from es_ttc.common.markup import has_markup
 
-DEFAULT_FIELDS = ("title", "text")
-"""The fields that are encoded if none are named."""
 MAX_TEXT_FIELDS = 5
 _MAX_DEPTH = 3
 _MIN_WORDS = 2.5
@@ -45,10 +43,7 @@ class Proposal:
 
 def propose(documents: Sequence[Mapping[str, Any]]) -> Proposal:
     """Return a proposal from some documents; the more they are, the better it tells labels from texts."""
-    values: dict[str, list[Any]] = defaultdict(list)
-    for document in documents:
-        for name, value in _leaves(document):
-            values[name].append(value)
+    values = _values(documents)
     words = {name: _mean_words(found) for name, found in values.items()}
     texts = sorted((name for name, count in words.items() if count >= _MIN_WORDS), key=lambda name: -words[name])
     title = _title(values, words)
@@ -59,12 +54,17 @@ def propose(documents: Sequence[Mapping[str, Any]]) -> Proposal:
 
 def html_fields(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str]) -> tuple[str, ...]:
     """Return the text fields of which most values have HTML tags or entities."""
+    values = {name: some for name, some in _values(documents).items() if name in text_fields}
+    return tuple(name for name, some in values.items() if mean(has_markup(str(value)) for value in some) > 1 / 2)
+
+
+def _values(documents: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the values of each field, by dotted name."""
     values: dict[str, list[Any]] = defaultdict(list)
     for document in documents:
         for name, value in _leaves(document):
-            if name in text_fields:
-                values[name].append(value)
-    return tuple(name for name, some in values.items() if mean(has_markup(str(value)) for value in some) > 1 / 2)
+            values[name].append(value)
+    return values
 
 
 def _leaves(document: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:

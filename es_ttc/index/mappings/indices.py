@@ -9,7 +9,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError
 from es_ttc.index.mappings.attached import is_side_of, side_alias, side_pattern, source_of
 from es_ttc.index.mappings.index import several
-from es_ttc.index.mappings.spec import IndexSpec, own_meta
+from es_ttc.index.mappings.spec import ROOT, IndexSpec, own_meta
 
 _FLAT = {"flat_settings": "true"}
 _HIDDEN_TOO = {**_FLAT, "expand_wildcards": "all", "ignore_unavailable": "true", "allow_no_indices": "true"}
@@ -87,6 +87,12 @@ async def indices_behind(engine: Engine, name: str) -> list[Index]:
             return []
         raise
     return [Index.of(concrete, described) for concrete, described in sorted(found.items())]
+
+
+async def mappings_with_features(engine: Engine) -> dict[str, dict[str, Any]]:
+    """Return the mappings of all visible indices with features in their own documents, by name, in order."""
+    mappings = await engine.mapping("*")
+    return {name: mapping for name, mapping in sorted(mappings.items()) if ROOT in mapping.get("_meta", {})}
 
 
 async def index_behind(engine: Engine, name: str) -> Index | None:

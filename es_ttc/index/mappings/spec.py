@@ -60,6 +60,8 @@ Codec = Literal["float16", "int8", "int4", "int2"]
 CODECS: tuple[Codec, ...] = get_args(Codec)
 """Codecs of packed token vectors, from the finest to the coarsest."""
 DEFAULT_CODEC: Codec = "int4"
+DEFAULT_FIELDS = ("title", "text")
+"""The fields that are encoded if none are named."""
 MAX_TOKEN_POOLING = 6
 Layout = Literal["doc_values", "nested", "nested_vectors", "rank_vectors"]
 """How features are read; ``nested``: of an index whose nested token vectors are in ``_source``, as they once were."""
@@ -108,7 +110,7 @@ class IndexSpec:
     """
 
     encoder: EncoderIdentity
-    text_fields: tuple[str, ...] = ("title", "text")
+    text_fields: tuple[str, ...] = DEFAULT_FIELDS
     tokens: TokenStorage = "packed"
     codec: Codec = DEFAULT_CODEC
     scales: tuple[float, ...] = DEFAULT_SCALES
