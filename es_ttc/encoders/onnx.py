@@ -107,6 +107,22 @@ def shared_graph(path: Path, *, threads: int) -> "OnnxGraph":
     return graph
 
 
+def onnx_session(path: Path) -> Any:
+    """Return a session on the CPU whose every run uses one thread; several threads may run it.
+
+    Raises:
+        ConfigurationError: The file cannot be loaded.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors share no base but Exception
+        raise ConfigurationError(f"ONNX model [{path}] could not be loaded: {error}") from error
+
+
 class OnnxGraph:
     """A graph that gives token embeddings; several threads may run it.
 
@@ -115,14 +131,7 @@ class OnnxGraph:
     """
 
     def __init__(self, path: Path, *, threads: int) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's errors share no base but Exception
-            raise ConfigurationError(f"ONNX model [{path}] could not be loaded: {error}") from error
+        self._session = onnx_session(path)
         self._inputs = frozenset(entry.name for entry in self._session.get_inputs())
         if not {"input_ids"} <= self._inputs <= _INPUTS:
             raise ConfigurationError(

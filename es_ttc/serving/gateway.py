@@ -6,6 +6,7 @@ from typing import Any
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.reranking.rerankers import Rerankers
+from es_ttc.reranking.rerankers.cross_encoder import built_in as cross_encoders
 from es_ttc.reranking.rerankers.llm import of_the_gateway as llm_rerankers
 from es_ttc.rescorers import compiled
 from es_ttc.rescorers.learned.model import read_models
@@ -67,7 +68,7 @@ class Gateway:
         self.programs, programs = promoted_programs(settings)
         self.served: Mapping[str, Mapping[str, Any]] = {**read_models(settings.ranking_models), **programs}
         self.tuned = TunedDefaults.read(settings.tuned, self.served)
-        self.rerankers = Rerankers(settings.rerankers, llm_rerankers(settings))
+        self.rerankers = Rerankers(settings.rerankers, {**llm_rerankers(settings), **cross_encoders()})
         self.model = SharedModel(settings)
         self.metrics.watch_cache(cache)
         turns = reads.turns

@@ -24,6 +24,7 @@ from es_ttc.reranking.rerankers import (
     charged_to,
 )
 from es_ttc.reranking.rerankers.base import RerankerError
+from es_ttc.reranking.rerankers.cross_encoder import built_in
 from es_ttc.reranking.strategies import PartialScores
 
 PASSAGES = [Passage(f"h{number}", "x" * number) for number in range(1, 11)]
@@ -315,3 +316,25 @@ async def test_a_cross_encoder_scores_pairs_and_is_loaded_when_it_is_asked(tiny_
     with pytest.raises(PartialScores, match="cannot be loaded"):
         await absent.scores("q", PASSAGES[:1])
     await rerankers.close()
+
+
+async def test_the_cross_encoder_of_a_package_needs_no_settings() -> None:
+    """Scores seen with the model's own code; a pair's score does not depend on the other pairs of a call."""
+    rerankers = Rerankers({}, built_in())
+    calls = rerankers.named("msmarco-minilm")
+    assert isinstance(calls, PointwiseCalls)
+    query = "how many people live in berlin"
+    texts = ["Berlin has 3.7 million inhabitants.", "New York is big", "Berlin " * 2000, ""]
+    passages = [Passage(text[:9], text) for text in texts]
+    scores = await calls.scores(query, passages)
+    assert scores[0] == pytest.approx(9.3, abs=0.1)
+    assert scores[1] == pytest.approx(-11.3, abs=0.1)
+    again = Rerankers({}, built_in()).named("msmarco-minilm")
+    assert isinstance(again, PointwiseCalls)
+    assert [(await again.scores(query, [passage]))[0] for passage in passages] == scores
+    assert rerankers.default == "msmarco-minilm"
+    assert Rerankers({"mine": {"kind": "http", "url": "http://x/"}}, built_in()).default == "mine"
+    with pytest.raises(ConfigurationError, match=r"es-ttc\[cross-encoder\]"):
+        Rerankers({}).named("msmarco-minilm")
+    await rerankers.close()
+    await again.close()

@@ -208,3 +208,47 @@ def test_later_items_inherit_text_timeout_and_window() -> None:
     blend, mmr = plan.later
     assert (blend.texts, blend.section.timeout, blend.page.window) == ((CATS,), "3s", 9)
     assert (mmr.texts, mmr.section.timeout, mmr.page.window) == ((CATS,), "5s", 4)
+
+
+def test_a_reranker_is_a_signal_of_blend(behind: Behind) -> None:
+    """Its z-scores over blend's first documents are added to blend's; those below keep blend's order."""
+    reranker = {"signals": {"reranker": 2}, "reranker": {"top": 8}}
+    alone = search(behind.gateway, behind, item(48, {"query_text": CATS}))
+    body = item(48, {"query_text": CATS, "params": reranker, "detail": True, "timeout": "20s"})
+    reply = search(behind.gateway, behind, body)
+    told = reply.json()["ttc"]
+    assert (told["applied"], told["method"]) == (True, "blend>rr")
+    assert told["items"][1]["walk"]["reranker"] == "msmarco-minilm"
+    steps = {hit["_id"]: hit["_ttc"]["items"][1] for hit in reply.json()["hits"]["hits"][:8]}
+
+    def z(values: list[float]) -> Any:
+        return (np.array(values) - np.mean(values)) / np.std(values)
+
+    first = alone.ids[:8]
+    scores = z([steps[one]["score_before"] for one in first]) + 2 * z([steps[one]["reranker_score"] for one in first])
+    assert reply.ids[:8] == [first[place] for place in np.argsort(-scores)]
+    assert reply.ids[8:] == alone.ids[8:]
+    assert reply.scores[:8] == pytest.approx(sorted(1 / (1 + np.exp(-scores / 3)), reverse=True), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"reranker": {"nam": "x"}}, "reranker.nam"),
+        ({"reranker": {"top": 1000}}, "reranker.top"),
+        ({"signals": {"reranker": -1}}, "signals"),
+        ({"reranker": {"name": "nobody"}}, "nobody"),
+    ],
+)
+def test_a_wrong_reranker_of_blend_is_refused(behind: Behind, params: dict[str, Any], field: str) -> None:
+    body = {"query": MATCH, "rescore": item(48, {"query_text": CATS, "params": params})}
+    reply = call(behind.gateway, "POST", f"/{behind.index}/_search", body)
+    assert (reply.status, field in reply.json()["error"]["reason"]) == (400, True), reply.body
+
+
+def test_rr_without_settings_judges_by_the_cross_encoder(behind: Behind) -> None:
+    told = search(behind.gateway, behind, item(48, {"method": "rr", "query_text": CATS, "timeout": "20s"})).json()[
+        "ttc"
+    ]
+    walk = told["walk"]
+    assert (told["applied"], walk["reranker"], walk["budget"], walk["spent"]) == (True, "msmarco-minilm", 20, 20)

@@ -37,7 +37,7 @@ def gateway(encoder: Encoder) -> Iterator[str]:
 
 
 def rerank(url: str, **body: Any) -> Reply:
-    return call(url, "POST", "/_ttc/rerank", {"query": CATS, "documents": TEXTS} | body)
+    return call(url, "POST", "/_ttc/rerank", {"model": "spectral", "query": CATS, "documents": TEXTS} | body)
 
 
 def scores_of(reply: Reply) -> dict[int, float]:
@@ -82,6 +82,19 @@ def test_a_request_of_ml_commons_through_the_connector_of_the_how_to_page(gatewa
     assert scores == scores_of(rerank(gateway, query=query))
 
 
+def test_without_a_model_the_cross_encoder_judges(gateway: str) -> None:
+    """In both forms of a request."""
+    texts = ["Berlin has 3.7 million inhabitants.", "New York is big", ""]
+    query = "how many people live in berlin"
+    reply = call(gateway, "POST", "/_ttc/rerank", {"query": query, "documents": texts})
+    scores = scores_of(reply)
+    assert next(iter(scores)) == 0
+    assert scores[0] > 0.99 > 0.01 > scores[1]
+    plain = call(gateway, "POST", "/_ttc/rerank", {"query": query, "texts": texts})
+    assert {one["index"]: one["score"] for one in plain.json()} == scores
+    assert scores_of(rerank(gateway, query=query, documents=texts, model="msmarco-minilm")) == scores
+
+
 class Parameters(Template):
     """`${parameters.name}`."""
 
@@ -98,7 +111,7 @@ def test_what_can_be_asked_for(gateway: str) -> None:
     assert {result["index"]: result["relevance_score"] for result in best} == dict(list(everything.items())[:2])
     assert len(scores_of(rerank(gateway, top_n=99))) == len(TEXTS)
     assert scores_of(rerank(gateway, documents=["", "\u0007"])) == {0: 0, 1: 0}
-    raw = gzip.compress(orjson.dumps({"query": CATS, "documents": TEXTS}))
+    raw = gzip.compress(orjson.dumps({"model": "spectral", "query": CATS, "documents": TEXTS}))
     assert scores_of(call(gateway, "POST", "/_ttc/rerank", raw, JSON | {"content-encoding": "gzip"})) == everything
 
 
@@ -176,7 +189,7 @@ def test_clients_of_cohere_jina_and_vllm_find_it_below_their_base_url(gateway: s
 
 
 def test_the_form_of_text_embeddings_inference(gateway: str) -> None:
-    everything = scores_of(rerank(gateway))
+    everything = scores_of(rerank(gateway, model="auto"))
     body = {"query": CATS, "texts": TEXTS, "raw_scores": False, "return_text": True, "truncate": True}
     found = call(gateway, "POST", "/_ttc/rerank", body).json()
     assert {one["index"]: one["score"] for one in found} == everything

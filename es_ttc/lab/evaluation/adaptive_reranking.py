@@ -10,6 +10,8 @@ from es_ttc.lab.evaluation.methods import Method, strategy_reranker
 from es_ttc.lab.evaluation.rankings import Positions, Ranking
 from es_ttc.reranking.graph import NeighbourGraph, build
 from es_ttc.reranking.strategies import RerankedList, StepLimit, StrategyParams, budgeted_reranker
+from es_ttc.reranking.strategies.methods import RrParams
+from es_ttc.reranking.strategies.retrieve_and_rerank import mixed
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.registry import parse_params
 from es_ttc.rescorers.similarity import shown_similarity
@@ -101,4 +103,10 @@ def rerank(
     scores = [reranker.score(document) for document in judged.tolist()]
     values = np.array([1 / place if score is None else score for place, score in enumerate(scores, 1)], np.float32)
     rest = first.documents[~np.isin(first.documents, judged)]
+    if isinstance(params, RrParams) and params.first_pass_weight:
+        before = dict(zip(first.documents.tolist(), first.scores.tolist(), strict=False))
+        own = np.array([before.get(document, 0.0) for document in judged.tolist()], np.float32)
+        values = mixed(values, own, params.first_pass_weight)
+        order = np.argsort(-values, kind="stable")
+        judged, values = judged[order], values[order]
     return Ranking(np.concatenate([judged, rest]), values)

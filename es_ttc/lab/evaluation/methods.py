@@ -15,7 +15,7 @@ from es_ttc.common import entry_points
 from es_ttc.common.validation import did_you_mean
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation import bm25
-from es_ttc.reranking.strategies.methods import BY_THEMSELVES, STRATEGIES, Strategy, StrategyParams
+from es_ttc.reranking.strategies.methods import BY_THEMSELVES, STRATEGIES, Strategy, StrategyParams, with_defaults
 from es_ttc.rescorers.base import Feature, FieldRescorer, Params, PartialRescorer, Rescorer
 from es_ttc.rescorers.dense import DenseParams
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
@@ -162,7 +162,7 @@ def strategy_reranker(method: Method) -> Rescorer[Any]:
         InvalidRequest: Its parameters name another reranker.
     """
     assert isinstance(method.params, StrategyParams)  # noqa: S101 - of every strategy
-    name = method.params.reranker
+    name = with_defaults(method.params, None).reranker
     if name not in BY_THEMSELVES:
         raise InvalidRequest(
             f"[{method.name}] is evaluated with a reranker of this project, not with [{name}]"

@@ -24,7 +24,7 @@ from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.searcher import Progress, silent
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.rescorers.base import Feature, Query, Window
-from es_ttc.rescorers.blend.rescorer import ALWAYS
+from es_ttc.rescorers.blend.rescorer import BASE_SIGNALS
 from es_ttc.rescorers.blend.signals import (
     SIGNALS,
     SignalName,
@@ -152,7 +152,7 @@ class PoolLog:
         self._progress = progress
         self._window = window
         self._features = frozenset((read_by(signals) | {Feature.NORMS}) & FEATURES.keys())
-        self._needs = read_by(name for name in signals if name in ALWAYS) & FEATURES.keys()
+        self._needs = read_by(name for name in signals if name in BASE_SIGNALS) & FEATURES.keys()
 
     async def pools(self, judged: Collection) -> Pools:
         """Return the pools of all queries.

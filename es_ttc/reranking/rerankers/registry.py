@@ -11,6 +11,7 @@ from es_ttc.common.validation import Kind as FaultKind
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.reranking.rerankers.base import Kind, PointwiseReranker, Reranker, RerankerSettings
 from es_ttc.reranking.rerankers.calls import Key, ListwiseCalls, PointwiseCalls
+from es_ttc.reranking.rerankers.cross_encoder import MSMARCO_MINILM
 
 GROUP = "es_ttc.rerankers"
 
@@ -59,6 +60,13 @@ class Rerankers:
         """The names, in alphabetical order."""
         return sorted([*self._settings, *self._built_in])
 
+    @property
+    def default(self) -> str | None:
+        """The reranker of a request that names none: the only one of the settings, else the installed cross-encoder."""
+        if len(self._settings) == 1:
+            return next(iter(self._settings))
+        return MSMARCO_MINILM if not self._settings and MSMARCO_MINILM in self._built_in else None
+
     def named(self, name: str) -> Calls:
         """Return a reranker; the same object at every call.
 
@@ -68,6 +76,8 @@ class Rerankers:
         """
         if name in self._built_in and name not in self._made:
             self._made[name] = self.calls(self._built_in[name](), name)
+        elif name == MSMARCO_MINILM and name not in self._settings and name not in self._made:
+            raise ConfigurationError("reranker [msmarco-minilm] is not installed: pip install 'es-ttc[cross-encoder]'")
         elif name not in self._settings and name not in self._made:
             raise InvalidRequest(f"unknown reranker [{name}]{did_you_mean(name, self.names)}")
         if name not in self._made:

@@ -22,15 +22,22 @@ BY_THEMSELVES = ("dense", "maxsim", "spectral")
 """Rescorers that can be used as the reranker: their score of a document does not depend on other documents."""
 
 
+AUTO = "auto"
+SLOW = "msmarco-minilm"
+"""A cross-encoder on the CPU: a pair takes 20 to 90 ms, so a budget of 100 takes longer than a search may."""
+SLOW_BUDGET = 20
+
+
 class StrategyParams(Params):
     """Parameters that all strategies share."""
 
     reranker: str = Field(
-        "spectral",
+        AUTO,
         min_length=1,
         max_length=100,
-        description="Name of a reranker in the gateway's settings, or one of the methods that score each document "
-        "independently: dense, maxsim, spectral.",
+        description="Name of a reranker in the gateway's settings, `msmarco-minilm`, or one of the methods that score "
+        "each document independently: dense, maxsim, spectral. `auto`: the only reranker of the settings; without "
+        "any, `msmarco-minilm` where es-ttc[cross-encoder] is installed, else spectral.",
     )
     reranker_params: dict[str, Any] = Field(
         default_factory=dict, description="Parameters of the reranker, if it is a method: dense, maxsim, spectral."
@@ -40,7 +47,8 @@ class StrategyParams(Params):
         ge=1,
         le=MAX_BUDGET,
         description="Maximum number of documents sent to the reranker. For a reranker that returns scores: distinct "
-        "documents. For one that returns an order: every document sent, including repetitions (see `count`).",
+        "documents. For one that returns an order: every document sent, including repetitions (see `count`). Default "
+        "with `msmarco-minilm`: 20.",
     )
     max_tokens: int | None = Field(
         None,
@@ -67,6 +75,15 @@ class _GraphParams(StrategyParams):
 
 class RrParams(StrategyParams):
     """Parameters of retrieve and rerank, which uses the first pass only."""
+
+    first_pass_weight: float = Field(
+        0,
+        ge=0,
+        le=1000,
+        allow_inf_nan=False,
+        description="Weight of the scores before this method, beside 1 for the reranker's: both as z-scores over the "
+        "documents that the reranker has scored. 0: the reranker's scores alone.",
+    )
 
 
 class LlmPickParams(StrategyParams):
@@ -117,6 +134,22 @@ class RgsParams(_GraphParams):
     )
 
 
+def with_defaults(params: StrategyParams, reranker: str | None) -> StrategyParams:
+    """Return parameters with the reranker, and its budget, that a request left out.
+
+    Args:
+        params: The request's parameters.
+        reranker: The reranker of a request that names none; None for spectral retrieval.
+    """
+    name = params.reranker
+    if name == AUTO:
+        name = "spectral" if reranker is None or params.reranker_params else reranker
+    update: dict[str, Any] = {"reranker": name}
+    if name == SLOW and "budget" not in params.model_fields_set:
+        update["budget"] = SLOW_BUDGET
+    return params.model_copy(update=update)
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """One strategy.
@@ -161,6 +194,10 @@ def require_suited(name: str, params: StrategyParams, *, gives_scores: bool) -> 
     if not gives_scores and (name == "gar" or getattr(params, "queue", "list") == "best_first"):
         raise InvalidRequest(
             f"method [{name}] goes by scores, and reranker [{params.reranker}] gives an order: take rgs or slidegar"
+        )
+    if not gives_scores and isinstance(params, RrParams) and params.first_pass_weight:
+        raise InvalidRequest(
+            f"[first_pass_weight] adds scores, and reranker [{params.reranker}] gives an order: leave it out"
         )
 
 

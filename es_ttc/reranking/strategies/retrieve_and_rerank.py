@@ -2,8 +2,12 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from es_ttc.reranking.strategies.base import BudgetedReranker, RerankedList, reranked_so_far
 from es_ttc.reranking.strategies.listwise import ListwiseBudgetedReranker
+from es_ttc.rescorers.blend.normalise import logistic, z_scores
+from es_ttc.vectors.tokens import Float32
 
 
 async def retrieve_and_rerank(first_pass: Sequence[int], reranker: BudgetedReranker) -> RerankedList:
@@ -27,3 +31,15 @@ def within_one_pass(reranker: ListwiseBudgetedReranker, documents: int) -> int:
         return min(reranker.left, documents)
     turns = (reranker.left - window) // window  # after the first one, each sends a whole window for w/2 new documents
     return min(window + turns * step, documents)
+
+
+def mixed(reranked: Float32, first_pass: Float32, weight: float) -> Float32:
+    """Return the weighted mean of a reranker's scores and the scores before it, as ``1 / (1 + exp(-mean))``.
+
+    Args:
+        reranked: ``(n,)`` the reranker's scores.
+        first_pass: ``(n,)`` the scores of the same documents before it.
+        weight: Weight of the latter, beside 1 for the reranker's; both are z-scores over these documents.
+    """
+    known = np.ones(len(reranked), np.bool_)
+    return logistic((z_scores(reranked, known) + weight * z_scores(first_pass, known)) / (1 + weight))

@@ -1,11 +1,12 @@
 """Blend: several signals of relevance, made comparable and added up. The default method."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from es_ttc.errors import InvalidRequest
 from es_ttc.rescorers.base import Feature, Params, Query, Window
 from es_ttc.rescorers.blend.normalise import NORMALISED, Normalisation, logistic
 from es_ttc.rescorers.blend.signals import (
@@ -22,22 +23,42 @@ from es_ttc.rescorers.spectral import SpectralRescorer
 from es_ttc.rescorers.spectral.params import SpectralParams
 from es_ttc.vectors.tokens import Float32
 
-ALWAYS: tuple[SignalName, ...] = ("lexical", "dense")
-"""Those of them that every index with features has."""
+BASE_SIGNALS: tuple[SignalName, ...] = ("lexical", "dense")
+"""Signals that are available on every index with features."""
 
 _EVIDENCE = SpectralRescorer()
 
 
-class BlendParams(Params):
-    """What blend can be told."""
+class RerankerSignal(BaseModel):
+    """The reranker whose scores are the signal `reranker`."""
 
-    signals: dict[SignalName, float] | None = Field(
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(
+        "msmarco-minilm",
+        min_length=1,
+        max_length=100,
+        description="Name of a reranker that returns scores: one of the gateway's settings, or `msmarco-minilm` "
+        "(es-ttc[cross-encoder]).",
+    )
+    top: int = Field(20, ge=2, le=100, description="Number of blend's first documents that it scores.")
+
+
+class BlendParams(Params):
+    """Parameters of `blend`."""
+
+    signals: dict[SignalName | Literal["reranker"], float] | None = Field(
         None,
         description="Weight of each signal, 0 or more: `lexical` (the first pass's scores), `dense` (cosine of pooled "
         "vectors), `spectral`, `late_interaction` (ColBERT's mean over the query's tokens), `sentences` (best "
         "sentence; needs chunks). Default: the first four, as far as the index carries what they read. Each counts 1; "
         "`dense` .5 beside `spectral`. `lexical` counts less where the first pass's scores hardly differ, the others "
-        "where vectors were made from a part of each text.",
+        "where vectors were made from a part of each text. `reranker`: weight of the z-scores of a reranker that "
+        "reads texts, over blend's first documents, beside 1 for those of the other signals together; alone it is "
+        "added to the default signals. Through the gateway only.",
+    )
+    reranker: RerankerSignal | None = Field(
+        None, description="The reranker of the signal `reranker`, whose weight is 1 if `signals` has none."
     )
     normalise: Normalisation = Field(
         "z",
@@ -47,7 +68,7 @@ class BlendParams(Params):
 
     @field_validator("signals")
     @classmethod
-    def _weights(cls, signals: dict[SignalName, float] | None) -> dict[SignalName, float] | None:
+    def _weights(cls, signals: dict[str, float] | None) -> dict[str, float] | None:
         if signals is None:
             return None
         if any(not np.isfinite(weight) or weight < 0 for weight in signals.values()):
@@ -59,14 +80,17 @@ class BlendParams(Params):
     @property
     def names(self) -> tuple[SignalName, ...]:
         """The signals with a weight above 0, in the order of :data:`SIGNALS`."""
-        if self.signals is None:
-            return DEFAULT_SIGNALS
-        return tuple(name for name in SIGNALS if self.signals.get(name, 0) > 0)
+        return DEFAULT_SIGNALS if self.signals is None else tuple(name for name in SIGNALS if self.signals.get(name, 0))
+
+    @property
+    def reranker_weight(self) -> float:
+        """The weight of the signal `reranker`."""
+        return (self.signals or {}).get("reranker", 0.0 if self.reranker is None else 1.0)
 
     @property
     def required(self) -> frozenset[SignalName]:
         """Signals without which nothing is scored: those that the request names, else those that every index has."""
-        return frozenset(ALWAYS if self.signals is None else self.names)
+        return frozenset(BASE_SIGNALS if self.signals is None else self.names)
 
 
 class BlendRescorer:
@@ -152,6 +176,8 @@ def _shares(
     query: Query, window: Window, params: BlendParams
 ) -> tuple[dict[SignalName, SignalScores], dict[SignalName, Float32]]:
     """Return the signals' scores, and what each adds to the mean."""
+    if params.reranker_weight:
+        raise InvalidRequest("[blend] signal [reranker] reads texts, which only a search through the gateway has")
     names = [name for name in params.names if has_signal(name, query, window)]
     # Weights that a request gives are taken as they are.
     weights = (

@@ -10,7 +10,7 @@ from es_ttc.common.validation import did_you_mean
 from es_ttc.errors import InvalidRequest
 from es_ttc.rescorers.base import Feature, Params, Query, Window
 from es_ttc.rescorers.blend.normalise import logistic
-from es_ttc.rescorers.blend.rescorer import ALWAYS
+from es_ttc.rescorers.blend.rescorer import BASE_SIGNALS
 from es_ttc.rescorers.blend.signals import (
     SignalName,
     SignalScores,
@@ -62,7 +62,7 @@ class LearnedParams(Params):
     @property
     def signals(self) -> tuple[SignalName, ...]:
         """The model's signals; those that every index has where no model is served."""
-        return self.chosen.signals if self._models else ALWAYS
+        return self.chosen.signals if self._models else BASE_SIGNALS
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ class LearnedRescorer:
 
     def needs(self, params: LearnedParams) -> frozenset[Feature]:
         """What the signals read that every index with features has."""
-        return read_by(name for name in params.signals if name in ALWAYS)
+        return read_by(name for name in params.signals if name in BASE_SIGNALS)
 
     def takes(self, params: LearnedParams) -> frozenset[Feature]:
         """What the model's other signals read."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from es_ttc.errors import EngineError
 from es_ttc.reranking.strategies import BudgetedReranker, RerankedList
+from es_ttc.reranking.strategies.retrieve_and_rerank import mixed
 from es_ttc.serving.adaptive.walk import WalkDocuments
 from es_ttc.serving.request.section import Section
 from es_ttc.serving.rescore.collapse import Group, WindowGroups, collapsed, firsts, window_groups
@@ -40,8 +41,11 @@ def rank_hits(
     documents: WalkDocuments,
     section: Section,
     pinned: int = 0,
+    first_pass_weight: float = 0,
 ) -> RankedHits:
     """Put the reranked documents before the rest of the first pass.
+
+    With a weight of the first pass they are in the order of both scores; see :func:`mixed`.
 
     Pinned documents stay on top. Then come the reranked documents, by score; then the other documents of the window,
     then the rest of the first pass. A document from outside that was not reranked is left out.
@@ -52,7 +56,11 @@ def rank_hits(
     order = [*range(pinned), *judged, *(document for document in first_pass if document not in places)]
     first = np.array([documents.hits[document].get("_score") or 0.0 for document in order], np.float32)
     values = np.zeros(len(order), np.float32)
-    shown = _displayed([reranker.score(document) for document in judged])
+    scores = [reranker.score(document) for document in judged]
+    if first_pass_weight:
+        shown = mixed(np.array(scores, np.float32), first[pinned : pinned + len(judged)], first_pass_weight)
+    else:
+        shown = _displayed(scores)
     values[pinned : pinned + len(judged)] = shown
     mask = (np.arange(len(order)) >= pinned) & (np.arange(len(order)) < pinned + len(judged))
     ranking = ranking_of(section, first, values, mask, pinned)

@@ -13,7 +13,7 @@ from es_ttc.errors import EngineError, EsTtcError, InvalidRequest
 from es_ttc.reranking.rerankers import Cost, PointwiseCalls
 from es_ttc.reranking.strategies import STRATEGIES, Strategy, StrategyParams, budgeted_reranker
 from es_ttc.reranking.strategies.base import reranked_so_far
-from es_ttc.reranking.strategies.methods import require_suited
+from es_ttc.reranking.strategies.methods import RrParams, require_suited, with_defaults
 from es_ttc.rescorers import registry
 from es_ttc.serving.adaptive.page import TARGET_PARAMS, RankedHits, add_hits_outside_first_pass, in_groups, rank_hits
 from es_ttc.serving.adaptive.rerankers import (
@@ -62,7 +62,8 @@ class AdaptiveReranking:
             raise InvalidRequest(
                 f"[ttc.candidates] cannot be used with [{strategy.name}], which finds its own: leave it out"
             )
-        params = entry_points.parse_params(strategy.Params, plan.section.params, strategy.name)
+        requested = entry_points.parse_params(strategy.Params, plan.section.params, strategy.name)
+        params = with_defaults(requested, rerankers.default)
         method = rescorer_of(params.reranker, params.reranker_params, rerankers, max_tokens=params.max_tokens)
         if method is None:
             calls = rerankers.named(params.reranker)
@@ -124,7 +125,8 @@ class AdaptiveRescoring:
         applied = walk.reranked.judged > 0 or pinned >= len(scores) - buried
         documents, ranks = walk.documents, slice(plan.page.start, plan.page.start + plan.page.size)
         groups = None if plan.collapse is None else groups_of(documents.hits, plan.collapse.field)
-        outcome = rank_hits(walk.reranked, walk.budgeted, documents, plan.section, pinned) if applied else None
+        weight = self.params.first_pass_weight if isinstance(self.params, RrParams) else 0
+        outcome = rank_hits(walk.reranked, walk.budgeted, documents, plan.section, pinned, weight) if applied else None
         order, window = in_groups(outcome, groups, hits, plan.page.fetch)
         try:
             page_hits = await add_hits_outside_first_pass(order[ranks], documents, plan)
@@ -266,6 +268,8 @@ class _Walk:
             detail["first_pass_rank"] = document + 1 if of_first_pass else None
             if document in calls:
                 detail["call"] = calls[document]
+                raw = self.budgeted.score(document)
+                detail |= {} if raw is None else {"reranker_score": round(raw, 6)}
             if document in skipped:
                 detail["skipped"] = skipped[document].value
             if document in self.reranked.found_from:

@@ -10,6 +10,7 @@ is an error. Embeddings have OpenAI's form.
 
 import asyncio
 import base64
+import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -22,8 +23,13 @@ from starlette.responses import Response
 from es_ttc.common.validation import did_you_mean, validated
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import DeadlineExceeded, InvalidRequest, MissingFeature, NotSignedIn
+from es_ttc.reranking.rerankers import Passage, PointwiseCalls
+from es_ttc.reranking.rerankers.cross_encoder import MSMARCO_MINILM
+from es_ttc.reranking.strategies.base import PartialScores
+from es_ttc.reranking.strategies.methods import AUTO
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Window
+from es_ttc.rescorers.blend.normalise import logistic
 from es_ttc.serving.admin.endpoint import TOKEN_HEADER, EndpointRunner, carries, json_object
 from es_ttc.serving.features.scores import Method, Timings
 from es_ttc.serving.gateway import Gateway
@@ -39,7 +45,6 @@ _AT_ONCE = 16
 _MAX_TOKENS = 1024
 _AVAILABLE = frozenset({Feature.POOLED, Feature.REVERSED, Feature.TOKENS, Feature.QUERY_TOKENS})
 _QUERIES = frozenset({"query", "search_query"})
-_DEFAULT_MODEL = "spectral"
 _UNUSED = frozenset(
     {
         "max_chunks_per_doc", "max_tokens_per_doc", "priority",  # Cohere's
@@ -82,7 +87,13 @@ class RerankRequest(_Texts):
     )
     top_n: int | None = Field(None, ge=1, description="Results that are returned, the best ones; all where left out.")
     return_documents: bool = Field(False, description="Whether a result holds its text again.")
-    model: str = Field(_DEFAULT_MODEL, min_length=1, max_length=100, description="Name of the method.")
+    model: str = Field(
+        AUTO,
+        min_length=1,
+        max_length=100,
+        description="Name of the method, or `msmarco-minilm`. `auto`: the latter where es-ttc[cross-encoder] is "
+        "installed, else `spectral`.",
+    )
 
     @property
     def passages(self) -> list[str]:
@@ -103,7 +114,7 @@ class TextsRequest(_Texts):
     """A rerank request in the form of text-embeddings-inference."""
 
     field: ClassVar[str] = "texts"
-    model: ClassVar[str] = _DEFAULT_MODEL  # this form names none
+    model: ClassVar[str] = AUTO  # this form names none
     texts: tuple[str, ...] = Field(min_length=1, description="The texts to be scored.")
     raw_scores: bool = Field(False, description="Accepted; scores are the method's own either way.")
     return_text: bool = Field(False, description="Whether a result holds its text again.")
@@ -173,7 +184,12 @@ class ModelServer:
                 f"[{self._settings.max_window}], the gateway's limit (max_window)"
             )
         _require_short(asked.passages, f"{_RERANK}.{asked.field}")
-        rescorer = registry.load(self._settings.rerank_models.get(asked.model, asked.model))
+        name = self._settings.rerank_models.get(asked.model, asked.model)
+        if name == AUTO:
+            name = MSMARCO_MINILM if MSMARCO_MINILM in self._gateway.rerankers.names else "spectral"
+        if name == MSMARCO_MINILM:
+            return asked.answer(await self._cross_encoded(asked.query, asked.passages))
+        rescorer = registry.load(name)
         method = Method(rescorer, registry.parse_params(rescorer, {}, self._gateway.served), detail=False)
         lacking = {*(rescorer.needs(method.params) - _AVAILABLE), *method.fields}
         if lacking:
@@ -190,6 +206,17 @@ class ModelServer:
                 "and score: send fewer or shorter ones, or raise rerank_timeout_ms"
             ) from None
         return asked.answer(scores)
+
+    async def _cross_encoded(self, query: str, texts: Sequence[str]) -> Float32:
+        """Return ``(n,)`` scores by the cross-encoder, in (0, 1)."""
+        calls = self._gateway.rerankers.named(MSMARCO_MINILM)
+        assert isinstance(calls, PointwiseCalls)  # noqa: S101 - it returns scores
+        passages = [Passage(hashlib.sha256(text.encode()).hexdigest(), text) for text in texts]
+        try:
+            scores = await calls.scores(query, passages, seconds=self._settings.rerank_timeout_ms / 1000)
+        except PartialScores as partial:
+            raise partial.cause from None
+        return logistic(np.array(scores))
 
     async def _scores(self, method: Method, query: str, texts: Sequence[str]) -> Float32:
         """Return ``(n,)`` scores for the response; 0 for a text without tokens."""

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from es_ttc.common.entry_points import parse_params
 from es_ttc.common.validation import shown, unknown_field
 from es_ttc.errors import EsTtcError, InvalidRequest, MissingText
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.strategies import STRATEGIES
+from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer, RerankerSignal
 from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.limits import check_query
 from es_ttc.serving.request.body import body_integer, boolean, texts_of, url_integer
@@ -202,7 +204,7 @@ def plan_search(
     found = find_rescore(body.get("rescore"))
     if found is None:
         return None
-    natives, items = found
+    natives, items = found[0], [part for item in found[1] for part in with_reranker(item)]
     item = items[0]
     section = parse_section(item[KEY], default_method=DEFAULT_METHOD)
     rest = dict(body)
@@ -251,6 +253,33 @@ def plan_search(
         changes_scores=changes_scores(rest.get("query")),
     )
     return replace(plan, later=_later_plans(plan, items[1:]))
+
+
+def with_reranker(item: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return an item of `blend` with the signal `reranker` as two: the other signals, then the reranker over the best.
+
+    Raises:
+        InvalidRequest: The parameters of `blend` are invalid.
+    """
+    section = item[KEY]
+    given = section.get("params") if isinstance(section, Mapping) else None
+    if not isinstance(given, Mapping) or section.get("method", DEFAULT_METHOD) != BlendRescorer.name:
+        return [item]
+    signals = given.get("signals")
+    if "reranker" not in given and not (isinstance(signals, Mapping) and "reranker" in signals):
+        return [item]
+    params = parse_params(BlendParams, given, BlendRescorer.name)
+    others = {name: weight for name, weight in (params.signals or {}).items() if name != "reranker"}
+    rest = {key: value for key, value in given.items() if key not in ("signals", "reranker")}
+    first = {**item, KEY: {**section, "params": rest | ({"signals": others} if others else {})}}
+    if not params.reranker_weight:
+        return [first]
+    chosen = params.reranker or RerankerSignal()
+    kept = {key: section[key] for key in ("on_error", "timeout") if key in section}
+    kept["detail"] = bool(section.get("detail"))
+    second = {"reranker": chosen.name, "budget": chosen.top, "first_pass_weight": 1 / params.reranker_weight}
+    window = min(chosen.top, body_integer(item.get("window_size", DEFAULT_WINDOW)) or chosen.top)
+    return [first, {"window_size": window, KEY: {"method": "rr", "params": second, **kept}}]
 
 
 def _within_natives(item: dict[str, Any], natives: Sequence[Any]) -> dict[str, Any]:
