@@ -40,7 +40,8 @@ engine_flag = click.option(
 encoder_flag = click.option(
     "--encoder",
     metavar="NAME",
-    help="Encoder: minilm, bge-small, e5-small, mpnet, any model name, or a folder. Default: ES_TTC_ENCODER or minilm.",
+    help="Encoder: minilm, bge-small, e5-small, mpnet, multilingual-e5-small, any model name, or a folder. Default: "
+    "ES_TTC_ENCODER or minilm.",
 )
 adapter_flag = click.option(
     "--adapter",

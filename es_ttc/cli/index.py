@@ -43,6 +43,7 @@ def index() -> None:
 @index.command(
     epilog=examples(
         "es-ttc index create articles --text-fields title,abstract",
+        "es-ttc index create articles --language ja --encoder multilingual-e5-small",
         "es-ttc index create articles --codec int8 --token-pooling 2",
         "es-ttc index create articles --chunks --spans scale=10,stride=5",
     ),
@@ -56,10 +57,15 @@ def index() -> None:
 @click.option("--shards", type=click.IntRange(1), help="Number of primary shards. Default: the engine's own.")
 @click.option("--replicas", type=click.IntRange(0), help="Number of replicas. Default: one, if there is a second node.")
 @click.option(
+    "--language",
+    metavar="CODE",
+    help="Language of the text fields as an ISO 639 code (de, ja, ...): they get the engine's analyzer for it. "
+    "Default: en.",
+)
+@click.option(
     "--analyzer",
-    default="english",
-    show_default=True,
-    help="Analyzer of the text fields; `standard` for other languages.",
+    metavar="NAME",
+    help="Analyzer of the text fields, in place of that of --language: kuromoji, icu_analyzer...",
 )
 @json_flag
 def create(
@@ -79,13 +85,14 @@ def create(
     strip_html: str,
     shards: int | None,
     replicas: int | None,
-    analyzer: str,
+    language: str | None,
+    analyzer: str | None,
     as_json: bool,
 ) -> None:
     """Create the index NAME with the fields for its features. Your own fields stay dynamic."""
     from es_ttc.encoders import load_encoder
     from es_ttc.index.ingest.size_estimate import estimate_size
-    from es_ttc.index.mappings.index import IndexOptions
+    from es_ttc.index.mappings.index import IndexOptions, analyzer_of
     from es_ttc.index.mappings.spec import IndexSpec
 
     check_codec(click.get_current_context(), tokens)
@@ -105,7 +112,8 @@ def create(
         **given(scales=scales, text_fields=text_fields),
     )
     size = estimate_size([{spec.text_fields[0]: SAMPLE_TEXT}], spec, loaded)
-    asyncio.run(_create(settings, name, spec, IndexOptions(analyzer, shards, replicas)))
+    options = IndexOptions(analyzer or analyzer_of(language), shards, replicas)
+    asyncio.run(_create(settings, name, spec, options))
     if as_json:
         print_json({"index": name, "spec": spec.as_meta(), "estimate": size and size.as_dict()})
     else:

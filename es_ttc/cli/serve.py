@@ -54,7 +54,8 @@ _MAX_NAMED = 20
     "encoders",
     multiple=True,
     metavar="NAME",
-    help="Encoder: minilm, bge-small, e5-small, mpnet, any model name, or a folder; NAME+ADAPTER with a LoRA adapter. "
+    help="Encoder: minilm, bge-small, e5-small, mpnet, multilingual-e5-small, any model name, or a folder; "
+    "NAME+ADAPTER with a LoRA adapter. "
     "May be given several times, for indices written with others.",
 )
 @click.option(

