@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from es_ttc.engine.protocol import Engine
 
 S = TypeVar("S", bound=Settings)
+F = TypeVar("F", bound=Callable[..., Any])
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 engine_flag = click.option(
@@ -37,12 +38,34 @@ engine_flag = click.option(
     help="URL of the engine. It may contain user:password@, but other users of the machine can read flags: prefer "
     "ES_TTC_USERNAME with ES_TTC_PASSWORD_FILE, or ES_TTC_API_KEY_FILE. Default: ES_TTC_ENGINE or 127.0.0.1:9200.",
 )
-encoder_flag = click.option(
-    "--encoder",
-    metavar="NAME",
-    help="Encoder: minilm, bge-small, e5-small, mpnet, multilingual-e5-small, any model name, or a folder. Default: "
-    "ES_TTC_ENCODER or minilm.",
-)
+
+
+def _add_token_encoder(context: click.Context, _parameter: click.Parameter, name: str | None) -> None:
+    """Append the encoder of token vectors to the name of the other one, which is read before."""
+    if name is not None:
+        from es_ttc.encoders.base import TOKENS_FROM  # numpy stays out of --help
+
+        context.params["encoder"] = f"{context.params.get('encoder') or Settings().encoder}{TOKENS_FROM}{name}"
+
+
+def encoder_flag(command: F) -> F:
+    """Add the options that name the encoder."""
+    command = click.option(
+        "--token-encoder",
+        metavar="NAME",
+        expose_value=False,
+        callback=_add_token_encoder,
+        help="Another encoder for token vectors, e.g. colbert-small; pooled vectors stay those of --encoder.",
+    )(command)
+    return click.option(
+        "--encoder",
+        metavar="NAME",
+        is_eager=True,
+        help="Encoder: minilm, bge-small, e5-small, mpnet, multilingual-e5-small, any model name, or a folder. "
+        "Default: ES_TTC_ENCODER or minilm.",
+    )(command)
+
+
 adapter_flag = click.option(
     "--adapter",
     metavar="NAME",

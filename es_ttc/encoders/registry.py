@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from es_ttc.encoders import adapters, fetched, hub, packages, trained
 from es_ttc.encoders.adapters import Adapter
-from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.base import TOKENS_FROM, Encoder
 from es_ttc.encoders.hashing import ADAPTER_CONFIG, FileHashes, revision
 from es_ttc.encoders.kind import Kind, require_served
 from es_ttc.encoders.options import Dtype
 from es_ttc.encoders.packages import ModelFiles, missing_package
+from es_ttc.encoders.two_encoders import TwoEncoders
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
 
@@ -26,7 +27,7 @@ _NEEDED: Mapping[Backend, tuple[str, ...]] = {
     "vllm": ("tokenizers",),
 }
 
-SHORT_NAMES: tuple[str, ...] = ("minilm", "mpnet", *fetched.MODELS)
+SHORT_NAMES: tuple[str, ...] = ("minilm", "mpnet", packages.COLBERT_SMALL, *fetched.MODELS)
 """Names of encoders that need no model hub."""
 
 _SUFFIX = re.compile(r"(?P<model>.+)@(?P<backend>[a-z]+)(:(?P<dtype>[a-z0-9]+))?", re.DOTALL)
@@ -51,7 +52,8 @@ def load_encoder(
             (behind ``encoder_url``) for the backend, or ``@torch:float32`` or ``@torch:bfloat16`` for its arithmetic
             too. The default follows from the name, never from what is installed: ONNX for all short names but
             ``mpnet`` and for folders whose weights are only ONNX, else torch. Optionally, at the end, ``+`` and the
-            name of an adapter.
+            name of an adapter. Two names with ``|`` between them: pooled vectors by the first encoder, token vectors
+            by the second.
         adapter: An adapter, if the name has none: a folder that `es-ttc train` wrote, for any backend; else, for the
             torch backend, a LoRA adapter: one that the model ships, a folder, or a repository on the hub; see
             :func:`es_ttc.encoders.adapters.find`.
@@ -67,8 +69,15 @@ def load_encoder(
     Raises:
         ConfigurationError: The name or an option is invalid, or a package is missing; the message contains the fix.
     """
-    model, backend, named_dtype, named_adapter = parse_name(with_adapter(name, adapter))
     cache = cache_dir or Settings().cache_dir
+    pooled, two, tokens = name.partition(TOKENS_FROM)
+    if two:
+        first = load_encoder(
+            pooled, adapter=adapter, cache_dir=cache, device=device, dtype=dtype, dims=dims, max_length=max_length,
+            threads=threads,
+        )  # fmt: skip
+        return TwoEncoders(first, load_encoder(tokens, cache_dir=cache, device=device, dtype=dtype, threads=threads))
+    model, backend, named_dtype, named_adapter = parse_name(with_adapter(name, adapter))
     folder = _trained(name, model, named_adapter)
     if folder is not None:
 
@@ -155,16 +164,18 @@ def require_known(name: str) -> None:
     Raises:
         ConfigurationError: The name is malformed, or no short name, folder or model of the hub.
     """
-    model = parse_name(name).model
-    elsewhere = model not in SHORT_NAMES and not Path(model).expanduser().is_dir()
-    if elsewhere and importlib.util.find_spec("huggingface_hub") is not None:
-        hub.require_known(model, SHORT_NAMES)
+    for part in name.split(TOKENS_FROM):
+        model = parse_name(part).model
+        elsewhere = model not in SHORT_NAMES and not Path(model).expanduser().is_dir()
+        if elsewhere and importlib.util.find_spec("huggingface_hub") is not None:
+            hub.require_known(model, SHORT_NAMES)
 
 
 def on_backend(name: str, suffix: str) -> str:
     """Return an encoder's name with another backend, ``@onnx``, or without one for ""."""
-    parsed = parse_name(name)
-    return f"{parsed.model}{suffix}{f'+{parsed.adapter}' if parsed.adapter else ''}"
+    pooled, two, tokens = name.partition(TOKENS_FROM)
+    parsed = parse_name(pooled)
+    return f"{parsed.model}{suffix}{f'+{parsed.adapter}' if parsed.adapter else ''}{two}{tokens}"
 
 
 def with_adapter(name: str, adapter: str | None) -> str:
@@ -175,14 +186,15 @@ def with_adapter(name: str, adapter: str | None) -> str:
     """
     if adapter is None:
         return name
-    if parse_name(name).adapter:
+    pooled, two, tokens = name.partition(TOKENS_FROM)
+    if parse_name(pooled).adapter:
         raise ConfigurationError(f"encoder [{name}] names an adapter already: leave out adapter [{adapter}]")
-    return f"{name}+{adapter}"
+    return f"{pooled}+{adapter}{two}{tokens}"
 
 
 def shipped_adapters(name: str, *, cache_dir: Path | None = None) -> list[str]:
     """Return the names of the adapters in an encoder's own folder; none for ONNX models."""
-    parsed = parse_name(name)
+    parsed = parse_name(name.partition(TOKENS_FROM)[0])
     if (parsed.backend or _default_backend(parsed.model)) != "torch":
         return []
     return adapters.shipped(_files(parsed.model, "torch", cache_dir or Settings().cache_dir).folder)
@@ -194,6 +206,8 @@ def model_folder(name: str, *, cache_dir: Path | None = None) -> Path:
     Raises:
         ConfigurationError: There is none, or the name has an adapter.
     """
+    if TOKENS_FROM in name:
+        raise ConfigurationError(f"encoder [{name}] is two encoders: name the one that is to be trained")
     parsed = parse_name(name)
     if parsed.adapter is not None or trained.is_trained(Path(parsed.model).expanduser()):
         raise ConfigurationError(f"encoder [{name}] is no model by itself: name one without an adapter")
@@ -249,7 +263,7 @@ def _without_adapter(name: str) -> EncoderName:
 
 def _default_backend(model: str) -> Backend:
     """Return the backend of a name that names none: the same on every machine, whatever is installed there."""
-    if model == "minilm" or fetched.named(model):
+    if model in ("minilm", packages.COLBERT_SMALL) or fetched.named(model):
         return "onnx"
     folder = Path(model).expanduser()
     if folder.is_dir() and not any((*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin"))):
@@ -259,7 +273,7 @@ def _default_backend(model: str) -> Backend:
 
 def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
     fetchable = fetched.named(model)
-    if fetchable and backend != "onnx":
+    if (fetchable or model == packages.COLBERT_SMALL) and backend != "onnx":
         raise ConfigurationError(f"encoder [{model}@{backend}]: only its ONNX model is fetched: take {model}")
     for module in _NEEDED[backend]:
         if importlib.util.find_spec(module) is None:
@@ -272,6 +286,8 @@ def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
         if backend == "onnx":
             raise ConfigurationError("encoder [mpnet@onnx]: no package carries all-mpnet-base-v2 as ONNX: take mpnet")
         return packages.mpnet(hashes, cache_dir)
+    if model == packages.COLBERT_SMALL:
+        return packages.colbert_small(hashes, cache_dir)
     if fetchable:
         return fetched.model_files(fetchable, hashes, cache_dir)
     folder = Path(model).expanduser()
@@ -293,6 +309,8 @@ def _extra(model: str, backend: Backend) -> str:
     fetchable = fetched.named(model)
     if fetchable:
         return fetchable.extra
+    if model == packages.COLBERT_SMALL:
+        return "cross-encoder"
     carried = model == "mpnet" or (model == "minilm" and backend != "torch")
     return model if carried else "onnx" if backend == "vllm" else backend
 

@@ -17,9 +17,12 @@ def word_means(encodings: Encodings) -> Float32:
     """Return the mean of each text's own tokens at unit length, ``(n, d)``.
 
     Special tokens and those of the prompt are left out: they cover no characters. A text without words of its own has
-    its pooled vector.
+    its pooled vector, or zeros if that is of another encoder.
     """
     means = encodings.pooled.copy()
+    dims = next((rows.shape[1] for rows in encodings.tokens if len(rows)), means.shape[1])
+    if dims != means.shape[1]:
+        means = np.zeros((len(means), dims), np.float32)
     for place, (rows, offsets) in enumerate(zip(encodings.tokens, encodings.offsets, strict=True)):
         total = rows[offsets[:, 0] < offsets[:, 1]].sum(axis=0)
         length = float(np.linalg.norm(total))

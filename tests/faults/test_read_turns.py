@@ -109,17 +109,18 @@ def test_sizes_are_learned_upwards_at_once_and_downwards_slowly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "dims"),
+    ("key", "pooled", "tokens"),
     [
-        ("all-MiniLM-L6-v2@0123456789ab/384x256", 384),
-        ("a/b@c/768x512+p+law@0123456789ab", 768),
-        ("b", None),
-        ("", None),
+        ("all-MiniLM-L6-v2@0123456789ab/384x256", 384, 384),
+        ("a/b@c/768x512+p+law@0123456789ab", 768, 768),
+        ("all-MiniLM-L6-v2@0123456789ab/384x256|colbert@0123456789ab/96x512+late-0123", 384, 96),
+        ("b", None, None),
+        ("", None, None),
     ],
 )
-def test_an_unknown_document_is_taken_for_a_long_one(key: str, dims: int | None) -> None:
-    assert dims_of(key) == dims
-    assert unknown_size(key, [Feature.TOKENS], as_text=False) >= 1024 * (dims or 1)
+def test_an_unknown_document_is_taken_for_a_long_one(key: str, pooled: int | None, tokens: int | None) -> None:
+    assert dims_of(key) == (pooled, tokens)
+    assert unknown_size(key, [Feature.TOKENS], as_text=False) >= 1024 * (tokens or 1)
     assert unknown_size(key, [Feature.TOKENS], as_text=True) > unknown_size(key, [Feature.TOKENS], as_text=False)
 
 

@@ -16,7 +16,9 @@ import pytest
 from pydantic import SecretStr
 
 from es_ttc.encoders import load_encoder
-from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.encoders.base import EncoderIdentity
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
@@ -198,3 +200,32 @@ def test_the_plugins_endpoints_serve_it(late: Late) -> None:
     assert encoded["ttc"]["encoder"] == late.packed.spec.encoder.key
     stored = {document["hash"]: blobs[document["hash"]] for document in documents}
     assert b64decode(encoded["ttc"]["tokens"]) == stored[encoded["ttc"]["hash"]]["ttc.tokens"]
+
+
+def test_pooled_vectors_of_one_encoder_and_token_vectors_of_another(engine_url: str, models: dict[Form, Path]) -> None:
+    """Blend's signals are those of the two encoders alone; their vectors have different numbers of components."""
+    name = f"minilm|{models[FORMS[0]]}@torch:float32"
+    dense, late, both = load("minilm", None), load(name.partition("|")[2], None), load(name, None)
+    index, query = f"test-two-{uuid.uuid4().hex[:8]}", QUERIES[0]
+    documents = [{"_id": str(place), "text": text, "anyway": "creature"} for place, text in enumerate(DOCUMENTS)]
+    spec = IndexSpec(both.identity, text_fields=("text",), tokens="nested")
+    asyncio.run(fill(engine_url, index, spec, both, documents, shards=1))
+    settings = GatewaySettings(engine=engine_url, port=0, default_timeout_ms=20_000, encoder=name)
+    try:
+        with running_gateway(settings, load=load) as gateway:
+            found = call(gateway, "POST", f"/{index}/_search", rescored(query, detail=True)).json()
+            near = call(gateway, "POST", f"/{index}/_search", rescored(query, method="dense")).json()
+    finally:
+        call(engine_url, "DELETE", f"/{index}")
+    assert both.identity == EncoderIdentity.from_dict(both.identity.as_dict())
+    assert (found["ttc"]["applied"], near["ttc"]["applied"]) == (True, True)
+    assert found["ttc"]["signals"] == ["lexical", "dense", "spectral", "late_interaction"]
+    pooled = dense.encode(list(DOCUMENTS)).pooled @ dense.encode([query], role="query").pooled[0]
+    rows = late.encode([query], role="query").tokens[0]
+    greatest = [(tokens @ rows.T).max(axis=0).mean() for tokens in late.encode(list(DOCUMENTS)).tokens]
+    signals = {int(hit["_id"]): hit["_ttc"]["signals"] for hit in found["hits"]["hits"]}
+    for place in range(len(DOCUMENTS)):
+        assert signals[place]["dense"]["score"] == pytest.approx(pooled[place], abs=2e-3)
+        assert signals[place]["late_interaction"]["score"] == pytest.approx(greatest[place], abs=2e-3)
+    with pytest.raises(InvalidRequest, match="spans"):
+        IndexSpec(both.identity, spans=(SpanGrid(10, 5),))

@@ -61,7 +61,7 @@ def estimate_size(documents: Sequence[Document], spec: IndexSpec, encoder: Encod
 
 def token_bytes(spec: IndexSpec, codec: Codec | None = None) -> int:
     """Return the stored bytes of a token of packed storage: its vector, norms and offset."""
-    return row_bytes(codec or spec.codec, spec.encoder.dims) + len(stored_scales(spec)) + _OFFSET
+    return row_bytes(codec or spec.codec, spec.encoder.of_tokens.dims) + len(stored_scales(spec)) + _OFFSET
 
 
 def share_with_text(documents: Sequence[Document], spec: IndexSpec) -> float:

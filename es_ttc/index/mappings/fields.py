@@ -136,13 +136,14 @@ def field_mapping(field: Field, spec: IndexSpec, capabilities: Capabilities) -> 
     """
     match field.kind:
         case "vector":
-            return _vector(spec.encoder.dims, capabilities)
+            encoder = spec.encoder.of_tokens if field.name == TOKEN_VECTOR else spec.encoder
+            return _vector(encoder.dims, capabilities)
         case "blob":
             # Hits of kNN return the pooled vector as a stored field; it is short.
             doc_values = spec.layout == "doc_values"
             return {"type": "binary", "store": not doc_values or field.name == POOLED, "doc_values": doc_values}
         case "rank_vectors":
-            return _rank_vectors(spec.encoder.dims, capabilities)
+            return _rank_vectors(spec.encoder.of_tokens.dims, capabilities)
         case "keyword":
             return {"type": "keyword"}
         case "float":

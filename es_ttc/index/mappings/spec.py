@@ -127,6 +127,11 @@ class IndexSpec:
             raise InvalidRequest(f"[token_pooling] must be from 1 to {MAX_TOKEN_POOLING}, got [{self.token_pooling}]")
         if not self.encodes_tokens and self.token_pooling != 1:
             raise InvalidRequest("[token_pooling] goes with token vectors, not with tokens none")
+        if self.spans and self.encoder.tokens is not None:
+            raise InvalidRequest(
+                "[spans] are means of token vectors that kNN compares with pooled ones, and the token vectors are "
+                "another encoder's: leave spans out, or take one encoder"
+            )
 
     def as_meta(self) -> dict[str, Any]:
         """Return the JSON-ready value of ``_meta.ttc``."""

@@ -101,7 +101,7 @@ def encode_corpus(
         progress("encoding documents", len(features), len(documents))
     dims = spec.encoder.dims
     no_vectors = np.zeros((0, dims), dtype=np.float32)
-    nothing = TokenVectors(no_vectors)
+    nothing = TokenVectors(np.zeros((0, spec.encoder.of_tokens.dims), dtype=np.float32))
     no_norms = ScaleNorms(stored_scales(spec), np.zeros((len(stored_scales(spec)), 0), dtype=np.float32))
     stored = spec.tokens != "none"
     return CorpusFeatures(

@@ -117,7 +117,7 @@ def features_from_hit(key: DocumentKey, hit: Hit, features: Iterable[Feature]) -
     stored: Stored = {}
     for feature in features:
         with suppress(ValueError, LookupError):
-            found = _feature_of(reader, hit, feature, key.dims)
+            found = _feature_of(reader, hit, feature, key)
             if isinstance(found, ReadFeature) and found is not ABSENT:
                 stored[feature] = found.value
     return stored
@@ -138,11 +138,10 @@ def _decoded(
 ) -> Fetched:
     fetched: Fetched = {}
     for key, hit in hits:
-        dims = key.dims
         fetched[key] = stored = {}
         for feature in features:
             try:
-                stored[feature] = _feature_of(reader, hit, feature, dims)
+                stored[feature] = _feature_of(reader, hit, feature, key)
             except OtherLayout:
                 stored[feature] = SkipReason.LAYOUT
             except ValueError as error:
@@ -151,11 +150,11 @@ def _decoded(
     return fetched
 
 
-def _feature_of(reader: FeatureReader, hit: Hit, feature: Feature, dims: int | None) -> ReadFeature | SkipReason:
+def _feature_of(reader: FeatureReader, hit: Hit, feature: Feature, key: DocumentKey) -> ReadFeature | SkipReason:
     read = reader.read(hit, feature)
     if read is None:
         return ABSENT
-    return _fault_in(feature, read.value, dims) or read
+    return _fault_in(feature, read.value, key.token_dims if feature is Feature.TOKENS else key.dims) or read
 
 
 def consistent(stored: Mapping[Feature, Any]) -> dict[Feature, Any]:

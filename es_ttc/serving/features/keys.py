@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from es_ttc.encoders.base import TOKENS_FROM
 from es_ttc.errors import EngineError
 from es_ttc.index.mappings.readers import SENDABLE_LAYOUTS, FeatureReader, layout_of, reader_of
 from es_ttc.index.mappings.spec import HASH
@@ -81,8 +83,13 @@ class DocumentKey(NamedTuple):
 
     @property
     def dims(self) -> int | None:
-        """The dimensions of the encoder's vectors; None if its identity does not contain them."""
-        return dims_of(self.encoder)
+        """The dimensions of the encoder's pooled vectors; None if its identity does not contain them."""
+        return dims_of(self.encoder)[0]
+
+    @property
+    def token_dims(self) -> int | None:
+        """The dimensions of its token vectors."""
+        return dims_of(self.encoder)[1]
 
 
 def document_keys(indices: Iterable[str], encoders: Iterable[str], hashes: Iterable[str]) -> list[DocumentKey | None]:
@@ -96,10 +103,13 @@ def is_mark(content: str, encoder: str) -> bool:
     return content.isprintable() and encoder.isprintable()
 
 
-def dims_of(encoder: str) -> int | None:
-    """Return the dimensions in an encoder's identity, or None."""
-    found = _DIMS_IN_IDENTITY.search(encoder)
-    return int(found[1]) if found else None
+@lru_cache(maxsize=64)
+def dims_of(encoder: str) -> tuple[int | None, int | None]:
+    """Return the dimensions of pooled and of token vectors in an encoder's identity; None where it has none."""
+    pooled, _, tokens = encoder.partition(TOKENS_FROM)
+    found = [_DIMS_IN_IDENTITY.search(one) for one in (pooled, tokens or pooled)]
+    first, second = (int(one[1]) if one else None for one in found)
+    return first, second
 
 
 def reader_for(keys: Sequence[DocumentKey]) -> FeatureReader:

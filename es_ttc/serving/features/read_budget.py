@@ -73,14 +73,14 @@ class DocumentSizes:
 
 def unknown_size(encoder: str, features: Sequence[Feature], *, as_text: bool) -> float:
     """Return the assumed size in bytes of a document of an unknown kind: that of 1,024 tokens in int8."""
-    dims = dims_of(encoder) or _DIMS_OF_UNKNOWN
+    pooled, of_tokens = (dims or _DIMS_OF_UNKNOWN for dims in dims_of(encoder))
     bytes_of: Mapping[Feature, int] = {
-        Feature.TOKENS: _TOKENS_OF_UNKNOWN * dims * (10 if as_text else 1),
+        Feature.TOKENS: _TOKENS_OF_UNKNOWN * of_tokens * (10 if as_text else 1),
         Feature.NORMS: _TOKENS_OF_UNKNOWN * 8,
         Feature.OFFSETS: _TOKENS_OF_UNKNOWN * 2,
-        Feature.CHUNKS: _CHUNKS_OF_UNKNOWN * dims * 2,
-        Feature.POOLED: dims * 4,
-        Feature.REVERSED: dims * 4,
+        Feature.CHUNKS: _CHUNKS_OF_UNKNOWN * pooled * 2,
+        Feature.POOLED: pooled * 4,
+        Feature.REVERSED: pooled * 4,
     }
     return float(sum(bytes_of.get(feature, 0) for feature in features) or 1)
 

@@ -1,0 +1,51 @@
+"""Two encoders as one: pooled vectors by the first, token vectors by the second."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Role
+
+
+class TwoEncoders:
+    """Pooled vectors of one encoder, token vectors of another; see :class:`es_ttc.encoders.base.Encoder`.
+
+    A dense model finds documents by kNN, and a late-interaction model compares tokens. The two kinds of vectors do not
+    compare with each other: late interaction reads the query's tokens, and spectral retrieval the mean of its words.
+    """
+
+    def __init__(self, pooled: Encoder, tokens: Encoder) -> None:
+        self._pooled = pooled
+        self._tokens = tokens
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """The identity of both."""
+        return replace(self._pooled.identity, tokens=self._tokens.identity)
+
+    @property
+    def backend(self) -> str:
+        """Both backends, for display."""
+        return f"{self._pooled.backend}; tokens: {self._tokens.backend}"
+
+    @property
+    def distinguishes_roles(self) -> bool:
+        """Whether the pooled vector of a text depends on its role."""
+        return self._pooled.distinguishes_roles
+
+    def encode(
+        self, texts: Sequence[str], *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024
+    ) -> Encodings:
+        """Encode texts, by one encoder or by both."""
+        pooled = self._pooled.encode(texts, role=role, tokens=False, max_tokens=max_tokens)
+        if not tokens:
+            return pooled
+        return replace(self._tokens.encode(texts, role=role, max_tokens=max_tokens), pooled=pooled.pooled)
+
+    def adapted(self, adapter: str) -> "TwoEncoders | None":
+        """Return both with an adapter that the first one ships; None if it ships none of this name."""
+        pooled = self._pooled.adapted(adapter)
+        return None if pooled is None else TwoEncoders(pooled, self._tokens)
+
+    def shortened(self, max_length: int) -> "TwoEncoders":
+        """Return both with at most ``max_length`` tokens of a text for the pooled vector."""
+        return TwoEncoders(self._pooled.shortened(max_length), self._tokens)
