@@ -9,6 +9,7 @@ from itertools import chain
 import click
 import stamina
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from es_ttc import __version__
 from es_ttc.cli.attach import attach, detach, fill
@@ -124,7 +125,7 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if debug:
             raise
-        if isinstance(error, ValidationError) and (problem := wrong_setting(error)) is not None:
+        if isinstance(error, ValidationError | SettingsError) and (problem := wrong_setting(error)) is not None:
             return _fail(problem, 1)
         return _fail(f"unexpected {type(error).__name__}: {error} (run `es-ttc --debug ...` for the traceback)", 1)
     return outcome if isinstance(outcome, int) else 0

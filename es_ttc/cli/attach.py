@@ -15,6 +15,7 @@ from es_ttc.cli.common import (
     connected,
     encoder_flag,
     engine_flag,
+    first_documents,
     given,
     json_flag,
     print_json,
@@ -23,6 +24,7 @@ from es_ttc.cli.common import (
     stop_on_sigterm,
     strips_html,
     take_proposal,
+    warn_of_language,
 )
 from es_ttc.cli.options import check_codec, examples, feature_options, said, strip_html_option
 from es_ttc.cli.size_estimates import size_sentence
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
 
 _READ = 20
 """Documents that are read for an estimate of sizes."""
-_PROPOSED_FROM = 50
-"""Documents that are read for a proposal of fields."""
 
 
 @click.command(
@@ -261,9 +261,7 @@ async def _estimate(engine: "Engine", source: "Index", spec: "IndexSpec", encode
     from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
     from es_ttc.index.mappings.contents import stored_bytes
 
-    body = {"size": _READ, "query": {"match_all": {}}, "_source": list(spec.text_fields)}
-    hits = (await engine.search(source.index, body))["hits"]["hits"]
-    documents = [hit.get("_source") or {} for hit in hits]
+    documents = await first_documents(engine, source.index, _READ)
     size = await asyncio.to_thread(estimate_size, documents, spec, encoder)
     count = round(await engine.count(source.index) * share_with_text(documents, spec))
     return _Estimated(source.index, count, await stored_bytes(engine, source.index), spec, size)
@@ -322,7 +320,7 @@ async def _requested_spec(
 
     before = await spec_of(engine, sources)
     strip = chosen.pop("strip_html", "auto" if before is None else None)
-    documents = [] if strip is None else await _first_documents(engine, sources[0])
+    documents = [] if strip is None else await first_documents(engine, sources[0].index)
     if before is None and "text_fields" not in chosen:
         chosen |= _proposed(sources, documents, yes=yes)
     encoder = await _encoder(settings, before, dims=chosen.pop("dims", None), named=encoder_named)
@@ -331,6 +329,7 @@ async def _requested_spec(
     requested = kept | chosen
     for source in sources:
         require_text_fields(source, requested["text_fields"])
+    warn_of_language(documents, requested["text_fields"], encoder.identity)
     if strip is not None:
         requested["strip_html"] = strips_html(strip, documents, requested["text_fields"])
     if requested["tokens"] != "packed":
@@ -350,7 +349,7 @@ def _proposed(sources: "Sequence[Index]", documents: Sequence[dict[str, Any]], *
     """
     from es_ttc.errors import InvalidRequest
     from es_ttc.index.attach.source import require_text_fields
-    from es_ttc.index.ingest.proposal import propose
+    from es_ttc.index.ingest.proposal import describe, propose
     from es_ttc.index.mappings.spec import DEFAULT_FIELDS
 
     try:
@@ -360,14 +359,10 @@ def _proposed(sources: "Sequence[Index]", documents: Sequence[dict[str, Any]], *
         proposal = propose(documents)
         if not proposal.text_fields:
             raise
-        take_proposal(f"{error}; proposed: --text-fields {','.join(proposal.text_fields)}", yes=yes)
+        options = f"--text-fields {','.join(proposal.text_fields)}"
+        take_proposal(f"{error}; proposed: {options}: {describe(documents, proposal.text_fields)}", yes=yes)
         return {"text_fields": proposal.text_fields}
     return {}
-
-
-async def _first_documents(engine: "Engine", source: "Index") -> list[dict[str, Any]]:
-    hits = (await engine.search(source.index, {"size": _PROPOSED_FROM}))["hits"]["hits"]
-    return [hit.get("_source") or {} for hit in hits]
 
 
 async def _encoder(settings: Settings, before: "IndexSpec | None", *, dims: int | None, named: bool) -> "Encoder":

@@ -26,6 +26,7 @@ from es_ttc.cli.common import (
     stop_on_sigterm,
     strips_html,
     take_proposal,
+    warn_of_language,
 )
 from es_ttc.cli.options import examples, strip_html_option, text_fields_flag
 from es_ttc.cli.size_estimates import size_sentence
@@ -301,6 +302,7 @@ async def _ready(
         encoder = await asyncio.to_thread(load, settings.encoder, cache_dir=settings.cache_dir)
     required = spec or _new_spec(encoder.identity, request, records)
     _check_text(records, required.text_fields)
+    warn_of_language([record.document for record in records if record.document], required.text_fields, encoder.identity)
     await _tell_size(inputs, records, required, encoder)
     if index is None:
         if not records:
@@ -350,7 +352,7 @@ def _with_proposal(request: IngestCommand, records: "Sequence[Record]") -> Inges
     Raises:
         InvalidRequest: Nothing can be proposed, or there is no terminal to ask on; the message has the command.
     """
-    from es_ttc.index.ingest.proposal import propose
+    from es_ttc.index.ingest.proposal import describe, propose
     from es_ttc.index.mappings.spec import DEFAULT_FIELDS
 
     documents = [record.document for record in records if record.document]
@@ -362,7 +364,8 @@ def _with_proposal(request: IngestCommand, records: "Sequence[Record]") -> Inges
         return request  # the check that follows names the fields that there are
     chosen = replace(request.options, id_field=request.options.id_field or proposal.id_field)
     command = f"es-ttc ingest {request.name} {' '.join(request.files)} {proposal.options}"
-    sentence = f"{_no_text(documents, DEFAULT_FIELDS)}; proposed: {command}"
+    described = describe(documents, proposal.text_fields)
+    sentence = f"{_no_text(documents, DEFAULT_FIELDS)}; proposed: {described}: {command}"
     take_proposal(sentence, yes=request.yes)
     return replace(request, text_fields=proposal.text_fields, options=chosen)
 

@@ -11,6 +11,13 @@ from numpy.typing import NDArray
 Float32 = NDArray[np.float32]
 Role = Literal["query", "document"]
 
+LANGUAGES = {
+    "all-MiniLM-L6-v2": ("English",),
+    "all-mpnet-base-v2": ("English",),
+    "bge-small-en-v1.5": ("English",),
+    "e5-small-v2": ("English",),
+}
+"""Languages that models are trained for, by public name, as their cards state."""
 _SHAPE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")
 MEAN_POOLING = "mean"
 _LATE = "late-"
@@ -58,6 +65,11 @@ class EncoderIdentity:
         late = f"{_LATE}{self.late}" if self.late else ""
         extras = "".join(f"+{part}" for part in (self.prompts, late, self.adapter) if part)
         return f"{self.model}@{self.revision}/{self.dims}x{self.max_length}{extras}"
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The languages that the model is trained for; empty if they are not known, or an adapter may change them."""
+        return () if self.adapter else LANGUAGES.get(self.model, ())
 
     @property
     def late_interaction(self) -> bool:
