@@ -25,7 +25,7 @@ from es_ttc.cli.ingest import ingest
 from es_ttc.cli.jobs import jobs
 from es_ttc.cli.judge import judge
 from es_ttc.cli.mcp import mcp
-from es_ttc.cli.options import examples
+from es_ttc.cli.options import examples, first_sentence
 from es_ttc.cli.search import search
 from es_ttc.cli.serve import serve
 from es_ttc.cli.train import train
@@ -55,10 +55,9 @@ class SectionedGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands, each with the first sentence of its help."""
-        width = formatter.width - 6 - max(map(len, self.commands))
         for section, commands in SECTIONS.items():
             with formatter.section(section):
-                formatter.write_dl([(command.name or "", command.get_short_help_str(width)) for command in commands])
+                formatter.write_dl([(command.name or "", first_sentence(command)) for command in commands])
 
 
 @click.group(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import Progress
 
+from es_ttc.cli.blend_changes import tell_changes
 from es_ttc.cli.common import (
     adapted,
     adapter_flag,
@@ -283,10 +284,13 @@ async def _attach(
                 click.echo(_changes(source), err=True)
         attaching = attach_inside if inside else attach_beside
         with progress_bar() as bar:
-            return name, [
+            filled = [
                 await attaching(engine, source, spec, encoder, report=_reporter(bar, source.index))
                 for source in sources
             ]
+    if any(each.written for each in filled):
+        await tell_changes(settings, sources[0].index, spec, encoder)
+    return name, filled
 
 
 async def _sources(engine: "Engine", name: str, *, inside: bool) -> "Sequence[Index]":
