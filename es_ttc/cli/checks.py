@@ -254,12 +254,12 @@ async def queue(settings: Settings) -> Check:
 
     if not _version("celery"):
         none = "Celery is not installed; only `es-ttc worker` needs it"
-        return Check("queue", Verdict.WARNING, none, "pip install 'es-ttc[redis]'")
+        return Check("queue", Verdict.WARNING, none, "pip install 'es-ttc[worker]'")
     if settings.redis is None:
         try:
             program = find_server()
         except EsTtcError as error:
-            return Check("queue", Verdict.WARNING, str(error), "pip install 'es-ttc[redis]'")
+            return Check("queue", Verdict.WARNING, str(error), "pip install 'es-ttc[worker]'")
         return Check("queue", Verdict.OK, f"none set: a worker runs its own, {program}")
     from redis.asyncio import Redis
     from redis.exceptions import RedisError

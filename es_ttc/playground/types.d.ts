@@ -32,7 +32,7 @@ interface IndexInfo {
 /** The values that a field may have, or the bounds of its range. */
 type Filters = Record<string, string[] | Record<string, number>>;
 
-/** A field that searches can be filtered by, what its documents have, and what is chosen. */
+/** A field that searches can be filtered by, what its documents have, as numbers of documents or bounds. */
 interface Facet {
   name: string;
   field: string;
@@ -40,7 +40,6 @@ interface Facet {
   buckets: { key: unknown; key_as_string?: string; doc_count: number }[];
   min: number;
   max: number;
-  chosen?: Filters[string];
 }
 
 /** The value of the `Authorization` header, and the gateway's own token; each may be empty. */

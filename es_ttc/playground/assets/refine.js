@@ -31,15 +31,15 @@ async function facetsOf(query) {
   const { aggregations } = await request("POST", searchPath(query.index.name), body);
   return counted.slice(0, MOST).flatMap(({ name, kind, counted: field = "" }) => {
     const { buckets = [], min, max } = aggregations[field].of;
-    const chosen = query.filters[field];
     const telling = kind === "number" ? min < max : buckets.length > 1 && buckets[0].doc_count > 1;
-    return telling || chosen ? [{ name, field, kind, buckets, min, max, chosen }] : [];
+    return telling || query.filters[field] ? [{ name, field, kind, buckets, min, max }] : [];
   });
 }
 
 /** @param {{query: Query, params: URLSearchParams}} props */
 export function Refine({ query, params }) {
-  const { index, filters, show } = query;
+  const { index } = query;
+  const [filters, show] = [filtersOf(params), shownOf(params)]; // of the query only once it is answered
   const { value: facets } = useAnswer(() => facetsOf(query), [query]);
   const go = (/** @type {Record<string, string>} */ to) => navigate("search", { ...Object.fromEntries(params), ...to });
   const filter = (/** @type {string} */ field, /** @type {Filters[string] | undefined} */ wanted) => {
@@ -53,7 +53,7 @@ export function Refine({ query, params }) {
   const sorted = params.get("order") === "moves";
   const sort = { type: "button", "aria-pressed": sorted, onClick: () => go({ order: sorted ? "" : "moves" }) };
   return html`<div class="refine" role="group" aria-label="Filters and fields">
-    ${(facets ?? []).map((facet) => h(FacetMenu, { key: facet.field, facet, filter }))}
+    ${(facets ?? []).map((facet) => h(FacetMenu, { key: facet.field, facet, chosen: filters[facet.field], filter }))}
     ${Object.keys(filters).length > 0 && html`<button class="plain" onClick=${() => go({ filter: "" })}>Clear</button>`}
     <span class="space" />
     ${others.length > 0 && h(Menu, { name: "Fields", on: show.length }, others.map(box))}
@@ -78,8 +78,8 @@ const Box = ({ name, on, change, count }) =>
     ><input type="checkbox" checked=${on} onChange=${change} /> <span>${name}</span> <small>${count}</small></label
   >`;
 
-/** @param {{facet: Facet, filter: (field: string, wanted: Filters[string] | undefined) => void}} props */
-function FacetMenu({ facet: { name, field, kind, buckets, min, max, chosen }, filter }) {
+/** @param {{facet: Facet, chosen?: Filters[string], filter: (field: string, wanted?: Filters[string]) => void}} props */
+function FacetMenu({ facet: { name, field, kind, buckets, min, max }, chosen, filter }) {
   if (kind === "number") {
     const range = /** @type {Record<string, number>} */ (chosen ?? {});
     const bound = (/** @type {string} */ key, /** @type {number} */ at, /** @type {string} */ label) => {
