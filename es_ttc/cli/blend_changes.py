@@ -67,9 +67,13 @@ async def _changes(settings: Settings, index: str, spec: "IndexSpec", encoder: "
         return ""
     example = queries[0] if len(queries[0]) <= 60 else f"{queries[0][:57]}..."
     return (
-        f"blend changes {changed} of the {shown} first hits of {len(queries)} queries made of the index's own texts, "
+        f"blend changes {changed} of the {shown} first hits of {_counted(len(queries))} made of the index's own texts, "
         f"such as [{example}]; see which ranking is better: es-ttc ui {index}"
     )
+
+
+def _counted(queries: int) -> str:
+    return f"{queries} quer{'y' if queries == 1 else 'ies'}"
 
 
 def _query(document: dict[str, Any], spec: "IndexSpec") -> str:
@@ -78,5 +82,7 @@ def _query(document: dict[str, Any], spec: "IndexSpec") -> str:
     from es_ttc.index.ingest.compose import compose
 
     text = next((text for name in spec.text_fields if (text := compose(document, [name])[0].strip())), "")
-    words = _SENTENCE.split(blanked(text).strip(), maxsplit=1)[0].split()
+    words = blanked(text).split()
+    if len(words) > _WORDS:
+        words = _SENTENCE.split(blanked(text).strip(), maxsplit=1)[0].split()
     return " ".join(words[:_WORDS])

@@ -17,7 +17,7 @@ MAILS = [
     for n in range(20)
 ]  # fmt: skip
 JAPANESE = [
-    {"id": n, "name": f"赤い靴{n}", "本文": f"夏に履く軽いランニングシューズです。サイズは{n}です。"}
+    {"Nr.": f"{n:03}", "name": f"赤い靴{n}", "本文": f"夏に履く軽いランニングシューズです。サイズは{n}です。"}
     for n in range(20)
 ]  # fmt: skip
 NUMBERS = [{"station": n, "year": 1990 + n, "value": n / 7} for n in range(20)]
@@ -31,7 +31,7 @@ COMMENTS = [{"comments": [{"text": "first of several comments"}, {"text": "and a
     [
         (SHOP, ("name", "details.description"), "sku", ()),
         (MAILS, ("subject", "body"), "message_id", ("body",)),
-        (JAPANESE, ("name", "本文"), "id", ()),
+        (JAPANESE, ("name", "本文"), "Nr.", ()),
         (NUMBERS, (), None, ()),
         (OWN_IDS, ("headline",), None, ()),
         (EQUAL_IDS, ("text",), None, ()),

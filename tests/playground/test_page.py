@@ -138,8 +138,8 @@ async def test_credentials_are_asked_for_and_kept_in_memory_only(
 
 async def test_an_index_without_features(playground: Playground, open_page: OpenPage) -> None:
     name = f"test-plain-{uuid.uuid4().hex[:8]}"
-    for number, (kind, stock) in enumerate((("dairy", True), ("dairy", False), ("drink", True))):
-        document = {"body": "A cat that drinks milk.", "kind": kind, "stock": stock, "price": number}
+    for number, (sort, stock) in enumerate((("dairy", True), ("dairy", False), ("drink", True))):
+        document = {"body": "A cat that drinks milk.", "kind": sort, "stock": stock, "price": number}
         call(playground.engine, "PUT", f"/{name}/_doc/{number}?refresh=true", document)
     try:
         page = await open_page(playground.search("milk", index=name))
@@ -147,17 +147,19 @@ async def test_an_index_without_features(playground: Playground, open_page: Open
         await expect(bm25.locator(".hit")).to_have_count(3)
         await expect(bm25.locator("mark").first).to_have_text("milk")
         await expect(blend.get_by_role("note")).to_contain_text("es-ttc attach")
-        menus = page.locator(".menu")
-        await menus.filter(has_text="kind").locator("summary").click()
-        await menus.get_by_label("dairy").check()
+        kind, price, fields = (
+            page.locator(".menu", has=page.locator("summary", has_text=name)) for name in ("kind", "price", "Fields")
+        )
+        await kind.locator("summary").click()
+        await kind.get_by_label("dairy").check()
         await expect(bm25.locator(".hit")).to_have_count(2)
-        await expect(menus.filter(has_text="kind").locator("small")).to_have_text(["2", "1"])
-        await menus.filter(has_text="price").locator("summary").click()
-        await menus.get_by_label("from").fill("1")
-        await menus.get_by_label("from").press("Enter")
+        await expect(kind.locator("small")).to_have_text(["2", "1"])
+        await price.locator("summary").click()
+        await price.get_by_label("from").fill("1")
+        await price.get_by_label("from").press("Enter")
         await expect(blend.locator(".hit")).to_have_count(1)
-        await menus.filter(has_text="Fields").locator("summary").click()
-        await menus.filter(has_text="Fields").get_by_label("stock").check()
+        await fields.locator("summary").click()
+        await fields.get_by_label("stock").check()
         await expect(blend.locator(".hit .values")).to_have_text("stock false")
         assert await faults_of_accessibility(page) == []
         await page.get_by_role("button", name="Clear").click()

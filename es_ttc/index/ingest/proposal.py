@@ -131,8 +131,9 @@ def _id(values: Mapping[str, Sequence[Any]], documents: int, texts: Sequence[str
     """Return a top-level field with another value in every document whose name is, or ends with, that of an id."""
 
     def is_id(name: str, found: Sequence[Any]) -> bool:
-        last = re.split(r"[_\s-]|(?<=[a-z])(?=[A-Z])", name)[-1].lower()
+        last = re.split(r"[_\s-]|(?<=[a-z])(?=[A-Z])", name.rstrip(". "))[-1].lower()
         simple = all(isinstance(value, str | int) and not isinstance(value, bool) and value != "" for value in found)
-        return last in _IDS and name not in texts and simple and len(found) == len(set(found)) == documents
+        named = last in _IDS or last.endswith(("nummer", "number"))
+        return named and name not in texts and simple and len(found) == len(set(found)) == documents
 
     return min((name for name, found in values.items() if is_id(name, found)), key=len, default=None)
