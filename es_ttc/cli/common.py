@@ -99,28 +99,36 @@ def take_proposal(sentence: str, *, yes: bool) -> None:
 
 
 def warn_of_language(
-    documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str], encoder: "EncoderIdentity", name: str = ""
+    documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str], encoder: "EncoderIdentity"
 ) -> None:
     """Warn if the first documents are in a language that the encoder is not trained for."""
     problem = unread_language(documents, text_fields, encoder)
     if problem:
-        click.echo(f"es-ttc: {f'[{name}]: ' if name else ''}{problem}", err=True)
+        click.echo(f"es-ttc: {problem}", err=True)
 
 
 def unread_language(
     documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str], encoder: "EncoderIdentity"
 ) -> str:
     """Return a sentence about languages of the documents that the encoder is not trained for; "" if there are none."""
-    from es_ttc.common.languages import LATIN
-    from es_ttc.index.ingest.proposal import languages
-
-    unread = [name for name in languages(documents, text_fields) if name not in (*encoder.languages, LATIN)]
-    if not encoder.languages or not unread:
+    unread = unread_languages(documents, text_fields, encoder)
+    if not unread:
         return ""
     return (
         f"texts are {' and '.join(unread)}, and {encoder.model} reads {' and '.join(encoder.languages)}: its vectors "
         "tell little there, so take a model for these languages (--encoder), or measure first (`es-ttc judge`)"
     )
+
+
+def unread_languages(
+    documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str], encoder: "EncoderIdentity"
+) -> tuple[str, ...]:
+    """Return the documents' languages that the encoder is not trained for; none if nothing is known of either."""
+    from es_ttc.common.languages import LATIN
+    from es_ttc.index.ingest.proposal import languages
+
+    found = languages(documents, text_fields) if encoder.languages else ()
+    return tuple(name for name in found if name not in (*encoder.languages, LATIN))
 
 
 def strips_html(choice: str, documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str]) -> bool:

@@ -20,7 +20,7 @@ from es_ttc.cli.common import (
     print_json,
     stderr,
     stdout,
-    warn_of_language,
+    unread_languages,
 )
 from es_ttc.cli.options import examples, ranking_models_option
 from es_ttc.engine.versions import EngineVersion, oldest_versions
@@ -141,14 +141,14 @@ def serve(
     with bind(settings) as listening:
         url = address_of(listening, tls=tls)
         engine_url, reachable, version = asyncio.run(look(settings))
-        indices = asyncio.run(searchable(settings)) if reachable else {}
+        indices, unread = asyncio.run(searchable(settings)) if reachable else ({}, {})
         if as_json:
             page = {"ui": page_address(url)} if settings.ui else {}
             known = {"engine": engine_url, "engine_reachable": reachable, "indices": list(indices)}
             print_json({"url": url, **known, **page})
         else:
             running = f"{engine_url} ({version})" if version else engine_url
-            _introduce(settings, url, running, indices)
+            _introduce(settings, url, running, indices, unread)
         if not reachable:
             stderr.print(
                 f"es-ttc: no engine answers at {engine_url} yet: the gateway answers 503 until it does "
@@ -192,10 +192,10 @@ async def look(settings: GatewaySettings) -> tuple[str, bool, EngineVersion | No
             return upstream.url, False, None
 
 
-async def searchable(settings: GatewaySettings) -> "dict[str, IndexSpec]":
+async def searchable(settings: GatewaySettings) -> "tuple[dict[str, IndexSpec], dict[str, tuple[str, ...]]]":
     """Return the specs of the indices with features that the gateway's own credentials can see.
 
-    It warns of indices whose first documents are in a language that their encoder is not trained for.
+    And the languages of their first documents that their encoders are not trained for.
     """
     from es_ttc.index.attach.feature_locations import feature_location
     from es_ttc.index.attach.side_index import attached_sources
@@ -203,6 +203,7 @@ async def searchable(settings: GatewaySettings) -> "dict[str, IndexSpec]":
     from es_ttc.index.mappings.spec import IndexSpec
 
     found: dict[str, IndexSpec] = {}
+    unread: dict[str, tuple[str, ...]] = {}
     with suppress(EsTtcError, TimeoutError):
         async with asyncio.timeout(_LOOK_SECONDS), connected(settings) as engine:
             ours = await mappings_with_features(engine)
@@ -213,8 +214,8 @@ async def searchable(settings: GatewaySettings) -> "dict[str, IndexSpec]":
                     else:
                         found[name] = (await feature_location(engine, name)).spec
             for name, spec in found.items():
-                warn_of_language(await first_documents(engine, name), spec.text_fields, spec.encoder, name)
-    return found
+                unread[name] = unread_languages(await first_documents(engine, name), spec.text_fields, spec.encoder)
+    return found, unread
 
 
 def page_address(url: str, index: str = "") -> str:
@@ -222,7 +223,13 @@ def page_address(url: str, index: str = "") -> str:
     return f"{url}/_ttc/ui/" + (f"#/search?{urlencode({'index': index})}" if index else "")
 
 
-def _introduce(settings: GatewaySettings, url: str, engine: str, indices: "Mapping[str, IndexSpec]") -> None:
+def _introduce(
+    settings: GatewaySettings,
+    url: str,
+    engine: str,
+    indices: "Mapping[str, IndexSpec]",
+    unread: Mapping[str, tuple[str, ...]],
+) -> None:
     processes = f", {settings.workers} processes" if settings.workers > 1 else ""
     told = {
         "gateway": f"{url}{processes}; Ctrl-C stops it",
@@ -236,6 +243,9 @@ def _introduce(settings: GatewaySettings, url: str, engine: str, indices: "Mappi
         off.append("sira, hyde, query2doc (ES_TTC_LLM_URL)")
     if settings.ui:
         told["page"] = page_address(url)
+    problems = [f"[{name}] is {' and '.join(languages)}" for name, languages in unread.items() if languages]
+    if problems:
+        told["mind"] = f"{', '.join(problems)}, which its encoder does not read (`es-ttc doctor`)"
     if off:
         told["off"] = ", ".join(off)
     if indices:
