@@ -67,7 +67,7 @@ lock: $(VENV)/.uv ## Resolve the pinned requirements again (hash-checked, for ev
 	$(COMPILE) $(ARGS) --extra dev pyproject.toml -c requirements/demo.txt -c requirements/tools.txt -o requirements/dev.txt
 	$(COMPILE) $(ARGS) requirements/frameworks.in -o requirements/frameworks.txt
 	$(COMPILE) $(ARGS) requirements/site.in -c requirements/demo.txt -c requirements/tools.txt -o requirements/site.txt
-	$(filter-out --universal,$(COMPILE)) $(ARGS) --override requirements/vllm.override.in --extra redis pyproject.toml requirements/vllm.in -o requirements/vllm.txt
+	$(filter-out --universal,$(COMPILE)) $(ARGS) --override requirements/vllm.override.in --extra worker pyproject.toml requirements/vllm.in -o requirements/vllm.txt
 
 image: ## Build the gateway's image as it is published: every base image by digest, or nothing is built.
 	$(PYTHON) docker/pin.py

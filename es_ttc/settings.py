@@ -15,9 +15,11 @@ from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
+from es_ttc.common.validation import problem_of
 from es_ttc.errors import ConfigurationError
 
 SideCredentials = Literal["caller", "gateway"]
@@ -77,18 +79,21 @@ def _line_of(key: str, text: str) -> int:
     return next((number for number, line in enumerate(text.splitlines(), 1) if start.match(line)), 1)
 
 
-def wrong_setting(error: ValidationError) -> str | None:
+def wrong_setting(error: ValidationError | SettingsError) -> str | None:
     """Return one sentence about a setting that is wrong; None for an error that is not about settings.
 
     Args:
         error: The error of the settings' constructor.
     """
+    if isinstance(error, SettingsError):  # its words name the field alone
+        name = next(iter(re.findall('field "([^"]+)"', str(error))), "")
+        return f'[{name}] is wrong: ES_TTC_{name.upper()} must be JSON, such as ["a"] for a list'
     kinds = {kind.__name__: kind for kind in _all_kinds(_Sources)}
     if error.title not in kinds:
         return None
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0]) if first["loc"] else ""
-    problem = first["msg"][:1].lower() + first["msg"][1:]
+    problem = problem_of(first)
     field = kinds[error.title].model_fields.get(name)
     secret = field is None or "Secret" in str(field.annotation) or not field.repr
     got = "" if secret else f", got [{first['input']}]"
@@ -472,6 +477,6 @@ class GatewaySettings(Settings):
         description="Rerankers that a request may name: for each name its `kind` and the settings of that kind, as "
         "tables `[rerankers.NAME]` of the file, or as JSON in the variable.",
     )
-    log_format: str = Field(
-        "auto", pattern="^(auto|json|console)$", description="Format of logs; auto: console on a terminal, else json."
+    log_format: Literal["auto", "json", "console"] = Field(
+        "auto", description="Format of logs; auto: console on a terminal, else json."
     )

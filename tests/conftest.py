@@ -18,12 +18,21 @@ from typing import Any
 
 import hypothesis
 import pytest
+import structlog
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import ConfigurationError
 from tests.support import shared_nodes, sharing
 from tests.support.own_node import OwnNode
 from tests.support.shared_nodes import SharedNodes
+
+# Commands that run inside a test print nothing of a gateway of their own on standard output, as the program does not.
+structlog.configure(
+    processors=[structlog.stdlib.filter_by_level, structlog.processors.JSONRenderer()],
+    logger_factory=structlog.stdlib.LoggerFactory(),
+    wrapper_class=structlog.stdlib.BoundLogger,
+)
+
 
 # A run starts some hundred processes: what one of them compiles is kept for the others, whatever the shell says.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

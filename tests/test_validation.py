@@ -1,10 +1,11 @@
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field
 
-from es_ttc.common.validation import did_you_mean, nearest, shown
+from es_ttc.common.validation import Fault, did_you_mean, nearest, read_json, shown
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,35 @@ def test_what_python_cannot_write_is_not_shown() -> None:
     for _ in range(200_000):
         deep = [deep]
     assert shown(deep) == shown(10**5000) == "a value too deep or too long to be shown"
+
+
+class _Model(BaseModel, extra="forbid"):
+    n: int = Field(1, ge=1, le=9)
+    x: float = Field(1.0, gt=0)
+    names: tuple[str, ...] = Field(("a",), min_length=1)
+    flag: bool = True
+    table: dict[str, int] = {}
+    kind: Literal["a", "b"] = "a"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("n", "x", "must be an integer"),
+        ("n", 0, "must be 1 or more"),
+        ("n", 10, "must be at most 9"),
+        ("x", 0, "must be more than 0"),
+        ("names", [], "must have at least 1 item, not 0"),
+        ("names", 5, "must be a list"),
+        ("flag", 5, "must be true or false"),
+        ("table", [], "must be an object"),
+        ("kind", "c", "must be 'a' or 'b'"),
+    ],
+)
+def test_problems_are_told_in_plain_words(field: str, value: Any, problem: str) -> None:
+    with pytest.raises(Fault) as raised:
+        read_json(_Model, {field: value})
+    assert raised.value.problem == problem
 
 
 @given(st.text())

@@ -9,6 +9,7 @@ from itertools import chain
 import click
 import stamina
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from es_ttc import __version__
 from es_ttc.cli.attach import attach, detach, fill
@@ -24,7 +25,7 @@ from es_ttc.cli.ingest import ingest
 from es_ttc.cli.jobs import jobs
 from es_ttc.cli.judge import judge
 from es_ttc.cli.mcp import mcp
-from es_ttc.cli.options import examples
+from es_ttc.cli.options import examples, first_sentence
 from es_ttc.cli.search import search
 from es_ttc.cli.serve import serve
 from es_ttc.cli.train import train
@@ -54,10 +55,9 @@ class SectionedGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands, each with the first sentence of its help."""
-        width = formatter.width - 6 - max(map(len, self.commands))
         for section, commands in SECTIONS.items():
             with formatter.section(section):
-                formatter.write_dl([(command.name or "", command.get_short_help_str(width)) for command in commands])
+                formatter.write_dl([(command.name or "", first_sentence(command)) for command in commands])
 
 
 @click.group(
@@ -124,7 +124,7 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if debug:
             raise
-        if isinstance(error, ValidationError) and (problem := wrong_setting(error)) is not None:
+        if isinstance(error, ValidationError | SettingsError) and (problem := wrong_setting(error)) is not None:
             return _fail(problem, 1)
         return _fail(f"unexpected {type(error).__name__}: {error} (run `es-ttc --debug ...` for the traceback)", 1)
     return outcome if isinstance(outcome, int) else 0

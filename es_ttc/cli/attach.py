@@ -1,13 +1,14 @@
 """`es-ttc attach`, `fill` and `detach`: features for an existing index."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.progress import Progress
 
+from es_ttc.cli.blend_changes import tell_changes
 from es_ttc.cli.common import (
     adapted,
     adapter_flag,
@@ -15,6 +16,7 @@ from es_ttc.cli.common import (
     connected,
     encoder_flag,
     engine_flag,
+    first_documents,
     given,
     json_flag,
     print_json,
@@ -23,6 +25,7 @@ from es_ttc.cli.common import (
     stop_on_sigterm,
     strips_html,
     take_proposal,
+    warn_of_language,
 )
 from es_ttc.cli.options import check_codec, examples, feature_options, said, strip_html_option
 from es_ttc.cli.size_estimates import size_sentence
@@ -40,8 +43,6 @@ if TYPE_CHECKING:
 
 _READ = 20
 """Documents that are read for an estimate of sizes."""
-_PROPOSED_FROM = 50
-"""Documents that are read for a proposal of fields."""
 
 
 @click.command(
@@ -169,36 +170,59 @@ def fill(
     epilog=examples(
         "es-ttc detach products",
         "es-ttc detach products --yes --json",
+        "es-ttc detach --all",
     ),
 )
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("--yes", is_flag=True, help="Skip the confirmation.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Remove it for every index, and delete es-ttc's own indices: jobs and judgements.",
+)
 @engine_flag
 @json_flag
-def detach(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
+def detach(name: str | None, yes: bool, everything: bool, engine: str | None, as_json: bool) -> None:
     """Remove everything that `es-ttc attach` has created for NAME.
 
     Removes side indices with their aliases, and the neighbour graph. For in-index features it removes the pipeline, the
     setting and the features of the documents. It lists what an engine cannot remove.
     """
+    if everything == (name is not None):
+        raise click.UsageError("give either NAME or --all")
     settings = Settings(**given(engine=engine))
-    found = asyncio.run(_traces(settings, name))
-    if not any(each.any for each in found):
+    found, own = asyncio.run(_traces(settings, name))
+    deleted = own if everything else {}
+    named = f"[{name}]" if name else "all indices"
+    if not deleted and not any(each.any for each in found):
         if as_json:
-            print_json({"name": name, "indices": []})
+            print_json({"name": name, "indices": [], "deleted": []})
         else:
-            click.echo(f"nothing is attached to [{name}]")
+            click.echo(f"nothing is attached to {named}{_left(own)}")
         return
     if not yes:
-        confirm(f"detaching [{name}]", "Remove all of it?", as_json=as_json, announced=_announced(found))
-    asyncio.run(_detach(settings, found))
+        announced = [*_announced(found), *(f"index [{one}] with {count:,} documents" for one, count in deleted.items())]
+        confirm(f"detaching {named}", "Remove all of it?", as_json=as_json, announced=announced)
+    asyncio.run(_detach(settings, found, deleted))
     if as_json:
-        print_json({"name": name, "indices": [asdict(each) | {"staying": each.staying} for each in found]})
+        indices = [asdict(each) | {"staying": each.staying} for each in found]
+        print_json({"name": name, "indices": indices, "deleted": [*deleted]})
         return
     for each in found:
         click.echo(f"detached [{each.index}]")
         for sentence in each.staying:
             click.echo(f"es-ttc: {sentence}", err=True)
+    for one in deleted:
+        click.echo(f"deleted [{one}]")
+    if left := _left(own if not deleted else {}):
+        click.echo(f"es-ttc{left}", err=True)
+
+
+def _left(own: dict[str, int]) -> str:
+    """Return what stays of es-ttc's own indices, as the end of a sentence."""
+    named = ", ".join(f"[{name}] ({count:,} documents)" for name, count in own.items())
+    return f": es-ttc's own indices stay: {named}; `es-ttc detach --all` deletes them" if own else ""
 
 
 def _long(work: Any, as_json: bool, how_to_go_on: str) -> int:
@@ -261,9 +285,7 @@ async def _estimate(engine: "Engine", source: "Index", spec: "IndexSpec", encode
     from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
     from es_ttc.index.mappings.contents import stored_bytes
 
-    body = {"size": _READ, "query": {"match_all": {}}, "_source": list(spec.text_fields)}
-    hits = (await engine.search(source.index, body))["hits"]["hits"]
-    documents = [hit.get("_source") or {} for hit in hits]
+    documents = await first_documents(engine, source.index, _READ)
     size = await asyncio.to_thread(estimate_size, documents, spec, encoder)
     count = round(await engine.count(source.index) * share_with_text(documents, spec))
     return _Estimated(source.index, count, await stored_bytes(engine, source.index), spec, size)
@@ -285,10 +307,13 @@ async def _attach(
                 click.echo(_changes(source), err=True)
         attaching = attach_inside if inside else attach_beside
         with progress_bar() as bar:
-            return name, [
+            filled = [
                 await attaching(engine, source, spec, encoder, report=_reporter(bar, source.index))
                 for source in sources
             ]
+    if any(each.written for each in filled):
+        await tell_changes(settings, sources[0].index, spec, encoder)
+    return name, filled
 
 
 async def _sources(engine: "Engine", name: str, *, inside: bool) -> "Sequence[Index]":
@@ -322,7 +347,7 @@ async def _requested_spec(
 
     before = await spec_of(engine, sources)
     strip = chosen.pop("strip_html", "auto" if before is None else None)
-    documents = [] if strip is None else await _first_documents(engine, sources[0])
+    documents = [] if strip is None else await first_documents(engine, sources[0].index)
     if before is None and "text_fields" not in chosen:
         chosen |= _proposed(sources, documents, yes=yes)
     encoder = await _encoder(settings, before, dims=chosen.pop("dims", None), named=encoder_named)
@@ -331,6 +356,7 @@ async def _requested_spec(
     requested = kept | chosen
     for source in sources:
         require_text_fields(source, requested["text_fields"])
+    warn_of_language(documents, requested["text_fields"], encoder.identity)
     if strip is not None:
         requested["strip_html"] = strips_html(strip, documents, requested["text_fields"])
     if requested["tokens"] != "packed":
@@ -350,7 +376,7 @@ def _proposed(sources: "Sequence[Index]", documents: Sequence[dict[str, Any]], *
     """
     from es_ttc.errors import InvalidRequest
     from es_ttc.index.attach.source import require_text_fields
-    from es_ttc.index.ingest.proposal import propose
+    from es_ttc.index.ingest.proposal import describe, propose
     from es_ttc.index.mappings.spec import DEFAULT_FIELDS
 
     try:
@@ -360,14 +386,10 @@ def _proposed(sources: "Sequence[Index]", documents: Sequence[dict[str, Any]], *
         proposal = propose(documents)
         if not proposal.text_fields:
             raise
-        take_proposal(f"{error}; proposed: --text-fields {','.join(proposal.text_fields)}", yes=yes)
+        options = f"--text-fields {','.join(proposal.text_fields)}"
+        take_proposal(f"{error}; proposed: {options}: {describe(documents, proposal.text_fields)}", yes=yes)
         return {"text_fields": proposal.text_fields}
     return {}
-
-
-async def _first_documents(engine: "Engine", source: "Index") -> list[dict[str, Any]]:
-    hits = (await engine.search(source.index, {"size": _PROPOSED_FROM}))["hits"]["hits"]
-    return [hit.get("_source") or {} for hit in hits]
 
 
 async def _encoder(settings: Settings, before: "IndexSpec | None", *, dims: int | None, named: bool) -> "Encoder":
@@ -436,14 +458,29 @@ async def _encoder_of(settings: Settings, name: str, found: "Sequence[Found]") -
         return await asyncio.to_thread(load_encoder_for, spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
 
 
-async def _traces(settings: Settings, name: str) -> "list[AttachedObjects]":
+async def _traces(settings: Settings, name: str | None) -> "tuple[list[AttachedObjects], dict[str, int]]":
+    """Return what is attached to an index, or to all; and es-ttc's own indices with their numbers of documents."""
     from es_ttc.index.attach import traces_of
+    from es_ttc.index.attach.side_index import attached_sources
+    from es_ttc.index.mappings.indices import mappings_with_features
+    from es_ttc.index.mappings.spec import own_meta
+    from es_ttc.lab.judging.store import INDEX, SIGNALS
 
+    jobs = settings.jobs_index
     async with connected(settings) as engine:
-        return await traces_of(engine, name)
+        names = [name] if name else await attached_sources(engine)
+        if name is None:
+            inside = await mappings_with_features(engine)
+            names += [one for one, mapping in inside.items() if "inside" in own_meta(mapping)]
+        found = [traces for one in names for traces in await traces_of(engine, one)]
+        params = {"expand_wildcards": "all", "ignore_unavailable": "true", "allow_no_indices": "true"}
+        wanted = ",".join((jobs, f"{jobs}-outcomes", f"{jobs}-proposals", INDEX, SIGNALS))
+        own = await engine.request("GET", f"/{wanted}/_mapping", params=params)
+        return found, {one: await engine.count(one) for one in sorted(own)}
 
 
-async def _detach(settings: Settings, found: "Sequence[AttachedObjects]") -> None:
+async def _detach(settings: Settings, found: "Sequence[AttachedObjects]", own: Collection[str]) -> None:
+    from es_ttc.engine.protocol import delete_if_there
     from es_ttc.enrichment.jobs.following import forget
     from es_ttc.index.attach import detach as take_away
     from es_ttc.reranking.index_graph import delete_graphs
@@ -460,6 +497,8 @@ async def _detach(settings: Settings, found: "Sequence[AttachedObjects]") -> Non
 
                 await forget(engine, settings.jobs_index, traces.index)
                 await take_away(engine, traces, report=report)
+        for name in own:
+            await delete_if_there(engine, name)
 
 
 def _reporter(bar: Progress, label: str) -> "Report":

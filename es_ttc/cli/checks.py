@@ -13,7 +13,7 @@ import aiohttp
 import numpy as np
 
 from es_ttc import __version__
-from es_ttc.cli.common import connected
+from es_ttc.cli.common import connected, first_documents, unread_language
 from es_ttc.cli.doctor import Check, Verdict
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.node.parts import DEFAULT_VERSION
@@ -213,7 +213,7 @@ async def _attached(client: Engine, source: str, loaded: Encoder | None) -> Chec
         detail += f"; {written:,} of them {'was' if written == 1 else 'were'} written since the last fill"
     if counts.lacking or written:
         return Check(subject, Verdict.WARNING, detail, f"es-ttc fill {source}")
-    return Check(subject, Verdict.OK, detail)
+    return await _language(client, source, held.spec, Check(subject, Verdict.OK, detail))
 
 
 async def _index(client: Engine, name: str, mapping: Mapping[str, Any], loaded: Encoder | None) -> Check:
@@ -234,7 +234,18 @@ async def _index(client: Engine, name: str, mapping: Mapping[str, Any], loaded: 
     if lacking:
         detail += f"; {lacking:,} of them {'lacks' if lacking == 1 else 'lack'} features and cannot be rescored"
         return Check(subject, Verdict.WARNING, detail, f"es-ttc fill {name}")
-    return Check(subject, Verdict.OK, detail)
+    return await _language(client, name, spec, Check(subject, Verdict.OK, detail))
+
+
+async def _language(client: Engine, name: str, spec: IndexSpec, otherwise: Check) -> Check:
+    """Warn if the first documents of an index are in a language that its encoder is not trained for."""
+    try:
+        problem = unread_language(await first_documents(client, name), spec.text_fields, spec.encoder)
+    except EsTtcError:  # the caller may not read documents
+        return otherwise
+    if not problem:
+        return otherwise
+    return Check(otherwise.subject, Verdict.WARNING, f"{otherwise.detail}; {problem}")
 
 
 async def queue(settings: Settings) -> Check:
@@ -243,12 +254,12 @@ async def queue(settings: Settings) -> Check:
 
     if not _version("celery"):
         none = "Celery is not installed; only `es-ttc worker` needs it"
-        return Check("queue", Verdict.WARNING, none, "pip install 'es-ttc[redis]'")
+        return Check("queue", Verdict.WARNING, none, "pip install 'es-ttc[worker]'")
     if settings.redis is None:
         try:
             program = find_server()
         except EsTtcError as error:
-            return Check("queue", Verdict.WARNING, str(error), "pip install 'es-ttc[redis]'")
+            return Check("queue", Verdict.WARNING, str(error), "pip install 'es-ttc[worker]'")
         return Check("queue", Verdict.OK, f"none set: a worker runs its own, {program}")
     from redis.asyncio import Redis
     from redis.exceptions import RedisError

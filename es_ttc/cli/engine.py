@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from es_ttc.cli.common import json_flag, print_json, stderr, stdout
-from es_ttc.cli.options import examples
+from es_ttc.cli.options import WholeHelpGroup, examples
 from es_ttc.cli.steps import Step, Steps
 from es_ttc.engine.node.parts import DEFAULT_VERSION, VERSIONS
 from es_ttc.errors import InvalidRequest, NodeError
@@ -27,7 +27,7 @@ name_flag = click.option(
 )
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def engine() -> None:
     """Run an OpenSearch node on this machine.
 

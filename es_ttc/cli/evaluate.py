@@ -20,6 +20,7 @@ from es_ttc.cli.judge_options import judgements_option, load_judged, require_one
 from es_ttc.cli.options import (
     JsonObjectType,
     codec_option,
+    examples,
     first_pass_option,
     max_tokens_option,
     ranking_models_option,
@@ -42,16 +43,15 @@ _METHODS = "blend,hybrid,bm25,dense,maxsim,spectral"
 _PIPED_WIDTH = 150
 _WIDE = 125
 
-_EXAMPLES = """\b
-Examples:
-  es-ttc evaluate data/scifact
-  es-ttc evaluate data/scifact data/nfcorpus --methods blend,hybrid,bm25 --report report
-  es-ttc evaluate data/mine --split train --params '{"spectral": {"scales": [1, 5, 20, "mean"]}}'
-  es-ttc evaluate data/mine --engine http://127.0.0.1:9200 --methods bm25,spectral
-  es-ttc evaluate --judgements articles --methods blend,hybrid,bm25
-  es-ttc evaluate data/mine --methods dense,nnn --first-pass dense --tuned nnn.json
-  es-ttc evaluate data/limit-small --encoder mpnet@torch:float32 --window all --out results.json
-"""
+_EXAMPLES = examples(
+    "es-ttc evaluate data/scifact",
+    "es-ttc evaluate data/scifact data/nfcorpus --methods blend,hybrid,bm25 --report report",
+    'es-ttc evaluate data/mine --split train --params \'{"spectral": {"scales": [1, 5, 20, "mean"]}}\'',
+    "es-ttc evaluate data/mine --engine http://127.0.0.1:9200 --methods bm25,spectral",
+    "es-ttc evaluate --judgements articles --methods blend,hybrid,bm25",
+    "es-ttc evaluate data/mine --methods dense,nnn --first-pass dense --tuned nnn.json",
+    "es-ttc evaluate data/limit-small --encoder mpnet@torch:float32 --window all --out results.json",
+)
 
 
 @click.command(epilog=_EXAMPLES)

@@ -18,7 +18,7 @@ from es_ttc.cli.common import (
     progress_bar,
     stop_on_sigterm,
 )
-from es_ttc.cli.options import examples
+from es_ttc.cli.options import WholeHelpGroup, examples
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from es_ttc.reranking.index_graph import BuildProgress, GraphReport, GraphUpdate
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def graph() -> None:
     """Build and maintain the neighbour graph of an index.
 

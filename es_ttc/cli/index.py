@@ -23,7 +23,7 @@ from es_ttc.cli.common import (
     stdout,
     stop_on_sigterm,
 )
-from es_ttc.cli.options import check_codec, examples, feature_options, strip_html_option
+from es_ttc.cli.options import WholeHelpGroup, check_codec, examples, feature_options, strip_html_option
 from es_ttc.cli.size_estimates import SAMPLE_TEXT, size_sentence
 from es_ttc.settings import Settings
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from es_ttc.index.mappings.write_options import WriteOptions
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def index() -> None:
     """Create, show, change and delete indices with features."""
 

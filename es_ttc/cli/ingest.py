@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import Progress
 
+from es_ttc.cli.blend_changes import AFTER, tell_changes
 from es_ttc.cli.common import (
     adapted,
     adapter_flag,
@@ -26,6 +27,7 @@ from es_ttc.cli.common import (
     stop_on_sigterm,
     strips_html,
     take_proposal,
+    warn_of_language,
 )
 from es_ttc.cli.options import examples, strip_html_option, text_fields_flag
 from es_ttc.cli.size_estimates import size_sentence
@@ -235,6 +237,7 @@ async def _run(settings: Settings, request: IngestCommand) -> "tuple[IngestResul
     async with connected(settings) as engine:
         request, index, encoder = await _ready(engine, settings, request, inputs)
         run, checkpoint = _checkpoint(index, request, encoder)
+        changes = _Changes(settings, index, encoder)
         with DeadLetterFile(request.dead_letters, run) as dead_letters, progress_bar() as bar:
             rejected = dead_letters.forget(checkpoint.position) if checkpoint else ()
             outcome = await ingest_documents(
@@ -246,8 +249,9 @@ async def _run(settings: Settings, request: IngestCommand) -> "tuple[IngestResul
                 options=_options(request, settings, index),
                 checkpoint=checkpoint,
                 rejected_before=rejected,
-                report=_reporter(bar),
+                report=_reporter(bar, changes),
             )
+        await changes.told(outcome)
         return outcome, encoder.identity, await _size(engine, index.index, merge=request.merge)
 
 
@@ -301,6 +305,7 @@ async def _ready(
         encoder = await asyncio.to_thread(load, settings.encoder, cache_dir=settings.cache_dir)
     required = spec or _new_spec(encoder.identity, request, records)
     _check_text(records, required.text_fields)
+    warn_of_language([record.document for record in records if record.document], required.text_fields, encoder.identity)
     await _tell_size(inputs, records, required, encoder)
     if index is None:
         if not records:
@@ -350,7 +355,7 @@ def _with_proposal(request: IngestCommand, records: "Sequence[Record]") -> Inges
     Raises:
         InvalidRequest: Nothing can be proposed, or there is no terminal to ask on; the message has the command.
     """
-    from es_ttc.index.ingest.proposal import propose
+    from es_ttc.index.ingest.proposal import describe, propose
     from es_ttc.index.mappings.spec import DEFAULT_FIELDS
 
     documents = [record.document for record in records if record.document]
@@ -362,7 +367,8 @@ def _with_proposal(request: IngestCommand, records: "Sequence[Record]") -> Inges
         return request  # the check that follows names the fields that there are
     chosen = replace(request.options, id_field=request.options.id_field or proposal.id_field)
     command = f"es-ttc ingest {request.name} {' '.join(request.files)} {proposal.options}"
-    sentence = f"{_no_text(documents, DEFAULT_FIELDS)}; proposed: {command}"
+    described = describe(documents, proposal.text_fields)
+    sentence = f"{_no_text(documents, DEFAULT_FIELDS)}; proposed: {described}: {command}"
     take_proposal(sentence, yes=request.yes)
     return replace(request, text_fields=proposal.text_fields, options=chosen)
 
@@ -418,7 +424,31 @@ def _checkpoint(index: "Index", request: IngestCommand, encoder: "Encoder") -> "
     return checkpoint.run, checkpoint
 
 
-def _reporter(bar: Progress) -> "Report":
+class _Changes:
+    """Tells once how much blend changes: after the first documents, or at the end."""
+
+    def __init__(self, settings: Settings, index: "Index", encoder: "Encoder") -> None:
+        self._given = settings, index, encoder
+        self._telling: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Begin, if it has not begun."""
+        from es_ttc.index.mappings.spec import spec_of_own
+
+        settings, index, encoder = self._given
+        if self._telling is None:
+            spec = spec_of_own(index.index, index.mapping)
+            self._telling = asyncio.create_task(tell_changes(settings, index.index, spec, encoder))
+
+    async def told(self, outcome: "IngestResult") -> None:
+        """Wait for it; it is not told if nothing was written."""
+        if outcome.written:
+            self.begin()
+        if self._telling is not None:
+            await self._telling
+
+
+def _reporter(bar: Progress, changes: _Changes) -> "Report":
     """Return the function that updates the bar; the total is estimated from the share of the input that was read."""
     task = bar.add_task("documents", total=None)
 
@@ -428,6 +458,8 @@ def _reporter(bar: Progress) -> "Report":
         total = max(round(read / fraction), done) if fraction else None
         label = f"documents ({outcome.rejected:,} rejected)" if outcome.rejected else "documents"
         bar.update(task, completed=done, total=total, description=label)
+        if outcome.written >= AFTER:
+            changes.begin()
 
     return report
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from es_ttc.cli.common import connected, engine_flag, given, json_flag, print_json, stderr, stdout
-from es_ttc.cli.options import JsonObjectType, examples
+from es_ttc.cli.options import JsonObjectType, WholeHelpGroup, examples
 from es_ttc.errors import LlmError, LlmFailure
 from es_ttc.settings import Settings
 
@@ -34,7 +34,7 @@ _WRONG_API = (
 )
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def jobs() -> None:
     """Submit, watch and control jobs. `es-ttc worker` processes them."""
 

@@ -23,7 +23,7 @@ from es_ttc.cli.common import (
     stdout,
 )
 from es_ttc.cli.judge_options import read, with_llm_flag
-from es_ttc.cli.options import JsonObjectType, NamesType, examples
+from es_ttc.cli.options import JsonObjectType, NamesType, WholeHelpGroup, examples
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.settings import EngineSettings, Settings
 
@@ -49,7 +49,7 @@ split_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def judge() -> None:
     """Judge what searches of an index find, on the page of `es-ttc serve --ui`; judgements in and out.
 

@@ -11,10 +11,39 @@ import click
 import orjson
 from click.core import ParameterSource
 
+_MAX_EXAMPLE = 73
+"""Characters of a line of an example, beside its indentation and a backslash."""
+
 
 def examples(*lines: str) -> str:
-    """Return an epilog that displays command lines unchanged, one per line."""
-    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+    """Return an epilog of command lines; those that are longer than a terminal go on in a further line."""
+    return "\n".join(("\b", "Examples:", *(f"  {part}" for line in lines for part in _broken(line))))
+
+
+def _broken(line: str) -> list[str]:
+    """Break a command line before options, so that it can be copied from a terminal of 80 columns."""
+    first, *options = re.split(r" (?=--)", line)
+    parts = [first]
+    for option in options:
+        if len(parts[-1]) + len(option) < _MAX_EXAMPLE:
+            parts[-1] += f" {option}"
+        else:
+            parts.append(f"    {option}")
+    return [f"{part} \\" for part in parts[:-1]] + parts[-1:]
+
+
+class WholeHelpGroup(click.Group):
+    """A group that lists its commands with the whole first sentence of their help, in several lines where needed."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, first_sentence(self.commands[name])) for name in self.list_commands(ctx)])
+
+
+def first_sentence(command: click.Command) -> str:
+    """Return what a list of commands says of one."""
+    return command.get_short_help_str(limit=1_000)
 
 
 class JsonObjectType(click.ParamType[dict[str, Any]]):

@@ -64,6 +64,12 @@ if TYPE_CHECKING:
     metavar="FIELD,...",
     help="Text fields to search and show. Default: those of the index.",
 )
+@click.option(
+    "--facets",
+    type=NamesType(),
+    metavar="FIELD,...",
+    help="Fields whose values are counted over the documents that match the words; numbers as their range.",
+)
 @engine_flag
 @adapter_flag
 @click.option("--gateway", metavar="URL", help="URL of a running gateway. Default: a temporary one.")
@@ -78,6 +84,7 @@ def search(
     beside: bool,
     size: int,
     fields: tuple[str, ...] | None,
+    facets: tuple[str, ...] | None,
     engine: str | None,
     adapter: str | None,
     gateway: str | None,
@@ -102,10 +109,19 @@ def search(
     settings = adapted(GatewaySettings(**given(engine=engine, port=0)), adapter)
     with stderr.status("searching"):
         rankings = _rankings(settings, gateway, name, asked, fields, beside=beside)
+        counted = asyncio.run(_facets(settings, name, asked, fields, facets)) if facets else {}
     if as_json:
-        print_json(as_dict(name, asked, rankings))
-    else:
-        stdout.print(answer(rankings, size))
+        print_json(as_dict(name, asked, rankings) | ({"facets": counted} if facets else {}))
+        return
+    stdout.print(answer(rankings, size))
+    for field, values in counted.items():
+        told = ", ".join(f"{value} {count:,.6g}" for value, count in values.items())
+        stdout.print(
+            f"{field}: {told or 'no document that matches the words has a value'}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _rankings(
@@ -134,6 +150,16 @@ def _rankings(
             gateway = stack.enter_context(running_gateway(settings, load=lambda _name, _folder: loaded))
         at_gateway = settings.model_copy(update={"engine": gateway})
         return asyncio.run(_ask(at_gateway, name, located, asked, fields or spec.text_fields, encoder, beside))
+
+
+async def _facets(
+    settings: EngineSettings, name: str, asked: "CliQuery", fields: Sequence[str] | None, facets: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    from es_ttc.cli.searching import facets_of
+
+    async with connected(settings) as client:
+        located = await _located(settings, name)
+        return await facets_of(client, name, fields or located[0].spec.text_fields, asked, facets)
 
 
 async def _located(settings: EngineSettings, name: str) -> "Sequence[FeatureLocation]":

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
@@ -19,6 +20,7 @@ from es_ttc.lab.evaluation.methods import KNN, resolve_one
 from es_ttc.rewriters import registry as rewriters
 
 _REWRITING = "60s"
+_NUMBERS = {"byte", "short", "integer", "long", "unsigned_long", "half_float", "float", "scaled_float", "double"}
 COMPARED = ("bm25", "hybrid")
 """Rankings that a method's is compared with."""
 WINDOW = 100
@@ -100,6 +102,34 @@ async def compare(target: Target, query: CliQuery) -> list[Ranking]:
 def match_body(fields: Sequence[str], query: CliQuery) -> dict[str, Any]:
     """Return a plain search for a text in some fields."""
     return {"query": _filtered(matching(query.text, fields), query), "size": query.size, "_source": [*fields]}
+
+
+async def facets_of(
+    client: Engine, index: str, fields: Sequence[str], query: CliQuery, names: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the most frequent values of fields, or the least and the greatest number, over a query's matches.
+
+    Raises:
+        InvalidRequest: A field has neither values that can be counted nor numbers.
+    """
+    params = {"fields": ",".join(part for name in names for part in (name, f"{name}.keyword"))}
+    found = (await client.request("POST", f"/{quote(index)}/_field_caps", params=params))["fields"]
+    aggregations: dict[str, Any] = {}
+    for name in names:
+        field = name if f"{name}.keyword" not in found else f"{name}.keyword"
+        kinds = found.get(field, {})
+        if not all(kind["aggregatable"] for kind in kinds.values()) or not kinds:
+            raise InvalidRequest(f"the values of field [{name}] of index [{index}] cannot be counted: name another")
+        counted = {"terms": {"field": field, "size": 10}}
+        aggregations[name] = {"stats": {"field": field}} if set(kinds) <= _NUMBERS else counted
+    body = {**match_body(fields, query), "size": 0, "aggs": aggregations}
+    answers = (await client.search(index, body))["aggregations"]
+    return {
+        name: {one.get("key_as_string", one["key"]): one["doc_count"] for one in answer["buckets"]}
+        if "buckets" in answer
+        else {key: answer[key] for key in ("count", "min", "max") if answer[key] is not None}
+        for name, answer in answers.items()
+    }
 
 
 def rescore_body(fields: Sequence[str], query: CliQuery, first_pass: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -5,16 +5,30 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import click
 import orjson
 
-from es_ttc.cli.common import connected, engine_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.common import (
+    connected,
+    engine_flag,
+    first_documents,
+    given,
+    json_flag,
+    print_json,
+    stderr,
+    stdout,
+    unread_languages,
+)
 from es_ttc.cli.options import examples, ranking_models_option
 from es_ttc.engine.versions import EngineVersion, oldest_versions
 from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from es_ttc.index.mappings.spec import IndexSpec
 
 _LOOK_SECONDS = 3.0
 _MAX_NAMED = 20
@@ -128,14 +142,14 @@ def serve(
     with bind(settings) as listening:
         url = address_of(listening, tls=tls)
         engine_url, reachable, version = asyncio.run(look(settings))
-        indices = asyncio.run(searchable(settings)) if reachable else {}
+        indices, unread = asyncio.run(searchable(settings)) if reachable else ({}, {})
         if as_json:
             page = {"ui": page_address(url)} if settings.ui else {}
             known = {"engine": engine_url, "engine_reachable": reachable, "indices": list(indices)}
             print_json({"url": url, **known, **page})
         else:
             running = f"{engine_url} ({version})" if version else engine_url
-            _introduce(url, running, indices, page=settings.ui)
+            _introduce(settings, url, running, indices, unread)
         if not reachable:
             stderr.print(
                 f"es-ttc: no engine answers at {engine_url} yet: the gateway answers 503 until it does "
@@ -179,25 +193,30 @@ async def look(settings: GatewaySettings) -> tuple[str, bool, EngineVersion | No
             return upstream.url, False, None
 
 
-async def searchable(settings: GatewaySettings) -> dict[str, str]:
-    """Return the indices with features that the gateway's own credentials can see, each with a text field."""
+async def searchable(settings: GatewaySettings) -> "tuple[dict[str, IndexSpec], dict[str, tuple[str, ...]]]":
+    """Return the specs of the indices with features that the gateway's own credentials can see.
+
+    And the languages of their first documents that their encoders are not trained for.
+    """
     from es_ttc.index.attach.feature_locations import feature_location
     from es_ttc.index.attach.side_index import attached_sources
     from es_ttc.index.mappings.indices import mappings_with_features
     from es_ttc.index.mappings.spec import IndexSpec
 
-    found: dict[str, str] = {}
+    found: dict[str, IndexSpec] = {}
+    unread: dict[str, tuple[str, ...]] = {}
     with suppress(EsTtcError, TimeoutError):
         async with asyncio.timeout(_LOOK_SECONDS), connected(settings) as engine:
             ours = await mappings_with_features(engine)
             for name in sorted({*ours, *await attached_sources(engine)})[:_MAX_NAMED]:
                 with suppress(InvalidRequest):  # made by another release
                     if name in ours:
-                        spec = IndexSpec.from_mapping(name, ours[name])
+                        found[name] = IndexSpec.from_mapping(name, ours[name])
                     else:
-                        spec = (await feature_location(engine, name)).spec
-                    found[name] = spec.text_fields[0]
-    return found
+                        found[name] = (await feature_location(engine, name)).spec
+            for name, spec in found.items():
+                unread[name] = unread_languages(await first_documents(engine, name), spec.text_fields, spec.encoder)
+    return found, unread
 
 
 def page_address(url: str, index: str = "") -> str:
@@ -205,20 +224,42 @@ def page_address(url: str, index: str = "") -> str:
     return f"{url}/_ttc/ui/" + (f"#/search?{urlencode({'index': index})}" if index else "")
 
 
-def _introduce(url: str, engine: str, indices: Mapping[str, str], *, page: bool) -> None:
-    lines = [f"gateway on {url}, engine at {engine}; Ctrl-C stops it"]
+def _introduce(
+    settings: GatewaySettings,
+    url: str,
+    engine: str,
+    indices: "Mapping[str, IndexSpec]",
+    unread: Mapping[str, tuple[str, ...]],
+) -> None:
+    processes = f", {settings.workers} processes" if settings.workers > 1 else ""
+    told = {
+        "gateway": f"{url}{processes}; Ctrl-C stops it",
+        "engine": engine,
+        "encoder": _encoders(settings, indices),
+        "memory": f"up to {settings.feature_cache_mb:,} MiB of features{' for all processes' * bool(processes)}",
+        "indices": ", ".join(indices) or "none with features; es-ttc ingest NAME FILE or es-ttc attach NAME adds them",
+    }
+    off = [] if settings.ui else ["playground (--ui)"]
+    if settings.llm_url is None and settings.llm_offline is None:
+        off.append("sira, hyde, query2doc (ES_TTC_LLM_URL)")
+    if settings.ui:
+        told["page"] = page_address(url)
+    problems = [f"[{name}] is {' and '.join(languages)}" for name, languages in unread.items() if languages]
+    if problems:
+        told["mind"] = f"{', '.join(problems)}, which its encoder does not read (`es-ttc doctor`)"
+    if off:
+        told["off"] = ", ".join(off)
     if indices:
-        name, field = next(iter(indices.items()))
-        body = {"query": {"match": {field: "what you look for"}}, "rescore": {"window_size": 100, "ttc": {}}}
+        name, spec = next(iter(indices.items()))
+        body = {"query": {"match": {spec.text_fields[0]: "what you look for"}}, "rescore": {"ttc": {}}}
         data = shlex.quote(orjson.dumps(body).decode())
-        lines += [
-            f"indices with features: {', '.join(indices)}",
-            f"  curl -s '{url}/{name}/_search?pretty' -H 'content-type: application/json' -d {data}",
-        ]
-    else:
-        lines.append(
-            "indices with features: none seen; es-ttc ingest NAME FILE makes one, es-ttc attach NAME adds to one"
-        )
-    if page:
-        lines.append(f"playground: {page_address(url)}")
+        told["try"] = f"curl -s '{url}/{name}/_search?pretty' -H 'content-type: application/json' -d {data}"
+    lines = [f"{what:8} {detail}" for what, detail in told.items()]
     stdout.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def _encoders(settings: GatewaySettings, indices: "Mapping[str, IndexSpec]") -> str:
+    """Return the names of the encoders, with the languages of those that indices were encoded by."""
+    read = {spec.encoder.model: spec.encoder.languages for spec in indices.values()}
+    told = [f"{model} reads {' and '.join(languages)}" for model, languages in read.items() if languages]
+    return "; ".join([", ".join((settings.encoder, *settings.encoders)), *told])

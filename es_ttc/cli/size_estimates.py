@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from es_ttc.index.mappings.spec import Codec, IndexSpec
 
 _KIB = 2**10
+_MINUTE = 60
+_HOUR = 3600
 _GB = 10**9
 _MILLION = 10**6
 _PACKED: "tuple[Codec, ...]" = ("int2", "int4", "int8")
@@ -34,10 +36,18 @@ def size_sentence(
     if documents is not None:
         every = documents * size.merged
         beside = f" (x {every / source_bytes:,.1f} of the index's {mebibytes(source_bytes)})" if source_bytes else ""
-        told.append(f"{mebibytes(round(every))} for all {documents:,}{beside}")
+        took = f" and {_duration(documents * size.seconds)} of encoding here"
+        told.append(f"{mebibytes(round(every))}{beside}{took} for all {documents:,}")
     options = "".join(f", with {option} {_per_million(merged)}" for option, merged in _others(size, spec))
     told.append(f"a million such documents take {_per_million(size.merged)}{options}")
     return "; ".join([*told, f"before segments are merged {size.at_once / size.merged:.1f} times that"])
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration of one figure."""
+    if seconds < _MINUTE:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / _MINUTE:,.0f} min" if seconds < 2 * _HOUR else f"{seconds / _HOUR:,.1f} h"
 
 
 def _per_million(merged: float) -> str:

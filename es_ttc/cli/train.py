@@ -22,6 +22,7 @@ from es_ttc.cli.common import (
     stdout,
 )
 from es_ttc.cli.evaluating import cached_encoder, stages
+from es_ttc.cli.options import WholeHelpGroup
 from es_ttc.cli.train_late import late
 from es_ttc.cli.train_options import PIPED_WIDTH, data_argument, loop_of, reporter, require_torch, training_options
 from es_ttc.cli.train_rank import rank
@@ -44,7 +45,7 @@ Examples:
 """
 
 
-@click.group(epilog=_EXAMPLES)
+@click.group(cls=WholeHelpGroup, epilog=_EXAMPLES)
 def train() -> None:
     """Train maps over a frozen encoder's vectors from judged queries.
 

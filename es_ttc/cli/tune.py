@@ -15,7 +15,7 @@ from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_f
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judge_options import judgements_option, require_one_source, with_llm_flag
 from es_ttc.cli.judged import JudgedQueries, index_options
-from es_ttc.cli.options import JsonObjectType, first_pass_option
+from es_ttc.cli.options import JsonObjectType, examples, first_pass_option
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
 from es_ttc.settings import Settings
@@ -29,16 +29,15 @@ TEST = "test"
 _SHOWN = 8
 _PIPED_WIDTH = 120
 
-_EXAMPLES = """\b
-Examples:
-  es-ttc tune data/mine --method blend --out blend.json
-  es-ttc tune data/mine --method blend --out blend.json --index shop
-  es-ttc tune --judgements shop --method blend --out blend.json
-  es-ttc tune data/mine --method nnn --out nnn.json
-  es-ttc tune data/mine --method mmr --split valid --metric recall@5 --queries 1000
-  es-ttc tune data/mine --method nnn --params '{"l2": 0}' --grid '{"l1": [0.05, 0.1, 0.2]}'
-  es-ttc tune data/mine --method nnn --split test --folds 5
-"""
+_EXAMPLES = examples(
+    "es-ttc tune data/mine --method blend --out blend.json",
+    "es-ttc tune data/mine --method blend --out blend.json --index shop",
+    "es-ttc tune --judgements shop --method blend --out blend.json",
+    "es-ttc tune data/mine --method nnn --out nnn.json",
+    "es-ttc tune data/mine --method mmr --split valid --metric recall@5 --queries 1000",
+    "es-ttc tune data/mine --method nnn --params '{\"l2\": 0}' --grid '{\"l1\": [0.05, 0.1, 0.2]}'",
+    "es-ttc tune data/mine --method nnn --split test --folds 5",
+)
 
 
 @click.command(epilog=_EXAMPLES)

@@ -53,7 +53,7 @@ def worker(
     except ImportError as error:
         from es_ttc.errors import ConfigurationError
 
-        raise ConfigurationError("workers need Celery and a client of Redis: pip install 'es-ttc[jobs]'") from error
+        raise ConfigurationError("workers need Celery and a client of Redis: pip install 'es-ttc[worker]'") from error
     from es_ttc.enrichment.jobs.encoding_app import EncodingProcess, run_encoding_worker
     from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis, addresses, await_redis
     from es_ttc.serving.logs import configure_logs

@@ -22,6 +22,21 @@ Checks = tuple[tuple[str, Callable[[Any], bool], str], ...]
 """Checks of a contract: attribute, predicate of valid values, requirement for messages."""
 
 
+_HOOKS = {"es_ttc.rescorers": "rescore.ttc", "es_ttc.retrievers": "knn.ttc", "es_ttc.rewriters": "query.ttc"}
+_WALKS = ("gar", "rgs", "rr", "slidegar")
+"""Built-in methods of `rescore.ttc` without an entry point."""
+
+
+def _elsewhere(name: str) -> str:
+    """Return where in a request a method belongs that was named in a place that does not have it; "" if nowhere."""
+    path = tuple(sys.path)
+    hooks = [hook for group, hook in _HOOKS.items() if name in _entry_points(group, path).names]
+    hooks += ["rescore.ttc"] if name in _WALKS else []
+    if name == "bm25":
+        return "method [bm25] is the engine's own ranking: leave the section [ttc] out"
+    return f"method [{name}] belongs in [{'] or ['.join(hooks)}]" if hooks else ""
+
+
 @lru_cache(maxsize=64)
 def _entry_points(group: str, _path: tuple[str, ...]) -> EntryPoints:
     """Return a group's entry points of all packages on a path: to read them takes 6 ms."""
@@ -51,7 +66,7 @@ class Group(Generic[T]):
         """
         found = [point for point in self._points() if point.name == name]
         if not found:
-            raise InvalidRequest(f"unknown method [{name}]{did_you_mean(name, self.names())}")
+            raise InvalidRequest(_elsewhere(name) or f"unknown method [{name}]{did_you_mean(name, self.names())}")
         if len({point.value for point in found}) > 1:
             values = ", ".join(sorted(f"[{point.value}]" for point in found))
             raise ConfigurationError(

@@ -1,6 +1,7 @@
 """Validate JSON from users and programs strictly, and describe the first error in one sentence."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -15,6 +16,20 @@ from es_ttc.errors import InvalidRequest
 M = TypeVar("M", bound=BaseModel)
 
 _MAX_CHARACTERS = 80
+_PLAIN = (
+    ("^Extra inputs are not permitted", "is unknown"),
+    ("^Field required", "is missing"),
+    ("^Input is not a path.*", "must be a path"),
+    ("greater than or equal to (\\S+)", r"\1 or more"),
+    ("less than or equal to (\\S+)", r"at most \1"),
+    ("greater than", "more than"),
+    ("a valid (dictionary|object|mapping)", "an object"),
+    ("a valid (tuple|array|list)", "a list"),
+    ("a valid (integer)", r"an \1"),
+    ("a valid (boolean|bool)", "true or false"),
+    ("a valid ", "a "),
+)
+"""Words of pydantic, as patterns, and plain ones."""
 
 
 class Kind(StrEnum):
@@ -131,10 +146,20 @@ def sentence(fault: Fault, where: str) -> str:
     return f"{field} is wrong, got {shown(fault.value)}: {fault.problem}"
 
 
+def problem_of(details: Mapping[str, Any]) -> str:
+    """Return the problem of one of pydantic's errors in plain words, in lower case: `must be an integer`."""
+    text = re.sub(r"(?<=.), (unable to|got) .*| after validation| or instance of .*", "", details["msg"])
+    text = re.sub(r"^(Value error, |Assertion failed, )", "", text)
+    text = re.sub(r"^\w+ should (be|have|match)", r"must \1", text)
+    for pattern, plain in _PLAIN:
+        text = re.sub(pattern, plain, text)
+    return text[:1].lower() + text[1:]
+
+
 def first_error(error: ValidationError) -> str:
     """Return the first error in a file of ours, for messages: ``[field]: problem``."""
     first = error.errors(include_url=False)[0]
-    return f"[{'.'.join(map(str, first['loc'])) or 'it'}]: {first['msg']}"
+    return f"[{'.'.join(map(str, first['loc'])) or 'it'}]: {problem_of(first)}"
 
 
 def _fields_of(model: type[BaseModel]) -> tuple[str, ...]:
@@ -146,8 +171,7 @@ def _first_fault(model: type[BaseModel], error: ValidationError) -> Fault:
     first = min(errors, key=lambda found: found["type"] != "extra_forbidden")
     kind = {"extra_forbidden": Kind.UNKNOWN, "missing": Kind.MISSING}.get(first["type"], Kind.WRONG)
     path = tuple(str(part) for part in first["loc"])
-    problem = first["msg"].removeprefix("Value error, ")
-    return Fault(kind, path, _known_at(model, path), first["input"], problem[:1].lower() + problem[1:])
+    return Fault(kind, path, _known_at(model, path), first["input"], problem_of(first))
 
 
 def _known_at(model: type[BaseModel], path: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,6 +12,14 @@ from numpy.typing import NDArray
 Float32 = NDArray[np.float32]
 Role = Literal["query", "document"]
 
+LANGUAGES = {
+    "all-MiniLM-L6-v2": ("English",),
+    "all-mpnet-base-v2": ("English",),
+    "answerai-colbert-small-v1": ("English",),
+    "bge-small-en-v1.5": ("English",),
+    "e5-small-v2": ("English",),
+}
+"""Languages that models are trained for, by public name, as their cards state."""
 _SHAPE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")
 MEAN_POOLING = "mean"
 _SHORT_NAMES = {
@@ -77,6 +85,11 @@ class EncoderIdentity:
     def of_tokens(self) -> "EncoderIdentity":
         """The identity of the encoder that gives the token vectors."""
         return self if self.tokens is None else self.tokens
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The languages that the model is trained for; empty if they are not known, or an adapter may change them."""
+        return () if self.adapter else LANGUAGES.get(self.model, ())
 
     @property
     def late_interaction(self) -> bool:

@@ -234,7 +234,7 @@ def load_vllm(path: str, options: bytes) -> Loaded:
         from vllm.sampling_params import StructuredOutputsParams
     except ImportError as error:
         raise ConfigurationError(
-            "a model in the worker's own process needs vLLM: pip install 'es-ttc[vllm,redis]' in an environment of "
+            "a model in the worker's own process needs vLLM: pip install 'es-ttc[vllm,worker]' in an environment of "
             "its own, or ask an endpoint by ES_TTC_LLM_URL"
         ) from error
 

@@ -14,11 +14,32 @@ interface Info {
   engine: { product: string | null; version?: string };
 }
 
-/** An index: its text fields, and whether its tokens have vectors. */
+/** A field of a mapping; `counted` is the name by which its values can be counted. */
+interface IndexField {
+  name: string;
+  kind: string;
+  counted?: string;
+}
+
+/** An index: its text fields, all its fields, and whether its tokens have vectors. */
 interface IndexInfo {
   name: string;
   fields: string[];
+  others: IndexField[];
   tokens: boolean;
+}
+
+/** The values that a field may have, or the bounds of its range. */
+type Filters = Record<string, string[] | Record<string, number>>;
+
+/** A field that searches can be filtered by, what its documents have, as numbers of documents or bounds. */
+interface Facet {
+  name: string;
+  field: string;
+  kind: string;
+  buckets: { key: unknown; key_as_string?: string; doc_count: number }[];
+  min: number;
+  max: number;
 }
 
 /** The value of the `Authorization` header, and the gateway's own token; each may be empty. */
@@ -49,6 +70,15 @@ interface Query {
   index: IndexInfo;
   text: string;
   size: number;
+  filters: Filters;
+  show: string[];
+}
+
+/** A hit with its rank in its column and in the one on the left. */
+interface Ranked {
+  hit: Hit;
+  rank: number;
+  before: number | undefined;
 }
 
 /** What a search found: the body that was sent, the response, and milliseconds until it was here. */
@@ -112,7 +142,6 @@ interface Detail {
   relevance?: number;
   l1?: number;
   redundant_with?: { id: string; contribution: number }[];
-  similarities?: { id: string; similarity: number }[];
 }
 
 /** A stretch of a field's text, in code points. */
@@ -176,14 +205,6 @@ interface Walk {
   calls?: { _id: string; from?: string; score?: number }[];
 }
 
-/** A judged document; `from` is the place of the one that led to it, -1 for one of the first pass. */
-interface WalkStep {
-  id: string;
-  from: number;
-  depth: number;
-  score: number | null;
-}
-
 /** Where a hit stands in a column. */
 interface MovePlace {
   left: number;
@@ -211,10 +232,6 @@ interface Pooled {
 /** The judgements of an index. */
 interface Overview {
   queries: Pooled[];
-  agreement: {
-    pairs: { judges: string[]; both: number; equal: number; kappa: number | null }[];
-    alpha: number | null;
-  };
 }
 
 /** A document of a pool; without a source it is gone from the index. */

@@ -1,11 +1,24 @@
 """Structured logs: JSON lines, or colours on a terminal. They contain no body, query string or credential."""
 
 import logging
+import os
 import sys
+from typing import TextIO
 
 import structlog
 
 log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("es_ttc.gateway")
+
+
+class _WholeLines(logging.StreamHandler[TextIO]):
+    """Writes a record by one call, so that records of several processes do not mix."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.stream.flush()
+            os.write(self.stream.fileno(), (self.format(record) + self.terminator).encode(errors="backslashreplace"))
+        except (AttributeError, OSError, ValueError):  # no file, as in tests
+            super().emit(record)
 
 
 def configure_logs(log_format: str, level: int = logging.INFO) -> None:
@@ -30,9 +43,11 @@ def configure_logs(log_format: str, level: int = logging.INFO) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler()
+    handler = _WholeLines()
     handler.setLevel(level)  # a library may have set its own logger to a lower level
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    for client in ("elastic_transport", "opensearch"):  # a line for each request of the command's own
+        logging.getLogger(client).setLevel(max(level, logging.WARNING))

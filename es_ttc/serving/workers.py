@@ -21,6 +21,7 @@ from multiprocessing.context import SpawnProcess
 from types import FrameType
 
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from es_ttc.common.parent_process import end_with_parent
 from es_ttc.common.shared_log import SharedLog
@@ -162,8 +163,8 @@ class Supervisor:
         try:
             fixed = {name: getattr(self._settings, name) for name in _FIXED}
             self._settings = self._read_again().model_copy(update=fixed)
-        except (EsTtcError, ValidationError) as error:
-            problem = wrong_setting(error) if isinstance(error, ValidationError) else str(error)
+        except (EsTtcError, SettingsError, ValidationError) as error:
+            problem = str(error) if isinstance(error, EsTtcError) else wrong_setting(error)
             log.error("settings are wrong; nothing is replaced", problem=problem)
         else:
             self._replaces = list(self._workers)

@@ -1,8 +1,11 @@
 """Help without arguments, and its sections."""
 
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import click
 import pytest
 
 from es_ttc.cli.app import SECTIONS, cli, run
@@ -14,7 +17,7 @@ def test_a_bare_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> No
     assert lines[0] == "Usage: es-ttc [OPTIONS] COMMAND [ARGS]..."
     assert [line[:-1] for line in lines if line[:-1] in SECTIONS] == list(SECTIONS)
     assert not any(len(line) > 80 for line in lines)
-    listed = [line.split()[0] for line in lines if line.startswith("  ") and line.split()[0] in cli.commands]
+    listed = [line.split()[0] for line in lines if re.match(" {2}\\w", line) and line.split()[0] in cli.commands]
     assert listed == [command.name for commands in SECTIONS.values() for command in commands]
 
 
@@ -24,6 +27,20 @@ def test_a_bare_group_shows_its_help(group: str, capsys: pytest.CaptureFixture[s
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == f"Usage: es-ttc {group} [OPTIONS] COMMAND [ARGS]..."
     assert "Commands:" in lines
+
+
+def helps(command: click.Command, parent: click.Context | None, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the path and the help of a command and of those below it, for a terminal of 80 columns."""
+    context = click.Context(command, parent, name, terminal_width=80)
+    yield context.command_path, command.get_help(context)
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        yield from helps(below, context, below.name or "")
+
+
+def test_no_help_is_cut_off_at_80_columns() -> None:
+    for path, text in helps(cli, None, "es-ttc"):
+        _, *lines = text.splitlines()
+        assert [line for line in lines if len(line) > 80 or line.endswith("...")] == [], path
 
 
 def test_help_imports_only_what_the_command_line_needs() -> None:

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import stats
 
 from es_ttc.lab.evaluation import bootstrap
-from es_ttc.lab.evaluation.bootstrap import compare, interval, p_value, resampled_means
+from es_ttc.lab.evaluation.bootstrap import compare, exact_p_value, interval, p_value, resampled_means
 
 
 def slow_means(values: NDArray[np.float64], resamples: int, seed: int) -> NDArray[np.float64]:
@@ -88,3 +89,18 @@ def test_one_query_has_an_interval_of_no_width() -> None:
 def test_no_query_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one query"):
         resampled_means(np.empty((2, 0)))
+
+
+@pytest.mark.parametrize("n", [2, 7, 12])
+def test_the_exact_test_is_scipys(n: int) -> None:
+    differences = np.random.default_rng(n).normal(0.2, 0.3, size=n).round(2)
+    expected = stats.permutation_test((differences,), np.mean, permutation_type="samples", n_resamples=10_000)  # all
+    assert exact_p_value(differences) == pytest.approx(expected.pvalue)
+
+
+@pytest.mark.parametrize("n", [1, 5, 29])
+def test_few_queries_show_no_more_than_they_allow(n: int) -> None:
+    values = np.linspace(0.1, 0.9, n)
+    means = resampled_means(np.stack([values, np.zeros(n)]))
+    assert compare(values, np.zeros(n), means[:, 0], means[:, 1]).p == 2.0 ** -(n - 1)
+    assert exact_p_value(np.zeros(n)) == 1.0

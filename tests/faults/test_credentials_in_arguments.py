@@ -106,9 +106,9 @@ def test_a_file_without_a_secret_is_one_sentence(
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("AWS_REGION", "EU Central", "[aws_region] is wrong, got [EU Central]: string should match pattern"),
-        ("AWS_SERVICE", "s3", "[aws_service] is wrong, got [s3]: input should be 'es' or 'aoss'"),
-        ("REQUEST_TIMEOUT", "soon", "[request_timeout] is wrong, got [soon]: input should be a valid number"),
+        ("AWS_REGION", "EU Central", "[aws_region] is wrong, got [EU Central]: must match pattern"),
+        ("AWS_SERVICE", "s3", "[aws_service] is wrong, got [s3]: must be 'es' or 'aoss'"),
+        ("REQUEST_TIMEOUT", "soon", "[request_timeout] is wrong, got [soon]: must be a number"),
     ],
 )
 def test_a_wrong_setting_is_one_sentence(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from es_ttc.index.ingest.proposal import html_fields, propose
+from es_ttc.index.ingest.proposal import describe, html_fields, languages, propose
 
 SHOP = [
     {"sku": f"A-{n}", "name": f"Red shoe {n}", "brand": "Acme", "price": 10.5 + n, "url": f"https://shop/{n}",
@@ -17,7 +17,7 @@ MAILS = [
     for n in range(20)
 ]  # fmt: skip
 JAPANESE = [
-    {"id": n, "name": f"赤い靴{n}", "本文": f"夏に履く軽いランニングシューズです。サイズは{n}です。"}
+    {"Nr.": f"{n:03}", "name": f"赤い靴{n}", "本文": f"夏に履く軽いランニングシューズです。サイズは{n}です。"}
     for n in range(20)
 ]  # fmt: skip
 NUMBERS = [{"station": n, "year": 1990 + n, "value": n / 7} for n in range(20)]
@@ -31,7 +31,7 @@ COMMENTS = [{"comments": [{"text": "first of several comments"}, {"text": "and a
     [
         (SHOP, ("name", "details.description"), "sku", ()),
         (MAILS, ("subject", "body"), "message_id", ("body",)),
-        (JAPANESE, ("name", "本文"), "id", ()),
+        (JAPANESE, ("name", "本文"), "Nr.", ()),
         (NUMBERS, (), None, ()),
         (OWN_IDS, ("headline",), None, ()),
         (EQUAL_IDS, ("text",), None, ()),
@@ -50,3 +50,28 @@ def test_text_fields_and_ids_are_proposed(
 
 def test_the_options_take_the_proposal() -> None:
     assert propose(SHOP).options == "--text-fields name,details.description --id-field sku"
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["The drill is for wood and for metal"], ("English",)),
+        (["Der Bohrer ist für Holz und für Metall"] * 2 + ["The drill is for wood and for metal"],
+         ("German", "English")),
+        (["Der Bohrer ist für Holz und für Metall"] + ["The drill is for wood and for metal"] * 9, ("English",)),
+        (["La perceuse est pour le bois et le métal"], ("French",)),
+        (["夏に履く軽いシューズです", "赤い靴です", "緑茶"], ("Japanese",)),
+        (["高性能无线耳机"], ("Chinese",)),
+        (["무선 이어폰"], ("Korean",)),
+        (["Дрель для дерева"], ("Cyrillic",)),
+        (["مثقاب للخشب"], ("Arabic",)),
+        (["Bosch GSR 12"], ("Latin",)),
+        (["12", ""], ()),
+    ],
+)  # fmt: skip
+def test_languages_are_found_by_scripts_and_frequent_words(texts: list[str], expected: tuple[str, ...]) -> None:
+    assert languages([{"t": text} for text in texts], ["t"]) == expected
+
+
+def test_a_field_is_described() -> None:
+    assert describe(MAILS, ["body"]) == "body (English, 10 words, HTML)"

@@ -45,16 +45,15 @@ async def test_the_heat_map_follows_scale_and_query_token(either_playground: Pla
     over_scales = await levels(dialog)
     assert (max(over_scales), min(over_scales)) == (1, 0)
     assert len(over_scales) > 14
-    slider = dialog.get_by_label("Scale")
-    await slider.focus()
     seen = []
     for scale in SCALES:
-        await page.keyboard.press("ArrowRight")
-        await expect(slider).to_have_attribute("aria-valuetext", re.compile(f"^scale {scale}: "))
+        button = dialog.get_by_role("group", name="Scales").get_by_role("button", name=re.compile(f"^{scale} "))
+        await button.click()
+        await expect(button).to_have_attribute("aria-pressed", "true")
         seen.append(await levels(dialog))
     assert [max(column) for column in zip(*seen, strict=True)] == over_scales
-    await dialog.get_by_role("button", name="Late interaction").click()
-    await dialog.get_by_role("group", name="Query token").get_by_role("button", name="milk").click()
+    await dialog.get_by_role("button", name="Query tokens").click()
+    await dialog.get_by_role("group", name="Query tokens").get_by_role("button", name="milk").click()
     await dialog.get_by_role("button", name="greatest in the text").click()
     await expect(dialog.locator(".peak")).to_have_text("milk")
     assert await faults_of_accessibility(page) == []
@@ -77,11 +76,6 @@ async def test_the_selection_and_the_phrases(playground: Playground, open_page: 
     )
     dialog = await opened(page)
     await expect(dialog).to_contain_text("Selected, with coefficient")
-    await expect(dialog.locator(".matrix tbody tr")).to_have_count(3)
-    cells = await dialog.locator(".matrix .cell").all_inner_texts()
-    rows = [cells[start : start + 3] for start in (0, 3, 6)]
-    assert [rows[place][place] for place in range(3)] == ["1.00"] * 3
-    assert rows == [*map(list, zip(*rows, strict=True))]
     assert await faults_of_accessibility(page) == []
 
     page = await open_page(playground.search("drinks milk", '["bm25","rm3"]'))
@@ -93,7 +87,7 @@ async def test_the_selection_and_the_phrases(playground: Playground, open_page: 
     assert await dialog.locator(".text .cell").count() > 14
 
 
-async def test_the_walk_is_a_tree_in_the_order_of_judging(playground: Playground, open_page: OpenPage) -> None:
+async def test_the_walk_is_told(playground: Playground, open_page: OpenPage) -> None:
     engine = await connect(EngineSettings(engine=playground.engine))
     try:
         await build_graph(engine, playground.index, GraphParams(degree=6, candidates=20))
@@ -101,11 +95,8 @@ async def test_the_walk_is_a_tree_in_the_order_of_judging(playground: Playground
         page = await open_page(playground.search("trout", columns))
         await expect(page.locator(".column").nth(1).locator(".hit")).to_have_count(10)
         dialog = await opened(page)
-        await expect(dialog.locator(".walk circle")).to_have_count(30)
-        await expect(dialog.locator(".walk .edge")).to_have_count(28)
-        steps = await dialog.locator(".walk .edge.on").count()
-        await expect(dialog.locator(".walk circle.on")).to_have_count(steps + 1)
         await expect(dialog.locator(".walk p").first).to_contain_text("ound by the first pass")
+        await expect(dialog.locator(".walk .hint")).to_contain_text("30 documents judged")
         assert await faults_of_accessibility(page) == []
     finally:
         await delete_graphs(engine, playground.index)

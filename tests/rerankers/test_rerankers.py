@@ -247,7 +247,7 @@ async def test_an_endpoint_that_is_not_there_fails_soon() -> None:
         ({"kind": "http"}, r"\[url\]|url"),
         ({"kind": "http", "url": "ftp://x/"}, r"\[rerankers.mine.url\] is wrong: .*scheme"),
         ({"kind": "http", "url": "http://x/", "modle": "a"}, r"did you mean \[model\]"),
-        ({"kind": "http", "url": "http://x/", "batch": 0}, "greater than or equal to 1"),
+        ({"kind": "http", "url": "http://x/", "batch": 0}, "1 or more"),
     ],
 )
 def test_wrong_settings_are_told_in_one_sentence(told: dict[str, Any], why: str) -> None:

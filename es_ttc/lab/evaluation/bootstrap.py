@@ -1,5 +1,7 @@
 """Paired bootstrap over queries: intervals of means and of differences, p values, wins and losses.
 
+With fewer than :data:`TRUSTED_QUERIES` queries p is of the exact sign-flip test, because intervals are then too narrow.
+
 Efron and Tibshirani, *An Introduction to the Bootstrap* (1993), chapters 13 and 16; for retrieval: Sakai, *Evaluating
 evaluation metrics based on the bootstrap* (SIGIR 2006). Queries are drawn with replacement, the same draw for every
 method and metric, so a difference is always taken on the same queries.
@@ -17,6 +19,9 @@ SEED = 20_241
 CONFIDENCE = 0.95
 TIE = 0.001
 """Differences of at most this much are ties (Test-Time Compute for Frozen Embedding Models, section 4)."""
+
+TRUSTED_QUERIES = 30
+"""Number of queries from which on percentile intervals are trusted."""
 
 _BLOCK_BYTES = 64 * 2**20
 
@@ -36,8 +41,9 @@ class Comparison:
     Attributes:
         delta: Mean difference, method minus baseline.
         interval: Its percentile interval.
-        p: Two-sided bootstrap p value of "no difference": twice the share of resamples on the other side of zero,
-            so it is below 0.05 just where the 95 % interval leaves out zero.
+        p: Two-sided p value of "no difference": of the exact sign-flip test with fewer than :data:`TRUSTED_QUERIES`
+            queries, so at least 2^-(n-1); else of the bootstrap, twice the share of resamples on the other side of
+            zero, so it is below 0.05 just where the 95 % interval leaves out zero.
         wins: Queries that the method answers better by more than :data:`TIE`.
         ties: Queries within :data:`TIE`.
         losses: Queries that it answers worse by more than :data:`TIE`.
@@ -98,7 +104,7 @@ def compare(method: Float64, baseline: Float64, method_means: Float64, baseline_
     return Comparison(
         delta=float(np.mean(differences)),
         interval=interval(deltas),
-        p=p_value(deltas),
+        p=exact_p_value(differences) if len(differences) < TRUSTED_QUERIES else p_value(deltas),
         wins=int(np.sum(differences > TIE)),
         ties=int(np.sum(np.abs(differences) <= TIE)),
         losses=int(np.sum(differences < -TIE)),
@@ -112,6 +118,31 @@ def p_value(deltas: Float64) -> float:
     """
     other_side = min(np.sum(deltas <= 0), np.sum(deltas >= 0))
     return float(min(1.0, 2 * (other_side + 1) / (len(deltas) + 1)))
+
+
+def exact_p_value(differences: Float64) -> float:
+    """Return the two-sided p value of the exact paired sign-flip (Fisher's permutation) test of a mean of zero.
+
+    It is the share of the 2^n assignments of signs whose sum is at least as far from 0 as the observed one. The sums of
+    two halves of the queries are paired by a search in sorted order, so it takes 2^(n/2) sums.
+
+    Args:
+        differences: ``(n,)`` differences by query; n below :data:`TRUSTED_QUERIES`.
+    """
+    half = len(differences) // 2
+    first, second = _signed_sums(differences[:half]), np.sort(_signed_sums(differences[half:]))
+    least = abs(float(np.sum(differences))) - 1e-9  # sums in another order differ by rounding
+    above = len(second) - np.searchsorted(second, least - first)
+    below = np.searchsorted(second, -least - first, side="right")
+    return float(min(1.0, np.sum(above + below) / 2.0 ** len(differences)))
+
+
+def _signed_sums(values: Float64) -> Float64:
+    """Return the sums of n values under all 2^n assignments of signs."""
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums + value, sums - value])
+    return sums
 
 
 def _draw_counts(generator: np.random.Generator, rows: int, n: int) -> Float64:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.lab.evaluation.bootstrap import RESAMPLES, SEED, compare, interval, resampled_means
+from es_ttc.lab.evaluation.bootstrap import RESAMPLES, SEED, TRUSTED_QUERIES, compare, interval, resampled_means
 from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.methods import Method
 from es_ttc.lab.evaluation.metrics import QueryScores, score
@@ -49,7 +49,7 @@ def evaluate(
         documents=searcher.documents,
         judgements=collection.judgements,
         relevant=collection.relevant,
-        warnings=(*collection.warnings, *_unjudged(collection, scores, reference, k)),
+        warnings=(*collection.warnings, *_few(collection), *_unjudged(collection, scores, reference, k)),
         baseline=reference,
         methods=_compared(methods, runs, scores, firsts, reference, resamples, seed),
         texts=dict(collection.queries),
@@ -59,6 +59,15 @@ def evaluate(
             for query, judged in collection.qrels.items()
         },
     )
+
+
+def _few(collection: Collection) -> Iterator[str]:
+    """Return a warning if intervals cannot be trusted."""
+    if len(collection.queries) < TRUSTED_QUERIES:
+        yield (
+            f"intervals of {len(collection.queries)} queries are too narrow, trust them from {TRUSTED_QUERIES} on; "
+            "p is of the exact sign-flip test"
+        )
 
 
 def _unjudged(collection: Collection, scores: Mapping[str, QueryScores], baseline: str, k: int) -> Iterator[str]:

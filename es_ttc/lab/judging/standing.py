@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from es_ttc.lab.evaluation.bootstrap import SEED, Comparison, Interval, compare, interval, resampled_means
+from es_ttc.lab.evaluation.bootstrap import (
+    SEED,
+    TRUSTED_QUERIES,
+    Comparison,
+    Interval,
+    compare,
+    interval,
+    resampled_means,
+)
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.tuning import summary_of
 from es_ttc.lab.judging.records import PooledQuery
@@ -18,7 +26,7 @@ from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 METRIC = "ndcg@10"
 CUTOFF = 10
 FOLDS = 5
-FEWEST_QUERIES = 30
+FEWEST_QUERIES = TRUSTED_QUERIES
 """Judged queries below which no method is clearly the best and, with a relevant document, no weights are chosen.
 
 With some 20 queries weights that seemed clearly better lost on test queries (docs/results/judging.md).

@@ -2,14 +2,11 @@
 
 import { asking, signOut, signedIn } from "./api.js";
 import { Judging } from "./judging.js";
-import { h, html, render, useEffect, useState } from "./lib.js";
+import { h, html, render, useEffect } from "./lib.js";
 import { Search } from "./search.js";
 import { SignIn } from "./signin.js";
 import { indices, info, linkTo, load, loaded, navigate, retry, route, trouble } from "./state.js";
-import { PLAIN, Select, typed } from "./ui.js";
-
-/** No index can have this name. */
-const OTHER = " ";
+import { PLAIN, typed } from "./ui.js";
 
 function App() {
   useEffect(() => void load(), []);
@@ -27,6 +24,8 @@ function App() {
 /** @param {{view: string, index: string}} props */
 function Header({ view, index }) {
   const params = { ...Object.fromEntries(route.value.params), index };
+  const { version, engine } = info.value ?? {};
+  const about = [version, engine?.product ?? "no engine", engine?.version].filter(Boolean).join(" ");
   const tab = (/** @type {string} */ name, /** @type {string} */ label) =>
     h("a", { href: linkTo(name, params), "aria-current": name === view ? "page" : undefined }, label);
   return html`
@@ -34,16 +33,10 @@ function Header({ view, index }) {
       <span class="name">es-ttc</span>
       <nav aria-label="Views">${tab("search", "Search")} ${tab("judge", "Judge")}</nav>
       ${loaded.value && h(IndexPicker, { key: index, view, index })}
-      <span class="about">${info.value && `${info.value.version}, ${engineOf(info.value)}`}</span>
+      <span class="about">${version && about}</span>
       ${signedIn.value && html`<button class="plain" onClick=${signOut}>Sign out</button>`}
     </header>
   `;
-}
-
-/** @type {(about: Info) => string} */
-function engineOf({ engine: { product, version = "" } }) {
-  if (!product) return "no engine";
-  return `${product === "opensearch" ? "OpenSearch" : "Elasticsearch"} ${version}`.trim();
 }
 
 /**
@@ -51,19 +44,16 @@ function engineOf({ engine: { product, version = "" } }) {
  * @param {{view: string, index: string}} props
  */
 function IndexPicker({ view, index }) {
-  const [typing, setTyping] = useState(!indices.value.length);
   const change = (/** @type {string} */ name) => {
-    setTyping(name === OTHER);
-    const chosen = name.trim();
-    if (chosen && chosen !== index) navigate(view, { ...Object.fromEntries(route.value.params), index: chosen });
+    const { filter: _, show: __, ...params } = Object.fromEntries(route.value.params);
+    if (name.trim() && name.trim() !== index) navigate(view, { ...params, index: name.trim() });
   };
-  const label = "Index";
-  const options = [...new Set([...indices.value.map(({ name }) => name), index])].map((name) => [name]);
-  const list = () => h(Select, { label, value: index, options: [...options, [OTHER, "another name…"]], change });
-  const placeholder = "name, alias or pattern";
-  const field = () =>
-    h("input", { "aria-label": label, placeholder, ...PLAIN, autofocus: true, onChange: typed(change) });
-  return html`<label class="picker"><span>${label}</span> ${typing ? field() : list()}</label>`;
+  const field = { list: "indices", value: index, placeholder: "name, alias or pattern", ...PLAIN };
+  const onFocus = (/** @type {any} */ event) => event.target.select();
+  return html`<label class="picker"
+      ><span>Index</span> ${h("input", { ...field, onFocus, onChange: typed(change) })}</label
+    >
+    <datalist id="indices">${indices.value.map(({ name }) => html`<option key=${name} value=${name} />`)}</datalist>`;
 }
 
 const place = /** @type {HTMLElement} */ (document.getElementById("app"));

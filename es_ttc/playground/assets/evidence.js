@@ -4,7 +4,6 @@ import { HeatMap } from "./heatmap.js";
 import { h, html } from "./lib.js";
 import { shown, signed, textOf } from "./text.js";
 import { Table } from "./ui.js";
-import { WalkTree } from "./walk.js";
 
 const SIGNALS = /** @type {Record<string, string>} */ ({
   lexical: "words",
@@ -13,7 +12,7 @@ const SIGNALS = /** @type {Record<string, string>} */ ({
 });
 
 /** @param {{hit: Hit, request: any, response: SearchResponse, index: IndexInfo}} props With details in the hit's `_ttc`. */
-export function Evidence({ hit, request, response: { hits, ttc }, index }) {
+export function Evidence({ hit, request, response: { ttc }, index }) {
   const { map, passages: _, ...rest } = hit._ttc ?? {};
   const { signals, matched, coefficient } = rest;
   const { method = "blend", params, rescore_query_weight: weight } = request.rescore?.ttc ?? {};
@@ -25,9 +24,9 @@ export function Evidence({ hit, request, response: { hits, ttc }, index }) {
   return html`<div class="evidence">
     <p>${originOf(rest)}</p>
     ${signals && h(Signals, { signals, method, counts: weight !== 0 })}
-    ${coefficient !== undefined && h(Selection, { hit, hits: hits.hits })}
+    ${coefficient !== undefined && h(Selection, { hit })}
     ${matched && h(Phrases, { matched, expansion: (ttc?.query ?? ttc)?.expansion ?? [] })}
-    ${ttc?.walk?.calls && h(WalkTree, { hit, walk: ttc.walk, calls: ttc.walk.calls })}
+    ${ttc?.walk?.calls && h(WalkPath, { hit, walk: ttc.walk, calls: ttc.walk.calls })}
     ${map ? h(HeatMap, { hit, map, late }) : h(Plain, { hit, index, why: ttc?.map?.reason })}
     ${Object.keys(rest).length > 0 && details}
   </div>`;
@@ -67,8 +66,8 @@ function Signals({ signals, method, counts }) {
   `;
 }
 
-/** @param {{hit: Hit, hits: Hit[]}} props The opened document, among those of the page. */
-function Selection({ hit, hits }) {
+/** @param {{hit: Hit}} props */
+function Selection({ hit }) {
   const { coefficient = 0, relevance = 0, l1, redundant_with: redundant = [] } = hit._ttc ?? {};
   const others = redundant.map(({ id, contribution }) => `${id} (${shown(contribution)})`).join(", ");
   const said = coefficient
@@ -77,33 +76,24 @@ function Selection({ hit, hits }) {
   return html`
     <h3>Its part in the selection</h3>
     <p>${said}</p>
-    ${others && html`<p>Redundant with ${others} of its ${shown(relevance)}.</p>`} ${h(Similarities, { hit, hits })}
+    ${others && html`<p>Redundant with ${others} of its ${shown(relevance)}.</p>`}
   `;
 }
 
-/** @param {{hit: Hit, hits: Hit[]}} props The chosen documents of the page and the opened one, each with the others. */
-function Similarities({ hit, hits }) {
-  const listed = hits.filter(
-    ({ _id: id, _ttc: detail }) => detail?.similarities && (detail.coefficient || id === hit._id),
-  );
-  if (listed.length < 2) return null;
-  const between = (/** @type {Hit} */ one, /** @type {Hit} */ other) =>
-    one === other ? 1 : one._ttc?.similarities?.find(({ id }) => id === other._id)?.similarity;
-  const cell = (/** @type {Hit} */ one, /** @type {Hit} */ other) => {
-    const cosine = between(one, other) ?? between(other, one);
-    if (cosine === undefined) return "";
-    return html`<td class="cell" style=${{ "--level": Math.max(0, cosine) ** 2 }}>${shown(cosine)}</td>`;
-  };
-  const rows = listed.map((one, place) => {
-    const name = html`<span>${place + 1}</span> ${one._id}`;
-    const cells = [name, one._ttc?.coefficient?.toPrecision(2), ...listed.map((other) => cell(one, other))];
-    return { key: one._id, on: one === hit, cells };
-  });
-  const head = ["", "coeff.", ...listed.map(({ _id: title }, place) => h("span", { title }, place + 1))];
-  const caption = "Cosines of the selected documents on this page with each other";
-  return html`<div class="scrolled" tabindex="0" role="region" aria-label="Similarities of the selected documents">
-    ${h(Table, { kind: "matrix", caption, head, rows })}
-  </div>`;
+/** @param {{hit: Hit, walk: Walk, calls: NonNullable<Walk["calls"]>}} props How a walk over the graph came to a hit. */
+function WalkPath({ hit, walk, calls }) {
+  const places = new Map(calls.map(({ _id: id }, place) => [id, place]));
+  const path = [];
+  for (let place = places.get(hit._id); place !== undefined; place = places.get(calls[place].from ?? ""))
+    path.unshift(`${calls[place]._id} (judged as number ${place + 1})`);
+  const said = path.length
+    ? `Found by the first pass: ${path.join(", from there ")}.`
+    : "This document was not judged: the budget was spent before its turn.";
+  return html`<section class="walk">
+    <h3>The walk</h3>
+    <p>${said}</p>
+    <p class="hint">${calls.length} documents judged by ${walk.reranker}.</p>
+  </section>`;
 }
 
 /** @param {{matched: string[], expansion: Expansion[]}} props Of the words that were added, those that match. */

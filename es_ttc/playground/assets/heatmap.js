@@ -1,22 +1,26 @@
 /** Where in a hit's text its evidence lies: the cosines of `_ttc.map` as a heat map over the text. */
 
-import { h, html, useId, useMemo, useRef, useState } from "./lib.js";
+import { h, html, useMemo, useRef, useState } from "./lib.js";
 import { shown, slice, textOf } from "./text.js";
-import { Choices, typed } from "./ui.js";
+import { Choices } from "./ui.js";
 
 /** @type {(map: EvidenceMap) => EvidencePart[]} In the order in which they are offered. */
 function partsOf({ tokens, spectral, late }) {
   const columns = tokens.start.length;
   const parts = [];
   if (spectral) {
-    const named = spectral.scales.map((scale) => ({ name: "", label: `scale ${scale}`, about: aboutScale(scale) }));
-    parts.push({ title: "Spectral", everything: "the greatest of all scales", ...decoded(spectral, columns, named) });
+    const named = spectral.scales.map((scale) => ({
+      name: `${scale}`,
+      label: `scale ${scale}`,
+      about: aboutScale(scale),
+    }));
+    parts.push({ title: "Scales", everything: "the greatest of all scales", ...decoded(spectral, columns, named) });
   }
   if (late) {
     const everything = "the greatest of all words of the query";
     const special = { name: SPECIAL, label: "special token of the query", about: "", special: true };
     const named = late.query_tokens.map((name) => (name !== null ? { name, label: `“${name}”`, about: "" } : special));
-    parts.push({ title: "Late interaction", everything, ...decoded(late, columns, named) });
+    parts.push({ title: "Query tokens", everything, ...decoded(late, columns, named) });
   }
   return parts;
 }
@@ -79,7 +83,7 @@ export function HeatMap({ hit, map, late }) {
   const stretch = `each stretch is ${map.tokens_per_cell} tokens, with the greatest of their cosines`;
   return html`<section class="heat" aria-label="Where the evidence lies">
     <div class="controls">
-      ${parts.length > 1 && h(Choices, kinds)} ${h(part.title === "Spectral" ? Scales : Tokens, { part, row, setRow })}
+      ${parts.length > 1 && h(Choices, kinds)} ${h(Rows, { part, row, setRow })}
       ${h(Legend, { part, row, values, show: () => scrollTo(".peak") })}
     </div>
     ${found.length > 0 && h(Choices, { label, kind: "passages", names: found, chosen: place, choose: showPassage })}
@@ -91,27 +95,14 @@ export function HeatMap({ hit, map, late }) {
 }
 
 /** @param {{part: EvidencePart, row: number, setRow: (row: number) => void}} props */
-function Scales({ part: { rows, everything }, row, setRow }) {
-  const id = useId();
-  const said = row < 0 ? everything : `${rows[row].label}: ${rows[row].about}`;
-  const range = { type: "range", min: -1, max: rows.length - 1, value: row };
-  const onInput = typed((value) => setRow(Number(value)));
-  return html`<div class="scales">
-    <label for=${id}>Scale</label>
-    ${h("input", { id, ...range, "aria-valuetext": said, onInput })}
-    <output for=${id}>${said}</output>
-  </div>`;
-}
-
-/** @param {{part: EvidencePart, row: number, setRow: (row: number) => void}} props */
-function Tokens({ part: { rows, everything }, row, setRow }) {
+function Rows({ part: { title, rows, everything }, row, setRow }) {
   const chips = rows.map(({ name, label, greatest, about }) => {
-    const title = [`${label}, greatest cosine ${shown(greatest)}`, about].filter(Boolean).join(", ");
-    return html`<span title=${title}>${name} <small>${shown(greatest)}</small></span>`;
+    const hint = [`${label}, greatest cosine ${shown(greatest)}`, about].filter(Boolean).join(", ");
+    return html`<span title=${hint}>${name} <small>${shown(greatest)}</small></span>`;
   });
   const names = [h("span", { title: everything }, "all"), ...chips];
   const choose = (/** @type {number} */ place) => setRow(place - 1);
-  return h(Choices, { label: "Query token", kind: "tokens", names, chosen: row + 1, choose });
+  return h(Choices, { label: title, kind: "tokens", names, chosen: row + 1, choose });
 }
 
 /** @param {{part: EvidencePart, row: number, values: number[], show: () => void}} props */

@@ -40,12 +40,16 @@ function Move({ before, rank, left }) {
 }
 
 /**
- * @param {{hit: Hit, rank: number, index: IndexInfo, left: LeftColumn | null, tabIndex: number, activate: () => void,
+ * @param {{hit: Hit, rank: number, query: Query, left: LeftColumn | null, tabIndex: number, activate: () => void,
  *   open: () => void}} props
  */
-export function HitButton({ hit, rank, index, left, tabIndex, activate, open }) {
+export function HitButton({ hit, rank, query: { index, show }, left, tabIndex, activate, open }) {
   const key = keyOf(hit);
   const snippet = snippetOf(hit, index);
+  const shown = show.flatMap((name) => {
+    const text = textOf(hit._source, name);
+    return text ? [html`<span key=${name}><i>${name}</i> ${slice(text, 0, 80)}</span>`] : [];
+  });
   const mark = () => {
     activate();
     marked.value = key;
@@ -68,6 +72,7 @@ export function HitButton({ hit, rank, index, left, tabIndex, activate, open }) 
           ${snippet.parts.map((text, place) => (text && place % 2 ? html`<mark>${text}</mark>` : text))}
         </span>`
       }
+      ${shown.length > 0 && html`<span class="values">${shown}</span>`}
     </button>
   </li>`;
 }

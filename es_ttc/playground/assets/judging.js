@@ -52,7 +52,6 @@ function OfIndex({ index }) {
       <label class="judge">Your name ${h("input", { ...field, onChange: typed(named) })}</label>
       ${h(PoolMaker, { index, open: !query, done: again })}
       ${query && [h(Queries, { index, queries, judge, query }), h(Standing, { index, graded })]}
-      ${overview.agreement.pairs.length > 0 && h(Agreement, overview.agreement)}
     </aside>
     <section class="grading" aria-label="Documents to judge">
       ${!query && html`<p class="hint">${empty}</p>`}
@@ -91,19 +90,5 @@ function Queries({ index, queries, judge, query }) {
     <ol>
       ${queries.map(link)}
     </ol>
-  </details>`;
-}
-
-/** @param {Overview["agreement"]} props */
-function Agreement({ pairs, alpha }) {
-  const pair = (/** @type {typeof pairs[0]} */ { judges, both, equal, kappa }) => {
-    const documents = `${both} documents, ${Math.round(100 * equal)}% equal`;
-    return html`<p>${judges.join(" and ")}: ${documents}, kappa ${kappa?.toFixed(2) ?? "undefined"}</p>`;
-  };
-  const all = alpha !== null && ` All judges: Krippendorff's alpha ${alpha.toFixed(2)} (ordinal).`;
-  return html`<details class="agreement">
-    <summary>Agreement of judges</summary>
-    ${pairs.map(pair)}
-    <p class="hint">Cohen's kappa with linear weights.${all}</p>
   </details>`;
 }

@@ -92,7 +92,7 @@ async function pool(name, texts, methods, depth, report) {
 
 /** @type {(column: Column, index: IndexInfo, text: string) => Promise<string[]>} The documents found, best first. */
 async function run(column, index, text) {
-  const body = runBody(column, { index, text, size: KEPT });
+  const body = runBody(column, { index, text, size: KEPT, filters: {}, show: [] });
   try {
     const response = /** @type {SearchResponse} */ (await request("POST", searchPath(index.name), body));
     return response.hits.hits.map((hit) => hit._id);

@@ -12,20 +12,36 @@ const TIMEOUT = "10s"; // the first search of an index reads all its features
 const REWRITING = "60s"; // may ask a language model
 
 /** @type {(query: Query) => object} The query of the first pass, as the commands of es-ttc send it. */
-function matching({ text, index: { fields } }) {
+export function matching({ text, index: { fields } }) {
   if (fields.length === 1) return { match: { [fields[0]]: text } };
   return { multi_match: { query: text, fields, tie_breaker: 0.5 } };
 }
 
+/** @type {(filters: Filters, except?: string) => object[]} The engine's clauses of all filters but a field's. */
+export function filtersIn(filters, except) {
+  const others = Object.entries(filters).filter(([field]) => field !== except);
+  return others.map(([field, wanted]) => ({ [Array.isArray(wanted) ? "terms" : "range"]: { [field]: wanted } }));
+}
+
+/** @type {(query: any, filters: Filters) => any} */
+function filtered(query, filters) {
+  const filter = filtersIn(filters);
+  return filter.length ? { bool: { must: [query], filter } } : query;
+}
+
+/** @type {(body: any) => any} The section of a query that is rewritten. */
+const rewriting = ({ query }) => query.ttc ?? query.bool?.must[0].ttc;
+
 /** @type {(column: Column, query: Query) => any} The body of a column's search. */
 export function searchBody({ method, params }, query) {
-  const { index, text, size } = query;
-  const page = { size, _source: index.fields };
+  const { index, text, size, filters, show } = query;
+  const page = { size, _source: [...index.fields, ...show] };
   if (info.value?.rewriters.includes(method)) {
     const given = { text_fields: index.fields, ...params };
-    return { query: { ttc: { query_text: text, method, params: given, timeout: REWRITING } }, ...page };
+    const ttc = { query_text: text, method, params: given, timeout: REWRITING };
+    return { query: filtered({ ttc }, filters), ...page };
   }
-  const first = { query: matching(query), ...page };
+  const first = { query: filtered(matching(query), filters), ...page };
   if (method === BM25) return { ...first, highlight: highlighted(index, {}) };
   const given = Object.keys(params).length ? { params } : {};
   const rescore = { window_size: Math.max(WINDOW, size), ttc: { method, ...given, timeout: TIMEOUT } };
@@ -41,7 +57,7 @@ function highlighted({ fields }, options) {
 /** @type {(column: Column, query: Query) => any} The same for a run of ids, which must be the method's own. */
 export function runBody(column, query) {
   const { highlight: _, ...body } = searchBody(column, query);
-  const section = body.rescore?.ttc ?? body.query.ttc;
+  const section = body.rescore?.ttc ?? rewriting(body);
   if (section) section.on_error = "fail";
   return { ...body, _source: false };
 }
@@ -59,12 +75,14 @@ export function explain(index, body) {
 }
 
 /** @type {(body: any, detail: "map" | true) => any} The same search with details; the ranking stays what it is. */
-function withDetail({ highlight: _, ...body }, detail) {
-  const rewritten = body.query.ttc && { query: { ttc: { ...body.query.ttc, detail: true } } };
+function withDetail(searched, detail) {
+  const { highlight: _, ...body } = structuredClone(searched);
+  const rewritten = rewriting(body);
+  if (rewritten) rewritten.detail = true;
   const unweighted = { method: "blend", candidates: { knn: 0 }, score_mode: "total", rescore_query_weight: 0 };
   const { ttc, window_size } = body.rescore ?? { ttc: unweighted, window_size: body.size };
   const passages = detail === "map" && { passages: PASSAGES };
-  return { ...body, ...rewritten, rescore: { window_size, ttc: { ...ttc, detail, ...passages } } };
+  return { ...body, rescore: { window_size, ttc: { ...ttc, detail, ...passages } } };
 }
 
 /**

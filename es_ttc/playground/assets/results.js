@@ -7,30 +7,32 @@ import { HitButton, keyOf, titleOf } from "./hits.js";
 import { moveFocus } from "./keyboard.js";
 import { h, html, useEffect, useState } from "./lib.js";
 import { Moves } from "./moves.js";
+import { Refine, filtersOf, shownOf } from "./refine.js";
 import { explain, search } from "./requests.js";
 import { describe } from "./state.js";
 import { Took } from "./took.js";
 import { Choices, Dialog, Fault, useAnswer } from "./ui.js";
 
 /**
- * @typedef {{index: IndexInfo | null, columns: Column[], answers: (Answer | undefined)[], error: string}} Searched
+ * @typedef {{query: Query | null, columns: Column[], answers: (Answer | undefined)[], error: string}} Searched
  * @type {(name: string, text: string, params: URLSearchParams) => Searched} Each answer as soon as it is there.
  */
 function useSearches(name, text, params) {
   /** @type {Searched} */
-  const nothing = { index: null, columns: columnsOf(params.get("columns")), answers: [], error: "" };
+  const nothing = { query: null, columns: columnsOf(params.get("columns")), answers: [], error: "" };
   const [state, setState] = useState(nothing);
   useEffect(() => {
     const abort = new AbortController();
     const change = (/** @type {(now: Searched) => Searched} */ to) => abort.signal.aborted || setState(to);
     const answered = (/** @type {number} */ place, /** @type {Answer} */ answer) =>
       change((now) => ({ ...now, answers: Object.assign([...now.answers], { [place]: answer }) }));
-    setState(nothing);
+    setState(({ query }) => ({ ...nothing, query })); // filters stay open meanwhile
     describe(name)
       .then((index) => {
-        change(() => ({ ...nothing, index }));
+        const query = { index, text, size: sizeOf(params), filters: filtersOf(params), show: shownOf(params) };
+        change(() => ({ ...nothing, query }));
         nothing.columns.forEach((column, place) =>
-          search(column, { index, text, size: sizeOf(params) }, abort.signal).then(
+          search(column, query, abort.signal).then(
             (found) => answered(place, { found, error: "" }),
             ({ message }) => answered(place, { found: null, error: message }),
           ),
@@ -44,23 +46,27 @@ function useSearches(name, text, params) {
 
 /** @param {{name: string, text: string, params: URLSearchParams}} props The index's name, the query, the address. */
 export function Results({ name, text, params }) {
-  const { index, columns, answers, error } = useSearches(name, text, params);
+  const { query, columns, answers, error } = useSearches(name, text, params);
   const [chosen, choose] = useState(columns.length);
   const [opened, open] = useState(/** @type {{found: Found, hit?: Hit} | null} */ (null));
   if (error) return h(Fault, { text: error });
-  if (!index) return html`<p class="hint">Searching…</p>`;
+  if (!query) return html`<p class="hint">Searching…</p>`;
+  const { index } = query;
   const shown = Math.min(chosen, columns.length - 1);
   const ready = answers.filter(Boolean).length === columns.length;
   const methods = columns.map(({ method }) => method);
   const close = () => open(null);
   return html`
     <p class="visually-hidden" role="status">${ready ? "All columns are there." : "Searching…"}</p>
+    ${h(Refine, { query, params })}
     ${h(Choices, { label: "Column shown", kind: "switch", names: methods, chosen: shown, choose })}
     <div class="columns" data-count=${columns.length} onKeyDown=${moveFocus}>
       ${h(Moves, { drawn: answers })}
       ${columns.map((column, place) => {
         const left = place ? { method: methods[place - 1], ranks: ranksOf(answers[place - 1]) } : null;
-        return h(ColumnView, { key: place, column, index, answer: answers[place], left, shown: place === shown, open });
+        const sorted = params.get("order") === "moves";
+        const given = { column, query, answer: answers[place], left, sorted, shown: place === shown, open };
+        return h(ColumnView, { key: place, ...given });
       })}
     </div>
     ${opened?.hit && h(OpenedHit, { found: opened.found, hit: opened.hit, index, close })}
@@ -74,34 +80,64 @@ function ranksOf(answer) {
 }
 
 /**
- * @param {{column: Column, answer: Answer | undefined, index: IndexInfo, left: LeftColumn | null, shown: boolean,
- *   open: (opened: {found: Found, hit?: Hit}) => void}} props Whether a narrow screen shows it; opens a dialog.
+ * @param {{column: Column, answer: Answer | undefined, query: Query, left: LeftColumn | null, sorted: boolean,
+ *   shown: boolean, open: (opened: {found: Found, hit?: Hit}) => void}} props Whether its hits are sorted by their gain
+ *   in ranks, whether a narrow screen shows it; opens a dialog.
  */
-function ColumnView({ column: { method, params }, answer, index, left, shown, open }) {
+function ColumnView({ column: { method, params }, answer, query, left, sorted, shown, open }) {
   const [active, setActive] = useState(0);
   const found = answer?.found;
   const hits = found?.response.hits.hits ?? [];
+  const ranked = hits.map((hit, place) => ({ hit, rank: place + 1, before: left?.ranks.get(keyOf(hit)) }));
+  const gain = (/** @type {Ranked} */ { rank, before = hits.length + 1 }) => before - rank;
+  const ordered = sorted && left ? ranked.toSorted((one, other) => gain(other) - gain(one)) : ranked;
+  const filters = Object.keys(query.filters).length > 0 && " Fewer filters may find more.";
   const parameters = JSON.stringify(params);
-  const button = (/** @type {Hit} */ hit, /** @type {number} */ place) => {
+  const button = (/** @type {Ranked} */ { hit, rank }, /** @type {number} */ place) => {
     const tabIndex = place === Math.min(active, hits.length - 1) ? 0 : -1;
     const acts = { activate: () => setActive(place), open: () => found && open({ found, hit }) };
-    return h(HitButton, { key: keyOf(hit), hit, rank: place + 1, index, left, tabIndex, ...acts });
+    return h(HitButton, { key: keyOf(hit), hit, rank, query, left, tabIndex, ...acts });
   };
   return html`
     <section class=${shown ? "column shown" : "column"} aria-label=${method} aria-busy=${!answer}>
       <div class="head">
         <h2>${method}</h2>
         ${parameters !== "{}" && html`<code title=${parameters}>${parameters}</code>`}
+        ${left && hits.length > 0 && h(Changes, { ranked, left })}
         ${found && html`<button class="plain" onClick=${() => open({ found })}>Request</button>`}
       </div>
       ${!answer && html`<p class="hint">Searching…</p>`} ${h(Fault, { text: answer?.error })}
       ${found && [h(Took, found), h(Notices, found)]}
-      ${found && !hits.length && html`<p class="hint">No document was found.</p>`}
+      ${found && !hits.length && html`<p class="empty">No document was found.${filters}</p>`}
       <ol>
-        ${hits.map(button)}
+        ${ordered.map(button)}
       </ol>
     </section>
   `;
+}
+
+/** @param {{ranked: Ranked[], left: LeftColumn}} props A bar for each rank: its gain, its loss, or a dot if it is new. */
+function Changes({ ranked, left }) {
+  const added = ranked.filter(({ before }) => before === undefined).length;
+  const moved = ranked.filter(({ rank, before }) => before !== undefined && before !== rank).length;
+  const said = `${added} new and ${moved} moved of ${ranked.length}, against ${left.method}`;
+  const bar = (/** @type {Ranked} */ { rank, before }) => {
+    if (before === undefined) return html`<circle class="new" cx=${rank * 8 - 4} cy="11" r="3" />`;
+    const height = Math.min(10, Math.abs(before - rank) * 2) || 1;
+    const [move, y] = before > rank ? ["up", 11 - height] : ["down", 11];
+    return html`<rect
+      class=${before === rank ? "" : move}
+      x=${rank * 8 - 7}
+      y=${y}
+      width="6"
+      height=${height}
+      rx="1"
+    />`;
+  };
+  return html`<svg class="changes" width=${8 * Math.min(20, ranked.length)} height="22" role="img" aria-label=${said}>
+    <title>${said}</title>
+    ${ranked.slice(0, 20).map(bar)}
+  </svg>`;
 }
 
 /** @param {{response: SearchResponse}} props What a user must know: the method was not applied, a part is missing. */

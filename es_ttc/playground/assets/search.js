@@ -34,7 +34,8 @@ function SearchForm({ index, params }) {
     const columns = columnsOfDrafts(drafts);
     if (!index || !text.trim() || !columns) return;
     const shortSize = size === 10 ? "" : String(size);
-    navigate("search", { index, q: text.trim(), size: shortSize, columns: columnsAsText(columns) });
+    const kept = Object.fromEntries(["filter", "show", "order"].map((name) => [name, params.get(name) ?? ""]));
+    navigate("search", { index, q: text.trim(), size: shortSize, columns: columnsAsText(columns), ...kept });
   };
   const sizes = [...new Set([...SIZES, size])].sort((a, b) => a - b).map((count) => [String(count), `${count} hits`]);
   const sized = (/** @type {string} */ count) => change({ size: Number(count) });

@@ -2,7 +2,7 @@
 
 import { request } from "./api.js";
 import { judgementsPath } from "./judging.js";
-import { h, html, useState } from "./lib.js";
+import { h, html } from "./lib.js";
 import { signed } from "./text.js";
 import { Fault, Table, useAnswer } from "./ui.js";
 
@@ -54,19 +54,12 @@ function Methods({ methods, judged_queries: queries, clear }) {
 
 /** @param {{index: string} & NonNullable<Stands["tuned"]>} props */
 function Tuned({ index, weights, gain, low, high, clear }) {
-  const [error, setError] = useState("");
-  const download = () =>
-    request("GET", `${judgementsPath(index)}/tuned`)
-      .then((file) => save(`blend-${index}.json`, JSON.stringify(file, null, 2)))
-      .then(() => setError(""))
-      .catch(({ message }) => setError(message));
   const named = Object.entries(weights ?? {}).map(([name, weight]) => {
     return html`<div key=${name}>
       <dt>${name.replaceAll("_", " ")}</dt>
       <dd>${weight.toFixed(2)}</dd>
     </div>`;
   });
-  const saved = clear ? "Download for serve --tuned" : "Download all the same";
   return html`
     <h3>What tuning would choose</h3>
     ${weights ? h("dl", { class: "weights" }, named) : "Blend's default weights."}
@@ -74,14 +67,6 @@ function Tuned({ index, weights, gain, low, high, clear }) {
       ${signed(gain, 3)} nDCG@10 (${signed(low, 3)} to ${signed(high, 3)}), each query with weights that other queries
       chose. ${!clear && "No clear gain yet: keep the default weights."}
     </p>
-    ${weights && html`<button class=${clear ? "primary" : "plain"} onClick=${download}>${saved}</button>`}
-    ${h(Fault, { text: error })}
+    ${clear && html`<p><code>es-ttc tune --judgements ${index} --method blend --out blend.json</code> writes them.</p>`}
   `;
-}
-
-/** @type {(name: string, content: string) => void} */
-function save(name, content) {
-  const address = URL.createObjectURL(new Blob([content], { type: "application/json" }));
-  Object.assign(document.createElement("a"), { href: address, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000); // the browser may still read it
 }

@@ -10,9 +10,12 @@ const FEATURES = new URLSearchParams({
   expand_wildcards: "open,hidden", // side indices of attached features are hidden
 });
 
+/** Numeric types of fields. */
+const NUMBER = /^(byte|short|integer|(unsigned_)?long|(half_|scaled_)?float|double)$/;
+
 export const route = signal(parsedHash());
 export const info = signal(/** @type {Info | null} */ (null));
-export const indices = signal(/** @type {IndexInfo[]} */ ([]));
+export const indices = signal(/** @type {{name: string, meta: any}[]} */ ([]));
 
 /** Whether the gateway has been asked what it offers. */
 export const loaded = signal(false);
@@ -62,27 +65,39 @@ export async function retry() {
   route.value = parsedHash();
 }
 
-/** @type {(mappings: Record<string, any>) => IndexInfo[]} */
+/** @type {(mappings: Record<string, any>) => {name: string, meta: any}[]} */
 function withFeatures(mappings) {
   const found = Object.entries(mappings).flatMap(([index, { mappings: mapping }]) => {
-    const { text_fields: fields, tokens, source } = mapping._meta.ttc;
-    const name = source ?? index;
-    return fields ? [{ name, fields, tokens: tokens !== "none" }] : [];
+    const meta = mapping._meta.ttc;
+    return meta.text_fields ? [{ name: meta.source ?? index, meta }] : [];
   });
   const byName = new Map(found.map((one) => [one.name, one]));
   return [...byName.values()].sort((a, b) => a.name.localeCompare(b.name));
 }
 
-/** @type {(index: string) => Promise<IndexInfo>} Text fields of an index, alias or pattern; it throws if there are none. */
+/** @type {(index: string) => Promise<IndexInfo>} Fields of an index, alias or pattern; it throws if none has text. */
 export async function describe(index) {
-  const known = indices.value.find((one) => one.name === index);
-  if (known) return known;
   const answer = await request("GET", `/${encodeURIComponent(index)}/_mapping`);
   const mappings = Object.values(answer).map((one) => one.mappings);
-  const meta = mappings.map((one) => one?._meta?.ttc).find((one) => one?.text_fields);
-  if (meta) return { name: index, fields: meta.text_fields, tokens: meta.tokens !== "none" };
-  const properties = mappings.flatMap((one) => Object.entries(one?.properties ?? {}));
-  const fields = new Set(properties.flatMap(([name, field]) => (field.type === "text" ? [name] : [])));
-  if (!fields.size) throw new Error(`index [${index}] has no text field to search`);
-  return { name: index, fields: [...fields], tokens: false };
+  const known = indices.value.find((one) => one.name === index)?.meta;
+  const meta = known ?? mappings.map((one) => one?._meta?.ttc).find((one) => one?.text_fields);
+  const others = [
+    ...new Map(mappings.flatMap((one) => fieldsOf(one?.properties)).map((one) => [one.name, one])).values(),
+  ];
+  const texts = others.flatMap(({ name, kind }) => (kind === "text" ? [name] : []));
+  const fields = meta?.text_fields ?? texts;
+  if (!fields.length) throw new Error(`index [${index}] has no text field to search`);
+  return { name: index, fields, others, tokens: Boolean(meta) && meta.tokens !== "none" };
+}
+
+/** @type {(properties: Record<string, any> | undefined, path?: string) => IndexField[]} The index's own fields. */
+function fieldsOf(properties = {}, path = "") {
+  return Object.entries(properties).flatMap(([key, { type, properties: inner, fields: also = {} }]) => {
+    const name = `${path}${key}`;
+    if (name === "ttc" || type === "nested") return [];
+    if (inner) return fieldsOf(inner, `${name}.`);
+    const [label = ""] = Object.entries(also).find(([, one]) => one.type === "keyword") ?? [];
+    const counted = { text: label && `${name}.${label}`, keyword: name, boolean: name }[/** @type {string} */ (type)];
+    return [NUMBER.test(type) ? { name, kind: "number", counted: name } : { name, kind: type, counted }];
+  });
 }

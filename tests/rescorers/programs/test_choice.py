@@ -41,7 +41,7 @@ def test_without_either_there_is_a_program() -> None:
     [
         ({"name": "covtripel"}, r"unknown program \[covtripel\]: did you mean \[covtriple\]"),
         ({"name": "covtriple", "budget": 4}, "exclude each other"),
-        ({"budget": 0.5}, "greater than or equal to 1"),
+        ({"budget": 0.5}, "1 or more"),
         ({"budget": 1}, "no program costs 1 or less: the cheapest is"),
     ],
 )

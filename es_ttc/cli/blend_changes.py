@@ -1,0 +1,88 @@
+"""How much blend changes the first hits of an index's own titles: one line, before anything is judged."""
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from es_ttc.cli.common import connected, first_documents
+from es_ttc.settings import GatewaySettings, Settings
+
+if TYPE_CHECKING:
+    from es_ttc.encoders.base import Encoder
+    from es_ttc.index.mappings.spec import IndexSpec
+
+AFTER = 200
+"""Documents after which an ingest tells it."""
+_QUERIES = 5
+_HITS = 10
+_WORDS = 12
+_MAX_SECONDS = 20.0
+_SENTENCE = re.compile(r"(?<=[.!?。])\s+|\n")
+
+
+async def tell_changes(settings: Settings, index: str, spec: "IndexSpec", encoder: "Encoder") -> None:
+    """Say how many of the first hits blend changes for a few queries; nothing where that cannot be known.
+
+    The queries are titles or first sentences of the index's documents; each is asked twice through a gateway of its
+    own.
+    """
+    try:
+        async with asyncio.timeout(_MAX_SECONDS):
+            told = await _changes(settings, index, spec, encoder)
+    except Exception:  # noqa: BLE001 - an estimate must not make a run fail that is done
+        return
+    if told:
+        click.echo(told, err=True)
+
+
+async def _changes(settings: Settings, index: str, spec: "IndexSpec", encoder: "Encoder") -> str:
+    from es_ttc.cli.searching import CliQuery, Target, search
+    from es_ttc.serving.server import running_gateway
+
+    gateway = GatewaySettings(
+        **settings.model_dump(exclude_unset=True) | {"port": 0, "host": "127.0.0.1", "workers": 1}
+    )
+    async with connected(settings) as engine:
+        await engine.refresh(index)
+        documents = await first_documents(engine, index)
+    queries = list(dict.fromkeys(filter(None, (_query(document, spec) for document in documents))))[:_QUERIES]
+    running = running_gateway(gateway, load=lambda _name, _folder: encoder)
+    url = await asyncio.to_thread(running.__enter__)
+    changed = shown = 0
+    try:
+        async with connected(gateway.model_copy(update={"engine": url})) as client:
+            target = Target(client, index, spec, spec.text_fields, encoder)
+            for text in queries:
+                before, after = [
+                    [hit.id for hit in (await search(target, CliQuery(text, method, _HITS))).hits]
+                    for method in ("bm25", "blend")
+                ]
+                changed += len(set(after) - set(before))
+                shown += len(after)
+    finally:
+        await asyncio.to_thread(running.__exit__, None, None, None)
+    if not shown:
+        return ""
+    example = queries[0] if len(queries[0]) <= 60 else f"{queries[0][:57]}..."
+    return (
+        f"blend changes {changed} of the {shown} first hits of {_counted(len(queries))} made of the index's own texts, "
+        f"such as [{example}]; see which ranking is better: es-ttc ui {index}"
+    )
+
+
+def _counted(queries: int) -> str:
+    return f"{queries} quer{'y' if queries == 1 else 'ies'}"
+
+
+def _query(document: dict[str, Any], spec: "IndexSpec") -> str:
+    """Return the beginning of a document's first text."""
+    from es_ttc.common.markup import blanked
+    from es_ttc.index.ingest.compose import compose
+
+    text = next((text for name in spec.text_fields if (text := compose(document, [name])[0].strip())), "")
+    words = blanked(text).split()
+    if len(words) > _WORDS:
+        words = _SENTENCE.split(blanked(text).strip(), maxsplit=1)[0].split()
+    return " ".join(words[:_WORDS])

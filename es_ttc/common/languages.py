@@ -1,0 +1,51 @@
+"""The language of a text: by its script, and by frequent words where the script is Latin."""
+
+import re
+from collections import Counter
+
+_SCRIPTS = {
+    "Japanese": re.compile("[\u3040-\u30ff]"),
+    "Korean": re.compile("[\u1100-\u11ff\uac00-\ud7af]"),
+    "Chinese": re.compile("[\u3400-\u9fff\uf900-\ufaff]"),
+    "Cyrillic": re.compile("[\u0400-\u052f]"),
+    "Greek": re.compile("[\u0370-\u03ff]"),
+    "Hebrew": re.compile("[\u0590-\u05ff]"),
+    "Arabic": re.compile("[\u0600-\u06ff\u0750-\u077f]"),
+    "Indic": re.compile("[\u0900-\u0dff]"),
+    "Thai": re.compile("[\u0e00-\u0e7f]"),
+    "Latin": re.compile("[A-Za-z\u00c0-\u024f]+"),
+}
+"""Letters; a Latin word counts once, because one character of the other scripts may be a word."""
+_FREQUENT = {
+    "English": "the of and to is that for with this from are on at you we",
+    "German": "der die das und ist mit nicht ein eine für von auf",
+    "French": "le les et des est une du dans pour sur avec",
+    "Spanish": "el los las y del que una por para con",
+    "Italian": "il che è per della gli con una sono nel",
+    "Portuguese": "os que não uma para com do da em as",
+    "Dutch": "het een en van niet met voor zijn op aan",
+}
+_WORDS = {language: frozenset(words.split()) for language, words in _FREQUENT.items()}
+_READ = 2_000
+"""Characters of a text that are looked at."""
+_MIN_SHARE = 0.1
+"""Share of a text's letters from which on kana make it Japanese rather than Chinese."""
+LATIN = "Latin"
+
+
+def language_of(text: str) -> str:
+    """Return a text's language, its script where that is all that can be known, or "" without letters."""
+    text = text[:_READ].lower()
+    letters = {name: len(script.findall(text)) for name, script in _SCRIPTS.items()}
+    total = sum(letters.values())
+    if not total:
+        return ""
+    if letters["Japanese"] >= _MIN_SHARE * total:
+        return "Japanese"
+    script = max(letters, key=letters.__getitem__)
+    if script != LATIN:
+        return script
+    words = Counter(re.findall(r"\w+", text))
+    hits = {language: sum(words[word] for word in frequent) for language, frequent in _WORDS.items()}
+    best, second = sorted(hits.values(), reverse=True)[:2]
+    return max(hits, key=hits.__getitem__) if best >= 2 and best > second else LATIN
