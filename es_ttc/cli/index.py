@@ -65,7 +65,7 @@ def index() -> None:
 @click.option(
     "--analyzer",
     metavar="NAME",
-    help="Analyzer of the text fields, in place of that of --language: kuromoji, icu_analyzer...",
+    help="Analyzer of the text fields, in place of that of --language, e.g. kuromoji or icu_analyzer.",
 )
 @json_flag
 def create(
