@@ -85,7 +85,7 @@ def test_a_record_of_a_newer_release_does_not_stop_the_counts(
 
     async def prepare() -> None:
         engine = await connected(engine_url)
-        await JobStore(engine, jobs).prepare()
+        await JobStore(engine, jobs).indices.prepare()
         await engine.close()
 
     asyncio.run(prepare())

@@ -18,10 +18,9 @@ from starlette.responses import Response
 
 from es_ttc.common.validation import did_you_mean, validated
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs import commands, service
-from es_ttc.enrichment.jobs.encoding_record import is_encoding
-from es_ttc.enrichment.jobs.record import JobState
-from es_ttc.enrichment.jobs.service import JobRequest
+from es_ttc.enrichment.jobs import commands
+from es_ttc.enrichment.jobs.record import JobState, is_encoding
+from es_ttc.enrichment.jobs.submission import JobRequest, submit
 from es_ttc.enrichment.proposals.plan import prompt_names
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.serving.admin.endpoint import CallersEngine, EndpointRunner, json_object, with_callers_errors
@@ -82,7 +81,7 @@ class JobsApi:
                 f"{did_you_mean(job.prompt, prompt_names())} (one of your own goes into [prompt_text])"
             )
         try:
-            return (await service.submit(engine, self.gateway.settings, job)).as_dict()
+            return (await submit(engine, self.gateway.settings, job)).as_dict()
         except ConfigurationError as error:
             if job.prompt_text is None:
                 raise
