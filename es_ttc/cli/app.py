@@ -24,6 +24,7 @@ from es_ttc.cli.ingest import ingest
 from es_ttc.cli.jobs import jobs
 from es_ttc.cli.judge import judge
 from es_ttc.cli.mcp import mcp
+from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import examples
 from es_ttc.cli.search import search
 from es_ttc.cli.serve import serve
@@ -49,15 +50,13 @@ _PASSWORD = re.compile(r"//[^/@\s]*:[^/@\s]+@")
 _NO_ENGINE = "; start one with `es-ttc engine up`, or name yours with --engine or ES_TTC_ENGINE"
 
 
-class SectionedGroup(click.Group):
+class SectionedGroup(CommandGroup):
     """A group whose help lists the commands by section."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands, each with the first sentence of its help."""
-        width = formatter.width - 6 - max(map(len, self.commands))
         for section, commands in SECTIONS.items():
-            with formatter.section(section):
-                formatter.write_dl([(command.name or "", command.get_short_help_str(width)) for command in commands])
+            self._write_section(formatter, section, commands)
 
 
 @click.group(

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,13 +22,14 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from es_ttc.errors import InvalidRequest
+from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.settings import EngineSettings, Settings
 
 if TYPE_CHECKING:
     from es_ttc.engine.protocol import Engine
 
 S = TypeVar("S", bound=Settings)
+T = TypeVar("T")
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 engine_flag = click.option(
@@ -145,6 +146,32 @@ def progress_bar() -> Progress:
         console=stderr,
         disable=not stderr.is_terminal,
     )
+
+
+def run_to_completion(work: Coroutine[Any, Any, T], how_to_go_on: str) -> T:
+    """Run a long operation that can be resumed; Ctrl-C and SIGTERM stop it.
+
+    Args:
+        work: The operation.
+        how_to_go_on: What resumes it, if it is stopped or fails.
+
+    Raises:
+        click.exceptions.Exit: It was stopped (status 130).
+        EngineError: The engine returned an error.
+    """
+
+    async def stoppable() -> T:
+        stop_on_sigterm()
+        return await work
+
+    try:
+        return asyncio.run(stoppable())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        click.echo(f"es-ttc: stopped; {how_to_go_on}", err=True)
+        raise click.exceptions.Exit(130) from None
+    except EngineError:
+        click.echo(f"es-ttc: not finished; {how_to_go_on}", err=True)
+        raise
 
 
 def stop_on_sigterm() -> None:

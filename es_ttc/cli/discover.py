@@ -15,6 +15,8 @@ from rich.text import Text
 
 from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.evaluating import cached_encoder, stages
+from es_ttc.cli.model_options import CommandGroup
+from es_ttc.cli.options import examples
 from es_ttc.common.interruption import interruptible
 from es_ttc.common.private_files import private_umask
 from es_ttc.errors import InvalidRequest
@@ -27,19 +29,12 @@ if TYPE_CHECKING:
     from es_ttc.lab.discovery.records import Plan, Record
 
 _PIPED_WIDTH = 120
+_SEED = 2026
 _IMAGE = "frontier.svg"
 _LOCK = "discover.lock"
 
-_EXAMPLES = """\b
-Examples:
-  es-ttc discover run my-search data/mine data/other --generations 150
-  es-ttc discover run my-search                        (resume it)
-  es-ttc discover run tryout --generated limit-style --generations 20 --seeds cheap
-  es-ttc discover run mine data/mine --proposer replay --recording programs.jsonl
-"""
 
-
-@click.group()
+@click.group(cls=CommandGroup)
 def discover() -> None:
     """Search for programs that rank your own collections better.
 
@@ -51,7 +46,14 @@ def discover() -> None:
 search_argument = click.argument("search", metavar="SEARCH", type=click.Path(file_okay=False, path_type=Path))
 
 
-@discover.command(epilog=_EXAMPLES)
+@discover.command(
+    epilog=examples(
+        "es-ttc discover run my-search data/mine data/other --generations 150",
+        "es-ttc discover run my-search                        (resume it)",
+        "es-ttc discover run tryout --generated limit-style --seeds cheap",
+        "es-ttc discover run mine --proposer replay --recording programs.jsonl",
+    )
+)
 @search_argument
 @click.argument("data", metavar="[DATA]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
@@ -79,17 +81,11 @@ search_argument = click.argument("search", metavar="SEARCH", type=click.Path(fil
 )
 @click.option("--split", metavar="NAME", help="Split that the search uses. Default: train, if there is one.")
 @click.option(
-    "--held-out",
-    metavar="NAME",
-    help="Split that the search never uses, for the report of `promote`. Default: test. A single split is divided.",
-)
-@click.option(
     "--queries", type=click.IntRange(2), default=60, show_default=True, help="Maximum number of queries per task."
 )
 @click.option(
     "--documents", type=click.IntRange(10), default=300, show_default=True, help="Number of documents per task."
 )
-@click.option("--seed", type=click.IntRange(0), default=2026, show_default=True, help="Seed of all random choices.")
 @click.option(
     "--seeds",
     "begin_with",
@@ -139,10 +135,8 @@ def run(
     recording: Path | None,
     generations: int,
     split: str | None,
-    held_out: str | None,
     queries: int,
     documents: int,
-    seed: int,
     begin_with: str,
     seconds: float,
     memory_mb: int,
@@ -177,8 +171,8 @@ def run(
                 raise InvalidRequest(
                     f"[{search}] holds no search yet: name folders of data, or --generated limit-style"
                 )
-            tasks = [plan_task(folder, split, held_out, queries, documents, seed) for folder in data]
-            tasks += [plan_generated(name, queries, documents, seed) for name in generated]
+            tasks = [plan_task(folder, split, None, queries, documents, _SEED) for folder in data]
+            tasks += [plan_generated(name, queries, documents, _SEED) for name in generated]
             _require_names([task.name for task in tasks])
             settings = adapted(Settings(**given(encoder=encoder)), adapter)
             loaded = cached_encoder(settings)
@@ -186,7 +180,7 @@ def run(
                 Plan(
                     encoder=settings.encoder,
                     identity=loaded.identity.key,
-                    seed=seed,
+                    seed=_SEED,
                     proposer=proposer or "grammar",
                     seeds=begin_with,
                     tasks=tuple(tasks),
@@ -218,17 +212,11 @@ def run(
         _show(summary, memory.records)
 
 
-@discover.command()
+@discover.command(epilog=examples("es-ttc discover status my-search"))
 @search_argument
-@click.option(
-    "--prices",
-    type=(click.FloatRange(0), click.FloatRange(0)),
-    metavar="READ WRITTEN",
-    help="Prices of a million tokens read and written, to show the cost of the search.",
-)
 @json_flag
-def status(search: Path, prices: tuple[float, float] | None, as_json: bool) -> None:
-    """Show the state of a search: generations, best programs, results of proposals, cost of the language model.
+def status(search: Path, as_json: bool) -> None:
+    """Show the state of a search: generations, best programs, results of proposals, use of the language model.
 
     The search may be running in another process.
     """
@@ -237,23 +225,20 @@ def status(search: Path, prices: tuple[float, float] | None, as_json: bool) -> N
 
     plan, records = read(search)
     summary = summarised(plan, records)
-    used = summary["llm"]
-    if prices is not None:
-        used["cost"] = (used["prompt_tokens"] * prices[0] + used["completion_tokens"] * prices[1]) / 1e6
     if as_json:
         print_json(summary)
         return
     _show(summary, records, chart=False)
+    used = summary["llm"]
     if used["calls"]:
-        cost = f", costs {used['cost']:.2f}" if "cost" in used else ""
         text = (
             f"language model: {used['calls']:,} calls, {used['prompt_tokens']:,} tokens read, "
-            f"{used['completion_tokens']:,} written, {used['seconds']:,.0f} s{cost}"
+            f"{used['completion_tokens']:,} written, {used['seconds']:,.0f} s"
         )
         _console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-@discover.command()
+@discover.command(epilog=examples("es-ttc discover frontier my-search --plot frontier.svg"))
 @search_argument
 @click.option(
     "--plot",
@@ -282,7 +267,7 @@ def frontier(search: Path, plot: Path | None, as_json: bool) -> None:
         console.print(_frontier_table(summary["frontier"]))
 
 
-@discover.command()
+@discover.command(epilog=examples("es-ttc discover show my-search p12"))
 @search_argument
 @click.argument("name", metavar="NAME")
 @json_flag
@@ -314,7 +299,7 @@ def show(search: Path, name: str, as_json: bool) -> None:
     console.print(record.proposal.source, highlight=False, markup=False, soft_wrap=True)
 
 
-@discover.command()
+@discover.command(epilog=examples("es-ttc discover promote my-search p12 --as mine"))
 @search_argument
 @click.argument("name", metavar="NAME")
 @click.option("--as", "served_as", metavar="NAME", help="Name for requests. Default: its name in the search.")
@@ -380,7 +365,7 @@ def promote(search: Path, name: str, served_as: str | None, folder: Path | None,
         _console().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
-@discover.command()
+@discover.command(epilog=examples("es-ttc discover export my-search programs.jsonl"))
 @search_argument
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 def export(search: Path, file: Path) -> None:

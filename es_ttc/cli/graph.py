@@ -16,8 +16,9 @@ from es_ttc.cli.common import (
     mebibytes,
     print_json,
     progress_bar,
-    stop_on_sigterm,
+    run_to_completion,
 )
+from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import examples
 from es_ttc.settings import Settings
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from es_ttc.reranking.index_graph import BuildProgress, GraphReport, GraphUpdate
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def graph() -> None:
     """Build and maintain the neighbour graph of an index.
 
@@ -37,7 +38,7 @@ def graph() -> None:
 @graph.command(
     epilog=examples(
         "es-ttc graph build articles",
-        "es-ttc graph build articles --degree 32 --candidates 128",
+        "es-ttc graph build articles --degree 32",
         "es-ttc graph build articles --builder engine",
     ),
 )
@@ -50,20 +51,6 @@ def graph() -> None:
     help="Maximum number of neighbours per document (R).",
 )
 @click.option(
-    "--candidates",
-    type=click.IntRange(1, 1024),
-    default=64,
-    show_default=True,
-    help="Number of nearest documents from which neighbours are chosen.",
-)
-@click.option(
-    "--alpha",
-    type=click.FloatRange(1, 10),
-    default=1.2,
-    show_default=True,
-    help="RobustPrune's alpha: a greater value keeps more near neighbours.",
-)
-@click.option(
     "--builder",
     type=click.Choice(["vectors", "engine"]),
     default="vectors",
@@ -73,9 +60,7 @@ def graph() -> None:
 )
 @engine_flag
 @json_flag
-def build(
-    name: str, degree: int, candidates: int, alpha: float, builder: str, engine: str | None, as_json: bool
-) -> int:
+def build(name: str, degree: int, builder: str, engine: str | None, as_json: bool) -> None:
     """Build the neighbour graph of the index NAME from its documents' vectors.
 
     The graph is stored in a hidden index. Nothing in NAME changes. An existing graph serves until the new one is
@@ -84,45 +69,33 @@ def build(
 
     Exit status: 0 when it is complete; 1 when it failed; 130 when it was stopped.
     """
-    from es_ttc.errors import EngineError
     from es_ttc.reranking.graph import GraphParams
 
     settings = Settings(**given(engine=engine))
-    params = GraphParams(degree=degree, candidates=candidates, alpha=alpha)
+    params = GraphParams(degree=degree)
     how = f"run `es-ttc graph build {name}` with the same options to go on"
-    try:
-        built = asyncio.run(_build(settings, name, params, builder))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        click.echo(f"es-ttc: stopped; {how}", err=True)
-        return 130
-    except EngineError:
-        click.echo(f"es-ttc: not finished; {how}", err=True)
-        raise
+    built = run_to_completion(_build(settings, name, params, builder), how)
     if as_json:
         print_json(asdict(built))
-        return 0
+        return
     resumed = f", {built.resumed:,} of them by an earlier run" if built.resumed else ""
     click.echo(
         f"[{built.index}] has a graph of {built.total:,} documents ({built.builder}{resumed}) in "
         f"{built.seconds['total']:,.1f} s, {built.seconds['reading']:,.1f} s of it for reading vectors"
     )
-    return 0
 
 
-@graph.command()
+@graph.command(epilog=examples("es-ttc graph update articles"))
 @click.argument("name")
 @engine_flag
 @json_flag
-def update(name: str, engine: str | None, as_json: bool) -> int:
+def update(name: str, engine: str | None, as_json: bool) -> None:
     """Update the neighbour graph of the index NAME around written, changed or deleted documents.
 
     Exit status: 0 when it is up to date; 1 when it failed; 130 when it was stopped (run it again).
     """
-    try:
-        updated = asyncio.run(_update(Settings(**given(engine=engine)), name))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        click.echo(f"es-ttc: stopped; run `es-ttc graph update {name}` to go on", err=True)
-        return 130
+    settings = Settings(**given(engine=engine))
+    updated = run_to_completion(_update(settings, name), f"run `es-ttc graph update {name}` to go on")
     if as_json:
         print_json(asdict(updated))
     elif updated.written or updated.deleted:
@@ -132,7 +105,6 @@ def update(name: str, engine: str | None, as_json: bool) -> int:
         )
     else:
         click.echo(f"[{updated.index}] nothing has changed: the graph is up to date")
-    return 0
 
 
 @graph.command(
@@ -173,7 +145,7 @@ def show(name: str, seeds: int, picture: Path | None, engine: str | None, as_jso
         click.echo(f"picture: {picture}", err=True)
 
 
-@graph.command()
+@graph.command(epilog=examples("es-ttc graph delete articles"))
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @engine_flag
@@ -195,7 +167,6 @@ def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
 async def _build(settings: Settings, name: str, params: "GraphParams", builder: Any) -> "BuildProgress":
     from es_ttc.reranking.index_graph import build_graph
 
-    stop_on_sigterm()
     async with connected(settings) as engine:
         with progress_bar() as bar:
             tasks: dict[str, Any] = {}
@@ -211,7 +182,6 @@ async def _build(settings: Settings, name: str, params: "GraphParams", builder: 
 async def _update(settings: Settings, name: str) -> "GraphUpdate":
     from es_ttc.reranking.index_graph import update_graph
 
-    stop_on_sigterm()
     async with connected(settings) as engine:
         return await update_graph(engine, name)
 

@@ -19,13 +19,15 @@ from es_ttc.cli.common import (
     mebibytes,
     print_json,
     progress_bar,
+    run_to_completion,
     stderr,
     stdout,
-    stop_on_sigterm,
 )
+from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import check_codec, examples, feature_options, strip_html_option
 from es_ttc.cli.size_estimates import SAMPLE_TEXT, size_sentence
 from es_ttc.settings import Settings
+from es_ttc.vectors.codecs import QUANTISED_CODECS
 
 if TYPE_CHECKING:
     from es_ttc.index.mappings.enrichment import EnrichmentTarget
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from es_ttc.index.mappings.write_options import WriteOptions
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def index() -> None:
     """Create, show, change and delete indices with features."""
 
@@ -139,24 +141,21 @@ def show(name: str, engine: str | None, as_json: bool) -> None:
 @click.argument("name")
 @click.option(
     "--codec",
-    type=click.Choice(["int2", "int4", "int8"]),
+    type=click.Choice(QUANTISED_CODECS),
     default="int2",
     show_default=True,
     help="The new codec, which is coarser than the present one.",
 )
 @engine_flag
 @json_flag
-def requantise(name: str, codec: Any, engine: str | None, as_json: bool) -> int:
+def requantise(name: str, codec: Any, engine: str | None, as_json: bool) -> None:
     """Move the token vectors of the index NAME to a coarser codec, without encoding, while it serves.
 
     Attached features too: then a new side index is filled while the old one serves. Documents that have changed since
     their features were made are encoded. Run the command again to resume a stopped run.
     """
-    try:
-        moved = asyncio.run(_requantise(Settings(**given(engine=engine)), name, codec))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        click.echo(f"es-ttc: stopped; run `es-ttc index requantise {name} --codec {codec}` to go on", err=True)
-        return 130
+    work = _requantise(Settings(**given(engine=engine)), name, codec)
+    moved = run_to_completion(work, f"run `es-ttc index requantise {name} --codec {codec}` to go on")
     if as_json:
         print_json({"name": name, "indices": moved})
     else:
@@ -165,10 +164,9 @@ def requantise(name: str, codec: Any, engine: str | None, as_json: bool) -> int:
                 f"[{each['index']}] {each['written']:,} documents now have {codec} token vectors, "
                 f"{each['unchanged']:,} had them"
             )
-    return 0
 
 
-@index.command()
+@index.command(epilog=examples("es-ttc index delete articles"))
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @engine_flag
@@ -184,7 +182,7 @@ def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
         click.echo(f"deleted index [{name}]")
 
 
-@index.command()
+@index.command(epilog=examples("es-ttc index enrichment articles"))
 @click.argument("name")
 @click.option(
     "--analyzer", metavar="NAME", help="Analyzer of the new field. Default: that of the index's first text field."
@@ -385,7 +383,6 @@ async def _requantise(settings: Settings, name: str, codec: Any) -> list[dict[st
     from es_ttc.index.attach.requantise import requantise_documents, require_coarser
     from es_ttc.index.mappings.encoder import load_encoder_for
 
-    stop_on_sigterm()
     moved = []
     async with connected(settings) as engine:
         locations = await feature_locations(engine, name)

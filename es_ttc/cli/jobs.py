@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from es_ttc.cli.common import connected, engine_flag, given, json_flag, print_json, stderr, stdout
-from es_ttc.cli.model_options import ModelCommand, ModelOptions, nested
+from es_ttc.cli.model_options import CommandGroup, ModelOptions, nested
 from es_ttc.cli.options import JsonObjectType, examples
 from es_ttc.common.durations import duration
 from es_ttc.errors import LlmError, LlmFailure
@@ -43,7 +43,6 @@ _PHRASES = ModelOptions(
         "tau": "--tau",
         "min_similarity": "--min-similarity",
         "whole": "--whole",
-        "temperature": "--temperature",
         "answer_tokens": "--answer-tokens",
         "characters": "--characters",
     },
@@ -79,13 +78,12 @@ _BUDGET = ModelOptions(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def jobs() -> None:
     """Submit, watch and control jobs. `es-ttc worker` processes them."""
 
 
 @jobs.command(
-    cls=ModelCommand,
     epilog=examples(
         "es-ttc jobs submit products --dry-run",
         "es-ttc jobs submit products --prompt claims --tau 0.02",
@@ -127,7 +125,7 @@ def submit(index: str, engine: str | None, dry_run: bool, sample: int, as_json: 
     click.echo(f"follow it with `es-ttc jobs watch {status.job.id}`; `es-ttc worker` does the work")
 
 
-@jobs.command("list")
+@jobs.command("list", epilog=examples("es-ttc jobs list --state running"))
 @engine_flag
 @click.option(
     "--state", multiple=True, type=click.Choice(_STATES), help="State of the jobs to show; may be given several times."
@@ -169,7 +167,7 @@ def _verb(name: str, summary: str, example: str, *options: ModelOptions) -> None
 
     for option in options:
         command = option(command)
-    jobs.command(name, cls=ModelCommand, help=summary, epilog=examples(f"es-ttc jobs {name} {example}"))(command)
+    jobs.command(name, help=summary, epilog=examples(f"es-ttc jobs {name} {example}"))(command)
 
 
 _verb("show", "Show one job: plan, counts, cost, failures with reasons.", "enrich-products")
@@ -179,7 +177,7 @@ _verb("cancel", "Cancel JOB. Existing enrichment is kept.", "enrich-products")
 _verb("retry", "Process the failed documents of JOB again.", "enrich-products")
 
 
-@jobs.command()
+@jobs.command(epilog=examples("es-ttc jobs watch enrich-products"))
 @click.argument("job")
 @engine_flag
 @click.option(

@@ -23,6 +23,7 @@ from es_ttc.cli.common import (
     stdout,
 )
 from es_ttc.cli.judge_options import read, with_llm_flag
+from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import JsonObjectType, NamesType, examples
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.settings import EngineSettings, Settings
@@ -49,7 +50,7 @@ split_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def judge() -> None:
     """Judge what searches of an index find, on the page of `es-ttc serve --ui`; judgements in and out.
 
@@ -60,7 +61,7 @@ def judge() -> None:
 @judge.command(
     epilog=examples(
         "es-ttc judge pool articles queries.txt",
-        'es-ttc judge pool articles --query "red shoes" --query "warm coat" --methods blend,bm25 --depth 20',
+        'es-ttc judge pool articles --query "red shoes" --methods blend,bm25 --depth 20',
         "es-ttc judge pool articles --by llm",
     )
 )
@@ -202,7 +203,7 @@ def status(index: str, with_llm: bool, engine: str | None, as_json: bool) -> Non
     "import",
     epilog=examples(
         "es-ttc judge import articles data/scifact --format beir --split train",
-        "es-ttc judge import articles ratings.csv --format quepid --highest 10 --judge Ada",
+        "es-ttc judge import articles ratings.csv --format quepid --highest 10",
         "es-ttc judge import articles qrels.txt --format trec --queries queries.jsonl",
     ),
 )

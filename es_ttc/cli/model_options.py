@@ -1,6 +1,6 @@
-"""Options made of the fields of pydantic models: one place for the help, the default and the bounds of a parameter."""
+"""Options made of fields of pydantic models: one place for the help, the default and the bounds of a parameter."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import NoneType, UnionType
@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 import click
 
 C = TypeVar("C", bound=Callable[..., Any])
+
+_MAX_SENTENCE = 300
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,14 @@ class ModelOptions:
         fields: The fields, each with its option; `outer__inner` is one of a nested model. The value of an option
             has the name of its field.
         types: Types of options that the annotation of their field does not give.
+        defaults: Defaults of options that are other than those of their fields.
     """
 
     title: str
     model: str
     fields: Mapping[str, str]
     types: Mapping[str, click.ParamType[Any]] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def options(self) -> list[click.Option]:
         """Return the options."""
@@ -37,9 +41,9 @@ class ModelOptions:
     def _option(self, model: Any, path: str, flag: str) -> click.Option:
         *outer, name = path.split("__")
         for step in outer:
-            model = model.model_fields[step].annotation
-        info = model.model_fields[name]
-        default = None if info.is_required() else info.get_default()
+            model = model.__pydantic_fields__[step].annotation
+        info = model.__pydantic_fields__[name]
+        default = self.defaults.get(path, None if info.is_required() else info.get_default())
         shared: dict[str, Any] = {"help": info.description, "default": default}
         kind, limits = _kind(info.annotation), _limits(info.metadata)
         if kind is bool:
@@ -91,10 +95,32 @@ class ModelCommand(click.Command):
                 formatter.write_dl(records)
 
 
+class CommandGroup(click.Group):
+    """A group whose help shows the whole first sentence of each command's help."""
+
+    command_class = ModelCommand
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the commands."""
+        self._write_section(formatter, "Commands", [self.commands[name] for name in sorted(self.commands)])
+
+    def _write_section(self, formatter: click.HelpFormatter, title: str, commands: Iterable[click.Command]) -> None:
+        with formatter.section(title):
+            formatter.write_dl(
+                [(command.name or "", command.get_short_help_str(_MAX_SENTENCE)) for command in commands]
+            )
+
+
 class _TitledOption(click.Option):
     def __init__(self, title: str, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.title = title
+
+
+def parted(values: Mapping[str, Any], names: Container[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the values of some names, and the others."""
+    own = {name: value for name, value in values.items() if name in names}
+    return own, {name: value for name, value in values.items() if name not in names}
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

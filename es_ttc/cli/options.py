@@ -11,6 +11,8 @@ import click
 import orjson
 from click.core import ParameterSource
 
+from es_ttc.vectors.codecs import DEFAULT_CODEC, STORED_CODECS
+
 
 def examples(*lines: str) -> str:
     """Return an epilog that displays command lines unchanged, one per line."""
@@ -115,7 +117,7 @@ def codec_option(default: str, what: str = "") -> Callable[..., Any]:
     """Return the option for the storage of token vectors."""
     return click.option(
         "--codec",
-        type=click.Choice(["int2", "int4", "int8", "float16"]),
+        type=click.Choice(STORED_CODECS),
         default=default,
         show_default=True,
         help=f"Codec of token vectors{what}: int2, int4 and int8 take 2, 4 and 8 bits per component, float16 takes 16.",
@@ -170,7 +172,7 @@ def feature_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "and slow, but plain engine features). rank_vectors: Elasticsearch's own (Enterprise licence). none: "
             "pooled vectors only.",
         ),
-        codec_option("int4", " in a blob"),
+        codec_option(DEFAULT_CODEC, " in a blob"),
         click.option(
             "--scales",
             callback=_scales,

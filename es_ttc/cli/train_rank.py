@@ -13,7 +13,7 @@ from rich.table import Table
 
 from es_ttc.cli.common import adapter_flag, encoder_flag, json_flag, print_json, stderr, stdout
 from es_ttc.cli.evaluating import stages, window_option
-from es_ttc.cli.judged import JudgedQueries, index_options
+from es_ttc.cli.judged import SEED, JudgedQueries, index_options
 from es_ttc.cli.options import examples
 from es_ttc.cli.tune import require_other_queries
 from es_ttc.cli.tune_blend import folds_of, interval_text, told_of_file
@@ -37,15 +37,14 @@ class _Training:
     found: "RankTraining"
     options: "RankOptions"
     folds: int
-    seed: int
 
 
 @click.command(
     epilog=examples(
         "es-ttc train rank data/mine --out models/mine.json",
-        "es-ttc train rank data/mine data/others --out models/both.json --queries 2000",
-        "es-ttc train rank data/mine --out models/mine.json --field metadata.year --field clicks:missing=0",
-        "es-ttc train rank data/mine --out models/mine.json --index shop --engine http://127.0.0.1:9200",
+        "es-ttc train rank data/mine data/others --out models/both.json",
+        "es-ttc train rank data/mine --out models/mine.json --field clicks:missing=0",
+        "es-ttc train rank data/mine --out models/mine.json --index shop",
         "es-ttc serve --ranking-models models",
         "es-ttc evaluate data/mine --methods blend,learned --ranking-models models",
     )
@@ -90,18 +89,6 @@ class _Training:
     help="Numeric field of the documents to learn from too, by its path; can be given several times. Documents without "
     "it go the way that the trees learn for them, or count as V.",
 )
-@click.option("--trees", type=click.IntRange(1, 1000), default=50, show_default=True, help="Number of trees.")
-@click.option("--leaves", type=click.IntRange(2, 64), default=7, show_default=True, help="Leaves of each tree.")
-@click.option(
-    "--learning-rate",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=0.05,
-    show_default=True,
-    help="Share of each tree's values that is added.",
-)
-@click.option(
-    "--seed", type=click.IntRange(0), default=20_241, show_default=True, help="Seed of sample, folds and bootstrap."
-)
 @click.option("--force", is_flag=True, help="Write the model even if its gain over blend is not clear.")
 @window_option
 @index_options
@@ -117,10 +104,6 @@ def rank(
     queries: int | None,
     signals: str | None,
     given_fields: tuple[str, ...],
-    trees: int,
-    leaves: int,
-    learning_rate: float,
-    seed: int,
     force: bool,
     window: int | str,
     index: str | None,
@@ -151,13 +134,13 @@ def rank(
     check_name(out)
     names, fields = signal_names(signals), parse_fields(given_fields)
     require_lightgbm()
-    asked = JudgedQueries(split, queries, seed, window, index, engine, encoder, adapter)
+    asked = JudgedQueries(split, queries, window, index, engine, encoder, adapter)
     collections = []
     for folder in data:
         require_other_queries(folder, split, folds)
         collections.append(asked.load(folder))
     number = folds_of(folds, sum(len(collection.queries) for collection in collections))
-    options = RankOptions(trees, leaves, learning_rate)
+    options = RankOptions()
     with interruptible():
         pools = asked.pools(collections, names, [field.name for field in fields])
         with stages(pools.data) as progress:
@@ -168,10 +151,10 @@ def rank(
                 names=names,
                 fields=fields,
                 options=options,
-                seed=seed,
+                seed=SEED,
                 progress=progress,
             )
-    made = _Training(pools.of(names), fields, found, options, number, seed)
+    made = _Training(pools.of(names), fields, found, options, number)
     summary = _summary(made, out.stem)
     if found.clear or force:
         _write(out, made, summary)
@@ -221,7 +204,7 @@ def _summary(made: _Training, name: str) -> dict[str, Any]:
         "clear": found.clear,
         "gains": dict(found.gains),
         "options": asdict(made.options),
-        "seed": made.seed,
+        "seed": SEED,
         **pools.settings,
         "versions": provenance.versions(),
         "date": provenance.now(),

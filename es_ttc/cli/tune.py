@@ -14,8 +14,8 @@ from rich.table import Table
 from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judge_options import judgements_option, require_one_source, with_llm_flag
-from es_ttc.cli.judged import JudgedQueries, index_options
-from es_ttc.cli.options import JsonObjectType, first_pass_option
+from es_ttc.cli.judged import SEED, JudgedQueries, index_options
+from es_ttc.cli.options import JsonObjectType, examples, first_pass_option
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
 from es_ttc.settings import Settings
@@ -29,19 +29,18 @@ TEST = "test"
 _SHOWN = 8
 _PIPED_WIDTH = 120
 
-_EXAMPLES = """\b
-Examples:
-  es-ttc tune data/mine --method blend --out blend.json
-  es-ttc tune data/mine --method blend --out blend.json --index shop
-  es-ttc tune --judgements shop --method blend --out blend.json
-  es-ttc tune data/mine --method nnn --out nnn.json
-  es-ttc tune data/mine --method mmr --split valid --metric recall@5 --queries 1000
-  es-ttc tune data/mine --method nnn --params '{"l2": 0}' --grid '{"l1": [0.05, 0.1, 0.2]}'
-  es-ttc tune data/mine --method nnn --split test --folds 5
-"""
 
-
-@click.command(epilog=_EXAMPLES)
+@click.command(
+    epilog=examples(
+        "es-ttc tune data/mine --method blend --out blend.json",
+        "es-ttc tune data/mine --method blend --out blend.json --index shop",
+        "es-ttc tune --judgements shop --method blend --out blend.json",
+        "es-ttc tune data/mine --method nnn --out nnn.json",
+        "es-ttc tune data/mine --method mmr --split valid --metric recall@5",
+        "es-ttc tune data/mine --method nnn --grid '{\"l1\": [0.05, 0.1, 0.2]}'",
+        "es-ttc tune data/mine --method nnn --split test --folds 5",
+    )
+)
 @click.argument("data", metavar="DATA", required=False, type=click.Path(path_type=Path))
 @click.option("--method", required=True, metavar="NAME", help="Method to tune.")
 @click.option(
@@ -82,9 +81,6 @@ Examples:
 @click.option(
     "--queries", type=click.IntRange(2), metavar="N", help="Number of queries, sampled at random. Default: all."
 )
-@click.option(
-    "--seed", type=click.IntRange(0), default=20_241, show_default=True, help="Seed of sample, folds and bootstrap."
-)
 @window_option
 @first_pass_option(["bm25", "dense", "hybrid"], "bm25", "First pass.")
 @index_options
@@ -112,7 +108,6 @@ def tune(
     signals: str | None,
     force: bool,
     queries: int | None,
-    seed: int,
     window: int | str,
     first_pass: str,
     index: str | None,
@@ -161,7 +156,7 @@ def tune(
             index = judgements
         elif data is not None:
             require_other_queries(data, split, folds)
-        judged = JudgedQueries(split, queries, seed, window, index, engine, encoder, adapter, judgements, with_llm)
+        judged = JudgedQueries(split, queries, window, index, engine, encoder, adapter, judgements, with_llm)
         tune_blend(WeightsRequest(data, judged, metric, folds, signals, params, out, force), as_json=as_json)
         return
     if data is None or index is not None or engine is not None:
@@ -172,16 +167,16 @@ def tune(
     require_other_queries(data, split, folds)
     collection = load_collection(data, split)
     if queries is not None:
-        collection = sample(collection, queries, seed)
+        collection = sample(collection, queries, SEED)
     plan = Plan(
         methods=methods,
         first_pass=first_pass,  # type: ignore[arg-type]  # click has checked it
         window=None if isinstance(window, str) else window,
     )
     with interruptible():
-        found, identity = _tuned(plan, collection, settings, metric, folds, seed)
+        found, identity = _tuned(plan, collection, settings, metric, folds)
     summary = summary_of(
-        found, collection.name, collection.split, plan.settings(), identity, folds, seed, sampled=queries is not None
+        found, collection.name, collection.split, plan.settings(), identity, folds, SEED, sampled=queries is not None
     )
     if out is not None:
         from es_ttc.lab.evaluation.report import replace
@@ -214,7 +209,7 @@ def require_other_queries(data: Path, split: str, folds: int | None) -> None:
 
 
 def _tuned(
-    plan: "Plan", collection: "Collection", settings: Settings, metric: str, folds: int | None, seed: int
+    plan: "Plan", collection: "Collection", settings: Settings, metric: str, folds: int | None
 ) -> "tuple[Tuning, str | None]":
     """Return the outcome, and the encoder's identity where one was needed."""
     from es_ttc.lab.evaluation.plan import opened
@@ -222,7 +217,7 @@ def _tuned(
 
     encoder = cached_encoder(settings) if plan.needs_encoder else None
     with stages(collection.name) as progress, opened(plan, collection, encoder, progress) as (searcher, _, _):
-        found = chosen(collection, plan.methods, searcher, metric, folds=folds, seed=seed, progress=progress)
+        found = chosen(collection, plan.methods, searcher, metric, folds=folds, seed=SEED, progress=progress)
     return found, encoder.identity.key if encoder else None
 
 

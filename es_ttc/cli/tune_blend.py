@@ -12,7 +12,7 @@ from rich.table import Table
 
 from es_ttc.cli.common import print_json, stderr
 from es_ttc.cli.evaluating import stages
-from es_ttc.cli.judged import JudgedQueries
+from es_ttc.cli.judged import SEED, JudgedQueries
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
 
@@ -67,7 +67,7 @@ def tune_blend(request: WeightsRequest, *, as_json: bool) -> None:
                 folds=folds,
                 names=names,
                 normalise=fixed.normalise,
-                seed=asked.seed,
+                seed=SEED,
                 progress=progress,
             )
     sampled = asked.queries is not None
@@ -78,7 +78,7 @@ def tune_blend(request: WeightsRequest, *, as_json: bool) -> None:
         pools.settings,
         pools.encoder,
         folds,
-        asked.seed,
+        SEED,
         sampled=sampled,
         most=_MOST_TRIED,
     )
