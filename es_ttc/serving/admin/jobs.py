@@ -36,6 +36,8 @@ _KIND = "jobs"
 _AT_ONCE = 8
 _MAX_BODY = 2**20
 _LOOK_SECONDS = 20.0
+INTERVAL_SECONDS = 60.0
+"""Interval at which pending documents are counted for the metrics."""
 
 
 Api = TypeVar("Api", bound="JobsApi")
@@ -125,10 +127,10 @@ class JobMetrics:
         self._since: dict[JobKind, float] = {}
         self._failure = ""
 
-    async def run(self, seconds: float) -> None:
-        """Poll every `seconds`, after an initial delay."""
+    async def run(self) -> None:
+        """Look every minute, after an initial delay."""
         while True:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(INTERVAL_SECONDS)
             await self.look()
 
     async def look(self) -> None:
