@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -78,6 +78,16 @@ async def connected(settings: EngineSettings) -> "AsyncIterator[Engine]":
         await engine.close()
 
 
+def with_engine(settings: EngineSettings, call: "Callable[[Engine], Awaitable[T]]") -> T:
+    """Return what a call returns with a client of the settings' engine."""
+
+    async def connected_call() -> T:
+        async with connected(settings) as engine:
+            return await call(engine)
+
+    return asyncio.run(connected_call())
+
+
 def take_proposal(sentence: str, *, yes: bool) -> None:
     """Say what is proposed, and ask on a terminal whether to take it, unless ``yes``.
 
@@ -124,6 +134,14 @@ def print_json(data: Any) -> None:
     """Print one JSON object on standard output; numeric keys become text."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     click.echo(orjson.dumps(data, option=options).decode())
+
+
+def print_result(data: Any, text: str, *, as_json: bool) -> None:
+    """Print the result of a command: as one JSON object, or as text."""
+    if as_json:
+        print_json(data)
+    else:
+        click.echo(text)
 
 
 class RateColumn(ProgressColumn):

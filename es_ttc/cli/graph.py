@@ -1,6 +1,5 @@
 """`es-ttc graph`: the neighbour graph of an index."""
 
-import asyncio
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,10 @@ from es_ttc.cli.common import (
     given,
     json_flag,
     mebibytes,
-    print_json,
+    print_result,
     progress_bar,
     run_to_completion,
+    with_engine,
 )
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import examples
@@ -75,14 +75,12 @@ def build(name: str, degree: int, builder: str, engine: str | None, as_json: boo
     params = GraphParams(degree=degree)
     how = f"run `es-ttc graph build {name}` with the same options to go on"
     built = run_to_completion(_build(settings, name, params, builder), how)
-    if as_json:
-        print_json(asdict(built))
-        return
     resumed = f", {built.resumed:,} of them by an earlier run" if built.resumed else ""
-    click.echo(
+    text = (
         f"[{built.index}] has a graph of {built.total:,} documents ({built.builder}{resumed}) in "
         f"{built.seconds['total']:,.1f} s, {built.seconds['reading']:,.1f} s of it for reading vectors"
     )
+    print_result(asdict(built), text, as_json=as_json)
 
 
 @graph.command(epilog=examples("es-ttc graph update articles"))
@@ -96,15 +94,13 @@ def update(name: str, engine: str | None, as_json: bool) -> None:
     """
     settings = Settings(**given(engine=engine))
     updated = run_to_completion(_update(settings, name), f"run `es-ttc graph update {name}` to go on")
-    if as_json:
-        print_json(asdict(updated))
-    elif updated.written or updated.deleted:
-        click.echo(
+    text = f"[{updated.index}] nothing has changed: the graph is up to date"
+    if updated.written or updated.deleted:
+        text = (
             f"[{updated.index}] {updated.written:,} documents written, {updated.deleted:,} gone; the neighbours of "
             f"{updated.rewired:,} are other than before, in {updated.seconds:,.1f} s"
         )
-    else:
-        click.echo(f"[{updated.index}] nothing has changed: the graph is up to date")
+    print_result(asdict(updated), text, as_json=as_json)
 
 
 @graph.command(
@@ -135,12 +131,12 @@ def show(name: str, seeds: int, picture: Path | None, engine: str | None, as_jso
     """
     if picture is not None and picture.suffix not in (".svg", ".png"):
         raise click.UsageError(f"--picture {picture} must end with .svg or .png")
-    found = asyncio.run(_show(Settings(**given(engine=engine)), name, seeds, picture))
-    if as_json:
-        print_json({**asdict(found), "meta": found.meta.model_dump(mode="json"), "stale": found.stale})
-        return
-    for line in _lines(found):
-        click.echo(line)
+    from es_ttc.reranking.index_graph import show_graph
+
+    settings = Settings(**given(engine=engine))
+    found = with_engine(settings, lambda client: show_graph(client, name, seeds=seeds, picture=picture))
+    data = {**asdict(found), "meta": found.meta.model_dump(mode="json"), "stale": found.stale}
+    print_result(data, "\n".join(_lines(found)), as_json=as_json)
     if picture is not None:
         click.echo(f"picture: {picture}", err=True)
 
@@ -157,11 +153,11 @@ def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
     """
     if not yes:
         confirm(f"deleting the graph of [{name}]", f"Delete the neighbour graph of [{name}]?", as_json=as_json)
-    deleted = asyncio.run(_delete(Settings(**given(engine=engine)), name))
-    if as_json:
-        print_json({"index": name, "deleted": deleted})
-    else:
-        click.echo(f"deleted {', '.join(deleted)}" if deleted else f"[{name}] has no neighbour graph")
+    from es_ttc.reranking.index_graph import delete_graphs
+
+    deleted = with_engine(Settings(**given(engine=engine)), lambda client: delete_graphs(client, name))
+    text = f"deleted {', '.join(deleted)}" if deleted else f"[{name}] has no neighbour graph"
+    print_result({"index": name, "deleted": deleted}, text, as_json=as_json)
 
 
 async def _build(settings: Settings, name: str, params: "GraphParams", builder: Any) -> "BuildProgress":
@@ -184,20 +180,6 @@ async def _update(settings: Settings, name: str) -> "GraphUpdate":
 
     async with connected(settings) as engine:
         return await update_graph(engine, name)
-
-
-async def _show(settings: Settings, name: str, seeds: int, picture: Path | None) -> "GraphReport":
-    from es_ttc.reranking.index_graph import show_graph
-
-    async with connected(settings) as engine:
-        return await show_graph(engine, name, seeds=seeds, picture=picture)
-
-
-async def _delete(settings: Settings, name: str) -> list[str]:
-    from es_ttc.reranking.index_graph import delete_graphs
-
-    async with connected(settings) as engine:
-        return await delete_graphs(engine, name)
 
 
 def _lines(found: "GraphReport") -> list[str]:

@@ -1,6 +1,5 @@
 """`es-ttc jobs`: enrichment of a corpus by a language model, as jobs that workers process."""
 
-import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from es_ttc.cli.common import connected, engine_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.common import engine_flag, given, json_flag, print_json, stderr, stdout, with_engine
 from es_ttc.cli.model_options import CommandGroup, ModelOptions, nested
 from es_ttc.cli.options import JsonObjectType, examples
 from es_ttc.common.durations import duration
@@ -216,12 +215,7 @@ def _job_request(index: str, options: Mapping[str, Any]) -> "JobRequest":
 
 def _run(url: str | None, call: "Callable[[Engine, Settings], Awaitable[Any]]") -> Any:
     settings = Settings(**given(engine=url))
-
-    async def connected_call() -> Any:
-        async with connected(settings) as engine:
-            return await call(engine, settings)
-
-    return asyncio.run(connected_call())
+    return with_engine(settings, lambda client: call(client, settings))
 
 
 def _table(found: "list[AnyStatus]") -> Table:

@@ -18,9 +18,11 @@ from es_ttc.cli.common import (
     given,
     json_flag,
     print_json,
+    print_result,
     progress_bar,
     stderr,
     stdout,
+    with_engine,
 )
 from es_ttc.cli.judge_options import read, with_llm_flag
 from es_ttc.cli.model_options import CommandGroup
@@ -121,9 +123,10 @@ def pool(
     The pool also keeps the signals of blend, from which `es-ttc judge status` and the page choose weights.
     """
     from es_ttc.cli.judge_pool import PoolRequest, grade_by_llm, make_pools
+    from es_ttc.lab.judging.store import JudgementStore
 
     settings = EngineSettings(**given(engine=engine))
-    asyncio.run(_require_index(settings, index))
+    with_engine(settings, lambda client: JudgementStore(client, index).require_index())
     queries = queries_of(file, texts)
     if not queries and by is None:
         raise click.UsageError("name queries: a file QUERIES, or --query TEXT")
@@ -275,15 +278,13 @@ def import_(
 
     with stderr.status("importing"):
         found = asyncio.run(import_into())
-    if as_json:
-        print_json(found)
-    elif "judgements" in found:
-        click.echo(
+    text = f"imported runs of {found['queries']:,} queries into the pools of index [{index}]"
+    if "judgements" in found:
+        text = (
             f"imported {found['judgements']:,} judgements of {found['queries']:,} queries of index [{index}], "
             f"by judge [{name}]"
         )
-    else:
-        click.echo(f"imported runs of {found['queries']:,} queries into the pools of index [{index}]")
+    print_result(found, text, as_json=as_json)
 
 
 @judge.command(
@@ -344,11 +345,8 @@ def export(
                 replace(out, formats.quepid(judged))
         count = sum(map(len, qrels.values()))
         found = {"index": index, "queries": len(qrels), "judgements": count, "out": str(out)}
-    if as_json:
-        print_json(found)
-    else:
-        what = f"{found['judgements']:,} judgements" if "judgements" in found else f"{len(found['runs'])} runs"
-        click.echo(f"wrote {what} of index [{index}] to {out}")
+    what = f"{found['judgements']:,} judgements" if "judgements" in found else f"{len(found['runs'])} runs"
+    print_result(found, f"wrote {what} of index [{index}] to {out}", as_json=as_json)
 
 
 def queries_of(file: Path | None, texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -460,13 +458,6 @@ def _show(overview: "Overview") -> None:
             f"  all judges: alpha {agreement.alpha:.2f} (Krippendorff's, ordinal) on {agreement.documents:,} documents "
             "that two or more judged"
         )
-
-
-async def _require_index(settings: EngineSettings, index: str) -> None:
-    from es_ttc.lab.judging.store import JudgementStore
-
-    async with connected(settings) as client:
-        await JudgementStore(client, index).require_index()
 
 
 async def _write_corpus(settings: EngineSettings, index: str, out: Path) -> None:
