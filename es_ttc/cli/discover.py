@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr
 from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import examples
+from es_ttc.cli.tables import console, table
 from es_ttc.common.interruption import interruptible
 from es_ttc.common.private_files import private_umask
 from es_ttc.errors import InvalidRequest
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from es_ttc.lab.discovery.proposers.base import Proposer
     from es_ttc.lab.discovery.records import Plan, Record
 
-_PIPED_WIDTH = 120
 _SEED = 2026
 _IMAGE = "frontier.svg"
 _LOCK = "discover.lock"
@@ -235,7 +234,7 @@ def status(search: Path, as_json: bool) -> None:
             f"language model: {used['calls']:,} calls, {used['prompt_tokens']:,} tokens read, "
             f"{used['completion_tokens']:,} written, {used['seconds']:,.0f} s"
         )
-        _console().print(text, highlight=False, markup=False, soft_wrap=True)
+        console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @discover.command(epilog=examples("es-ttc discover frontier my-search --plot frontier.svg"))
@@ -262,9 +261,9 @@ def frontier(search: Path, plot: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(summary["frontier"])
     else:
-        console = _console()
-        console.print(_chart(records), highlight=False, markup=False)
-        console.print(_frontier_table(summary["frontier"]))
+        out = console()
+        out.print(_chart(records), highlight=False, markup=False)
+        out.print(_frontier_table(summary["frontier"]))
 
 
 @discover.command(epilog=examples("es-ttc discover show my-search p12"))
@@ -280,14 +279,12 @@ def show(search: Path, name: str, as_json: bool) -> None:
     if as_json:
         print_json(record.model_dump(mode="json"))
         return
-    console = _console()
-    console.print(_about(record), highlight=False, markup=False, soft_wrap=True)
+    out = console()
+    out.print(_about(record), highlight=False, markup=False, soft_wrap=True)
     if record.tasks:
-        table = Table(box=box.SIMPLE_HEAD)
-        for column in ("task", "nDCG@10", "Δ", "texts encoded by the index", "by queries", "reads"):
-            table.add_column(column, justify="left" if column in ("task", "reads") else "right")
-        for task, one in record.tasks.items():
-            table.add_row(
+        columns = ("task", "nDCG@10", "Δ", "texts encoded by the index", "by queries", "reads")
+        rows = [
+            (
                 task,
                 f"{one.value:.4f}",
                 f"{one.delta:+.4f}",
@@ -295,8 +292,10 @@ def show(search: Path, name: str, as_json: bool) -> None:
                 f"{one.query_texts:,}",
                 ", ".join(one.readings),
             )
-        console.print(table)
-    console.print(record.proposal.source, highlight=False, markup=False, soft_wrap=True)
+            for task, one in record.tasks.items()
+        ]
+        out.print(table(columns, rows, texts=("reads",)))
+    out.print(record.proposal.source, highlight=False, markup=False, soft_wrap=True)
 
 
 @discover.command(epilog=examples("es-ttc discover promote my-search p12 --as mine"))
@@ -345,9 +344,9 @@ def promote(search: Path, name: str, served_as: str | None, folder: Path | None,
             tasks = [replace(task, sample=sample) for task, sample in zip(tasks, samples, strict=True)]
         report = promotion.held_out(record, Evaluator(tasks, limits, Settings().cache_dir / _LOCK))
     if not as_json:
-        console = _console()
-        console.print(_about(record), highlight=False, markup=False, soft_wrap=True)
-        console.print(_held_out_table(report))
+        out = console()
+        out.print(_about(record), highlight=False, markup=False, soft_wrap=True)
+        out.print(_held_out_table(report))
     if not yes:
         stderr.print(record.proposal.source, highlight=False, markup=False, soft_wrap=True)
         click.confirm(f"Serve it as [{chosen}]?", abort=True, err=True)
@@ -362,7 +361,7 @@ def promote(search: Path, name: str, served_as: str | None, folder: Path | None,
             f"serve it: es-ttc serve --programs {target}   (a gateway that runs reads the folder when it starts)",
             f'ask for it: "ttc": {{"method": "program", "params": {{"name": "{chosen}"}}}}',
         )
-        _console().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+        console().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 @discover.command(epilog=examples("es-ttc discover export my-search programs.jsonl"))
@@ -380,22 +379,21 @@ def export(search: Path, file: Path) -> None:
 
 
 def _held_out_table(report: "Sequence[HeldOutResult]") -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="on queries that the search never saw")
-    for column in ("task", "split", "queries", "cosine", "nDCG@10", "Δ", "95 % interval", "W/T/L"):
-        table.add_column(column, justify="left" if column in ("task", "split") else "right")
-    for one in report:
-        versus = one.versus
-        table.add_row(
+    rows = [
+        (
             escape(one.task),
             escape(one.split),
             str(one.queries),
             f"{one.baseline:.4f}",
             f"{one.value:.4f}",
-            f"{versus.delta:+.4f}",
-            f"{versus.interval.low:+.4f} to {versus.interval.high:+.4f}",
-            f"{versus.wins}/{versus.ties}/{versus.losses}",
+            f"{one.versus.delta:+.4f}",
+            f"{one.versus.interval.low:+.4f} to {one.versus.interval.high:+.4f}",
+            f"{one.versus.wins}/{one.versus.ties}/{one.versus.losses}",
         )
-    return table
+        for one in report
+    ]
+    columns = ("task", "split", "queries", "cosine", "nDCG@10", "Δ", "95 % interval", "W/T/L")
+    return table(columns, rows, title="on queries that the search never saw", texts=("split",))
 
 
 def _require_names(names: Sequence[str]) -> None:
@@ -457,7 +455,7 @@ def _line(record: "Record") -> str:
 
 
 def _show(summary: dict[str, Any], records: "Sequence[Record]", *, chart: bool = True) -> None:
-    console = _console()
+    out = console()
     tasks = ", ".join(f"{name} ({one['queries']} x {one['documents']})" for name, one in summary["tasks"].items())
     shares = summary["proposals"]
     rejected = ", ".join(f"{count} {reason}" for reason, count in shares["rejected"].items()) or "none"
@@ -468,20 +466,24 @@ def _show(summary: dict[str, Any], records: "Sequence[Record]", *, chart: bool =
         f"{shares['gaining']}, better than all before {shares['admitted']}",
         f"rejected: {rejected}",
     ]
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    out.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
     if chart:
-        console.print(_chart(records), highlight=False, markup=False)
-    console.print(_frontier_table(summary["frontier"]))
+        out.print(_chart(records), highlight=False, markup=False)
+    out.print(_frontier_table(summary["frontier"]))
 
 
 def _frontier_table(front: Sequence[dict[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("program", "c", "mean Δ", "W/T/L", "what is new"):
-        table.add_column(column, justify="left" if column in ("program", "what is new") else "right")
-    for one in front:
-        record = f"{one['wins']}/{one['ties']}/{one['losses']}"
-        table.add_row(one["name"], f"{one['c']:.2f}", f"{one['mean']:+.4f}", record, escape(one["novelty"]))
-    return table
+    rows = [
+        (
+            one["name"],
+            f"{one['c']:.2f}",
+            f"{one['mean']:+.4f}",
+            f"{one['wins']}/{one['ties']}/{one['losses']}",
+            escape(one["novelty"]),
+        )
+        for one in front
+    ]
+    return table(("program", "c", "mean Δ", "W/T/L", "what is new"), rows, texts=("what is new",))
 
 
 def _about(record: "Record") -> str:
@@ -508,7 +510,3 @@ def _draw(records: "Sequence[Record]", path: Path) -> None:
     from es_ttc.lab.discovery.charts import image
 
     image(records, path)
-
-
-def _console() -> Console:
-    return stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)

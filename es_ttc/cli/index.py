@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
-from rich.text import Text
 
 from es_ttc.cli.common import (
     adapted,
@@ -28,6 +27,7 @@ from es_ttc.cli.common import (
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import check_codec, examples, feature_options, strip_html_option
 from es_ttc.cli.size_estimates import SAMPLE_TEXT, size_sentence
+from es_ttc.cli.tables import properties
 from es_ttc.settings import Settings
 from es_ttc.vectors.codecs import QUANTISED_CODECS
 
@@ -444,10 +444,7 @@ def _report(found: dict[str, Any]) -> Table:
         rows["writes of clients"] = f"encoded {found['writes']['encode']}{enriched}{processor}"
     for identifier, reason in found["failures"].items():
         rows[f"failed: {identifier}"] = reason
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for label, value in rows.items():
-        table.add_row(Text(label, "bold"), Text(value))
-    return table
+    return properties(rows)
 
 
 def _encoder(identity: dict[str, Any]) -> str:

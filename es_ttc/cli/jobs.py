@@ -13,6 +13,7 @@ from rich.text import Text
 from es_ttc.cli.common import engine_flag, given, json_flag, print_json, stderr, stdout, with_engine
 from es_ttc.cli.model_options import CommandGroup, ModelOptions, nested
 from es_ttc.cli.options import JsonObjectType, examples
+from es_ttc.cli.tables import properties
 from es_ttc.common.durations import duration
 from es_ttc.errors import LlmError, LlmFailure
 from es_ttc.settings import Settings
@@ -250,10 +251,7 @@ def _details(status: "AnyStatus") -> Table:
     rows = {"job": job.id, "index": job.index, "state": state, "why": job.reason, "trouble": progress.trouble}
     rows |= _enrichment(job, progress, is_running) if isinstance(job, Job) else _encoding(job, progress)
     rows |= {"time left": _time(progress.remaining) if is_running else ""}
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for label, value in rows.items():
-        if value:
-            table.add_row(Text(label, "bold"), Text(value))
+    table = properties(rows)
     for error in progress.errors:
         samples = "\n".join(sorted({f"{each['document']}: {each['reason']}" for each in error["samples"]}))
         table.add_row(Text(error["kind"], "yellow"), Text(f"{error['documents']:,} documents, such as\n{samples}"))

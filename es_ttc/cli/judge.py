@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
-from rich import box
 from rich.markup import escape
-from rich.table import Table
 
 from es_ttc.cli.common import (
     adapter_flag,
@@ -27,6 +25,7 @@ from es_ttc.cli.common import (
 from es_ttc.cli.judge_options import read, with_llm_flag
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import JsonObjectType, NamesType, examples
+from es_ttc.cli.tables import table
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.settings import EngineSettings, Settings
 
@@ -173,21 +172,15 @@ def status(index: str, with_llm: bool, engine: str | None, as_json: bool) -> Non
         return
     _show(overview)
     if stands.methods:
-        table = Table(box=box.SIMPLE_HEAD, title=f"{stands.judged_queries:,} judged queries", title_justify="left")
-        for heading in ("method", "nDCG@10", "95 % interval", "best against it", "unjudged@10"):
-            table.add_column(heading, justify="left" if heading == "method" else "right")
+        rows = []
         for one in stands.methods:
-            behind = one.behind
-            table.add_row(
-                escape(one.method),
-                f"{one.ndcg:.3f}",
-                f"{one.interval.low:.3f} to {one.interval.high:.3f}",
-                ""
-                if behind is None
-                else f"{behind.delta:+.3f} ({behind.interval.low:+.3f} to {behind.interval.high:+.3f})",
-                f"{one.unjudged:.0%}",
-            )
-        stdout.print(table)
+            behind, difference = one.behind, ""
+            if behind is not None:
+                difference = f"{behind.delta:+.3f} ({behind.interval.low:+.3f} to {behind.interval.high:+.3f})"
+            interval = f"{one.interval.low:.3f} to {one.interval.high:.3f}"
+            rows.append((escape(one.method), f"{one.ndcg:.3f}", interval, difference, f"{one.unjudged:.0%}"))
+        columns = ("method", "nDCG@10", "95 % interval", "best against it", "unjudged@10")
+        stdout.print(table(columns, rows, title=f"{stands.judged_queries:,} judged queries"))
         best = stands.methods[0].method
         sentence = "is clearly better than each other one" if stands.clear else "is not clearly better yet"
         click.echo(f"[{best}] {sentence}")

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from es_ttc.cli import tables
 from es_ttc.cli.common import (
     adapted,
     adapter_flag,
@@ -22,7 +20,6 @@ from es_ttc.cli.common import (
     print_json,
     progress_bar,
     stderr,
-    stdout,
 )
 from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.model_options import CommandGroup, ModelCommand, ModelOptions, nested, parted
@@ -43,7 +40,6 @@ if TYPE_CHECKING:
 
     Recipe = Callable[[Sequence[Task], Sides], Trainable]
 
-_PIPED_WIDTH = 120
 _OPTIONS = "es_ttc.lab.training.options"
 _LOOP = {
     "epochs": "--epochs",
@@ -361,14 +357,9 @@ def _course(course: "TrainingProgress") -> dict[str, Any]:
 def _show(out: Path, outcome: "TrainingResult") -> None:
     from es_ttc.lab.training.artefact import TUNED
 
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("queries, ranked by, vectors")
-    for metric in next(iter(outcome.metrics.values())):
-        table.add_column(metric, justify="right")
-    for name, found in outcome.metrics.items():
-        table.add_row(escape(name), *(f"{value:.4f}" for value in found.values()))
-    console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
-    console.print(table)
+    console = tables.console()
+    rows = [(escape(name), *(f"{value:.4f}" for value in found.values())) for name, found in outcome.metrics.items()]
+    console.print(tables.table(("queries, ranked by, vectors", *next(iter(outcome.metrics.values()))), rows))
     course = outcome.course
     sentence = "no epoch did better than none: the vectors stay as they were"
     if course.best:
@@ -387,13 +378,10 @@ def _show(out: Path, outcome: "TrainingResult") -> None:
 
 def _show_late(data: Path, out: Path, found: "LateResult", metric: str) -> None:
     course = found.course
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("epoch", "mean loss", f"{metric}, validation"):
-        table.add_column(column, justify="right")
-    for epoch, value in enumerate(course.valid):
-        table.add_row(str(epoch), f"{course.losses[epoch - 1]:.4f}" if epoch else "", f"{value:.4f}")
-    console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
-    console.print(table)
+    console = tables.console()
+    losses = ["", *(f"{loss:.4f}" for loss in course.losses)]
+    rows = [(str(epoch), losses[epoch], f"{value:.4f}") for epoch, value in enumerate(course.valid)]
+    console.print(tables.table(("epoch", "mean loss", f"{metric}, validation"), rows))
     sentence = f"best epoch {course.best} of {len(course.losses)}"
     if not course.best:
         sentence = "no epoch did better than none: the model is the backbone with its first projection"

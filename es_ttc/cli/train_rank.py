@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from es_ttc.cli.common import adapter_flag, encoder_flag, json_flag, print_json, stderr, stdout
+from es_ttc.cli.common import adapter_flag, encoder_flag, json_flag, print_json, stderr
 from es_ttc.cli.evaluating import stages, window_option
 from es_ttc.cli.judged import SEED, JudgedQueries, index_options
 from es_ttc.cli.options import examples
+from es_ttc.cli.tables import console, table
 from es_ttc.cli.tune import require_other_queries
 from es_ttc.cli.tune_blend import folds_of, interval_text, told_of_file
 from es_ttc.common.interruption import interruptible
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from es_ttc.lab.ranking.lambdamart import RankOptions, RankTraining
     from es_ttc.lab.ranking.pools import Pools
     from es_ttc.rescorers.learned.fields import NumericField
-
-_PIPED_WIDTH = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,28 +211,20 @@ def _show(made: _Training) -> None:
     from es_ttc.lab.evaluation.report import score
 
     found, pools = made.found, made.pools
-    console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
+    out = console()
     heading = f"learned on {pools.data} ({pools.split}): {len(pools):,} queries, {made.folds} folds"
-    console.print(heading, style="italic", highlight=False, markup=False, soft_wrap=True)
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("ranking")
-    for column in (found.metric, "difference (95 % interval)", "won/tied/lost"):
-        table.add_column(column, justify="right")
+    out.print(heading, style="italic", highlight=False, markup=False, soft_wrap=True)
     against = found.against_default
-    table.add_row("blend", score(found.default.mean()), "", "")
-    table.add_row(
-        "learned",
-        score(found.reached.mean()),
-        interval_text(against),
-        f"{against.wins}/{against.ties}/{against.losses}",
-    )
-    console.print(table)
-    shares = Table(title="share in what the trees gain", title_justify="left", box=box.SIMPLE_HEAD)
-    shares.add_column("signal" if not made.fields else "signal or field")
-    shares.add_column("share", justify="right")
-    for name, share in sorted(found.gains.items(), key=lambda item: -item[1]):
-        shares.add_row(escape(name), f"{share:.0%}")
-    console.print(shares)
+    record = f"{against.wins}/{against.ties}/{against.losses}"
+    rows = [
+        ("blend", score(found.default.mean()), "", ""),
+        ("learned", score(found.reached.mean()), interval_text(against), record),
+    ]
+    out.print(table(("ranking", found.metric, "difference (95 % interval)", "won/tied/lost"), rows))
+    shares = sorted(found.gains.items(), key=lambda item: -item[1])
+    columns = ("signal or field" if made.fields else "signal", "share")
+    cells = [(escape(name), f"{share:.0%}") for name, share in shares]
+    out.print(table(columns, cells, title="share in what the trees gain"))
     if not found.clear:
         verdict = "worse than blend" if against.interval.high < 0 else "no clear gain over blend"
         stderr.print(verdict, highlight=False)

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
-from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli import tables
+from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judge_options import judgements_option, require_one_source, with_llm_flag
 from es_ttc.cli.judged import SEED, JudgedQueries, index_options
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 TEST = "test"
 _SHOWN = 8
-_PIPED_WIDTH = 120
 
 
 @click.command(
@@ -223,7 +221,7 @@ def _tuned(
 
 def show(found: "Tuning", summary: Mapping[str, Any], *further: Table) -> None:
     """Display what was chosen, its candidates, and further tables before the verdict."""
-    console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
+    console = tables.console()
     heading = (
         f"{summary['method']} on {summary['data']} ({summary['split']}): {summary['queries']:,} queries, "
         f"{len(found.candidates):,} candidates"
@@ -242,15 +240,12 @@ def candidates_table(found: "Tuning") -> Table:
     means = found.values.mean(axis=1)
     order = sorted(range(len(means)), key=lambda place: (-means[place], place))
     shown = order[:_SHOWN] if 0 in order[:_SHOWN] else [*order[: _SHOWN - 1], 0]
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("parameters")
-    table.add_column(found.metric, justify="right")
+    rows = []
     for place in shown:
         text = orjson.dumps(given_params(found.candidates[place])).decode()
-        label = f"{text} (defaults)" if place == 0 else text
-        style = "bold" if place == found.chosen else ""
-        table.add_row(escape(label), score(means[place]), style=style)
-    return table
+        row = (escape(f"{text} (defaults)" if place == 0 else text), score(means[place]))
+        rows.append([f"[bold]{cell}[/]" for cell in row] if place == found.chosen else row)
+    return tables.table(("parameters", found.metric), rows)
 
 
 def verdict(summary: Mapping[str, Any]) -> str:
