@@ -4,10 +4,11 @@ There are two kinds: an :class:`EncodingJob` encodes what is written to one inde
 enriches the documents of one index with a language model.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
@@ -118,11 +119,8 @@ class JobSpec(BaseModel):
     )
 
 
-class JobRecord(BaseModel):
+class JobRecord(BaseModel, ABC):
     """The part of a record that both kinds of jobs have."""
-
-    ANEW: ClassVar[str]
-    """How a job that has ended is made again."""
 
     id: str
     index: str
@@ -132,9 +130,18 @@ class JobRecord(BaseModel):
     ended: datetime | None = None
 
     @property
+    @abstractmethod
     def endless(self) -> bool:
         """Whether the job continues with documents that arrive later."""
-        return True
+
+    @property
+    @abstractmethod
+    def anew(self) -> str:
+        """How the work of a job that has ended is begun again."""
+
+    @abstractmethod
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON-ready form that commands print."""
 
     def changed_to(self, status: JobState) -> Self:
         """Return the record after a command.
@@ -143,8 +150,7 @@ class JobRecord(BaseModel):
             InvalidRequest: The job has ended.
         """
         if self.status.over and self.status is not status:
-            anew = self.ANEW.format(id=self.id, index=self.index)
-            raise InvalidRequest(f"job [{self.id}] is {self.status} and cannot become {status}: {anew}")
+            raise InvalidRequest(f"job [{self.id}] is {self.status} and cannot become {status}: {self.anew}")
         ended = (self.ended or now()) if status.over else None
         return self.model_copy(update={"status": status, "reason": "", "ended": ended})
 
@@ -156,10 +162,6 @@ class JobRecord(BaseModel):
             return self.changed_to(JobState.CANCELLED).model_copy(update={"reason": "its index was deleted"})
         return self.model_copy(update={"status": JobState.PAUSED, "reason": reason})
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the JSON-ready form that commands print."""
-        return {"kind": "encoding", **self.model_dump(mode="json", exclude={"status"})}
-
 
 class EncodingJob(JobRecord):
     """A continuous job that encodes the documents that any client writes to one concrete index.
@@ -170,9 +172,21 @@ class EncodingJob(JobRecord):
 
     model_config = ConfigDict(frozen=True)
 
-    ANEW = "`es-ttc index pipeline {index} --encode later` makes it again"
-
     name: str = ""
+
+    @property
+    def endless(self) -> bool:
+        """Whether the job continues with documents that arrive later."""
+        return True
+
+    @property
+    def anew(self) -> str:
+        """How the work of a job that has ended is begun again."""
+        return f"`es-ttc index pipeline {self.index} --encode later` makes it again"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON-ready form that commands print."""
+        return {"kind": "encoding", **self.model_dump(mode="json", exclude={"status"})}
 
 
 class EncodingCheckpoint(BaseModel):
@@ -194,8 +208,6 @@ class EncodingCheckpoint(BaseModel):
 class Job(JobSpec, JobRecord):
     """An enrichment of the documents of one concrete index."""
 
-    ANEW = "`es-ttc jobs retry {id}` takes up what failed, `es-ttc jobs submit {index}` begins anew"
-
     plan: Plan
     started: datetime | None = None
     retried: datetime | None = None
@@ -207,6 +219,12 @@ class Job(JobSpec, JobRecord):
     def endless(self) -> bool:
         """Whether the job continues with documents that arrive later."""
         return self.continuous
+
+    @property
+    def anew(self) -> str:
+        """How the work of a job that has ended is begun again."""
+        failed = "" if self.status is JobState.CANCELLED else f"`es-ttc jobs retry {self.id}` takes up what failed, "
+        return f"{failed}`es-ttc jobs submit {self.index}` begins anew"
 
     def refresh_due(self, documents: int) -> bool:
         """Return whether the index has grown so much that proposals are to be filtered again."""
