@@ -14,7 +14,7 @@ from rich.text import Text
 
 from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr
 from es_ttc.cli.evaluating import cached_encoder, stages
-from es_ttc.cli.model_options import CommandGroup
+from es_ttc.cli.model_options import CommandGroup, ModelOptions
 from es_ttc.cli.options import examples
 from es_ttc.cli.tables import console, table
 from es_ttc.common.interruption import interruptible
@@ -42,6 +42,11 @@ def discover() -> None:
     """
 
 
+_SEARCH = ModelOptions(
+    "Search",
+    "es_ttc.lab.discovery.records:Plan",
+    {"seeds": "--seeds", "seconds": "--seconds", "memory_mb": "--memory", "most_cost": "--most-cost"},
+)
 search_argument = click.argument("search", metavar="SEARCH", type=click.Path(file_okay=False, path_type=Path))
 
 
@@ -85,21 +90,7 @@ search_argument = click.argument("search", metavar="SEARCH", type=click.Path(fil
 @click.option(
     "--documents", type=click.IntRange(10), default=300, show_default=True, help="Number of documents per task."
 )
-@click.option(
-    "--seeds",
-    "begin_with",
-    type=click.Choice(["all", "cheap", "none"]),
-    default="all",
-    show_default=True,
-    help="Initial programs, from the paper; cheap: those that encode nothing for a query.",
-)
-@click.option(
-    "--seconds", type=click.FloatRange(0.1), default=20.0, show_default=True, help="Time limit per task, in seconds."
-)
-@click.option(
-    "--memory", "memory_mb", type=click.IntRange(64), default=1024, show_default=True, help="Memory limit, in MiB."
-)
-@click.option("--most-cost", type=click.FloatRange(1), default=50.0, show_default=True, help="Maximum cost ratio c.")
+@_SEARCH
 @click.option(
     "--prompt-characters",
     type=click.IntRange(500),
@@ -136,16 +127,13 @@ def run(
     split: str | None,
     queries: int,
     documents: int,
-    begin_with: str,
-    seconds: float,
-    memory_mb: int,
-    most_cost: float,
     prompt_characters: int,
     asked: str,
     answer_tokens: int,
     encoder: str | None,
     adapter: str | None,
     as_json: bool,
+    **plan_options: Any,
 ) -> None:
     """Search for programs on the BEIR folders DATA, or resume a stopped search.
 
@@ -181,11 +169,8 @@ def run(
                     identity=loaded.identity.key,
                     seed=_SEED,
                     proposer=proposer or "grammar",
-                    seeds=begin_with,
                     tasks=tuple(tasks),
-                    seconds=seconds,
-                    memory_mb=memory_mb,
-                    most_cost=most_cost,
+                    **plan_options,
                 )
             )
         elif data or generated:

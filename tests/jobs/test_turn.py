@@ -208,6 +208,12 @@ async def test_cancel_leaves_whole_documents_only(engine: Engine, index_name: st
             await commands.resume(engine, desk.settings, job)
         with pytest.raises(InvalidRequest, match="was cancelled: submit it again"):
             await commands.retry(engine, desk.settings, job)
+        paused = (await desk.submit()).job.id
+        await commands.pause(engine, desk.settings, paused)
+        await engine.delete_index(index_name)  # its jobs are still listed
+        listed = await commands.listed(engine, desk.settings)
+        assert [(status.job.id, status.state) for status in listed] == [(paused, "paused"), (job, "cancelled")]
+        assert index_name in listed[0].progress.trouble
 
 
 @on_one_engine

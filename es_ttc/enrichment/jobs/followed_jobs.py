@@ -59,7 +59,7 @@ async def stop_enrichment(store: JobStore, index: str) -> None:
     if job.status.over:
         return
     ended = job.changed_to(JobState.CANCELLED)
-    counts = await enrichment_progress(store, ended, 0)
+    counts = await enrichment_progress(store, ended, None)
     await store.enrichment.update(job.id, status=ended.status, reason="", ended=ended.ended, final=counts.final())
 
 

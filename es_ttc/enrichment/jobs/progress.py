@@ -17,7 +17,7 @@ from es_ttc.enrichment.jobs.record import (
     now,
 )
 from es_ttc.enrichment.jobs.store import JobStore
-from es_ttc.errors import InvalidRequest
+from es_ttc.errors import InvalidRequest, MissingFeature
 from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location
 from es_ttc.index.attach.source import count_between, positions
 from es_ttc.index.mappings.attached import FAILED
@@ -39,26 +39,36 @@ async def enrichment_status(store: JobStore, job: Job) -> JobStatus[Job]:
     """Return a job that enriches with its progress; counts of a job that has ended are those of its end."""
     if job.final is not None:
         return JobStatus(job, Progress.model_validate({**job.final, "trouble": "", "remaining": None}))
-    documents = Documents(store.engine, await enrichable(store.engine, job.index))
     first = await store.turn_of(job) if job.status is JobState.RUNNING else None
-    progress = await enrichment_progress(store, job, await documents.pending(job))
+    unenriched: int | None = None
+    trouble = ""
+    if not job.status.over:
+        try:
+            documents = Documents(store.engine, await enrichable(store.engine, job.index))
+            unenriched = await documents.pending(job)
+        except (InvalidRequest, MissingFeature) as error:  # the index was deleted, or lost its field
+            trouble = str(error)
+    progress = await enrichment_progress(store, job, unenriched)
+    if trouble and not progress.trouble:
+        progress = progress.model_copy(update={"trouble": trouble})
     return JobStatus(job, progress, first.id if first else None)
 
 
-async def enrichment_progress(store: JobStore, job: Job, unenriched: int) -> Progress:
+async def enrichment_progress(store: JobStore, job: Job, unenriched: int | None) -> Progress:
     """Count the progress of a job that enriches.
 
     Args:
         store: The records of jobs.
         job: The job.
-        unenriched: Number of its documents without its enrichment, those that failed or have no text included.
+        unenriched: Number of its documents without its enrichment, those that failed or have no text included; None
+            if the job has ended, or they cannot be counted.
     """
     found = await store.outcomes.counts(job.id)
     by_outcome = {bucket["key"]: bucket["doc_count"] for bucket in found["outcomes"]["buckets"]}
     done, failed = by_outcome.get(DocumentOutcome.DONE, 0), by_outcome.get(DocumentOutcome.FAILED, 0)
     skipped = by_outcome.get(DocumentOutcome.SKIPPED, 0)
-    pending = 0 if job.status.over else max(0, unenriched - failed - skipped)
-    if not job.status.over:  # a document that is to be enriched again has an outcome too
+    pending = 0 if unenriched is None else max(0, unenriched - failed - skipped)
+    if unenriched is not None:  # a document that is to be enriched again has an outcome too
         documents = await store.engine.count(job.index, job.query or None)
         done = max(0, min(done, documents - failed - skipped - pending))
     total = done + failed + skipped + pending
