@@ -25,7 +25,7 @@ from es_ttc.cli.common import (
     strips_html,
     take_proposal,
 )
-from es_ttc.cli.options import check_codec, examples, feature_options, said, strip_html_option
+from es_ttc.cli.options import check_codec, examples, explicit_options, feature_options, strip_html_option
 from es_ttc.cli.size_estimates import size_sentence
 from es_ttc.settings import Settings
 
@@ -99,7 +99,7 @@ def attach(
     """
     settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
     check_codec(context, features["tokens"])
-    chosen = said(context, features)
+    chosen = explicit_options(context, features)
     named = encoder is not None or adapter is not None
     if dry_run:
         estimates = asyncio.run(_estimated(settings, name, chosen, encoder_named=named, inside=in_index))

@@ -240,11 +240,11 @@ def check_codec(context: click.Context, tokens: str) -> None:
     Raises:
         UsageError: Both were given.
     """
-    if said(context, {"codec": None}) and tokens != "packed":
+    if explicit_options(context, {"codec": None}) and tokens != "packed":
         raise click.UsageError(f"--codec goes with --tokens packed, not with {tokens}: leave it out")
 
 
-def said(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+def explicit_options(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of some options that were given explicitly."""
     return {
         name: value
