@@ -35,8 +35,8 @@ from benchmarks.served import (
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.versions import Product
 from es_ttc.index.mappings.queries import nearest
-from es_ttc.index.mappings.spec import DEFAULT_CODEC
 from es_ttc.lab.evaluation.rankings import reciprocal_rank_fusion
+from es_ttc.vectors.codecs import DEFAULT_CODEC
 
 INDEX = "benchmark-blend"
 CONNECTIONS = 16

@@ -16,8 +16,9 @@ import orjson
 
 from benchmarks.served import ENCODER
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs import service
-from es_ttc.enrichment.jobs.service import JobRequest, JobStatus
+from es_ttc.enrichment.jobs import commands, submission
+from es_ttc.enrichment.jobs.record import JobStatus
+from es_ttc.enrichment.jobs.submission import JobRequest
 from es_ttc.errors import EsTtcError
 from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.enrichment import add_enrichment
@@ -249,7 +250,7 @@ async def enrichment(place: Place, work: Work, ends: asyncio.Event) -> None:
             await add_enrichment(engine, index)
             await fill(engine, index, range(DOCUMENTS))
         async with connected_to(place) as engine:
-            job = (await service.submit(engine, settings, JobRequest(index=index, tau=0.5, lanes=4))).job.id
+            job = (await submission.submit(engine, settings, JobRequest(index=index, tau=0.5, lanes=4))).job.id
         shown = await over(place, job)
         assert (shown.state, shown.progress.done) == ("completed", DOCUMENTS), f"{shown.state}, {shown.progress}"
         async with connected_to(place) as engine:
@@ -261,14 +262,14 @@ async def enrichment(place: Place, work: Work, ends: asyncio.Event) -> None:
     await repeated(work, once, ends)
 
 
-async def over(place: Place, job: str) -> JobStatus:
+async def over(place: Place, job: str) -> JobStatus[Any]:
     """Return a job's status at its end."""
     deadline = time.monotonic() + LONGEST_SECONDS
     while True:
         await asyncio.sleep(1)
         with suppress(EsTtcError):  # nodes come and go
             async with connected_to(place) as engine:
-                shown = await service.shown(engine, place.jobs.settings, job)
+                shown = await commands.shown(engine, place.jobs.settings, job)
                 if shown.job.status != "running":
                     return shown
         assert time.monotonic() < deadline, f"job {job} does not end"

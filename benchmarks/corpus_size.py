@@ -35,10 +35,11 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.index.ingest.encode import action_lines
 from es_ttc.index.mappings.contents import stored_bytes
 from es_ttc.index.mappings.merging import merge_segments
-from es_ttc.index.mappings.spec import CODECS, Codec, IndexSpec
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.demo.files import read_lines, read_rows
 from es_ttc.lab.evaluation.features import encode_queries
 from es_ttc.reranking.index_graph import build_graph, delete_graphs
+from es_ttc.vectors.codecs import STORED_CODECS, StoredCodec
 from es_ttc.vectors.tokens import Float32
 
 INDEX = "benchmark-corpus-size"
@@ -128,7 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="http://127.0.0.1:9200")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000])
-    parser.add_argument("--codecs", nargs="+", default=["int8", "int2"], choices=CODECS)
+    parser.add_argument("--codecs", nargs="+", default=["int8", "int2"], choices=STORED_CODECS)
     parser.add_argument("--largest-graph", type=int, default=100_000, help="no graph is built of more documents")
     parser.add_argument("--figure", metavar="NAME", help="draw the figure NAME in the documentation's folder of images")
     arguments = parser.parse_args()
@@ -155,7 +156,7 @@ def made_topics() -> Made:
     return Made(topics, np.concatenate([one.vectors[:1] for one in encoded]))
 
 
-async def _grown(url: str, made: Made, codec: Codec, sizes: Sequence[int], largest_graph: int) -> list[Size]:
+async def _grown(url: str, made: Made, codec: StoredCodec, sizes: Sequence[int], largest_graph: int) -> list[Size]:
     """Let the index of a codec grow, and measure each size."""
     spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",), codec=codec)
     found = []
@@ -270,7 +271,7 @@ def _retrieved(client: Client, topic: str) -> tuple[float, int]:
     return (time.perf_counter() - started) * 1000, answer["ttc"]["knn_searches"]
 
 
-def _tables(codec: Codec, sizes: Sequence[Size]) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+def _tables(codec: StoredCodec, sizes: Sequence[Size]) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
     yield (
         f"### Written, {codec}",
         ("documents", "written a second", "MiB at once", "MiB merged", "bytes a document", "merging s", "graph s"),

@@ -18,10 +18,11 @@ from typing import Any
 
 from benchmarks.common import heading, table
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs import service
+from es_ttc.enrichment.jobs import commands, submission
 from es_ttc.enrichment.jobs.documents import text_of
-from es_ttc.enrichment.jobs.record import Job
-from es_ttc.enrichment.jobs.store import JobStore, StoredProposal
+from es_ttc.enrichment.jobs.record import Job, JobStatus
+from es_ttc.enrichment.jobs.store import JobStore
+from es_ttc.enrichment.jobs.stored_proposals import StoredProposal
 from es_ttc.index.mappings.enrichment import add_enrichment, enrichable
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import ENRICHED, ENRICHED_TEXT, ENRICHMENT, IndexSpec
@@ -72,7 +73,7 @@ async def seed(
         if line := known.get(document["_id"]):
             text = text_of((document["_id"], None), document, fields)
             kept = StoredProposal(tuple(line["phrases"]), line["read"], line["written"], "recorded", document["_id"])
-            await store.keep(job.plan.asked, place.index, text.hash, kept)
+            await store.proposals.put(job.plan.asked, place.index, text.hash, kept)
 
 
 async def export(engine: Engine, place: Workplace, job: Job, file: Path) -> int:
@@ -100,7 +101,7 @@ async def export(engine: Engine, place: Workplace, job: Job, file: Path) -> int:
     lines = recorded(file, job)
     for start in range(0, len(found), 500):
         part = found[start : start + 500]
-        kept = await store.kept(job.plan.asked, [text for _, text, _ in part])
+        kept = await store.proposals.get(job.plan.asked, [text for _, text, _ in part])
         for (name, _, phrases), old in zip(part, kept, strict=True):
             if old is None:
                 continue
@@ -136,7 +137,7 @@ async def run(arguments: argparse.Namespace, model: str, folder: Path) -> None:
         documents = ordered(data)
         if not await engine.exists(index):
             await make(engine, index, documents)
-        wanted = service.JobRequest(
+        wanted = submission.JobRequest(
             index=index,
             query={"range": {"place": {"lt": arguments.documents}}},
             tau=arguments.tau,
@@ -145,22 +146,23 @@ async def run(arguments: argparse.Namespace, model: str, folder: Path) -> None:
             lanes=2,
             parallel=arguments.parallel,
         )
-        shown = await service.submit(engine, place.settings, wanted)
-        await seed(engine, place, shown.job, documents, recorded(file, shown.job))
+        shown: JobStatus[Any] = await submission.submit(engine, place.settings, wanted)
+        job: Job = shown.job
+        await seed(engine, place, job, documents, recorded(file, job))
         begun = time.monotonic()
         exported = 0
         with worker_at(place, processes=arguments.processes):
             while shown.job.status == "running" and time.monotonic() - begun < arguments.minutes * 60:
                 await asyncio.sleep(LOOK_SECONDS)
                 with contextlib.suppress(OSError):
-                    shown = await service.shown(engine, place.settings, shown.job.id)
+                    shown = await commands.shown(engine, place.settings, shown.job.id)
                 if shown.progress.done >= exported + 100:
-                    exported = await export(engine, place, shown.job, file)
+                    exported = await export(engine, place, job, file)
             seconds = time.monotonic() - begun
             if shown.job.status == "running":
-                await service.pause(engine, place.settings, shown.job.id)
-        shown = await service.shown(engine, place.settings, shown.job.id)
-        await export(engine, place, shown.job, file)
+                await commands.pause(engine, place.settings, shown.job.id)
+        shown = await commands.shown(engine, place.settings, shown.job.id)
+        await export(engine, place, job, file)
         report(arguments, shown, seconds, len(documents))
     finally:
         if not arguments.keep:
@@ -170,7 +172,7 @@ async def run(arguments: argparse.Namespace, model: str, folder: Path) -> None:
         await engine.close()
 
 
-def report(arguments: argparse.Namespace, shown: service.JobStatus, seconds: float, corpus: int) -> None:
+def report(arguments: argparse.Namespace, shown: JobStatus[Any], seconds: float, corpus: int) -> None:
     progress = shown.progress
     about = (
         f"{Path(arguments.data).name}, {corpus} documents, {arguments.documents} of them to enrich, relevant ones first"

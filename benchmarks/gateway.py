@@ -40,7 +40,7 @@ from benchmarks.served import (
 )
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.index.mappings.spec import DEFAULT_CODEC
+from es_ttc.vectors.codecs import DEFAULT_CODEC
 
 INDEX = "benchmark-gateway"
 SCRIPTED = "benchmark-gateway-scripted"

@@ -30,12 +30,13 @@ from es_ttc.index.ingest.prepare import prepare
 from es_ttc.index.ingest.readers import Record, open_source
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.index import create_index
-from es_ttc.index.mappings.spec import Codec, IndexSpec, TokenStorage
+from es_ttc.index.mappings.spec import IndexSpec, TokenStorage
 from es_ttc.lab.demo.stdlib import generate
 from es_ttc.settings import EngineSettings
+from es_ttc.vectors.codecs import StoredCodec
 
 LEASE_SECONDS = 65
-STORAGE: Sequence[tuple[TokenStorage, Codec]] = (("none", "int8"), ("packed", "int8"), ("packed", "float16"))
+STORAGE: Sequence[tuple[TokenStorage, StoredCodec]] = (("none", "int8"), ("packed", "int8"), ("packed", "float16"))
 MIB = 2**20
 
 
@@ -57,7 +58,7 @@ class Ingested:
 
 
 async def fill(
-    engine: Engine, encoder: Encoder, documents: Iterable[Any], name: str, tokens: TokenStorage, codec: Codec
+    engine: Engine, encoder: Encoder, documents: Iterable[Any], name: str, tokens: TokenStorage, codec: StoredCodec
 ) -> tuple[IndexSpec, IngestResult]:
     """Ingest into a new index."""
     spec = IndexSpec(encoder.identity, tokens=tokens, codec=codec)

@@ -25,7 +25,7 @@ from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.index.ingest.compose import Span, compose, locate
 from es_ttc.index.ingest.encode import token_features
 from es_ttc.index.ingest.fewer_tokens import pool_tokens
-from es_ttc.index.mappings.spec import Codec, IndexSpec
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.bootstrap import SEED, Interval, interval, resampled_means
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_queries
@@ -37,6 +37,7 @@ from es_ttc.rescorers.blend import BlendRescorer
 from es_ttc.rescorers.blend.rescorer import BlendParams
 from es_ttc.rescorers.blend.signals import read_by, signal_scores
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
+from es_ttc.vectors.codecs import StoredCodec
 from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_tokens
 from es_ttc.vectors.tokens import Float32
 
@@ -57,7 +58,7 @@ class Variant:
         factor: How many tokens become one, on average.
     """
 
-    codec: Codec
+    codec: StoredCodec
     factor: int = 1
 
     def __str__(self) -> str:

@@ -33,11 +33,12 @@ from es_ttc.lab.evaluation.report import signed
 from es_ttc.lab.evaluation.tuning import fold_of
 from es_ttc.lab.training.data import Places, Task, TrainingQueries, held_out_places, load_task, questions_of
 from es_ttc.lab.training.figures import WINDOW, by_query
-from es_ttc.lab.training.loop import LoopOptions, TrainingProgress, train
-from es_ttc.lab.training.recipes.colt import ColtOptions, ColtRecipe
+from es_ttc.lab.training.loop import TrainingProgress, train
+from es_ttc.lab.training.options import ColtOptions, HeadOptions, LoopOptions, NnnOptions
+from es_ttc.lab.training.recipes.colt import ColtRecipe
 from es_ttc.lab.training.recipes.dense import DenseRecipe
-from es_ttc.lab.training.recipes.head import HeadOptions, HeadRecipe
-from es_ttc.lab.training.recipes.nnn import GRID, NnnOptions, NnnRecipe
+from es_ttc.lab.training.recipes.head import HeadRecipe
+from es_ttc.lab.training.recipes.nnn import GRID, NnnRecipe
 from es_ttc.rescorers.mmr import greedy
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
 from es_ttc.rescorers.nnn.rescorer import scores

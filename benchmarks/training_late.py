@@ -34,9 +34,9 @@ from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.lab.evaluation.rankings import top
 from es_ttc.lab.evaluation.report import replace as write
 from es_ttc.lab.evaluation.report import signed
-from es_ttc.lab.training.late.backbone import LateShape
-from es_ttc.lab.training.late.session import LateOptions, LateRequest, run
-from es_ttc.lab.training.loop import LoopOptions, TrainingProgress
+from es_ttc.lab.training.late.session import LateRequest, run
+from es_ttc.lab.training.loop import TrainingProgress
+from es_ttc.lab.training.options import LateOptions, LateShape, LoopOptions
 from es_ttc.settings import Settings
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "training.md"

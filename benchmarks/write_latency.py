@@ -36,8 +36,8 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import commands
-from es_ttc.enrichment.jobs.encoding_record import encoding_job_id
 from es_ttc.enrichment.jobs.following import follow
+from es_ttc.enrichment.jobs.record import encoding_job_id
 from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.ingest.encode import encode_texts
@@ -203,10 +203,10 @@ async def drain(engine: Engine, site: Site, documents: Sequence[dict[str, str]])
         now = time.monotonic()
         if left < total and first is None:
             first, counted = now, total - left
-            before = (await store.encoded(job)).encoder_seconds
+            before = (await store.checkpoints.get(job)).encoder_seconds
         if left == 0 and first is not None:
             await asyncio.sleep(SAVED_SECONDS)
-            encoding = (await store.encoded(job)).encoder_seconds - before
+            encoding = (await store.checkpoints.get(job)).encoder_seconds - before
             return Drain((total - counted) / (now - first), encoding / (now - first))
         await engine.refresh(site.index)
         await asyncio.sleep(1.0)

@@ -166,9 +166,6 @@ class LlmSettings(_Sources):
         description="Further arguments of vLLM's LLM for that model, as a JSON object, e.g. "
         '{"max_model_len": 4096, "gpu_memory_utilization": 0.85}.',
     )
-    llm_json_schema: bool = Field(
-        True, description="Whether requests for JSON contain a JSON schema that the endpoint enforces."
-    )
     llm_extra_body: dict[str, Any] = Field(
         default_factory=dict,
         description='Further keys of every request to the endpoint, as a JSON object, e.g. {"chat_template_kwargs": '
@@ -179,12 +176,6 @@ class LlmSettings(_Sources):
         4, ge=1, le=20, description="Maximum number of attempts of a request, including the first."
     )
     llm_concurrency: int = Field(8, ge=1, le=1024, description="Maximum number of concurrent requests of one process.")
-    llm_breaker_failures: int = Field(
-        5, ge=1, description="Number of failures in a row after which no requests are sent for a while."
-    )
-    llm_breaker_seconds: float = Field(
-        10.0, gt=0, description="Seconds without requests after such failures; doubled after each failed trial."
-    )
 
 
 class JobSettings(_Sources):
@@ -247,7 +238,6 @@ class Settings(EngineSettings, LlmSettings, JobSettings):
         None, description="Name of the encoder at that server; default: the model's name."
     )
     encoder_api_key: SecretStr | None = Field(None, description="Key of that server, sent as a bearer token.")
-    encoder_timeout: float = Field(60.0, gt=0, description="Timeout of one attempt at a batch of texts, in seconds.")
     ranking_models: Path | None = Field(
         None,
         description="Folder of models that `es-ttc train rank` wrote. The method `learned` serves them by name. The "
@@ -332,13 +322,6 @@ class GatewaySettings(Settings):
         ("health", "ready"),
         description="Endpoints below `/_ttc/` that need no `admin_token`; add `metrics` for a Prometheus without it.",
     )
-    jobs_metrics_seconds: float = Field(
-        60.0,
-        ge=0,
-        le=3600,
-        description="Interval at which the gateway counts the pending documents of jobs for its metrics, in seconds, "
-        "with its own credentials (`username`, `api_key`...), which must be able to read `jobs_index`; 0 for never.",
-    )
     rerank_models: dict[str, str] = Field(
         default_factory=dict,
         description="Model names that clients send to `/_ttc/rerank`, and the methods that they mean, e.g. "
@@ -400,18 +383,11 @@ class GatewaySettings(Settings):
         description="Folder of programs that `es-ttc discover promote` wrote. The method `program` serves them by "
         "name. The gateway reads it when it starts.",
     )
-    programs_seconds: float = Field(
-        10.0,
-        gt=0,
-        description="Timeout of a promoted program for one window, in seconds. Its process is killed after it, and at "
-        "the request's own deadline.",
-    )
     programs_memory_mb: int = Field(
         512,
         ge=64,
         description="Memory of a promoted program's process, in MiB, in addition to what Python and numpy need.",
     )
-    programs_processes: int = Field(4, ge=0, description="Maximum number of idle processes of promoted programs.")
     programs_unfiltered: bool = Field(
         False,
         description="Serve promoted programs without the filter of system calls, on a Linux system without "
@@ -436,9 +412,6 @@ class GatewaySettings(Settings):
         16, ge=1, description="Maximum size of a request's headers, in KiB; the engines' `http.max_header_size`."
     )
     max_connections: int = Field(4096, ge=1, description="Maximum number of open connections of clients.")
-    header_timeout: float = Field(
-        20.0, gt=0, description="Maximum time from the first byte of a request to the end of its headers, in seconds."
-    )
     idle_timeout: int = Field(
         75, gt=0, description="Time after which a connection without a request is closed, in seconds."
     )
@@ -448,22 +421,10 @@ class GatewaySettings(Settings):
         description="Maximum time that a client may take to send a body, in seconds; time in which the engine is slow "
         "does not count.",
     )
-    min_body_rate: int = Field(
-        500, ge=0, description="Minimum rate at which a client must send a body, in bytes per second over 5 seconds."
-    )
-    send_timeout: float = Field(
-        60.0, gt=0, description="Maximum time for which a client may read nothing of its response, in seconds."
-    )
     aws_sign_callers: bool = Field(
         False,
         description="Sign callers' requests with the gateway's own AWS credentials, in place of the callers' "
         "credentials. Whoever reaches the gateway then has the gateway's rights.",
-    )
-    translate_media_types: bool = Field(
-        True,
-        description="Translate the media types of newer Elasticsearch clients for an older Elasticsearch: "
-        "`compatible-with=9` becomes `compatible-with=8` if the engine is version 8, which refuses it. The response "
-        "then has the header `x-ttc-compatible-with`.",
     )
     side_credentials: SideCredentials = Field(
         "caller",

@@ -17,9 +17,10 @@ from es_ttc.engine.connect import connect
 from es_ttc.engine.node import process
 from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
-from es_ttc.enrichment.jobs import service
+from es_ttc.enrichment.jobs import commands, submission
+from es_ttc.enrichment.jobs.record import JobStatus
 from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
-from es_ttc.enrichment.jobs.service import JobRequest, JobStatus
+from es_ttc.enrichment.jobs.submission import JobRequest
 from es_ttc.index.attach import fill_attached
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.serving.server import running_gateway
@@ -129,17 +130,17 @@ async def submitted(place: Workplace) -> str:
     try:
         await make_enriched(engine, place.index, COUNT)
         request = JobRequest(index=place.index, tau=0.5, lanes=2)
-        return (await service.submit(engine, place.settings, request)).job.id
+        return (await submission.submit(engine, place.settings, request)).job.id
     finally:
         await engine.close()
 
 
-async def worked_until(place: Workplace, job: str, enough: Callable[[JobStatus], bool]) -> JobStatus:
+async def worked_until(place: Workplace, job: str, enough: Callable[[JobStatus[Any]], bool]) -> JobStatus[Any]:
     """Wait for a job's progress."""
     engine = await connect(settings_of(place.engine))
     try:
         deadline = time.monotonic() + WORK_SECONDS
-        while not enough(shown := await service.shown(engine, place.settings, job)):
+        while not enough(shown := await commands.shown(engine, place.settings, job)):
             assert time.monotonic() < deadline, shown
             await asyncio.sleep(0.3)
         return shown

@@ -25,7 +25,8 @@ from es_ttc.cli.ingest import ingest
 from es_ttc.cli.jobs import jobs
 from es_ttc.cli.judge import judge
 from es_ttc.cli.mcp import mcp
-from es_ttc.cli.options import examples, first_sentence
+from es_ttc.cli.model_options import CommandGroup
+from es_ttc.cli.options import examples
 from es_ttc.cli.search import search
 from es_ttc.cli.serve import serve
 from es_ttc.cli.train import train
@@ -50,14 +51,13 @@ _PASSWORD = re.compile(r"//[^/@\s]*:[^/@\s]+@")
 _NO_ENGINE = "; start one with `es-ttc engine up`, or name yours with --engine or ES_TTC_ENGINE"
 
 
-class SectionedGroup(click.Group):
+class SectionedGroup(CommandGroup):
     """A group whose help lists the commands by section."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands, each with the first sentence of its help."""
         for section, commands in SECTIONS.items():
-            with formatter.section(section):
-                formatter.write_dl([(command.name or "", first_sentence(command)) for command in commands])
+            self._write_section(formatter, section, commands)
 
 
 @click.group(

@@ -21,13 +21,14 @@ from es_ttc.cli.common import (
     json_flag,
     print_json,
     progress_bar,
+    run_to_completion,
     stderr,
     stop_on_sigterm,
     strips_html,
     take_proposal,
     warn_of_language,
 )
-from es_ttc.cli.options import check_codec, examples, feature_options, said, strip_html_option
+from es_ttc.cli.options import check_codec, examples, explicit_options, feature_options, strip_html_option
 from es_ttc.cli.size_estimates import size_sentence
 from es_ttc.settings import Settings
 
@@ -99,7 +100,7 @@ def attach(
     """
     settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
     check_codec(context, features["tokens"])
-    chosen = said(context, features)
+    chosen = explicit_options(context, features)
     named = encoder is not None or adapter is not None
     if dry_run:
         estimates = asyncio.run(_estimated(settings, name, chosen, encoder_named=named, inside=in_index))
@@ -109,7 +110,7 @@ def attach(
             for each in estimates:
                 click.echo(f"[{each.index}]: {each.sentence}")
         return 0
-    return _long(
+    return _report_fill(
         _attach(settings, name, chosen, encoder_named=named, inside=in_index, yes=yes),
         as_json,
         f"run `es-ttc attach {name}` with the same options to go on",
@@ -163,7 +164,7 @@ def fill(
             asyncio.run(_watch(settings, name, options, every))
         except (KeyboardInterrupt, asyncio.CancelledError):
             return 0
-    return _long(_fill(settings, name, options), as_json, f"run `es-ttc fill {name}` to go on")
+    return _report_fill(_fill(settings, name, options), as_json, f"run `es-ttc fill {name}` to go on")
 
 
 @click.command(
@@ -225,18 +226,9 @@ def _left(own: dict[str, int]) -> str:
     return f": es-ttc's own indices stay: {named}; `es-ttc detach --all` deletes them" if own else ""
 
 
-def _long(work: Any, as_json: bool, how_to_go_on: str) -> int:
-    """Run a long operation, and report how it ended."""
-    from es_ttc.errors import EngineError
-
-    try:
-        name, filled = asyncio.run(work)
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        click.echo(f"es-ttc: stopped; {how_to_go_on}", err=True)
-        return 130
-    except EngineError:
-        click.echo(f"es-ttc: not finished; {how_to_go_on}", err=True)
-        raise
+def _report_fill(work: Any, as_json: bool, how_to_go_on: str) -> int:
+    """Run a fill, and report how it ended."""
+    name, filled = run_to_completion(work, how_to_go_on)
     if as_json:
         print_json({"name": name, "indices": [asdict(each) for each in filled]})
     else:
@@ -343,7 +335,8 @@ async def _requested_spec(
     """Return the spec from the options, the present spec and the defaults; and its encoder."""
     from es_ttc.index.attach.feature_locations import spec_of
     from es_ttc.index.attach.source import require_text_fields
-    from es_ttc.index.mappings.spec import DEFAULT_CODEC, IndexSpec
+    from es_ttc.index.mappings.spec import IndexSpec
+    from es_ttc.vectors.codecs import DEFAULT_CODEC
 
     before = await spec_of(engine, sources)
     strip = chosen.pop("strip_html", "auto" if before is None else None)

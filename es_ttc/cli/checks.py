@@ -283,8 +283,8 @@ async def workers(settings: Settings) -> list[Check]:
     try:
         async with connected(settings) as client:
             store = JobStore(client, settings.jobs_index)
-            running = len(await store.encodings(status=status)) + len(await store.listed(status=status))
-            absent = await store.unattended() if running else ""
+            running = len(await store.encoding.list(status)) + len(await store.enrichment.list(status))
+            absent = await store.leases.unattended() if running else ""
     except EsTtcError as error:
         return [Check("workers", Verdict.WARNING, f"the records of jobs cannot be read: {error}")]
     if absent:

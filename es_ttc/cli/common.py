@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from es_ttc.errors import InvalidRequest
+from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.settings import EngineSettings, Settings
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=Settings)
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 engine_flag = click.option(
@@ -106,6 +107,16 @@ async def first_documents(engine: "Engine", index: str, size: int = 50) -> list[
     """Return some documents of an index."""
     hits = (await engine.search(index, {"size": size}))["hits"]["hits"]
     return [hit.get("_source") or {} for hit in hits]
+
+
+def with_engine(settings: EngineSettings, call: "Callable[[Engine], Awaitable[T]]") -> T:
+    """Return what a call returns with a client of the settings' engine."""
+
+    async def connected_call() -> T:
+        async with connected(settings) as engine:
+            return await call(engine)
+
+    return asyncio.run(connected_call())
 
 
 def take_proposal(sentence: str, *, yes: bool) -> None:
@@ -192,6 +203,14 @@ def print_json(data: Any) -> None:
     click.echo(orjson.dumps(data, option=options).decode())
 
 
+def print_result(data: Any, text: str, *, as_json: bool) -> None:
+    """Print the result of a command: as one JSON object, or as text."""
+    if as_json:
+        print_json(data)
+    else:
+        click.echo(text)
+
+
 class RateColumn(ProgressColumn):
     """Units per second."""
 
@@ -212,6 +231,32 @@ def progress_bar() -> Progress:
         console=stderr,
         disable=not stderr.is_terminal,
     )
+
+
+def run_to_completion(work: Coroutine[Any, Any, T], how_to_go_on: str) -> T:
+    """Run a long operation that can be resumed; Ctrl-C and SIGTERM stop it.
+
+    Args:
+        work: The operation.
+        how_to_go_on: What resumes it, if it is stopped or fails.
+
+    Raises:
+        click.exceptions.Exit: It was stopped (status 130).
+        EngineError: The engine returned an error.
+    """
+
+    async def stoppable() -> T:
+        stop_on_sigterm()
+        return await work
+
+    try:
+        return asyncio.run(stoppable())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        click.echo(f"es-ttc: stopped; {how_to_go_on}", err=True)
+        raise click.exceptions.Exit(130) from None
+    except EngineError:
+        click.echo(f"es-ttc: not finished; {how_to_go_on}", err=True)
+        raise
 
 
 def stop_on_sigterm() -> None:

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr
 from es_ttc.cli.evaluating import cached_encoder, stages
-from es_ttc.cli.options import WholeHelpGroup, examples
+from es_ttc.cli.model_options import CommandGroup, ModelOptions
+from es_ttc.cli.options import examples
+from es_ttc.cli.tables import console, table
 from es_ttc.common.interruption import interruptible
 from es_ttc.common.private_files import private_umask
 from es_ttc.errors import InvalidRequest
@@ -27,19 +28,12 @@ if TYPE_CHECKING:
     from es_ttc.lab.discovery.proposers.base import Proposer
     from es_ttc.lab.discovery.records import Plan, Record
 
-_PIPED_WIDTH = 120
+_SEED = 2026
 _IMAGE = "frontier.svg"
 _LOCK = "discover.lock"
 
-_EXAMPLES = examples(
-    "es-ttc discover run my-search data/mine data/other --generations 150",
-    "es-ttc discover run my-search                        (resume it)",
-    "es-ttc discover run tryout --generated limit-style --generations 20 --seeds cheap",
-    "es-ttc discover run mine data/mine --proposer replay --recording programs.jsonl",
-)
 
-
-@click.group(cls=WholeHelpGroup)
+@click.group(cls=CommandGroup)
 def discover() -> None:
     """Search for programs that rank your own collections better.
 
@@ -48,10 +42,22 @@ def discover() -> None:
     """
 
 
+_SEARCH = ModelOptions(
+    "Search",
+    "es_ttc.lab.discovery.records:Plan",
+    {"seeds": "--seeds", "seconds": "--seconds", "memory_mb": "--memory", "most_cost": "--most-cost"},
+)
 search_argument = click.argument("search", metavar="SEARCH", type=click.Path(file_okay=False, path_type=Path))
 
 
-@discover.command(epilog=_EXAMPLES)
+@discover.command(
+    epilog=examples(
+        "es-ttc discover run my-search data/mine data/other --generations 150",
+        "es-ttc discover run my-search                        (resume it)",
+        "es-ttc discover run tryout --generated limit-style --seeds cheap",
+        "es-ttc discover run mine --proposer replay --recording programs.jsonl",
+    )
+)
 @search_argument
 @click.argument("data", metavar="[DATA]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
@@ -79,32 +85,12 @@ search_argument = click.argument("search", metavar="SEARCH", type=click.Path(fil
 )
 @click.option("--split", metavar="NAME", help="Split that the search uses. Default: train, if there is one.")
 @click.option(
-    "--held-out",
-    metavar="NAME",
-    help="Split that the search never uses, for the report of `promote`. Default: test. A single split is divided.",
-)
-@click.option(
     "--queries", type=click.IntRange(2), default=60, show_default=True, help="Maximum number of queries per task."
 )
 @click.option(
     "--documents", type=click.IntRange(10), default=300, show_default=True, help="Number of documents per task."
 )
-@click.option("--seed", type=click.IntRange(0), default=2026, show_default=True, help="Seed of all random choices.")
-@click.option(
-    "--seeds",
-    "begin_with",
-    type=click.Choice(["all", "cheap", "none"]),
-    default="all",
-    show_default=True,
-    help="Initial programs, from the paper; cheap: those that encode nothing for a query.",
-)
-@click.option(
-    "--seconds", type=click.FloatRange(0.1), default=20.0, show_default=True, help="Time limit per task, in seconds."
-)
-@click.option(
-    "--memory", "memory_mb", type=click.IntRange(64), default=1024, show_default=True, help="Memory limit, in MiB."
-)
-@click.option("--most-cost", type=click.FloatRange(1), default=50.0, show_default=True, help="Maximum cost ratio c.")
+@_SEARCH
 @click.option(
     "--prompt-characters",
     type=click.IntRange(500),
@@ -139,20 +125,15 @@ def run(
     recording: Path | None,
     generations: int,
     split: str | None,
-    held_out: str | None,
     queries: int,
     documents: int,
-    seed: int,
-    begin_with: str,
-    seconds: float,
-    memory_mb: int,
-    most_cost: float,
     prompt_characters: int,
     asked: str,
     answer_tokens: int,
     encoder: str | None,
     adapter: str | None,
     as_json: bool,
+    **plan_options: Any,
 ) -> None:
     """Search for programs on the BEIR folders DATA, or resume a stopped search.
 
@@ -177,8 +158,8 @@ def run(
                 raise InvalidRequest(
                     f"[{search}] holds no search yet: name folders of data, or --generated limit-style"
                 )
-            tasks = [plan_task(folder, split, held_out, queries, documents, seed) for folder in data]
-            tasks += [plan_generated(name, queries, documents, seed) for name in generated]
+            tasks = [plan_task(folder, split, None, queries, documents, _SEED) for folder in data]
+            tasks += [plan_generated(name, queries, documents, _SEED) for name in generated]
             _require_names([task.name for task in tasks])
             settings = adapted(Settings(**given(encoder=encoder)), adapter)
             loaded = cached_encoder(settings)
@@ -186,13 +167,10 @@ def run(
                 Plan(
                     encoder=settings.encoder,
                     identity=loaded.identity.key,
-                    seed=seed,
+                    seed=_SEED,
                     proposer=proposer or "grammar",
-                    seeds=begin_with,
                     tasks=tuple(tasks),
-                    seconds=seconds,
-                    memory_mb=memory_mb,
-                    most_cost=most_cost,
+                    **plan_options,
                 )
             )
         elif data or generated:
@@ -218,17 +196,11 @@ def run(
         _show(summary, memory.records)
 
 
-@discover.command()
+@discover.command(epilog=examples("es-ttc discover status my-search"))
 @search_argument
-@click.option(
-    "--prices",
-    type=(click.FloatRange(0), click.FloatRange(0)),
-    metavar="READ WRITTEN",
-    help="Prices of a million tokens read and written, to show the cost of the search.",
-)
 @json_flag
-def status(search: Path, prices: tuple[float, float] | None, as_json: bool) -> None:
-    """Show the state of a search: generations, best programs, results of proposals, cost of the language model.
+def status(search: Path, as_json: bool) -> None:
+    """Show the state of a search: generations, best programs, results of proposals, use of the language model.
 
     The search may be running in another process.
     """
@@ -237,23 +209,20 @@ def status(search: Path, prices: tuple[float, float] | None, as_json: bool) -> N
 
     plan, records = read(search)
     summary = summarised(plan, records)
-    used = summary["llm"]
-    if prices is not None:
-        used["cost"] = (used["prompt_tokens"] * prices[0] + used["completion_tokens"] * prices[1]) / 1e6
     if as_json:
         print_json(summary)
         return
     _show(summary, records, chart=False)
+    used = summary["llm"]
     if used["calls"]:
-        cost = f", costs {used['cost']:.2f}" if "cost" in used else ""
         text = (
             f"language model: {used['calls']:,} calls, {used['prompt_tokens']:,} tokens read, "
-            f"{used['completion_tokens']:,} written, {used['seconds']:,.0f} s{cost}"
+            f"{used['completion_tokens']:,} written, {used['seconds']:,.0f} s"
         )
-        _console().print(text, highlight=False, markup=False, soft_wrap=True)
+        console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-@discover.command()
+@discover.command(epilog=examples("es-ttc discover frontier my-search --plot frontier.svg"))
 @search_argument
 @click.option(
     "--plot",
@@ -277,12 +246,12 @@ def frontier(search: Path, plot: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(summary["frontier"])
     else:
-        console = _console()
-        console.print(_chart(records), highlight=False, markup=False)
-        console.print(_frontier_table(summary["frontier"]))
+        out = console()
+        out.print(_chart(records), highlight=False, markup=False)
+        out.print(_frontier_table(summary["frontier"]))
 
 
-@discover.command()
+@discover.command(epilog=examples("es-ttc discover show my-search p12"))
 @search_argument
 @click.argument("name", metavar="NAME")
 @json_flag
@@ -295,14 +264,12 @@ def show(search: Path, name: str, as_json: bool) -> None:
     if as_json:
         print_json(record.model_dump(mode="json"))
         return
-    console = _console()
-    console.print(_about(record), highlight=False, markup=False, soft_wrap=True)
+    out = console()
+    out.print(_about(record), highlight=False, markup=False, soft_wrap=True)
     if record.tasks:
-        table = Table(box=box.SIMPLE_HEAD)
-        for column in ("task", "nDCG@10", "Δ", "texts encoded by the index", "by queries", "reads"):
-            table.add_column(column, justify="left" if column in ("task", "reads") else "right")
-        for task, one in record.tasks.items():
-            table.add_row(
+        columns = ("task", "nDCG@10", "Δ", "texts encoded by the index", "by queries", "reads")
+        rows = [
+            (
                 task,
                 f"{one.value:.4f}",
                 f"{one.delta:+.4f}",
@@ -310,11 +277,13 @@ def show(search: Path, name: str, as_json: bool) -> None:
                 f"{one.query_texts:,}",
                 ", ".join(one.readings),
             )
-        console.print(table)
-    console.print(record.proposal.source, highlight=False, markup=False, soft_wrap=True)
+            for task, one in record.tasks.items()
+        ]
+        out.print(table(columns, rows, texts=("reads",)))
+    out.print(record.proposal.source, highlight=False, markup=False, soft_wrap=True)
 
 
-@discover.command()
+@discover.command(epilog=examples("es-ttc discover promote my-search p12 --as mine"))
 @search_argument
 @click.argument("name", metavar="NAME")
 @click.option("--as", "served_as", metavar="NAME", help="Name for requests. Default: its name in the search.")
@@ -360,9 +329,9 @@ def promote(search: Path, name: str, served_as: str | None, folder: Path | None,
             tasks = [replace(task, sample=sample) for task, sample in zip(tasks, samples, strict=True)]
         report = promotion.held_out(record, Evaluator(tasks, limits, Settings().cache_dir / _LOCK))
     if not as_json:
-        console = _console()
-        console.print(_about(record), highlight=False, markup=False, soft_wrap=True)
-        console.print(_held_out_table(report))
+        out = console()
+        out.print(_about(record), highlight=False, markup=False, soft_wrap=True)
+        out.print(_held_out_table(report))
     if not yes:
         stderr.print(record.proposal.source, highlight=False, markup=False, soft_wrap=True)
         click.confirm(f"Serve it as [{chosen}]?", abort=True, err=True)
@@ -377,10 +346,10 @@ def promote(search: Path, name: str, served_as: str | None, folder: Path | None,
             f"serve it: es-ttc serve --programs {target}   (a gateway that runs reads the folder when it starts)",
             f'ask for it: "ttc": {{"method": "program", "params": {{"name": "{chosen}"}}}}',
         )
-        _console().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+        console().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
-@discover.command()
+@discover.command(epilog=examples("es-ttc discover export my-search programs.jsonl"))
 @search_argument
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 def export(search: Path, file: Path) -> None:
@@ -395,22 +364,21 @@ def export(search: Path, file: Path) -> None:
 
 
 def _held_out_table(report: "Sequence[HeldOutResult]") -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="on queries that the search never saw")
-    for column in ("task", "split", "queries", "cosine", "nDCG@10", "Δ", "95 % interval", "W/T/L"):
-        table.add_column(column, justify="left" if column in ("task", "split") else "right")
-    for one in report:
-        versus = one.versus
-        table.add_row(
+    rows = [
+        (
             escape(one.task),
             escape(one.split),
             str(one.queries),
             f"{one.baseline:.4f}",
             f"{one.value:.4f}",
-            f"{versus.delta:+.4f}",
-            f"{versus.interval.low:+.4f} to {versus.interval.high:+.4f}",
-            f"{versus.wins}/{versus.ties}/{versus.losses}",
+            f"{one.versus.delta:+.4f}",
+            f"{one.versus.interval.low:+.4f} to {one.versus.interval.high:+.4f}",
+            f"{one.versus.wins}/{one.versus.ties}/{one.versus.losses}",
         )
-    return table
+        for one in report
+    ]
+    columns = ("task", "split", "queries", "cosine", "nDCG@10", "Δ", "95 % interval", "W/T/L")
+    return table(columns, rows, title="on queries that the search never saw", texts=("split",))
 
 
 def _require_names(names: Sequence[str]) -> None:
@@ -472,7 +440,7 @@ def _line(record: "Record") -> str:
 
 
 def _show(summary: dict[str, Any], records: "Sequence[Record]", *, chart: bool = True) -> None:
-    console = _console()
+    out = console()
     tasks = ", ".join(f"{name} ({one['queries']} x {one['documents']})" for name, one in summary["tasks"].items())
     shares = summary["proposals"]
     rejected = ", ".join(f"{count} {reason}" for reason, count in shares["rejected"].items()) or "none"
@@ -483,20 +451,24 @@ def _show(summary: dict[str, Any], records: "Sequence[Record]", *, chart: bool =
         f"{shares['gaining']}, better than all before {shares['admitted']}",
         f"rejected: {rejected}",
     ]
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    out.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
     if chart:
-        console.print(_chart(records), highlight=False, markup=False)
-    console.print(_frontier_table(summary["frontier"]))
+        out.print(_chart(records), highlight=False, markup=False)
+    out.print(_frontier_table(summary["frontier"]))
 
 
 def _frontier_table(front: Sequence[dict[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("program", "c", "mean Δ", "W/T/L", "what is new"):
-        table.add_column(column, justify="left" if column in ("program", "what is new") else "right")
-    for one in front:
-        record = f"{one['wins']}/{one['ties']}/{one['losses']}"
-        table.add_row(one["name"], f"{one['c']:.2f}", f"{one['mean']:+.4f}", record, escape(one["novelty"]))
-    return table
+    rows = [
+        (
+            one["name"],
+            f"{one['c']:.2f}",
+            f"{one['mean']:+.4f}",
+            f"{one['wins']}/{one['ties']}/{one['losses']}",
+            escape(one["novelty"]),
+        )
+        for one in front
+    ]
+    return table(("program", "c", "mean Δ", "W/T/L", "what is new"), rows, texts=("what is new",))
 
 
 def _about(record: "Record") -> str:
@@ -523,7 +495,3 @@ def _draw(records: "Sequence[Record]", path: Path) -> None:
     from es_ttc.lab.discovery.charts import image
 
     image(records, path)
-
-
-def _console() -> Console:
-    return stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)

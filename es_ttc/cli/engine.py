@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from es_ttc.cli.common import json_flag, print_json, stderr, stdout
-from es_ttc.cli.options import WholeHelpGroup, examples
+from es_ttc.cli.model_options import CommandGroup
+from es_ttc.cli.options import examples
 from es_ttc.cli.steps import Step, Steps
 from es_ttc.engine.node.parts import DEFAULT_VERSION, VERSIONS
 from es_ttc.errors import InvalidRequest, NodeError
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
 
 BUILT = "built"
 FOLLOW_SECONDS = 0.5
+_LINES = 50
 
 name_flag = click.option(
     "--name", default="default", show_default=True, help="Name of the node; several nodes can run at once."
 )
 
 
-@click.group(cls=WholeHelpGroup)
+@click.group(cls=CommandGroup)
 def engine() -> None:
     """Run an OpenSearch node on this machine.
 
@@ -75,11 +77,8 @@ def engine() -> None:
     is_flag=False,
     flag_value=BUILT,
     metavar="[ZIP]",
-    help="Install the es-ttc plugin in the node: the one built in this checkout, or ZIP. It uses the gateway at "
-    "--sidecar with the token ES_TTC_SIDECAR_TOKEN.",
-)
-@click.option(
-    "--sidecar", metavar="URL", help="URL of the gateway that the plugin uses. Default: where `es-ttc serve` listens."
+    help="Install the es-ttc plugin in the node: the one built in this checkout, or ZIP. It uses the gateway "
+    "at ES_TTC_HOST and ES_TTC_PORT with the token ES_TTC_SIDECAR_TOKEN.",
 )
 @json_flag
 def up(
@@ -90,7 +89,6 @@ def up(
     nodes: int,
     version: str | None,
     plugin: str | None,
-    sidecar: str | None,
     as_json: bool,
 ) -> None:
     """Start a node and keep it running. A running node is used as it is.
@@ -101,11 +99,9 @@ def up(
     from es_ttc.engine.node.opensearch import OpenSearchDistribution
     from es_ttc.engine.node.spec import NodeSpec
 
-    if sidecar is not None and plugin is None:
-        raise click.UsageError("--sidecar is the plugin's: give --plugin too")
     if plugin is not None and version not in (None, DEFAULT_VERSION):
         raise click.UsageError(f"the plugin is for OpenSearch {DEFAULT_VERSION}: give --plugin without --version")
-    built = None if plugin is None else _plugin(plugin, sidecar)
+    built = None if plugin is None else _plugin(plugin)
     distribution = OpenSearchDistribution(built, version or DEFAULT_VERSION)
     spec = NodeSpec(cache_dir=Settings().cache_dir, name=name, port=port, data_dir=data_dir, heap=heap)
     try:
@@ -160,7 +156,7 @@ def down(name: str, drop_data: bool, as_json: bool) -> None:
         stdout.print(f"node {name} {'is stopped' if ran else 'did not run'}{', its data are gone' * dropped}")
 
 
-@engine.command()
+@engine.command(epilog=examples("es-ttc engine status --json"))
 @json_flag
 def status(as_json: bool) -> None:
     """List the nodes of this machine with their addresses and resources."""
@@ -184,13 +180,12 @@ def status(as_json: bool) -> None:
         stdout.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
-@engine.command()
+@engine.command(epilog=examples("es-ttc engine logs --follow"))
 @name_flag
-@click.option("--lines", "-n", type=click.IntRange(1), default=50, show_default=True, help="Number of last lines.")
 @click.option("--follow", "-f", is_flag=True, help="Follow the log until Ctrl-C.")
 @json_flag
-def logs(name: str, lines: int, follow: bool, as_json: bool) -> None:
-    """Show the log of a node since its last start."""
+def logs(name: str, follow: bool, as_json: bool) -> None:
+    """Show the last 50 lines of the log of a node."""
     from es_ttc.engine.node import process
     from es_ttc.engine.node.state import log_tail
 
@@ -200,9 +195,9 @@ def logs(name: str, lines: int, follow: bool, as_json: bool) -> None:
     if not log.exists():
         raise InvalidRequest(f"there is no node [{name}]: see `es-ttc engine status`")
     if as_json:
-        print_json({"name": name, "log": str(log), "lines": log_tail(log, lines).splitlines()})
+        print_json({"name": name, "log": str(log), "lines": log_tail(log, _LINES).splitlines()})
         return
-    click.echo(log_tail(log, lines))
+    click.echo(log_tail(log, _LINES))
     if follow:
         _follow(log)
 
@@ -234,12 +229,12 @@ def progress_of(step: Step) -> "ProgressCallback":
     return show
 
 
-def _plugin(archive: str, sidecar: str | None) -> "Plugin":
+def _plugin(archive: str) -> "Plugin":
     from es_ttc.engine.node.plugin import Plugin
     from es_ttc.settings import GatewaySettings
 
     settings = GatewaySettings()
-    address = sidecar or f"http://{settings.host}:{settings.port}"
+    address = f"http://{settings.host}:{settings.port}"
     return Plugin.of(None if archive == BUILT else Path(archive), "opensearch", address, settings.sidecar_token)
 
 

@@ -1,6 +1,5 @@
 """`es-ttc graph`: the neighbour graph of an index."""
 
-import asyncio
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +13,13 @@ from es_ttc.cli.common import (
     given,
     json_flag,
     mebibytes,
-    print_json,
+    print_result,
     progress_bar,
-    stop_on_sigterm,
+    run_to_completion,
+    with_engine,
 )
-from es_ttc.cli.options import WholeHelpGroup, examples
+from es_ttc.cli.model_options import CommandGroup
+from es_ttc.cli.options import examples
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from es_ttc.reranking.index_graph import BuildProgress, GraphReport, GraphUpdate
 
 
-@click.group(cls=WholeHelpGroup)
+@click.group(cls=CommandGroup)
 def graph() -> None:
     """Build and maintain the neighbour graph of an index.
 
@@ -37,7 +38,7 @@ def graph() -> None:
 @graph.command(
     epilog=examples(
         "es-ttc graph build articles",
-        "es-ttc graph build articles --degree 32 --candidates 128",
+        "es-ttc graph build articles --degree 32",
         "es-ttc graph build articles --builder engine",
     ),
 )
@@ -50,20 +51,6 @@ def graph() -> None:
     help="Maximum number of neighbours per document (R).",
 )
 @click.option(
-    "--candidates",
-    type=click.IntRange(1, 1024),
-    default=64,
-    show_default=True,
-    help="Number of nearest documents from which neighbours are chosen.",
-)
-@click.option(
-    "--alpha",
-    type=click.FloatRange(1, 10),
-    default=1.2,
-    show_default=True,
-    help="RobustPrune's alpha: a greater value keeps more near neighbours.",
-)
-@click.option(
     "--builder",
     type=click.Choice(["vectors", "engine"]),
     default="vectors",
@@ -73,9 +60,7 @@ def graph() -> None:
 )
 @engine_flag
 @json_flag
-def build(
-    name: str, degree: int, candidates: int, alpha: float, builder: str, engine: str | None, as_json: bool
-) -> int:
+def build(name: str, degree: int, builder: str, engine: str | None, as_json: bool) -> None:
     """Build the neighbour graph of the index NAME from its documents' vectors.
 
     The graph is stored in a hidden index. Nothing in NAME changes. An existing graph serves until the new one is
@@ -84,55 +69,38 @@ def build(
 
     Exit status: 0 when it is complete; 1 when it failed; 130 when it was stopped.
     """
-    from es_ttc.errors import EngineError
     from es_ttc.reranking.graph import GraphParams
 
     settings = Settings(**given(engine=engine))
-    params = GraphParams(degree=degree, candidates=candidates, alpha=alpha)
+    params = GraphParams(degree=degree)
     how = f"run `es-ttc graph build {name}` with the same options to go on"
-    try:
-        built = asyncio.run(_build(settings, name, params, builder))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        click.echo(f"es-ttc: stopped; {how}", err=True)
-        return 130
-    except EngineError:
-        click.echo(f"es-ttc: not finished; {how}", err=True)
-        raise
-    if as_json:
-        print_json(asdict(built))
-        return 0
+    built = run_to_completion(_build(settings, name, params, builder), how)
     resumed = f", {built.resumed:,} of them by an earlier run" if built.resumed else ""
-    click.echo(
+    text = (
         f"[{built.index}] has a graph of {built.total:,} documents ({built.builder}{resumed}) in "
         f"{built.seconds['total']:,.1f} s, {built.seconds['reading']:,.1f} s of it for reading vectors"
     )
-    return 0
+    print_result(asdict(built), text, as_json=as_json)
 
 
-@graph.command()
+@graph.command(epilog=examples("es-ttc graph update articles"))
 @click.argument("name")
 @engine_flag
 @json_flag
-def update(name: str, engine: str | None, as_json: bool) -> int:
+def update(name: str, engine: str | None, as_json: bool) -> None:
     """Update the neighbour graph of the index NAME around written, changed or deleted documents.
 
     Exit status: 0 when it is up to date; 1 when it failed; 130 when it was stopped (run it again).
     """
-    try:
-        updated = asyncio.run(_update(Settings(**given(engine=engine)), name))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        click.echo(f"es-ttc: stopped; run `es-ttc graph update {name}` to go on", err=True)
-        return 130
-    if as_json:
-        print_json(asdict(updated))
-    elif updated.written or updated.deleted:
-        click.echo(
+    settings = Settings(**given(engine=engine))
+    updated = run_to_completion(_update(settings, name), f"run `es-ttc graph update {name}` to go on")
+    text = f"[{updated.index}] nothing has changed: the graph is up to date"
+    if updated.written or updated.deleted:
+        text = (
             f"[{updated.index}] {updated.written:,} documents written, {updated.deleted:,} gone; the neighbours of "
             f"{updated.rewired:,} are other than before, in {updated.seconds:,.1f} s"
         )
-    else:
-        click.echo(f"[{updated.index}] nothing has changed: the graph is up to date")
-    return 0
+    print_result(asdict(updated), text, as_json=as_json)
 
 
 @graph.command(
@@ -163,17 +131,17 @@ def show(name: str, seeds: int, picture: Path | None, engine: str | None, as_jso
     """
     if picture is not None and picture.suffix not in (".svg", ".png"):
         raise click.UsageError(f"--picture {picture} must end with .svg or .png")
-    found = asyncio.run(_show(Settings(**given(engine=engine)), name, seeds, picture))
-    if as_json:
-        print_json({**asdict(found), "meta": found.meta.model_dump(mode="json"), "stale": found.stale})
-        return
-    for line in _lines(found):
-        click.echo(line)
+    from es_ttc.reranking.index_graph import show_graph
+
+    settings = Settings(**given(engine=engine))
+    found = with_engine(settings, lambda client: show_graph(client, name, seeds=seeds, picture=picture))
+    data = {**asdict(found), "meta": found.meta.model_dump(mode="json"), "stale": found.stale}
+    print_result(data, "\n".join(_lines(found)), as_json=as_json)
     if picture is not None:
         click.echo(f"picture: {picture}", err=True)
 
 
-@graph.command()
+@graph.command(epilog=examples("es-ttc graph delete articles"))
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @engine_flag
@@ -185,17 +153,16 @@ def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
     """
     if not yes:
         confirm(f"deleting the graph of [{name}]", f"Delete the neighbour graph of [{name}]?", as_json=as_json)
-    deleted = asyncio.run(_delete(Settings(**given(engine=engine)), name))
-    if as_json:
-        print_json({"index": name, "deleted": deleted})
-    else:
-        click.echo(f"deleted {', '.join(deleted)}" if deleted else f"[{name}] has no neighbour graph")
+    from es_ttc.reranking.index_graph import delete_graphs
+
+    deleted = with_engine(Settings(**given(engine=engine)), lambda client: delete_graphs(client, name))
+    text = f"deleted {', '.join(deleted)}" if deleted else f"[{name}] has no neighbour graph"
+    print_result({"index": name, "deleted": deleted}, text, as_json=as_json)
 
 
 async def _build(settings: Settings, name: str, params: "GraphParams", builder: Any) -> "BuildProgress":
     from es_ttc.reranking.index_graph import build_graph
 
-    stop_on_sigterm()
     async with connected(settings) as engine:
         with progress_bar() as bar:
             tasks: dict[str, Any] = {}
@@ -211,23 +178,8 @@ async def _build(settings: Settings, name: str, params: "GraphParams", builder: 
 async def _update(settings: Settings, name: str) -> "GraphUpdate":
     from es_ttc.reranking.index_graph import update_graph
 
-    stop_on_sigterm()
     async with connected(settings) as engine:
         return await update_graph(engine, name)
-
-
-async def _show(settings: Settings, name: str, seeds: int, picture: Path | None) -> "GraphReport":
-    from es_ttc.reranking.index_graph import show_graph
-
-    async with connected(settings) as engine:
-        return await show_graph(engine, name, seeds=seeds, picture=picture)
-
-
-async def _delete(settings: Settings, name: str) -> list[str]:
-    from es_ttc.reranking.index_graph import delete_graphs
-
-    async with connected(settings) as engine:
-        return await delete_graphs(engine, name)
 
 
 def _lines(found: "GraphReport") -> list[str]:

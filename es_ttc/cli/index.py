@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
-from rich.text import Text
 
 from es_ttc.cli.common import (
     adapted,
@@ -18,24 +17,28 @@ from es_ttc.cli.common import (
     json_flag,
     mebibytes,
     print_json,
+    print_result,
     progress_bar,
+    run_to_completion,
     stderr,
     stdout,
-    stop_on_sigterm,
+    with_engine,
 )
-from es_ttc.cli.options import WholeHelpGroup, check_codec, examples, feature_options, strip_html_option
+from es_ttc.cli.model_options import CommandGroup
+from es_ttc.cli.options import check_codec, examples, feature_options, strip_html_option
 from es_ttc.cli.size_estimates import SAMPLE_TEXT, size_sentence
+from es_ttc.cli.tables import properties
 from es_ttc.settings import Settings
+from es_ttc.vectors.codecs import QUANTISED_CODECS
 
 if TYPE_CHECKING:
-    from es_ttc.index.mappings.enrichment import EnrichmentTarget
+    from es_ttc.engine.protocol import Engine
     from es_ttc.index.mappings.index import IndexOptions
-    from es_ttc.index.mappings.ingest_pipeline import EncodeMode
     from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
     from es_ttc.index.mappings.write_options import WriteOptions
 
 
-@click.group(cls=WholeHelpGroup)
+@click.group(cls=CommandGroup)
 def index() -> None:
     """Create, show, change and delete indices with features."""
 
@@ -113,13 +116,11 @@ def create(
     )
     size = estimate_size([{spec.text_fields[0]: SAMPLE_TEXT}], spec, loaded)
     options = IndexOptions(analyzer or analyzer_of(language), shards, replicas)
-    asyncio.run(_create(settings, name, spec, options))
-    if as_json:
-        print_json({"index": name, "spec": spec.as_meta(), "estimate": size and size.as_dict()})
-    else:
-        click.echo(f"made index [{name}], encoder {loaded.identity.key}")
-        if size is not None:
-            click.echo(f"{size_sentence(size, spec)} (estimated for a text of 250 tokens)")
+    with_engine(settings, lambda client: _create(client, name, spec, options))
+    text = f"made index [{name}], encoder {loaded.identity.key}"
+    if size is not None:
+        text += f"\n{size_sentence(size, spec)} (estimated for a text of 250 tokens)"
+    print_result({"index": name, "spec": spec.as_meta(), "estimate": size and size.as_dict()}, text, as_json=as_json)
 
 
 @index.command(
@@ -132,7 +133,7 @@ def create(
 @json_flag
 def show(name: str, engine: str | None, as_json: bool) -> None:
     """Show which features the index NAME has, and how many of its documents lack them."""
-    found = asyncio.run(_show(Settings(**given(engine=engine)), name))
+    found = with_engine(Settings(**given(engine=engine)), lambda client: _show(client, name))
     if as_json:
         print_json(found)
     else:
@@ -147,36 +148,30 @@ def show(name: str, engine: str | None, as_json: bool) -> None:
 @click.argument("name")
 @click.option(
     "--codec",
-    type=click.Choice(["int2", "int4", "int8"]),
+    type=click.Choice(QUANTISED_CODECS),
     default="int2",
     show_default=True,
     help="The new codec, which is coarser than the present one.",
 )
 @engine_flag
 @json_flag
-def requantise(name: str, codec: Any, engine: str | None, as_json: bool) -> int:
+def requantise(name: str, codec: Any, engine: str | None, as_json: bool) -> None:
     """Move the token vectors of the index NAME to a coarser codec, without encoding, while it serves.
 
     Attached features too: then a new side index is filled while the old one serves. Documents that have changed since
     their features were made are encoded. Run the command again to resume a stopped run.
     """
-    try:
-        moved = asyncio.run(_requantise(Settings(**given(engine=engine)), name, codec))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        click.echo(f"es-ttc: stopped; run `es-ttc index requantise {name} --codec {codec}` to go on", err=True)
-        return 130
-    if as_json:
-        print_json({"name": name, "indices": moved})
-    else:
-        for each in moved:
-            click.echo(
-                f"[{each['index']}] {each['written']:,} documents now have {codec} token vectors, "
-                f"{each['unchanged']:,} had them"
-            )
-    return 0
+    work = _requantise(Settings(**given(engine=engine)), name, codec)
+    moved = run_to_completion(work, f"run `es-ttc index requantise {name} --codec {codec}` to go on")
+    text = "\n".join(
+        f"[{each['index']}] {each['written']:,} documents now have {codec} token vectors, "
+        f"{each['unchanged']:,} had them"
+        for each in moved
+    )
+    print_result({"name": name, "indices": moved}, text, as_json=as_json)
 
 
-@index.command()
+@index.command(epilog=examples("es-ttc index delete articles"))
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @engine_flag
@@ -185,14 +180,12 @@ def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
     """Delete the index NAME with its documents and its neighbour graph. Only indices made by es-ttc are deleted."""
     if not yes:
         confirm(f"deleting index [{name}]", f"Delete index [{name}] with all its documents?", as_json=as_json)
-    asyncio.run(_delete(Settings(**given(engine=engine)), name))
-    if as_json:
-        print_json({"index": name, "deleted": True})
-    else:
-        click.echo(f"deleted index [{name}]")
+    settings = Settings(**given(engine=engine))
+    with_engine(settings, lambda client: _delete(client, settings.jobs_index, name))
+    print_result({"index": name, "deleted": True}, f"deleted index [{name}]", as_json=as_json)
 
 
-@index.command()
+@index.command(epilog=examples("es-ttc index enrichment articles"))
 @click.argument("name")
 @click.option(
     "--analyzer", metavar="NAME", help="Analyzer of the new field. Default: that of the index's first text field."
@@ -201,11 +194,11 @@ def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
 @json_flag
 def enrichment(name: str, analyzer: str | None, engine: str | None, as_json: bool) -> None:
     """Add the field for enrichment by a language model to the index NAME. No document changes."""
-    made = asyncio.run(_add_enrichment(Settings(**given(engine=engine)), name, analyzer))
-    if as_json:
-        print_json({"index": made.index, "analyzer": made.analyzer})
-    else:
-        click.echo(f"index [{made.index}] has the field of enrichment, analyzer {made.analyzer}")
+    from es_ttc.index.mappings.enrichment import add_enrichment
+
+    made = with_engine(Settings(**given(engine=engine)), lambda client: add_enrichment(client, name, analyzer))
+    text = f"index [{made.index}] has the field of enrichment, analyzer {made.analyzer}"
+    print_result({"index": made.index, "analyzer": made.analyzer}, text, as_json=as_json)
 
 
 @index.command(
@@ -290,64 +283,44 @@ def pipeline(
     if (prompt, budget_tokens, refresh) != (None, None, None) and not enrich:
         raise click.UsageError("--prompt, --budget-tokens and --refresh go with --enrich: add it, or leave them out")
     if remove:
-        removed = asyncio.run(_remove_pipeline(settings, name))
-        if as_json:
-            print_json({"index": name, "removed": removed})
-        else:
-            click.echo(f"index [{name}] has no ingest processor" + (" any more" if removed else ""))
+        removed = with_engine(settings, lambda client: _remove_pipeline(client, settings.jobs_index, name))
+        text = f"index [{name}] has no ingest processor" + (" any more" if removed else "")
+        print_result({"index": name, "removed": removed}, text, as_json=as_json)
         return
     if encode is not None:
-        options = given(prompt=prompt, refresh=refresh) | {"budget_tokens": budget_tokens} if enrich else None
-        followed = asyncio.run(_follow(settings, name, encode, options, timeout if plugin else None))
-        if as_json:
-            print_json({"indices": followed})
-        else:
-            click.echo("\n".join(_followed_sentence(each) for each in followed))
+        from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow
+        from es_ttc.enrichment.jobs.record import Budget
+
+        budget = Budget(tokens=budget_tokens, cost=None)
+        enrichment = EnrichmentOptions(prompt, budget, refresh) if enrich else None
+        within = timeout if plugin else None
+        followed = with_engine(
+            settings, lambda client: follow(client, settings, name, encode, enrichment, plugin_timeout=within)
+        )
+        indices = [each.as_dict() for each in followed]
+        text = "\n".join(_followed_sentence(each) for each in indices)
+        print_result({"indices": indices}, text, as_json=as_json)
         return
-    from es_ttc.index.mappings.ingest_pipeline import EncodeMode
+    from es_ttc.index.mappings.ingest_pipeline import EncodeMode, add_pipeline
 
-    made = asyncio.run(_add_pipeline(settings, name, EncodeMode(on_error, timeout) if wait else None))
-    if as_json:
-        print_json(made)
-    else:
-        done = "encoded before they are indexed" if wait else "stamped; `es-ttc fill` encodes them"
-        click.echo(f"documents written to [{made['index']}] are {done} (pipeline [{made['pipeline']}])")
-
-
-async def _add_pipeline(settings: Settings, name: str, waiting: "EncodeMode | None") -> dict[str, Any]:
-    from es_ttc.index.mappings.ingest_pipeline import add_pipeline
-
-    async with connected(settings) as engine:
-        return await add_pipeline(engine, name, waiting)
+    mode = EncodeMode(on_error, timeout) if wait else None
+    made = with_engine(settings, lambda client: add_pipeline(client, name, mode))
+    done = "encoded before they are indexed" if wait else "stamped; `es-ttc fill` encodes them"
+    text = f"documents written to [{made['index']}] are {done} (pipeline [{made['pipeline']}])"
+    print_result(made, text, as_json=as_json)
 
 
-async def _remove_pipeline(settings: Settings, name: str) -> bool:
+async def _remove_pipeline(engine: "Engine", jobs_index: str, name: str) -> bool:
     from es_ttc.enrichment.jobs.following import unfollow
     from es_ttc.index.attach.feature_locations import feature_locations
     from es_ttc.index.mappings.ingest_pipeline import remove_pipeline
 
-    async with connected(settings) as engine:
-        if await unfollow(engine, settings.jobs_index, name):
-            return True
-        locations = await feature_locations(engine, name)
-        if any(held.side or "inside" in held.source.meta for held in locations):
-            return False  # the plugin's processor runs only on indices made by es-ttc
-        return await remove_pipeline(engine, name)
-
-
-async def _follow(
-    settings: Settings, name: str, encode: Any, enrichment: dict[str, Any] | None, plugin_timeout: str | None
-) -> list[dict[str, Any]]:
-    from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow
-    from es_ttc.enrichment.jobs.record import Budget
-
-    options = None
-    if enrichment is not None:
-        budget = Budget(tokens=enrichment.pop("budget_tokens"), cost=None)
-        options = EnrichmentOptions(budget=budget, **enrichment)
-    async with connected(settings) as engine:
-        made = await follow(engine, settings, name, encode, options, plugin_timeout=plugin_timeout)
-        return [each.as_dict() for each in made]
+    if await unfollow(engine, jobs_index, name):
+        return True
+    locations = await feature_locations(engine, name)
+    if any(held.side or "inside" in held.source.meta for held in locations):
+        return False  # the plugin's processor runs only on indices made by es-ttc
+    return await remove_pipeline(engine, name)
 
 
 def _followed_sentence(followed: dict[str, Any]) -> str:
@@ -368,21 +341,13 @@ def _followed_sentence(followed: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-async def _add_enrichment(settings: Settings, name: str, analyzer: str | None) -> "EnrichmentTarget":
-    from es_ttc.index.mappings.enrichment import add_enrichment
-
-    async with connected(settings) as engine:
-        return await add_enrichment(engine, name, analyzer)
-
-
-async def _create(settings: Settings, name: str, spec: "IndexSpec", options: "IndexOptions") -> None:
+async def _create(engine: "Engine", name: str, spec: "IndexSpec", options: "IndexOptions") -> None:
     from es_ttc.errors import InvalidRequest
     from es_ttc.index.mappings.index import create_index
 
-    async with connected(settings) as engine:
-        if await engine.exists(name):
-            raise InvalidRequest(f"index [{name}] exists already: see `es-ttc index show {name}`, or choose a name")
-        await create_index(engine, name, spec, options)
+    if await engine.exists(name):
+        raise InvalidRequest(f"index [{name}] exists already: see `es-ttc index show {name}`, or choose a name")
+    await create_index(engine, name, spec, options)
 
 
 async def _requantise(settings: Settings, name: str, codec: Any) -> list[dict[str, Any]]:
@@ -393,7 +358,6 @@ async def _requantise(settings: Settings, name: str, codec: Any) -> list[dict[st
     from es_ttc.index.attach.requantise import requantise_documents, require_coarser
     from es_ttc.index.mappings.encoder import load_encoder_for
 
-    stop_on_sigterm()
     moved = []
     async with connected(settings) as engine:
         locations = await feature_locations(engine, name)
@@ -419,7 +383,7 @@ async def _requantise(settings: Settings, name: str, codec: Any) -> list[dict[st
     return moved
 
 
-async def _show(settings: Settings, name: str) -> dict[str, Any]:
+async def _show(engine: "Engine", name: str) -> dict[str, Any]:
     from es_ttc.index.attach.feature_locations import (
         contents_of,
         failures,
@@ -429,18 +393,17 @@ async def _show(settings: Settings, name: str) -> dict[str, Any]:
     from es_ttc.index.mappings.contents import contents
     from es_ttc.index.mappings.write_options import WriteOptions
 
-    async with connected(settings) as engine:
-        held = await feature_location(engine, name)
-        counts = await contents_of(engine, held) if held.side else await contents(engine, held.index, held.spec)
-        return {
-            "index": held.source.index,
-            "side_index": held.index if held.side else None,
-            "writes": _writes(WriteOptions.of(held.holder.mapping)),
-            "spec": held.spec.as_meta(),
-            **counts.as_dict(),
-            "written_since_fill": await written_since_fill(engine, held) if held.side else None,
-            "failures": await failures(engine, held.index) if counts.states.get("failed") else {},
-        }
+    held = await feature_location(engine, name)
+    counts = await contents_of(engine, held) if held.side else await contents(engine, held.index, held.spec)
+    return {
+        "index": held.source.index,
+        "side_index": held.index if held.side else None,
+        "writes": _writes(WriteOptions.of(held.holder.mapping)),
+        "spec": held.spec.as_meta(),
+        **counts.as_dict(),
+        "written_since_fill": await written_since_fill(engine, held) if held.side else None,
+        "failures": await failures(engine, held.index) if counts.states.get("failed") else {},
+    }
 
 
 def _writes(options: "WriteOptions | None") -> dict[str, Any] | None:
@@ -449,18 +412,17 @@ def _writes(options: "WriteOptions | None") -> dict[str, Any] | None:
     return {"encode": options.encode, "enrich": options.enrich, "plugin": options.plugin}
 
 
-async def _delete(settings: Settings, name: str) -> None:
+async def _delete(engine: "Engine", jobs_index: str, name: str) -> None:
     from es_ttc.enrichment.jobs.following import forget
     from es_ttc.index.mappings.index import resolve_index
     from es_ttc.index.mappings.ingest_pipeline import delete_pipeline
     from es_ttc.reranking.index_graph import delete_graphs
 
-    async with connected(settings) as engine:
-        concrete, _ = await resolve_index(engine, name)
-        await delete_graphs(engine, concrete)
-        await engine.delete_index(concrete)
-        await delete_pipeline(engine, concrete)
-        await forget(engine, settings.jobs_index, concrete)
+    concrete, _ = await resolve_index(engine, name)
+    await delete_graphs(engine, concrete)
+    await engine.delete_index(concrete)
+    await delete_pipeline(engine, concrete)
+    await forget(engine, jobs_index, concrete)
 
 
 def _report(found: dict[str, Any]) -> Table:
@@ -490,10 +452,7 @@ def _report(found: dict[str, Any]) -> Table:
         rows["writes of clients"] = f"encoded {found['writes']['encode']}{enriched}{processor}"
     for identifier, reason in found["failures"].items():
         rows[f"failed: {identifier}"] = reason
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for label, value in rows.items():
-        table.add_row(Text(label, "bold"), Text(value))
-    return table
+    return properties(rows)
 
 
 def _encoder(identity: dict[str, Any]) -> str:

@@ -1,28 +1,28 @@
 """`es-ttc jobs`: enrichment of a corpus by a language model, as jobs that workers process."""
 
-import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from es_ttc.cli.common import connected, engine_flag, given, json_flag, print_json, stderr, stdout
-from es_ttc.cli.options import JsonObjectType, WholeHelpGroup, examples
+from es_ttc.cli.common import engine_flag, given, json_flag, print_json, stderr, stdout, with_engine
+from es_ttc.cli.model_options import CommandGroup, ModelOptions, nested
+from es_ttc.cli.options import JsonObjectType, examples
+from es_ttc.cli.tables import properties
+from es_ttc.common.durations import duration
 from es_ttc.errors import LlmError, LlmFailure
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from es_ttc.engine.protocol import Engine
-    from es_ttc.enrichment.jobs.commands import AnyStatus
-    from es_ttc.enrichment.jobs.encoding_service import EncodingStatus
-    from es_ttc.enrichment.jobs.record import Job
-    from es_ttc.enrichment.jobs.service import DryRun, JobRequest, JobStatus, SampledDocument
+    from es_ttc.enrichment.jobs.progress import AnyStatus
+    from es_ttc.enrichment.jobs.record import EncodingJob, Job, Progress
+    from es_ttc.enrichment.jobs.submission import DryRun, JobRequest, SampledDocument
 
 _STATES = ("running", "paused", "completed", "cancelled")
 _MAX_PHRASES = 12
@@ -32,9 +32,53 @@ _WRONG_API = (
     "a base model, which only continues texts, needs ES_TTC_LLM_API=completions, and an assistant needs "
     "ES_TTC_LLM_API=chat"
 )
+_REQUEST = "es_ttc.enrichment.jobs.submission:JobRequest"
+_PHRASES = ModelOptions(
+    "Phrases",
+    _REQUEST,
+    {
+        "prompt": "--prompt",
+        "most": "--phrases",
+        "most_words": "--words",
+        "tau": "--tau",
+        "min_similarity": "--min-similarity",
+        "whole": "--whole",
+        "answer_tokens": "--answer-tokens",
+        "characters": "--characters",
+    },
+)
+_WORK = ModelOptions(
+    "Documents and work",
+    _REQUEST,
+    {
+        "query": "--query",
+        "redo": "--redo",
+        "continuous": "--continuous",
+        "lanes": "--lanes",
+        "parallel": "--parallel",
+        "priority": "--priority",
+        "most_failures": "--most-failures",
+    },
+    types={"query": JsonObjectType('{"term": {"lang": "en"}}')},
+)
+_COSTS = ModelOptions(
+    "Costs",
+    _REQUEST,
+    {
+        "budget__tokens": "--budget-tokens",
+        "budget__cost": "--budget-cost",
+        "price__read": "--price-read",
+        "price__written": "--price-written",
+    },
+)
+_BUDGET = ModelOptions(
+    "New budget, for the whole job",
+    "es_ttc.enrichment.jobs.record:Budget",
+    {"tokens": "--budget-tokens", "cost": "--budget-cost"},
+)
 
 
-@click.group(cls=WholeHelpGroup)
+@click.group(cls=CommandGroup)
 def jobs() -> None:
     """Submit, watch and control jobs. `es-ttc worker` processes them."""
 
@@ -47,95 +91,10 @@ def jobs() -> None:
     ),
 )
 @click.argument("index")
+@_PHRASES
+@_WORK
+@_COSTS
 @engine_flag
-@click.option(
-    "--query", type=JsonObjectType('{"term": {"lang": "en"}}'), help="Query that selects documents. Default: all."
-)
-@click.option(
-    "--prompt",
-    metavar="NAME|FILE",
-    help="Prompt: general, claims, arguments, duplicates, questions; base for a model that only continues texts; "
-    "doc2query or doc2query-base, with --whole, for queries; or "
-    "a file with {{document}} in it. Default: general, or base if ES_TTC_LLM_API is completions.",
-)
-@click.option(
-    "--tau",
-    type=float,
-    default=0.05,
-    show_default=True,
-    help="Maximum share of documents that contain a phrase; phrases above are dropped, 1 keeps all.",
-)
-@click.option(
-    "--min-similarity",
-    type=click.FloatRange(-1, 1),
-    help="Minimum cosine of a phrase's vector with its document's, by the index's encoder; phrases below are dropped. "
-    "--dry-run shows which share of the phrases reaches which cosine.",
-)
-@click.option(
-    "--phrases",
-    type=click.IntRange(1, 50),
-    default=10,
-    show_default=True,
-    help="Maximum number of phrases per document.",
-)
-@click.option(
-    "--words", type=click.IntRange(1, 5), default=3, show_default=True, help="Maximum number of words per phrase."
-)
-@click.option(
-    "--whole",
-    is_flag=True,
-    help="Write proposals as they are, as doc2query writes queries: not cut, nor filtered by text and document "
-    "frequency; --min-similarity filters them, as in doc2query--.",
-)
-@click.option(
-    "--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True, help="Temperature of the model."
-)
-@click.option(
-    "--answer-tokens",
-    type=click.IntRange(8, 8192),
-    default=256,
-    show_default=True,
-    help="Maximum length of an answer, in tokens.",
-)
-@click.option(
-    "--characters",
-    type=click.IntRange(100, 200_000),
-    default=4000,
-    show_default=True,
-    help="Maximum number of characters of a document sent to the model.",
-)
-@click.option("--redo", is_flag=True, help="Also process documents enriched with another prompt, model or parameters.")
-@click.option("--continuous", is_flag=True, help="Keep running and process later documents, until cancelled.")
-@click.option(
-    "--lanes", type=click.IntRange(1, 64), default=8, show_default=True, help="Number of partitions of the job."
-)
-@click.option(
-    "--parallel",
-    type=click.IntRange(1, 256),
-    default=1,
-    show_default=True,
-    help="Number of model calls in flight per partition.",
-)
-@click.option(
-    "--priority",
-    type=click.IntRange(0, 9),
-    default=5,
-    show_default=True,
-    help="Priority; jobs with a greater one run first.",
-)
-@click.option("--budget-tokens", type=click.IntRange(1), help="Budget in tokens; the job pauses when it is spent.")
-@click.option(
-    "--budget-cost", type=click.FloatRange(0, min_open=True), help="Budget in money; the job pauses when it is spent."
-)
-@click.option("--price-read", type=click.FloatRange(0), default=0.0, help="Price of a million tokens read.")
-@click.option("--price-written", type=click.FloatRange(0), default=0.0, help="Price of a million tokens written.")
-@click.option(
-    "--most-failures",
-    type=click.IntRange(1, 10_000),
-    default=200,
-    show_default=True,
-    help="Number of failures in a row after which the job pauses.",
-)
 @click.option("--dry-run", is_flag=True, help="Process a sample without writing; show before, after, cost and time.")
 @click.option(
     "--sample", type=click.IntRange(1, 100), default=5, show_default=True, help="Number of documents for --dry-run."
@@ -143,12 +102,12 @@ def jobs() -> None:
 @json_flag
 def submit(index: str, engine: str | None, dry_run: bool, sample: int, as_json: bool, **options: Any) -> None:
     """Submit a job that enriches the documents of INDEX."""
-    from es_ttc.enrichment.jobs import service
+    from es_ttc.enrichment.jobs import submission
 
     request = _job_request(index, options)
     if dry_run:
         with stderr.status(f"asking the model about {sample} documents"):
-            trial = _run(engine, lambda client, settings: service.dry_run(client, settings, request, sample))
+            trial = _run(engine, lambda client, settings: submission.dry_run(client, settings, request, sample))
         _show_trial(trial, as_json=as_json)
         if trial.documents and all(each.problem for each in trial.documents):
             raise LlmError(
@@ -156,7 +115,7 @@ def submit(index: str, engine: str | None, dry_run: bool, sample: int, as_json: 
                 LlmFailure.MALFORMED,
             )
         return
-    status = _run(engine, lambda client, settings: service.submit(client, settings, request))
+    status = _run(engine, lambda client, settings: submission.submit(client, settings, request))
     if as_json:
         print_json(status.as_dict())
         return
@@ -166,7 +125,7 @@ def submit(index: str, engine: str | None, dry_run: bool, sample: int, as_json: 
     click.echo(f"follow it with `es-ttc jobs watch {status.job.id}`; `es-ttc worker` does the work")
 
 
-@jobs.command("list")
+@jobs.command("list", epilog=examples("es-ttc jobs list --state running"))
 @engine_flag
 @click.option(
     "--state", multiple=True, type=click.Choice(_STATES), help="State of the jobs to show; may be given several times."
@@ -190,72 +149,35 @@ def list_jobs(engine: str | None, state: tuple[str, ...], as_json: bool) -> None
         stdout.print(_table(found))
 
 
-@jobs.command()
-@click.argument("job")
-@engine_flag
-@json_flag
-def show(job: str, engine: str | None, as_json: bool) -> None:
-    """Show one job: plan, counts, cost, failures with reasons."""
-    from es_ttc.enrichment.jobs import commands
+def _verb(name: str, summary: str, example: str, *options: ModelOptions) -> None:
+    """Add a command that does one thing with one job, by the function of this name, and reports the job."""
 
-    _report(_run(engine, lambda client, settings: commands.shown(client, settings, job)), as_json=as_json)
+    @json_flag
+    @engine_flag
+    @click.argument("job")
+    def command(job: str, engine: str | None, as_json: bool, **values: Any) -> None:
+        from es_ttc.enrichment.jobs import commands
 
+        function = getattr(commands, "shown" if name == "show" else name)
+        status = _run(engine, lambda client, settings: function(client, settings, job, **values))
+        if as_json:
+            print_json(status.as_dict())
+        else:
+            stdout.print(_details(status))
 
-@jobs.command()
-@click.argument("job")
-@engine_flag
-@json_flag
-def pause(job: str, engine: str | None, as_json: bool) -> None:
-    """Pause JOB. Documents under way are finished, no further one is started."""
-    from es_ttc.enrichment.jobs import commands
-
-    _report(_run(engine, lambda client, settings: commands.pause(client, settings, job)), as_json=as_json)
-
-
-@jobs.command(
-    epilog=examples(
-        "es-ttc jobs resume JOB --budget-tokens 10000000",
-    ),
-)
-@click.argument("job")
-@engine_flag
-@click.option("--budget-tokens", type=click.IntRange(1), help="New budget in tokens, for the whole job.")
-@click.option("--budget-cost", type=click.FloatRange(0, min_open=True), help="New budget in money, for the whole job.")
-@json_flag
-def resume(job: str, engine: str | None, budget_tokens: int | None, budget_cost: float | None, as_json: bool) -> None:
-    """Resume JOB."""
-    from es_ttc.enrichment.jobs import commands
-
-    found = _run(
-        engine,
-        lambda client, settings: commands.resume(client, settings, job, tokens=budget_tokens, cost=budget_cost),
-    )
-    _report(found, as_json=as_json)
+    for option in options:
+        command = option(command)
+    jobs.command(name, help=summary, epilog=examples(f"es-ttc jobs {name} {example}"))(command)
 
 
-@jobs.command()
-@click.argument("job")
-@engine_flag
-@json_flag
-def cancel(job: str, engine: str | None, as_json: bool) -> None:
-    """Cancel JOB. Existing enrichment is kept."""
-    from es_ttc.enrichment.jobs import commands
-
-    _report(_run(engine, lambda client, settings: commands.cancel(client, settings, job)), as_json=as_json)
+_verb("show", "Show one job: plan, counts, cost, failures with reasons.", "enrich-products")
+_verb("pause", "Pause JOB. Documents under way are finished, no further one is started.", "enrich-products")
+_verb("resume", "Resume JOB.", "enrich-products --budget-tokens 10000000", _BUDGET)
+_verb("cancel", "Cancel JOB. Existing enrichment is kept.", "enrich-products")
+_verb("retry", "Process the failed documents of JOB again.", "enrich-products")
 
 
-@jobs.command()
-@click.argument("job")
-@engine_flag
-@json_flag
-def retry(job: str, engine: str | None, as_json: bool) -> None:
-    """Process the failed documents of JOB again."""
-    from es_ttc.enrichment.jobs import commands
-
-    _report(_run(engine, lambda client, settings: commands.retry(client, settings, job)), as_json=as_json)
-
-
-@jobs.command()
+@jobs.command(epilog=examples("es-ttc jobs watch enrich-products"))
 @click.argument("job")
 @engine_flag
 @click.option(
@@ -281,36 +203,20 @@ def watch(job: str, engine: str | None, every: float, as_json: bool) -> None:
         stdout.print(_details(status))
 
 
-def _job_request(index: str, options: dict[str, Any]) -> "JobRequest":
+def _job_request(index: str, options: Mapping[str, Any]) -> "JobRequest":
     from es_ttc.common.validation import Fault, read_object, sentence
-    from es_ttc.enrichment.jobs.record import Budget, Price
-    from es_ttc.enrichment.jobs.service import JobRequest
+    from es_ttc.enrichment.jobs.submission import JobRequest
     from es_ttc.errors import InvalidRequest
 
-    budget = Budget(tokens=options.pop("budget_tokens"), cost=options.pop("budget_cost"))
-    price = Price(read=options.pop("price_read"), written=options.pop("price_written"))
-    named = {"most": options.pop("phrases"), "most_words": options.pop("words")}
     try:
-        return read_object(JobRequest, {"index": index, "budget": budget, "price": price, **named, **options})
+        return read_object(JobRequest, {"index": index, **nested(options)})
     except Fault as fault:
         raise InvalidRequest(sentence(fault, "job")) from fault
 
 
 def _run(url: str | None, call: "Callable[[Engine, Settings], Awaitable[Any]]") -> Any:
     settings = Settings(**given(engine=url))
-
-    async def connected_call() -> Any:
-        async with connected(settings) as engine:
-            return await call(engine, settings)
-
-    return asyncio.run(connected_call())
-
-
-def _report(status: "AnyStatus", *, as_json: bool) -> None:
-    if as_json:
-        print_json(status.as_dict())
-    else:
-        stdout.print(_details(status))
+    return with_engine(settings, lambda client: call(client, settings))
 
 
 def _table(found: "list[AnyStatus]") -> Table:
@@ -337,71 +243,54 @@ def _table(found: "list[AnyStatus]") -> Table:
     return table
 
 
-def _details(status: "AnyStatus") -> Group:
-    from es_ttc.enrichment.jobs.encoding_service import EncodingStatus
+def _details(status: "AnyStatus") -> Table:
+    from es_ttc.enrichment.jobs.record import Job
 
-    return _encoding_details(status) if isinstance(status, EncodingStatus) else _enrichment_details(status)
+    job, progress, is_running = status.job, status.progress, status.state == "running"
+    state = status.state + (f", since job {status.waits_for} has its turn" if status.waits_for else "")
+    rows = {"job": job.id, "index": job.index, "state": state, "why": job.reason, "trouble": progress.trouble}
+    rows |= _enrichment(job, progress, is_running) if isinstance(job, Job) else _encoding(job, progress)
+    rows |= {"time left": _time(progress.remaining) if is_running else ""}
+    table = properties(rows)
+    for error in progress.errors:
+        samples = "\n".join(sorted({f"{each['document']}: {each['reason']}" for each in error["samples"]}))
+        table.add_row(Text(error["kind"], "yellow"), Text(f"{error['documents']:,} documents, such as\n{samples}"))
+    return table
 
 
-def _encoding_details(status: "EncodingStatus") -> Group:
-    job, progress = status.job, status.progress
-    rows = {
-        "job": job.id,
-        "index": job.index,
-        "state": status.state,
-        "why": job.reason,
-        "trouble": progress.trouble,
+def _encoding(_: "EncodingJob", progress: "Progress") -> dict[str, str]:
+    return {
         "documents": f"{progress.total:,}",
         "encoded": f"{progress.done:,}, repeated writes included",
-        "failed": f"{progress.failed:,}" if progress.failed else "",
-        "removed": f"{progress.removed:,} deleted documents" if progress.removed else "",
+        "failed": _count(progress.failed),
+        "removed": _count(progress.removed, " deleted documents"),
         "pending": f"{progress.pending:,}",
         "rate": f"{progress.rate:.1f} documents a second of the encoder's time" if progress.rate else "",
-        "time left": _time(progress.remaining) if status.state == "running" else "",
     }
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for label, value in rows.items():
-        if value:
-            table.add_row(Text(label, "bold"), Text(value))
-    return Group(table)
 
 
-def _enrichment_details(status: "JobStatus") -> Group:
-    job, progress = status.job, status.progress
-    state = status.state + (f", since job {status.waits_for} has its turn" if status.waits_for else "")
-    rows = {
-        "job": job.id,
-        "index": job.index,
-        "state": state,
-        "why": job.reason,
-        "trouble": progress.trouble,
+def _enrichment(job: "Job", progress: "Progress", is_running: bool) -> dict[str, str]:
+    budget = f"; the budget is {job.budget.tokens:,}" if job.budget.tokens else ""
+    return {
         "model": f"{job.plan.model}, by {job.plan.api}" if job.plan.model else "none yet",
         "prompt": f"{job.plan.prompt}, version {job.plan.template.version}",
         "similarity": "" if job.plan.min_similarity is None else f"{job.plan.min_similarity:g} at least",
         "tau": f"{job.plan.tau:g}, up to {job.plan.most} phrases of {job.plan.most_words} words",
         "done": f"{progress.done:,} of {progress.total:,}, {progress.phrases:,} phrases written",
-        "had for nothing": f"{progress.reused:,}, asked about before" if progress.reused else "",
-        "failed": f"{progress.failed:,}" if progress.failed else "",
-        "tried again": f"{progress.deferred:,} in a while" if progress.deferred and not job.status.over else "",
-        "without text": f"{progress.skipped:,}" if progress.skipped else "",
+        "had for nothing": _count(progress.reused, ", asked about before"),
+        "failed": _count(progress.failed),
+        "tried again": "" if job.status.over else _count(progress.deferred, " in a while"),
+        "without text": _count(progress.skipped),
         "pending": f"{progress.pending:,}",
         "filtered": _filtered(job),
-        "tokens": f"{progress.read:,} read, {progress.written:,} written" + _of_budget(status),
+        "tokens": f"{progress.read:,} read, {progress.written:,} written{budget}",
         "cost": f"{progress.cost:,.2f}" if progress.cost else "",
-        "rate": f"{progress.rate:.2f} documents a second" if progress.rate and status.state == "running" else "",
-        "time left": _time(progress.remaining) if status.state == "running" else "",
+        "rate": f"{progress.rate:.2f} documents a second" if progress.rate and is_running else "",
     }
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for label, value in rows.items():
-        if value:
-            table.add_row(Text(label, "bold"), Text(value))
-    for error in progress.errors:
-        samples = {f"{each['document']}: {each['reason']}" for each in error["samples"]}
-        table.add_row(
-            Text(error["kind"], "yellow"),
-            Text(f"{error['documents']:,} documents, such as\n" + "\n".join(sorted(samples))),
-        )
-    return Group(table)
+
+
+def _count(number: int, what: str = "") -> str:
+    return f"{number:,}{what}" if number else ""
 
 
 def _filtered(job: "Job") -> str:
@@ -410,11 +299,6 @@ def _filtered(job: "Job") -> str:
         return ""
     times = f" ({job.plan.refreshed} times so far)" if job.plan.refreshed else ""
     return f"at {job.filtered:,} documents, again at {math.ceil(job.filtered * (1 + job.refresh)):,}{times}"
-
-
-def _of_budget(status: "JobStatus") -> str:
-    tokens = status.job.budget.tokens
-    return f"; the budget is {tokens:,}" if tokens else ""
 
 
 def _show_trial(trial: "DryRun", *, as_json: bool) -> None:
@@ -446,10 +330,10 @@ def _show_trial(trial: "DryRun", *, as_json: bool) -> None:
     if reached:
         click.echo(f"similarity of phrases to their documents: {', '.join(reached)}")
     cost = f", cost {trial.cost:,.2f}" if trial.cost else ""
-    duration = f", {_time(trial.seconds)} with one question at a time" if trial.seconds else ""
+    time_needed = f", {_time(trial.seconds)} with one question at a time" if trial.seconds else ""
     click.echo(
         f"no document was written. The whole: {trial.pending:,} documents, about {trial.read:,} tokens read and "
-        f"{trial.written:,} written{cost}{duration}"
+        f"{trial.written:,} written{cost}{time_needed}"
     )
 
 
@@ -476,6 +360,4 @@ def _short(text: str) -> str:
 
 
 def _time(seconds: float | None) -> str:
-    from es_ttc.enrichment.jobs.store import duration
-
     return "" if seconds is None else duration(seconds)

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
-from rich import box
 from rich.markup import escape
-from rich.table import Table
 
 from es_ttc.cli.common import (
     adapter_flag,
@@ -18,12 +16,16 @@ from es_ttc.cli.common import (
     given,
     json_flag,
     print_json,
+    print_result,
     progress_bar,
     stderr,
     stdout,
+    with_engine,
 )
 from es_ttc.cli.judge_options import read, with_llm_flag
-from es_ttc.cli.options import JsonObjectType, NamesType, WholeHelpGroup, examples
+from es_ttc.cli.model_options import CommandGroup
+from es_ttc.cli.options import JsonObjectType, NamesType, examples
+from es_ttc.cli.tables import table
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.settings import EngineSettings, Settings
 
@@ -49,7 +51,7 @@ split_option = click.option(
 )
 
 
-@click.group(cls=WholeHelpGroup)
+@click.group(cls=CommandGroup)
 def judge() -> None:
     """Judge what searches of an index find, on the page of `es-ttc serve --ui`; judgements in and out.
 
@@ -60,7 +62,7 @@ def judge() -> None:
 @judge.command(
     epilog=examples(
         "es-ttc judge pool articles queries.txt",
-        'es-ttc judge pool articles --query "red shoes" --query "warm coat" --methods blend,bm25 --depth 20',
+        'es-ttc judge pool articles --query "red shoes" --methods blend,bm25 --depth 20',
         "es-ttc judge pool articles --by llm",
     )
 )
@@ -120,9 +122,10 @@ def pool(
     The pool also keeps the signals of blend, from which `es-ttc judge status` and the page choose weights.
     """
     from es_ttc.cli.judge_pool import PoolRequest, grade_by_llm, make_pools
+    from es_ttc.lab.judging.store import JudgementStore
 
     settings = EngineSettings(**given(engine=engine))
-    asyncio.run(_require_index(settings, index))
+    with_engine(settings, lambda client: JudgementStore(client, index).require_index())
     queries = queries_of(file, texts)
     if not queries and by is None:
         raise click.UsageError("name queries: a file QUERIES, or --query TEXT")
@@ -169,21 +172,15 @@ def status(index: str, with_llm: bool, engine: str | None, as_json: bool) -> Non
         return
     _show(overview)
     if stands.methods:
-        table = Table(box=box.SIMPLE_HEAD, title=f"{stands.judged_queries:,} judged queries", title_justify="left")
-        for heading in ("method", "nDCG@10", "95 % interval", "best against it", "unjudged@10"):
-            table.add_column(heading, justify="left" if heading == "method" else "right")
+        rows = []
         for one in stands.methods:
-            behind = one.behind
-            table.add_row(
-                escape(one.method),
-                f"{one.ndcg:.3f}",
-                f"{one.interval.low:.3f} to {one.interval.high:.3f}",
-                ""
-                if behind is None
-                else f"{behind.delta:+.3f} ({behind.interval.low:+.3f} to {behind.interval.high:+.3f})",
-                f"{one.unjudged:.0%}",
-            )
-        stdout.print(table)
+            behind, difference = one.behind, ""
+            if behind is not None:
+                difference = f"{behind.delta:+.3f} ({behind.interval.low:+.3f} to {behind.interval.high:+.3f})"
+            interval = f"{one.interval.low:.3f} to {one.interval.high:.3f}"
+            rows.append((escape(one.method), f"{one.ndcg:.3f}", interval, difference, f"{one.unjudged:.0%}"))
+        columns = ("method", "nDCG@10", "95 % interval", "best against it", "unjudged@10")
+        stdout.print(table(columns, rows, title=f"{stands.judged_queries:,} judged queries"))
         best = stands.methods[0].method
         sentence = "is clearly better than each other one" if stands.clear else "is not clearly better yet"
         click.echo(f"[{best}] {sentence}")
@@ -202,7 +199,7 @@ def status(index: str, with_llm: bool, engine: str | None, as_json: bool) -> Non
     "import",
     epilog=examples(
         "es-ttc judge import articles data/scifact --format beir --split train",
-        "es-ttc judge import articles ratings.csv --format quepid --highest 10 --judge Ada",
+        "es-ttc judge import articles ratings.csv --format quepid --highest 10",
         "es-ttc judge import articles qrels.txt --format trec --queries queries.jsonl",
     ),
 )
@@ -274,15 +271,13 @@ def import_(
 
     with stderr.status("importing"):
         found = asyncio.run(import_into())
-    if as_json:
-        print_json(found)
-    elif "judgements" in found:
-        click.echo(
+    text = f"imported runs of {found['queries']:,} queries into the pools of index [{index}]"
+    if "judgements" in found:
+        text = (
             f"imported {found['judgements']:,} judgements of {found['queries']:,} queries of index [{index}], "
             f"by judge [{name}]"
         )
-    else:
-        click.echo(f"imported runs of {found['queries']:,} queries into the pools of index [{index}]")
+    print_result(found, text, as_json=as_json)
 
 
 @judge.command(
@@ -343,11 +338,8 @@ def export(
                 replace(out, formats.quepid(judged))
         count = sum(map(len, qrels.values()))
         found = {"index": index, "queries": len(qrels), "judgements": count, "out": str(out)}
-    if as_json:
-        print_json(found)
-    else:
-        what = f"{found['judgements']:,} judgements" if "judgements" in found else f"{len(found['runs'])} runs"
-        click.echo(f"wrote {what} of index [{index}] to {out}")
+    what = f"{found['judgements']:,} judgements" if "judgements" in found else f"{len(found['runs'])} runs"
+    print_result(found, f"wrote {what} of index [{index}] to {out}", as_json=as_json)
 
 
 def queries_of(file: Path | None, texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -459,13 +451,6 @@ def _show(overview: "Overview") -> None:
             f"  all judges: alpha {agreement.alpha:.2f} (Krippendorff's, ordinal) on {agreement.documents:,} documents "
             "that two or more judged"
         )
-
-
-async def _require_index(settings: EngineSettings, index: str) -> None:
-    from es_ttc.lab.judging.store import JudgementStore
-
-    async with connected(settings) as client:
-        await JudgementStore(client, index).require_index()
 
 
 async def _write_corpus(settings: EngineSettings, index: str, out: Path) -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+SEED = 20_241
+"""Seed of samples, folds and bootstraps."""
+
 
 def index_options(command: F) -> F:
     """Add the options that take documents from an index."""
@@ -41,7 +44,6 @@ class JudgedQueries:
     Attributes:
         split: The split of the queries.
         queries: Number of queries of each collection, sampled at random; None for all.
-        seed: Seed of the sample.
         window: Documents of the first pass; ``all`` for the whole corpus.
         index: The index with the documents; None for those of the folder.
         engine: URL of the engine; None for that of the settings.
@@ -53,7 +55,6 @@ class JudgedQueries:
 
     split: str
     queries: int | None
-    seed: int
     window: int | str
     index: str | None
     engine: str | None
@@ -84,7 +85,7 @@ class JudgedQueries:
             raise click.UsageError("name a folder DATA")
         else:
             collection = (load_collection if self.index is None else load_queries)(folder, self.split)
-        return collection if self.queries is None else sample(collection, self.queries, self.seed)
+        return collection if self.queries is None else sample(collection, self.queries, SEED)
 
     def pools(
         self, collections: "Sequence[Collection]", signals: "Sequence[SignalName]", fields: Sequence[str] = ()

@@ -11,6 +11,8 @@ import click
 import orjson
 from click.core import ParameterSource
 
+from es_ttc.vectors.codecs import DEFAULT_CODEC, STORED_CODECS
+
 _MAX_EXAMPLE = 73
 """Characters of a line of an example, beside its indentation and a backslash."""
 
@@ -30,20 +32,6 @@ def _broken(line: str) -> list[str]:
         else:
             parts.append(f"    {option}")
     return [f"{part} \\" for part in parts[:-1]] + parts[-1:]
-
-
-class WholeHelpGroup(click.Group):
-    """A group that lists its commands with the whole first sentence of their help, in several lines where needed."""
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, first_sentence(self.commands[name])) for name in self.list_commands(ctx)])
-
-
-def first_sentence(command: click.Command) -> str:
-    """Return what a list of commands says of one."""
-    return command.get_short_help_str(limit=1_000)
 
 
 class JsonObjectType(click.ParamType[dict[str, Any]]):
@@ -144,7 +132,7 @@ def codec_option(default: str, what: str = "") -> Callable[..., Any]:
     """Return the option for the storage of token vectors."""
     return click.option(
         "--codec",
-        type=click.Choice(["int2", "int4", "int8", "float16"]),
+        type=click.Choice(STORED_CODECS),
         default=default,
         show_default=True,
         help=f"Codec of token vectors{what}: int2, int4 and int8 take 2, 4 and 8 bits per component, float16 takes 16.",
@@ -199,7 +187,7 @@ def feature_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "and slow, but plain engine features). rank_vectors: Elasticsearch's own (Enterprise licence). none: "
             "pooled vectors only.",
         ),
-        codec_option("int4", " in a blob"),
+        codec_option(DEFAULT_CODEC, " in a blob"),
         click.option(
             "--scales",
             callback=_scales,
@@ -267,11 +255,11 @@ def check_codec(context: click.Context, tokens: str) -> None:
     Raises:
         UsageError: Both were given.
     """
-    if said(context, {"codec": None}) and tokens != "packed":
+    if explicit_options(context, {"codec": None}) and tokens != "packed":
         raise click.UsageError(f"--codec goes with --tokens packed, not with {tokens}: leave it out")
 
 
-def said(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+def explicit_options(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of some options that were given explicitly."""
     return {
         name: value

@@ -3,17 +3,17 @@
 from typing import TYPE_CHECKING
 
 from es_ttc.cli.common import mebibytes
+from es_ttc.vectors.codecs import QUANTISED_CODECS
 
 if TYPE_CHECKING:
     from es_ttc.index.ingest.size_estimate import SizeEstimate
-    from es_ttc.index.mappings.spec import Codec, IndexSpec
+    from es_ttc.index.mappings.spec import IndexSpec
 
 _KIB = 2**10
 _MINUTE = 60
 _HOUR = 3600
 _GB = 10**9
 _MILLION = 10**6
-_PACKED: "tuple[Codec, ...]" = ("int2", "int4", "int8")
 SAMPLE_TEXT = 12 * (
     "A sentence of some twenty words stands for the documents that are going to be stored in this index later on. "
 )
@@ -64,7 +64,7 @@ def _others(size: "SizeEstimate", spec: "IndexSpec") -> list[tuple[str, float]]:
     own = token_bytes(spec)
     found = [
         (f"--codec {codec}", size.merged + size.tokens * (token_bytes(spec, codec) - own))
-        for codec in _PACKED
+        for codec in reversed(QUANTISED_CODECS)
         if codec != spec.codec
     ]
     if spec.token_pooling == 1:

@@ -1,51 +1,67 @@
 """`es-ttc train`: train maps over a frozen encoder's vectors from queries with relevance judgements."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields, replace
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from es_ttc.cli import tables
 from es_ttc.cli.common import (
     adapted,
     adapter_flag,
     encoder_flag,
     given,
+    json_flag,
     print_json,
     progress_bar,
     stderr,
-    stdout,
 )
 from es_ttc.cli.evaluating import cached_encoder, stages
-from es_ttc.cli.options import WholeHelpGroup
-from es_ttc.cli.train_late import late
-from es_ttc.cli.train_options import PIPED_WIDTH, data_argument, loop_of, reporter, require_torch, training_options
+from es_ttc.cli.model_options import CommandGroup, ModelCommand, ModelOptions, nested, parted
+from es_ttc.cli.options import all_of, examples
 from es_ttc.cli.train_rank import rank
 from es_ttc.common.interruption import interruptible
+from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from es_ttc.lab.training.data import Task
+    from es_ttc.lab.training.late.session import LateResult
+    from es_ttc.lab.training.loop import Report, TrainingProgress
+    from es_ttc.lab.training.options import LoopOptions
     from es_ttc.lab.training.session import Sides, Trainable, TrainingResult
 
-T = TypeVar("T")
+    Recipe = Callable[[Sequence[Task], Sides], Trainable]
 
-_EXAMPLES = """\b
-Examples:
-  es-ttc train dense data/mine --out encoders/mine-dense
-  es-ttc train nnn data/mine --start encoders/mine-dense --out encoders/mine
-  es-ttc train late data/mine --out encoders/mine-late
-  es-ttc train rank data/mine --out models/mine.json
-  es-ttc index create articles --encoder encoders/mine
-"""
+_OPTIONS = "es_ttc.lab.training.options"
+_LOOP = {
+    "epochs": "--epochs",
+    "batch": "--batch",
+    "learning_rate": "--learning-rate",
+    "patience": "--patience",
+    "device": "--device",
+    "precision": "--precision",
+}
+_QUERIES = "Number of train queries, sampled at random. Default: all."
 
 
-@click.group(cls=WholeHelpGroup, epilog=_EXAMPLES)
+@click.group(
+    cls=CommandGroup,
+    epilog=examples(
+        "es-ttc train dense data/mine --out encoders/mine-dense",
+        "es-ttc train nnn data/mine --start encoders/mine-dense --out encoders/mine",
+        "es-ttc train late data/mine --out encoders/mine-late",
+        "es-ttc train rank data/mine --out models/mine.json",
+        "es-ttc index create articles --encoder encoders/mine",
+    ),
+)
 def train() -> None:
     """Train maps over a frozen encoder's vectors from judged queries.
 
@@ -59,314 +75,291 @@ def train() -> None:
     """
 
 
-train.add_command(late)
 train.add_command(rank)
 
-
-def _common(
-    epochs: int, batch: int, learning_rate: float, patience: int, weight_decay: float = 0.01
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds the options of every training over a frozen encoder, with its defaults."""
-    return training_options(epochs, batch, learning_rate, patience, weight_decay, models=(encoder_flag, adapter_flag))
-
-
-start_option = click.option(
+_start_option = click.option(
     "--start",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
     help="Initial adapters, written by `es-ttc train dense`, as in the paper.",
 )
-metric_option = click.option(
-    "--metric",
-    default="comp@5",
-    show_default=True,
-    help="Metric that selects the epoch: comp@k (all relevant documents in the top k), recall@k or ndcg@k.",
-)
 
 
-def _hidden(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(
-        "--hidden", type=click.IntRange(1), default=default, show_default=True, help="Width of the adapters."
+def _training(
+    name: str,
+    model: str,
+    fields: Mapping[str, str],
+    loop: Mapping[str, Any],
+    *,
+    example: str = "",
+    defaults: Mapping[str, Any] | None = None,
+    several: bool = False,
+    more: Sequence[Callable[..., Any]] = (encoder_flag, adapter_flag),
+) -> Callable[[Callable[..., None]], None]:
+    """Return a decorator that adds a command of a training, whose help is the function's docstring.
+
+    Args:
+        name: The command.
+        model: Name of its options' model.
+        fields: The fields of the model that are options.
+        loop: Options of the loop that differ from its defaults.
+        example: Further options for the example.
+        defaults: Defaults of options that differ from those of the model.
+        several: Whether it learns from several collections.
+        more: Further options.
+    """
+    path = click.Path(path_type=Path)
+    own = ModelOptions("Model", f"{_OPTIONS}:{model}", fields, defaults=defaults or {})
+    course = ModelOptions("Course", f"{_OPTIONS}:LoopOptions", _LOOP, defaults={**loop, "device": "auto"})
+    options: tuple[Callable[..., Any], ...] = (
+        click.argument(
+            "data", metavar="DATA..." if several else "DATA", nargs=-1 if several else 1, required=True, type=path
+        ),
+        click.option("--out", required=True, metavar="FOLDER", type=path, help="Folder for the result."),
+        *more,
+        own,
+        course,
+        click.option("--queries", type=click.IntRange(2), metavar="N", help=_QUERIES),
+        click.option("--resume", is_flag=True, help="Resume the stopped training in FOLDER."),
+        json_flag,
     )
 
+    def decorate(function: Callable[..., None]) -> None:
+        def command(data: Any, **values: Any) -> None:
+            from es_ttc.lab.training.options import LoopOptions
 
-def _tune(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(
-        "--tune", type=click.Choice(["adapters", "encoder"]), default="adapters", show_default=True,
-        help=f"Trained part: small networks over frozen vectors, or {what} with all its weights (for accelerators: "
-        "use a learning rate of about 1e-5 and a small batch).",
-    )  # fmt: skip
+            chosen, values = parted(values, fields)
+            steps, values = parted(values, _LOOP)
+            loop_options = LoopOptions(**{**loop, **steps})
+            function(data if several else (data,), nested(given(**chosen)), loop_options, **values)
+
+        text = inspect.cleandoc(function.__doc__ or "")
+        lines = examples(f"es-ttc train {name} data/mine --out encoders/mine{example}")
+        train.add_command(click.command(name, cls=ModelCommand, help=text, epilog=lines)(all_of(options)(command)))
+
+    return decorate
 
 
-@train.command()
-@data_argument
-@_common(epochs=40, batch=512, learning_rate=3e-3, patience=4)
-@_hidden(768)
-@click.option(
-    "--temperature",
-    type=click.FloatRange(0, min_open=True),
-    default=0.05,
-    show_default=True,
-    help="Temperature of InfoNCE.",
+@_training(
+    "dense",
+    "DenseOptions",
+    {"hidden": "--hidden", "metric": "--metric", "tune": "--tune"},
+    {"epochs": 40, "batch": 512, "learning_rate": 3e-3, "patience": 4},
 )
-@metric_option
-@_tune("for both roles a copy of the encoder")
-def dense(data: Path, hidden: int, temperature: float, metric: str, tune: str, **common: Any) -> None:
+def _dense(data: Sequence[Path], chosen: dict[str, Any], loop: "LoopOptions", **request: Any) -> None:
     """Train an adapter for queries and one for documents on cosines, with InfoNCE over the batch."""
-    require_torch()
+    _require("torch")
+    from es_ttc.lab.training.options import DenseOptions
     from es_ttc.lab.training.recipes.dense import DenseRecipe
 
+    options = DenseOptions(**chosen)
+
     def recipe(tasks: "Sequence[Task]", side: "Sides") -> "Trainable":
         [task] = tasks
-        own = {} if tune == "adapters" else {"queries": side(task, "query"), "documents": side(task, "document")}
-        return DenseRecipe(task, hidden=hidden, temperature=temperature, metric=metric, **own)
+        tuned = (
+            {"queries": side(task, "query"), "documents": side(task, "document")} if options.tune == "encoder" else {}
+        )
+        return DenseRecipe(task, hidden=options.hidden, temperature=options.temperature, metric=options.metric, **tuned)
 
-    options = {"tune": tune, "hidden": hidden, "temperature": temperature, "metric": metric}
-    _train("dense", (data,), recipe, options, None, common)
+    _train("dense", data, recipe, asdict(options), loop, **request)
 
 
-@train.command()
-@data_argument
-@_common(epochs=20, batch=64, learning_rate=1e-3, patience=3)
-@start_option
-@_hidden(768)
-@click.option("--l1", type=click.FloatRange(0, 1), help="l1 of the method nnn. Default: chosen on validation queries.")
-@click.option("--l2", type=click.FloatRange(0, 1000), help="l2 of the method nnn. Give both or neither.")
-@click.option(
-    "--learn-penalty", is_flag=True, help="Also learn l1 and l2, starting with these values; the paper fixes them."
+@_training(
+    "nnn",
+    "NnnOptions",
+    {"l1": "--l1", "l2": "--l2", "steps": "--steps", "hidden": "--hidden", "metric": "--metric", "tune": "--tune"},
+    {"epochs": 20, "batch": 64, "learning_rate": 1e-3, "patience": 3},
+    example=" --start encoders/mine-dense",
+    defaults={"l1": None, "l2": None},
+    more=(encoder_flag, adapter_flag, _start_option),
 )
-@click.option(
-    "--steps", type=click.IntRange(1), default=20, show_default=True, help="Number of steps of the unrolled solver."
-)
-@click.option("--learn-steps", is_flag=True, help="Also learn the length of each step; the paper uses 1/L.")
-@click.option(
-    "--decode-steps",
-    type=click.IntRange(1),
-    default=100,
-    show_default=True,
-    help="Number of solver steps in validation.",
-)
-@click.option(
-    "--margin",
-    type=click.FloatRange(1),
-    default=1.2,
-    show_default=True,
-    help="Factor by which relevant documents must exceed the others.",
-)
-@click.option(
-    "--temperature",
-    type=click.FloatRange(0, min_open=True),
-    default=0.02,
-    show_default=True,
-    help="Temperature of the smooth minimum and maximum in the loss.",
-)
-@click.option(
-    "--slack",
-    type=click.FloatRange(0),
-    default=1.0,
-    show_default=True,
-    help="Weight of the distance of an unselected relevant document from being selected; 0 gives it no gradient, as "
-    "in the paper.",
-)
-@click.option(
-    "--dictionary",
-    type=click.IntRange(1),
-    default=4096,
-    show_default=True,
-    help="Maximum corpus size for which all documents compete in each step; above, those nearest to the queries.",
-)
-@click.option(
-    "--nearest", type=click.IntRange(1), default=50, show_default=True, help="Number of nearest documents per query."
-)
-@metric_option
-@_tune("for queries a copy of the encoder, beside the adapter for documents")
-def nnn(data: Path, start: Path | None, tune: str, **options: Any) -> None:
+def _nnn(data: Sequence[Path], chosen: dict[str, Any], loop: "LoopOptions", **request: Any) -> None:
     """Train adapters through the unrolled solver of the method `nnn` (NNN-Tr)."""
-    require_torch()
-    from es_ttc.lab.training.recipes.nnn import NnnOptions, NnnRecipe, choose_penalty
+    _require("torch")
+    from es_ttc.lab.training.options import NnnOptions
+    from es_ttc.lab.training.recipes.nnn import NnnRecipe, choose_penalty
 
-    if (options["l1"] is None) != (options["l2"] is None):
+    if ("l1" in chosen) != ("l2" in chosen):
         raise click.UsageError("--l1 and --l2 go together: give both or neither")
-    searched = options["l1"] is None
-    chosen, common = _parted(NnnOptions, given(**options))
+    options, searched = NnnOptions(**chosen), "l1" not in chosen
 
     def recipe(tasks: "Sequence[Task]", side: "Sides") -> "Trainable":
         [task] = tasks
-        l1, l2 = choose_penalty(task, chosen.metric) if searched else (chosen.l1, chosen.l2)
-        queries = None if tune == "adapters" else side(task, "query")
-        return NnnRecipe(task, replace(chosen, l1=l1, l2=l2), queries=queries)
+        l1, l2 = choose_penalty(task, options.metric) if searched else (options.l1, options.l2)
+        queries = side(task, "query") if options.tune == "encoder" else None
+        return NnnRecipe(task, replace(options, l1=l1, l2=l2), queries=queries)
 
-    recorded = asdict(chosen) | ({"l1": "chosen", "l2": "chosen"} if searched else {})
-    _train("nnn", (data,), recipe, {"tune": tune, **recorded}, start, common)
+    recorded = asdict(options) | ({"l1": "chosen", "l2": "chosen"} if searched else {})
+    _train("nnn", data, recipe, recorded, loop, **request)
 
 
-@train.command()
-@data_argument
-@_common(epochs=200, batch=2048, learning_rate=1e-3, patience=20, weight_decay=1e-7)
-@start_option
-@click.option(
-    "--layers",
-    type=click.IntRange(0, 8),
-    default=1,
-    show_default=True,
-    help="Number of layers of the graph convolution.",
+@_training(
+    "colt",
+    "ColtOptions",
+    {"layers": "--layers", "metric": "--metric"},
+    {"epochs": 200, "batch": 2048, "learning_rate": 1e-3, "patience": 20, "weight_decay": 1e-7},
+    more=(encoder_flag, adapter_flag, _start_option),
 )
-@click.option(
-    "--balance", type=click.FloatRange(0), default=0.04, show_default=True, help="Weight of the contrastive loss."
-)
-@click.option(
-    "--temperature",
-    type=click.FloatRange(0, min_open=True),
-    default=0.1,
-    show_default=True,
-    help="Temperature of the contrastive loss.",
-)
-@click.option(
-    "--listed",
-    type=click.IntRange(2),
-    default=10,
-    show_default=True,
-    help="Number of documents in a query's list: the relevant ones and random others.",
-)
-@click.option(
-    "--dropped", type=click.FloatRange(0, 0.99), default=0.2, show_default=True, help="Share of edges that are dropped."
-)
-@click.option(
-    "--scenes",
-    type=click.Choice(["initial", "current"]),
-    default="initial",
-    show_default=True,
-    help="Vectors of sets of documents: means of their initial vectors, as published, or of their current ones.",
-)
-@metric_option
-def colt(data: Path, start: Path | None, **options: Any) -> None:
+def _colt(data: Sequence[Path], chosen: dict[str, Any], loop: "LoopOptions", **request: Any) -> None:
     """Train the baseline COLT, which learns one vector per document.
 
     A document that was not in the training data keeps its original vector.
     """
-    require_torch()
-    from es_ttc.lab.training.recipes.colt import ColtOptions, ColtRecipe
+    _require("torch")
+    from es_ttc.lab.training.options import ColtOptions
+    from es_ttc.lab.training.recipes.colt import ColtRecipe
 
-    chosen, common = _parted(ColtOptions, options)
-
-    def recipe(tasks: "Sequence[Task]", _: "Sides") -> "Trainable":
-        return ColtRecipe(tasks[0], chosen)
-
-    _train("colt", (data,), recipe, asdict(chosen), start, common)
+    options = ColtOptions(**chosen)
+    _train("colt", data, lambda tasks, _: ColtRecipe(tasks[0], options), asdict(options), loop, **request)
 
 
-@train.command()
-@click.argument("data", metavar="DATA...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@_common(epochs=40, batch=512, learning_rate=1e-3, patience=5)
-@click.option(
-    "--family",
-    type=click.Choice(["whiten", "linear", "low-rank", "mlp"]),
-    default="linear",
-    show_default=True,
-    help="Kind of map: a whitening (uses no labels), a matrix, a residual low-rank matrix, a residual network.",
+@_training(
+    "head",
+    "HeadOptions",
+    {"family": "--family", "hidden": "--hidden", "metric": "--metric"},
+    {"epochs": 40, "batch": 512, "learning_rate": 1e-3, "patience": 5},
+    several=True,
 )
-@click.option("--rank", type=click.IntRange(1), default=64, show_default=True, help="Rank of low-rank.")
-@_hidden(768)
-@click.option(
-    "--temperature",
-    type=click.FloatRange(0, min_open=True),
-    default=0.05,
-    show_default=True,
-    help="Temperature of InfoNCE.",
-)
-@click.option(
-    "--metric",
-    default="ndcg@10",
-    show_default=True,
-    help="Metric that selects the epoch, averaged over the collections.",
-)
-def head(data: tuple[Path, ...], **options: Any) -> None:
+def _head(data: Sequence[Path], chosen: dict[str, Any], loop: "LoopOptions", **request: Any) -> None:
     """Train one map for both queries and documents, from one collection or several.
 
     It fits the collections that it is trained on. On others it is usually worse than no map: evaluate before use.
     """
-    require_torch()
-    from es_ttc.lab.training.recipes.head import HeadOptions, HeadRecipe
+    _require("torch")
+    from es_ttc.lab.training.options import HeadOptions
+    from es_ttc.lab.training.recipes.head import HeadRecipe
 
-    chosen, common = _parted(HeadOptions, options)
-
-    def recipe(tasks: "Sequence[Task]", _: "Sides") -> "Trainable":
-        return HeadRecipe(tasks, chosen)
-
-    _train("head", data, recipe, asdict(chosen), None, common)
+    options = HeadOptions(**chosen)
+    _train("head", data, lambda tasks, _: HeadRecipe(tasks, options), asdict(options), loop, **request)
 
 
-def _parted(kind: type[T], options: dict[str, Any]) -> tuple[T, dict[str, Any]]:
-    """Return a recipe's options as an object, and those of every training."""
-    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # they are dataclasses
-    own = kind(**{name: value for name, value in options.items() if name in names})
-    return own, {name: value for name, value in options.items() if name not in names}
+@_training(
+    "late",
+    "LateOptions",
+    {
+        "shape__dimensions": "--dimensions",
+        "shape__query_length": "--query-length",
+        "shape__document_length": "--document-length",
+        "train_length": "--train-length",
+        "negatives": "--negatives",
+        "layers": "--layers",
+        "metric": "--metric",
+    },
+    {"epochs": 3, "batch": 16, "learning_rate": 5e-5, "patience": 2},
+    example=" --layers 2 --epochs 2",
+    more=(
+        click.option(
+            "--backbone",
+            metavar="NAME",
+            default="minilm",
+            show_default=True,
+            help="Model to begin from: minilm, mpnet, any dense encoder's name or folder, or a folder with a "
+            "transformer's config.json, weights and tokenizer.json.",
+        ),
+    ),
+)
+def _late(
+    data: Sequence[Path], chosen: dict[str, Any], loop: "LoopOptions", *,
+    out: Path, backbone: str, queries: int | None, resume: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Fine-tune a backbone into a late-interaction model (ColBERT), by sentence-transformers' loss.
+
+    Each train query's negatives are the documents of the other queries in the batch, and mined ones that BM25 finds.
+    Documents that are judged relevant to a query are never its negatives. The result is a folder in
+    sentence-transformers' own form (MultiVectorEncoder), an encoder for every command (--encoder FOLDER). It is written
+    at the end, as a whole.
+    """
+    _require("torch")
+    _require("sentence_transformers")
+    from es_ttc.lab.training.late.session import LateRequest, run
+    from es_ttc.lab.training.options import LateOptions
+
+    [folder] = data
+    options = LateOptions(**chosen, queries=queries)
+    request = LateRequest(folder, backbone, out, options, loop, resume=resume)
+    with interruptible(), stages(folder.name) as progress, progress_bar() as bar:
+        found = run(request, cache_dir=Settings().cache_dir, progress=progress, report=_reporter(bar, loop.epochs))
+    if as_json:
+        print_json({"folder": str(out), "encoder": found.encoder, **_course(found.course)})
+    else:
+        _show_late(folder, out, found, options.metric)
 
 
 def _train(
     kind: str,
     data: Sequence[Path],
-    recipe: "Callable[[Sequence[Task], Sides], Trainable]",
-    options: dict[str, Any],
-    start: Path | None,
-    common: dict[str, Any],
+    recipe: "Recipe",
+    options: Mapping[str, Any],
+    loop: "LoopOptions",
+    *,
+    out: Path,
+    encoder: str | None,
+    adapter: str | None,
+    queries: int | None,
+    resume: bool,
+    as_json: bool,
+    start: Path | None = None,
 ) -> None:
-    """Run one training, and display the result."""
+    """Run one training over a frozen encoder, and display the result."""
     from es_ttc.lab.training.session import TrainingRequest, run
 
-    settings = adapted(Settings(**given(encoder=common.get("encoder"))), common.get("adapter"))
-    request = TrainingRequest(
-        kind=kind,
-        data=data,
-        out=common["out"],
-        recipe=recipe,
-        options=options,
-        loop=loop_of(common),
-        start=start,
-        most_queries=common.get("queries"),
-        resume=common["resume"],
-    )
+    settings = adapted(Settings(**given(encoder=encoder)), adapter)
+    request = TrainingRequest(kind, data, out, recipe, options, loop, start, most_queries=queries, resume=resume)
     with interruptible():
-        encoder = cached_encoder(settings)
+        loaded = cached_encoder(settings)
         with stages(data[0].name) as progress, progress_bar() as bar:
-            outcome = run(
+            found = run(
                 request,
                 settings.encoder,
-                encoder,
+                loaded,
                 cache_dir=settings.cache_dir,
                 progress=progress,
-                report=reporter(bar, request.loop.epochs),
+                report=_reporter(bar, loop.epochs),
             )
-    if common["as_json"]:
-        print_json(_summary(common["out"], outcome))
+    if as_json:
+        measured = {"metrics": found.metrics, "params": found.params}
+        print_json({"folder": str(out), "encoder": found.identity.key, **_course(found.course), **measured})
     else:
-        _show(common["out"], outcome)
+        _show(out, found)
 
 
-def _summary(out: Path, outcome: "TrainingResult") -> dict[str, Any]:
+def _require(package: str) -> None:
+    """Check that a package is installed.
+
+    Raises:
+        ConfigurationError: It is not; the message names the extra.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise ConfigurationError(f"training needs {package.replace('_', '-')}: pip install 'es-ttc[train]'")
+
+
+def _reporter(bar: "Progress", epochs: int) -> "Report":
+    """Return a function that shows a training's course in a bar: epoch, loss, validation, rate and remaining time."""
+    task = bar.add_task("training", total=None)
+
+    def report(where: "TrainingProgress", steps: int) -> None:
+        loss = where.step_losses[-1] if where.step_losses else 0.0
+        description = f"epoch {min(where.epoch + 1, epochs)} of {epochs}, loss {loss:.3f}, valid {where.valid[-1]:.4f}"
+        bar.update(task, description=description, completed=where.epoch * steps + where.step, total=epochs * steps)
+
+    return report
+
+
+def _course(course: "TrainingProgress") -> dict[str, Any]:
     return {
-        "folder": str(out),
-        "encoder": outcome.identity.key,
-        "best_epoch": outcome.course.best,
-        "losses": outcome.course.losses,
-        "valid": outcome.course.valid,
-        "step_losses": outcome.course.step_losses,
-        "metrics": outcome.metrics,
-        "params": outcome.params,
+        "best_epoch": course.best,
+        "losses": course.losses,
+        "valid": course.valid,
+        "step_losses": course.step_losses,
     }
 
 
 def _show(out: Path, outcome: "TrainingResult") -> None:
     from es_ttc.lab.training.artefact import TUNED
 
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("queries, ranked by, vectors")
-    for metric in next(iter(outcome.metrics.values())):
-        table.add_column(metric, justify="right")
-    for name, found in outcome.metrics.items():
-        table.add_row(escape(name), *(f"{value:.4f}" for value in found.values()))
-    console = stdout if stdout.is_terminal else Console(width=PIPED_WIDTH)
-    console.print(table)
+    console = tables.console()
+    rows = [(escape(name), *(f"{value:.4f}" for value in found.values())) for name, found in outcome.metrics.items()]
+    console.print(tables.table(("queries, ranked by, vectors", *next(iter(outcome.metrics.values()))), rows))
     course = outcome.course
     sentence = "no epoch did better than none: the vectors stay as they were"
     if course.best:
@@ -381,3 +374,21 @@ def _show(out: Path, outcome: "TrainingResult") -> None:
         highlight=False, markup=False, soft_wrap=True,
     )  # fmt: skip
     stderr.print(f"written: {escape(str(out))}", highlight=False, soft_wrap=True)
+
+
+def _show_late(data: Path, out: Path, found: "LateResult", metric: str) -> None:
+    course = found.course
+    console = tables.console()
+    losses = ["", *(f"{loss:.4f}" for loss in course.losses)]
+    rows = [(str(epoch), losses[epoch], f"{value:.4f}") for epoch, value in enumerate(course.valid)]
+    console.print(tables.table(("epoch", "mean loss", f"{metric}, validation"), rows))
+    sentence = f"best epoch {course.best} of {len(course.losses)}"
+    if not course.best:
+        sentence = "no epoch did better than none: the model is the backbone with its first projection"
+    console.print(
+        f"{sentence}\nencoder {found.encoder}\n"
+        f"measure it: es-ttc evaluate {data} --methods bm25,dense,maxsim,blend --encoder {out}\n"
+        f"serve it: es-ttc index create NAME --encoder {out}; es-ttc serve --encoder {out}",
+        highlight=False, markup=False, soft_wrap=True,
+    )  # fmt: skip
+    stderr.print(f"written: {out}", highlight=False, markup=False, soft_wrap=True)

@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from es_ttc.cli.common import adapter_flag, encoder_flag, json_flag, print_json, stderr, stdout
+from es_ttc.cli.common import adapter_flag, encoder_flag, json_flag, print_json, stderr
 from es_ttc.cli.evaluating import stages, window_option
-from es_ttc.cli.judged import JudgedQueries, index_options
+from es_ttc.cli.judged import SEED, JudgedQueries, index_options
 from es_ttc.cli.options import examples
+from es_ttc.cli.tables import console, table
 from es_ttc.cli.tune import require_other_queries
 from es_ttc.cli.tune_blend import folds_of, interval_text, told_of_file
 from es_ttc.common.interruption import interruptible
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from es_ttc.lab.ranking.lambdamart import RankOptions, RankTraining
     from es_ttc.lab.ranking.pools import Pools
     from es_ttc.rescorers.learned.fields import NumericField
-
-_PIPED_WIDTH = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +33,14 @@ class _Training:
     found: "RankTraining"
     options: "RankOptions"
     folds: int
-    seed: int
 
 
 @click.command(
     epilog=examples(
         "es-ttc train rank data/mine --out models/mine.json",
-        "es-ttc train rank data/mine data/others --out models/both.json --queries 2000",
-        "es-ttc train rank data/mine --out models/mine.json --field metadata.year --field clicks:missing=0",
-        "es-ttc train rank data/mine --out models/mine.json --index shop --engine http://127.0.0.1:9200",
+        "es-ttc train rank data/mine data/others --out models/both.json",
+        "es-ttc train rank data/mine --out models/mine.json --field clicks:missing=0",
+        "es-ttc train rank data/mine --out models/mine.json --index shop",
         "es-ttc serve --ranking-models models",
         "es-ttc evaluate data/mine --methods blend,learned --ranking-models models",
     )
@@ -90,18 +85,6 @@ class _Training:
     help="Numeric field of the documents to learn from too, by its path; can be given several times. Documents without "
     "it go the way that the trees learn for them, or count as V.",
 )
-@click.option("--trees", type=click.IntRange(1, 1000), default=50, show_default=True, help="Number of trees.")
-@click.option("--leaves", type=click.IntRange(2, 64), default=7, show_default=True, help="Leaves of each tree.")
-@click.option(
-    "--learning-rate",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=0.05,
-    show_default=True,
-    help="Share of each tree's values that is added.",
-)
-@click.option(
-    "--seed", type=click.IntRange(0), default=20_241, show_default=True, help="Seed of sample, folds and bootstrap."
-)
 @click.option("--force", is_flag=True, help="Write the model even if its gain over blend is not clear.")
 @window_option
 @index_options
@@ -117,10 +100,6 @@ def rank(
     queries: int | None,
     signals: str | None,
     given_fields: tuple[str, ...],
-    trees: int,
-    leaves: int,
-    learning_rate: float,
-    seed: int,
     force: bool,
     window: int | str,
     index: str | None,
@@ -151,13 +130,13 @@ def rank(
     check_name(out)
     names, fields = signal_names(signals), parse_fields(given_fields)
     require_lightgbm()
-    asked = JudgedQueries(split, queries, seed, window, index, engine, encoder, adapter)
+    asked = JudgedQueries(split, queries, window, index, engine, encoder, adapter)
     collections = []
     for folder in data:
         require_other_queries(folder, split, folds)
         collections.append(asked.load(folder))
     number = folds_of(folds, sum(len(collection.queries) for collection in collections))
-    options = RankOptions(trees, leaves, learning_rate)
+    options = RankOptions()
     with interruptible():
         pools = asked.pools(collections, names, [field.name for field in fields])
         with stages(pools.data) as progress:
@@ -168,10 +147,10 @@ def rank(
                 names=names,
                 fields=fields,
                 options=options,
-                seed=seed,
+                seed=SEED,
                 progress=progress,
             )
-    made = _Training(pools.of(names), fields, found, options, number, seed)
+    made = _Training(pools.of(names), fields, found, options, number)
     summary = _summary(made, out.stem)
     if found.clear or force:
         _write(out, made, summary)
@@ -221,7 +200,7 @@ def _summary(made: _Training, name: str) -> dict[str, Any]:
         "clear": found.clear,
         "gains": dict(found.gains),
         "options": asdict(made.options),
-        "seed": made.seed,
+        "seed": SEED,
         **pools.settings,
         "versions": provenance.versions(),
         "date": provenance.now(),
@@ -232,28 +211,20 @@ def _show(made: _Training) -> None:
     from es_ttc.lab.evaluation.report import score
 
     found, pools = made.found, made.pools
-    console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
+    out = console()
     heading = f"learned on {pools.data} ({pools.split}): {len(pools):,} queries, {made.folds} folds"
-    console.print(heading, style="italic", highlight=False, markup=False, soft_wrap=True)
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("ranking")
-    for column in (found.metric, "difference (95 % interval)", "won/tied/lost"):
-        table.add_column(column, justify="right")
+    out.print(heading, style="italic", highlight=False, markup=False, soft_wrap=True)
     against = found.against_default
-    table.add_row("blend", score(found.default.mean()), "", "")
-    table.add_row(
-        "learned",
-        score(found.reached.mean()),
-        interval_text(against),
-        f"{against.wins}/{against.ties}/{against.losses}",
-    )
-    console.print(table)
-    shares = Table(title="share in what the trees gain", title_justify="left", box=box.SIMPLE_HEAD)
-    shares.add_column("signal" if not made.fields else "signal or field")
-    shares.add_column("share", justify="right")
-    for name, share in sorted(found.gains.items(), key=lambda item: -item[1]):
-        shares.add_row(escape(name), f"{share:.0%}")
-    console.print(shares)
+    record = f"{against.wins}/{against.ties}/{against.losses}"
+    rows = [
+        ("blend", score(found.default.mean()), "", ""),
+        ("learned", score(found.reached.mean()), interval_text(against), record),
+    ]
+    out.print(table(("ranking", found.metric, "difference (95 % interval)", "won/tied/lost"), rows))
+    shares = sorted(found.gains.items(), key=lambda item: -item[1])
+    columns = ("signal or field" if made.fields else "signal", "share")
+    cells = [(escape(name), f"{share:.0%}") for name, share in shares]
+    out.print(table(columns, cells, title="share in what the trees gain"))
     if not found.clear:
         verdict = "worse than blend" if against.interval.high < 0 else "no clear gain over blend"
         stderr.print(verdict, highlight=False)

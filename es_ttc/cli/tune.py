@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
-from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli import tables
+from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judge_options import judgements_option, require_one_source, with_llm_flag
-from es_ttc.cli.judged import JudgedQueries, index_options
+from es_ttc.cli.judged import SEED, JudgedQueries, index_options
 from es_ttc.cli.options import JsonObjectType, examples, first_pass_option
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
@@ -27,20 +26,19 @@ if TYPE_CHECKING:
 
 TEST = "test"
 _SHOWN = 8
-_PIPED_WIDTH = 120
 
-_EXAMPLES = examples(
-    "es-ttc tune data/mine --method blend --out blend.json",
-    "es-ttc tune data/mine --method blend --out blend.json --index shop",
-    "es-ttc tune --judgements shop --method blend --out blend.json",
-    "es-ttc tune data/mine --method nnn --out nnn.json",
-    "es-ttc tune data/mine --method mmr --split valid --metric recall@5 --queries 1000",
-    "es-ttc tune data/mine --method nnn --params '{\"l2\": 0}' --grid '{\"l1\": [0.05, 0.1, 0.2]}'",
-    "es-ttc tune data/mine --method nnn --split test --folds 5",
+
+@click.command(
+    epilog=examples(
+        "es-ttc tune data/mine --method blend --out blend.json",
+        "es-ttc tune data/mine --method blend --out blend.json --index shop",
+        "es-ttc tune --judgements shop --method blend --out blend.json",
+        "es-ttc tune data/mine --method nnn --out nnn.json",
+        "es-ttc tune data/mine --method mmr --split valid --metric recall@5",
+        "es-ttc tune data/mine --method nnn --grid '{\"l1\": [0.05, 0.1, 0.2]}'",
+        "es-ttc tune data/mine --method nnn --split test --folds 5",
+    )
 )
-
-
-@click.command(epilog=_EXAMPLES)
 @click.argument("data", metavar="DATA", required=False, type=click.Path(path_type=Path))
 @click.option("--method", required=True, metavar="NAME", help="Method to tune.")
 @click.option(
@@ -81,9 +79,6 @@ _EXAMPLES = examples(
 @click.option(
     "--queries", type=click.IntRange(2), metavar="N", help="Number of queries, sampled at random. Default: all."
 )
-@click.option(
-    "--seed", type=click.IntRange(0), default=20_241, show_default=True, help="Seed of sample, folds and bootstrap."
-)
 @window_option
 @first_pass_option(["bm25", "dense", "hybrid"], "bm25", "First pass.")
 @index_options
@@ -111,7 +106,6 @@ def tune(
     signals: str | None,
     force: bool,
     queries: int | None,
-    seed: int,
     window: int | str,
     first_pass: str,
     index: str | None,
@@ -160,7 +154,7 @@ def tune(
             index = judgements
         elif data is not None:
             require_other_queries(data, split, folds)
-        judged = JudgedQueries(split, queries, seed, window, index, engine, encoder, adapter, judgements, with_llm)
+        judged = JudgedQueries(split, queries, window, index, engine, encoder, adapter, judgements, with_llm)
         tune_blend(WeightsRequest(data, judged, metric, folds, signals, params, out, force), as_json=as_json)
         return
     if data is None or index is not None or engine is not None:
@@ -171,16 +165,16 @@ def tune(
     require_other_queries(data, split, folds)
     collection = load_collection(data, split)
     if queries is not None:
-        collection = sample(collection, queries, seed)
+        collection = sample(collection, queries, SEED)
     plan = Plan(
         methods=methods,
         first_pass=first_pass,  # type: ignore[arg-type]  # click has checked it
         window=None if isinstance(window, str) else window,
     )
     with interruptible():
-        found, identity = _tuned(plan, collection, settings, metric, folds, seed)
+        found, identity = _tuned(plan, collection, settings, metric, folds)
     summary = summary_of(
-        found, collection.name, collection.split, plan.settings(), identity, folds, seed, sampled=queries is not None
+        found, collection.name, collection.split, plan.settings(), identity, folds, SEED, sampled=queries is not None
     )
     if out is not None:
         from es_ttc.lab.evaluation.report import replace
@@ -213,7 +207,7 @@ def require_other_queries(data: Path, split: str, folds: int | None) -> None:
 
 
 def _tuned(
-    plan: "Plan", collection: "Collection", settings: Settings, metric: str, folds: int | None, seed: int
+    plan: "Plan", collection: "Collection", settings: Settings, metric: str, folds: int | None
 ) -> "tuple[Tuning, str | None]":
     """Return the outcome, and the encoder's identity where one was needed."""
     from es_ttc.lab.evaluation.plan import opened
@@ -221,13 +215,13 @@ def _tuned(
 
     encoder = cached_encoder(settings) if plan.needs_encoder else None
     with stages(collection.name) as progress, opened(plan, collection, encoder, progress) as (searcher, _, _):
-        found = chosen(collection, plan.methods, searcher, metric, folds=folds, seed=seed, progress=progress)
+        found = chosen(collection, plan.methods, searcher, metric, folds=folds, seed=SEED, progress=progress)
     return found, encoder.identity.key if encoder else None
 
 
 def show(found: "Tuning", summary: Mapping[str, Any], *further: Table) -> None:
     """Display what was chosen, its candidates, and further tables before the verdict."""
-    console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
+    console = tables.console()
     heading = (
         f"{summary['method']} on {summary['data']} ({summary['split']}): {summary['queries']:,} queries, "
         f"{len(found.candidates):,} candidates"
@@ -246,15 +240,12 @@ def candidates_table(found: "Tuning") -> Table:
     means = found.values.mean(axis=1)
     order = sorted(range(len(means)), key=lambda place: (-means[place], place))
     shown = order[:_SHOWN] if 0 in order[:_SHOWN] else [*order[: _SHOWN - 1], 0]
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("parameters")
-    table.add_column(found.metric, justify="right")
+    rows = []
     for place in shown:
         text = orjson.dumps(given_params(found.candidates[place])).decode()
-        label = f"{text} (defaults)" if place == 0 else text
-        style = "bold" if place == found.chosen else ""
-        table.add_row(escape(label), score(means[place]), style=style)
-    return table
+        row = (escape(f"{text} (defaults)" if place == 0 else text), score(means[place]))
+        rows.append([f"[bold]{cell}[/]" for cell in row] if place == found.chosen else row)
+    return tables.table(("parameters", found.metric), rows)
 
 
 def verdict(summary: Mapping[str, Any]) -> str:

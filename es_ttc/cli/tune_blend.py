@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
 from es_ttc.cli.common import print_json, stderr
 from es_ttc.cli.evaluating import stages
-from es_ttc.cli.judged import JudgedQueries
+from es_ttc.cli.judged import SEED, JudgedQueries
+from es_ttc.cli.tables import table
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
 
@@ -67,7 +67,7 @@ def tune_blend(request: WeightsRequest, *, as_json: bool) -> None:
                 folds=folds,
                 names=names,
                 normalise=fixed.normalise,
-                seed=asked.seed,
+                seed=SEED,
                 progress=progress,
             )
     sampled = asked.queries is not None
@@ -78,7 +78,7 @@ def tune_blend(request: WeightsRequest, *, as_json: bool) -> None:
         pools.settings,
         pools.encoder,
         folds,
-        asked.seed,
+        SEED,
         sampled=sampled,
         most=_MOST_TRIED,
     )
@@ -137,17 +137,9 @@ def told_of_file(out: Path, *, clear: bool, force: bool, what: str, default: str
 def worth_table(found: "WeightTuning") -> Table:
     """Return what is lost by leaving each signal out."""
     metric, folds = found.tuning.metric, len(found.tuning.by_fold)
-    table = Table(
-        title=f"{metric} without a signal, against all signals (95 % interval)",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-    )
-    table.add_column("without")
-    table.add_column("equal weights", justify="right")
-    table.add_column(f"weights refitted in {folds} folds", justify="right")
-    for one in found.worth:
-        table.add_row(one.signal, interval_text(one.equal), interval_text(one.refitted))
-    return table
+    rows = [(one.signal, interval_text(one.equal), interval_text(one.refitted)) for one in found.worth]
+    columns = ("without", "equal weights", f"weights refitted in {folds} folds")
+    return table(columns, rows, title=f"{metric} without a signal, against all signals (95 % interval)")
 
 
 def interval_text(one: "Comparison") -> str:

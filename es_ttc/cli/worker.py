@@ -49,12 +49,11 @@ def worker(
     The first Ctrl-C finishes the work under way and ends; a second one stops at once.
     """
     try:
-        from es_ttc.enrichment.jobs.app import run_worker
+        from es_ttc.enrichment.jobs.app import encoding_process, run_encoding_worker, run_enrichment_worker
     except ImportError as error:
         from es_ttc.errors import ConfigurationError
 
         raise ConfigurationError("workers need Celery and a client of Redis: pip install 'es-ttc[worker]'") from error
-    from es_ttc.enrichment.jobs.encoding_app import EncodingProcess, run_encoding_worker
     from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis, addresses, await_redis
     from es_ttc.serving.logs import configure_logs
 
@@ -78,8 +77,8 @@ def worker(
             f"worker of {processes} processes{encodes}, {where}, model at {model.url}; Ctrl-C stops it", err=True
         )
         if not only:
-            stack.enter_context(EncodingProcess(settings, url, verbose=verbose))
-        return run_worker(settings, broker, url, processes=processes)
+            stack.enter_context(encoding_process(settings, url, verbose=verbose))
+        return run_enrichment_worker(settings, broker, url, processes=processes)
 
 
 def _model(settings: Settings, *, required: bool) -> "LanguageModel | None":

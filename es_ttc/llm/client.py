@@ -32,7 +32,6 @@ class LlmClient:
         self.endpoint = Endpoint(_endpoint_settings(settings, settings.llm_url), setting="llm_url")
         self.api: Literal["chat", "completions"] = settings.llm_api
         self._model = settings.llm_model
-        self._uses_schemas = settings.llm_json_schema
         self._extra = settings.llm_extra_body
         self._refused_schemas: set[str] = set()
 
@@ -135,7 +134,7 @@ class LlmClient:
         self, path: str, body: Mapping[str, Any], schema: JsonSchema | None, seconds: float | None
     ) -> tuple[dict[str, Any], bool]:
         """Send the request with the schema; without it if it is rejected, and then from the beginning."""
-        if schema is None or not self._uses_schemas or schema.key in self._refused_schemas:
+        if schema is None or schema.key in self._refused_schemas:
             return await self.endpoint.post(path, body, seconds=seconds), False
         try:
             return await self.endpoint.post(path, {**body, **_schema_fields(path, schema)}, seconds=seconds), True
@@ -191,6 +190,4 @@ def _endpoint_settings(settings: LlmSettings, url: str) -> EndpointSettings:
         timeout=settings.llm_timeout,
         attempts=settings.llm_attempts,
         concurrency=settings.llm_concurrency,
-        breaker_failures=settings.llm_breaker_failures,
-        breaker_seconds=settings.llm_breaker_seconds,
     )

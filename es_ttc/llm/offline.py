@@ -88,7 +88,6 @@ class OfflineLlm:
         self._path = settings.llm_offline
         self._name = settings.llm_model or settings.llm_offline
         self._options = orjson.dumps(settings.llm_offline_options, option=orjson.OPT_SORT_KEYS)
-        self._schemas = settings.llm_json_schema
         self._extra = dict(settings.llm_extra_body)
         self._template = self._extra.pop("chat_template_kwargs", None)
         self._load = load or load_vllm
@@ -145,7 +144,6 @@ class OfflineLlm:
         self, asked: str | list[dict[str, str]], schema: JsonSchema | None, params: Mapping[str, Any]
     ) -> Reply:
         begun = time.monotonic()
-        schema = schema if self._schemas else None
         if self._loading is None:
             self._loading = asyncio.create_task(asyncio.to_thread(self._load, self._path, self._options))
         loaded = await asyncio.shield(self._loading)  # for all callers, also if this one is cancelled

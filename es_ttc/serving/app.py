@@ -111,5 +111,4 @@ async def _keep_current(gateway: Gateway) -> None:
 
 async def _count_jobs(gateway: Gateway) -> None:
     """Keep the metrics of jobs."""
-    if seconds := gateway.settings.jobs_metrics_seconds:
-        await JobMetrics(partial(pending_documents, gateway), gateway.metrics).run(seconds)
+    await JobMetrics(partial(pending_documents, gateway), gateway.metrics).run()

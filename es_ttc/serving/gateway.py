@@ -35,6 +35,8 @@ from es_ttc.settings import GatewaySettings
 
 _QUEUE_A_THREAD = 32
 _ENCODING_THREADS = 2
+_IDLE_PROGRAMS = 4
+"""Maximum number of idle processes of promoted programs, of all worker processes together."""
 
 
 class Gateway:
@@ -100,9 +102,8 @@ def promoted_programs(
     """
     host = ProgramProcessPool(
         ProgramLimits(
-            seconds=settings.programs_seconds,
             memory_mb=settings.programs_memory_mb,
-            processes=settings.programs_processes,
+            processes=_IDLE_PROGRAMS // settings.workers,
             filtered=not settings.programs_unfiltered,
         )
     )

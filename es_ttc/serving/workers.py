@@ -73,7 +73,6 @@ def share_of(settings: GatewaySettings) -> GatewaySettings:
         "max_concurrent_requests": max(1, settings.max_concurrent_requests // count),
         "max_bodies_mb": max(settings.max_body_mb, settings.max_bodies_mb // count),
         "scoring_threads": max(1, settings.scoring_threads // count),
-        "programs_processes": settings.programs_processes // count,
     }
     return settings.model_copy(update=parts)
 

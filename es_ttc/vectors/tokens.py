@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from es_ttc.vectors.codecs import STORED_CODECS, StoredCodec
+
 Float32 = NDArray[np.float32]
-Codec = Literal["float32", "float16", "int8", "int4", "int2"]
-CODECS: tuple[Codec, ...] = get_args(Codec)
+Codec = Literal["float32"] | StoredCodec
+CODECS: tuple[Codec, ...] = ("float32", *STORED_CODECS)
 """From the finest to the coarsest."""
 Bits = Literal[4, 2]
 CODE_BITS: dict[Codec, Bits] = {"int4": 4, "int2": 2}

@@ -1,14 +1,18 @@
 """Phrases in the documents of an index that people already use: features stay valid, a change drops the phrases."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs import service
-from es_ttc.enrichment.jobs.partition_run import TurnEnd, finish, take_turn
-from es_ttc.enrichment.jobs.service import JobRequest, JobStatus
+from es_ttc.enrichment.jobs import commands, submission
+from es_ttc.enrichment.jobs.completion import finish
+from es_ttc.enrichment.jobs.enrichment_turn import take_turn
+from es_ttc.enrichment.jobs.record import JobStatus
+from es_ttc.enrichment.jobs.submission import JobRequest
+from es_ttc.enrichment.jobs.turn import TurnEnd
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach import fill_attached
 from es_ttc.index.mappings.enrichment import add_enrichment
@@ -67,14 +71,14 @@ async def test_features_beside_an_index_cannot_and_it_says_what_can(
             await add_enrichment(engine, name)
 
 
-async def _enriched(engine: Engine, place: Workplace) -> JobStatus:
+async def _enriched(engine: Engine, place: Workplace) -> JobStatus[Any]:
     settings = place.settings
-    job = (await service.submit(engine, settings, JobRequest(index=place.index, tau=1.0, lanes=1))).job.id
+    job = (await submission.submit(engine, settings, JobRequest(index=place.index, tau=1.0, lanes=1))).job.id
     while (end := await take_turn(engine, settings, None, job, 0)) is TurnEnd.TIME:
         pass
     assert end is TurnEnd.NOTHING_LEFT
     await finish(engine, settings, job)
-    return await service.shown(engine, settings, job)
+    return await commands.shown(engine, settings, job)
 
 
 async def _versions(engine: Engine, index: str) -> dict[str, tuple[int, int | None]]:

@@ -13,11 +13,12 @@ from redis.asyncio import Redis
 
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs import store as store_module
+from es_ttc.enrichment.jobs import leases
+from es_ttc.enrichment.jobs.indices import VersionConflict
 from es_ttc.enrichment.jobs.limits import SharedRateLimits
 from es_ttc.enrichment.jobs.record import now
 from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
-from es_ttc.enrichment.jobs.store import JobStore, VersionConflict
+from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.settings import EngineSettings
 
 FOLDERS = [*Path("/usr/lib").glob("*/faketime"), Path("/usr/local/lib/faketime")]
@@ -31,7 +32,7 @@ from es_ttc.enrichment.jobs.store import JobStore
 
 async def main(url, index, owner):
     engine = await connect(EngineSettings(engine=url))
-    lease = await JobStore(engine, index).claim("job", 0, owner, 60)
+    lease = await JobStore(engine, index).leases.claim("job", 0, owner, 60)
     await engine.close()
     print(json.dumps({"clock": now().isoformat(), "claimed": lease is not None}))
 
@@ -61,11 +62,11 @@ async def test_workers_whose_clocks_differ_by_hours_take_no_part_twice(
 ) -> None:
     index = f"{index_name}-jobs"
     store = JobStore(engine, index)
-    await store.prepare()
+    await store.indices.prepare()
     clock, claimed = worker(engine_url, index, "slow", "-1h")
     assert now() - clock > timedelta(minutes=59)
     assert claimed
-    assert await store.claim("job", 0, "here", 60) is None
+    assert await store.leases.claim("job", 0, "here", 60) is None
     clock, claimed = worker(engine_url, index, "fast", "+1h")
     assert clock - now() > timedelta(minutes=59)
     assert not claimed
@@ -76,21 +77,21 @@ async def test_a_lease_does_not_depend_on_the_clock_of_its_worker(
     engine: Engine, index_name: str, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     store = JobStore(engine, f"{index_name}-jobs")
-    await store.prepare()
-    monkeypatch.setattr(store_module, "now", lambda: now() + timedelta(hours=hours))
-    lease = await store.claim("job", 0, "here", 60)
+    await store.indices.prepare()
+    monkeypatch.setattr(leases, "now", lambda: now() + timedelta(hours=hours))
+    lease = await store.leases.claim("job", 0, "here", 60)
     assert lease is not None
-    monkeypatch.setattr(store_module, "now", now)
-    assert await store.claim("job", 0, "there", 60) is None
-    lease = await store.renew(lease, "job", 60)
-    monkeypatch.setattr(store_module, "now", lambda: now() - timedelta(hours=hours))
-    assert await store.claim("job", 0, "there", 60) is None
-    await store.renew(lease, "job", 0)  # it is given back
-    taken = await store.claim("job", 0, "there", 0)
+    monkeypatch.setattr(leases, "now", now)
+    assert await store.leases.claim("job", 0, "there", 60) is None
+    lease = await store.leases.renew(lease, "job", 60)
+    monkeypatch.setattr(leases, "now", lambda: now() - timedelta(hours=hours))
+    assert await store.leases.claim("job", 0, "there", 60) is None
+    await store.leases.renew(lease, "job", 0)  # it is given back
+    taken = await store.leases.claim("job", 0, "there", 0)
     assert taken is not None
     with pytest.raises(VersionConflict):
-        await store.renew(lease, "job", 60)
-    assert await store.claim("job", 0, "here", 60) is not None  # the other one's is over
+        await store.leases.renew(lease, "job", 60)
+    assert await store.leases.claim("job", 0, "here", 60) is not None  # the other one's is over
 
 
 @pytest.mark.parametrize("hours", [-1, 1])

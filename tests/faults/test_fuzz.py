@@ -13,6 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from es_ttc.encoders.base import Encoder
+from es_ttc.serving.http import protocol
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
@@ -33,11 +34,13 @@ def index(opensearch_url: str, encoder: Encoder, index_name: str) -> str:
     return index_name
 
 
-def test_no_request_harms_anybody_else(opensearch_url: str, encoder: Encoder, index: str) -> None:
+def test_no_request_harms_anybody_else(
+    opensearch_url: str, encoder: Encoder, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "_HEADER_SECONDS", 2)
+    monkeypatch.setattr(protocol, "_MIN_BODY_RATE", 5000)
     seed = int(os.environ.get("ES_TTC_FUZZ_SEED", random.randrange(10**6)))
-    settings = GatewaySettings(
-        engine=opensearch_url, port=0, header_timeout=2, min_body_rate=5000, sidecar_token=SecretStr("a token")
-    )
+    settings = GatewaySettings(engine=opensearch_url, port=0, sidecar_token=SecretStr("a token"))
     with (
         running_gateway(settings, load=lambda *_: encoder) as gateway,
         ProcessPoolExecutor(ATTACKERS, get_context("spawn")) as processes,

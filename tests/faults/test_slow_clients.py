@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 
+from es_ttc.serving.http import protocol
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
@@ -32,12 +33,12 @@ def gateway(behind: Behind) -> Iterator[str]:
         port=0,
         max_concurrent_requests=AT_ONCE,
         max_connections=40,
-        header_timeout=1,
         idle_timeout=2,
         body_timeout=2,
-        send_timeout=2,
     )
-    with running_gateway(settings, load=_no_encoder) as url:
+    with pytest.MonkeyPatch.context() as patch, running_gateway(settings, load=_no_encoder) as url:
+        patch.setattr(protocol, "_HEADER_SECONDS", 1)
+        patch.setattr(protocol, "_SEND_SECONDS", 2)
         yield url
 
 

@@ -17,17 +17,17 @@ from es_ttc.cli.app import run
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs import commands, service
-from es_ttc.enrichment.jobs.app import prepare, waiting_of_continuous
-from es_ttc.enrichment.jobs.encoding_record import EncodingRecord, encoding_job_id
-from es_ttc.enrichment.jobs.encoding_run import LoadedEncoders, take_encoding_turn
-from es_ttc.enrichment.jobs.encoding_service import start_next
+from es_ttc.enrichment.jobs import commands, submission
+from es_ttc.enrichment.jobs.app import prepare
+from es_ttc.enrichment.jobs.encoding_turn import LoadedEncoders, take_encoding_turn
+from es_ttc.enrichment.jobs.enrichment_turn import take_turn
+from es_ttc.enrichment.jobs.enrichment_work import is_continuous_due
+from es_ttc.enrichment.jobs.followed_jobs import start_next
 from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow, unfollow
-from es_ttc.enrichment.jobs.partition_run import TurnEnd, take_turn
-from es_ttc.enrichment.jobs.record import Budget, Job, JobState
+from es_ttc.enrichment.jobs.record import Budget, EncodingCheckpoint, Job, JobState, encoding_job_id
 from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
-from es_ttc.enrichment.jobs.service import JobStatus
 from es_ttc.enrichment.jobs.store import JobStore
+from es_ttc.enrichment.jobs.turn import TurnEnd
 from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest
 from es_ttc.index.attach import attach_beside, attach_inside
 from es_ttc.index.attach.followed_writes import delete_pipeline
@@ -360,7 +360,9 @@ async def test_attached_indices_are_followed_too(
     assert (reply.ids[0], reply.json()["ttc"]["scored"], reply.json()["ttc"].get("stale")) == ("changed", 4, None)
     shown = await commands.shown(engine, settings, job)
     assert shown.progress.done == 4
-    assert (await JobStore(engine, settings.jobs_index).encoded(job)).written == 2  # a write of a price is not encoded
+    assert (
+        await JobStore(engine, settings.jobs_index).checkpoints.get(job)
+    ).written == 2  # a write of a price is not encoded
     if not inside:
         [side] = await engine.mapping(f"ttc-side-{index_name}")
         assert await engine.count(side, {"exists": {"field": "ttc.id"}}) == 4
@@ -461,7 +463,7 @@ async def test_without_a_model_the_job_that_enriches_waits_and_says_why(
     with model_process(tmp_path) as (model, _, __):
         place = Workplace(engine.url, index_name, model, tmp_path)
         resumed = await commands.resume(engine, place.settings, job.id, tokens=1000)
-        assert isinstance(resumed, JobStatus)
+        assert isinstance(resumed.job, Job)
         assert (resumed.state, resumed.job.plan.model, resumed.job.plan.prompt) == ("idle", "scripted", "base")
         [again] = await follow(engine, place.settings, index_name, "later", EnrichmentOptions(refresh=2.0))
         assert again.enrichment is not None
@@ -494,16 +496,16 @@ async def test_proposals_are_filtered_again_when_the_corpus_has_grown(
             await add_enrichment(engine, index_name)
             request = EnrichmentOptions(refresh=0.5).request(index_name)
             request = request.model_copy(update={"tau": 0.3, "lanes": 1})
-            made = await service.submit_continuous(engine, settings, request, f"enrich-{index_name}", frozenset())
+            made = await submission.submit_continuous(engine, settings, request, f"enrich-{index_name}", frozenset())
             store = JobStore(engine, settings.jobs_index)
 
             async def sweep() -> Job:
                 """Do what the sweeps of workers do, until none finds anything to do."""
                 for _ in range(5):
-                    job = await store.get(made.job.id)
-                    while await waiting_of_continuous(store, redis, job):
+                    job = await store.enrichment.get(made.job.id)
+                    while await is_continuous_due(store, redis, job):
                         assert await take_turn(engine, settings, None, job.id, 0) is TurnEnd.NOTHING_LEFT
-                return await store.get(made.job.id)
+                return await store.enrichment.get(made.job.id)
 
             async def phrases() -> dict[str, list[str]]:
                 await engine.refresh(index_name)
@@ -515,7 +517,7 @@ async def test_proposals_are_filtered_again_when_the_corpus_has_grown(
             assert (first.filtered, first.plan.refreshed, len(model.asked)) == (4, 0, 4)
             assert await phrases() == {"d3": ["flood"], **{f"d{number}": ["snow", "flood"] for number in range(3)}}
             queries = await searches(engine, index_name)
-            assert not await waiting_of_continuous(store, redis, first)
+            assert not await is_continuous_due(store, redis, first)
             assert await searches(engine, index_name) == queries
             await write(4, 5, "There is snow.")
             assert (await sweep()).plan.refreshed == 0  # 5 documents are not yet half as many again
@@ -524,7 +526,7 @@ async def test_proposals_are_filtered_again_when_the_corpus_has_grown(
             assert (grown.filtered, grown.plan.refreshed, len(model.asked)) == (6, 1, 6)
             assert await phrases() == {f"d{number}": ["flood"] for number in range(6)}
             assert await engine.count(index_name, {"term": {"ttc.enriched": grown.plan.key}}) == 6
-            shown = await service.shown(engine, settings, grown.id)
+            shown = await commands.shown(engine, settings, grown.id)
             assert (shown.state, shown.progress.done, shown.progress.pending) == ("idle", 6, 0)
             await redis.aclose()
     await unfollow(engine, settings.jobs_index, index_name)
@@ -600,7 +602,7 @@ async def test_the_next_index_is_followed_too(
         await engine.request("POST", f"/{name}/_rollover")
         add("a trout")
         store = JobStore(engine, settings.jobs_index)
-        jobs = await start_next(store, await store.encodings(status=["running"]))
+        jobs = await start_next(store, await store.encoding.list(status=["running"]))
         assert len(jobs) == 2
         [second] = {job.index for job in jobs} - {first.index}
         async with following(engine, settings, second, encoder):
@@ -678,13 +680,13 @@ async def test_the_next_index_is_enriched_too(
             await engine.request("POST", f"/{name}/_rollover")
             add("a trout")
             store = JobStore(engine, settings.jobs_index)
-            jobs = await start_next(store, await store.encodings(status=["running"]))
+            jobs = await start_next(store, await store.encoding.list(status=["running"]))
             [second] = {job.index for job in jobs} - {first.index}
             async with following(engine, settings, second, encoder):
                 await settled(engine, settings, second)
             [source] = await sources_of(engine, second)
             assert source.settings["index.final_pipeline"].endswith(second)
-            job = await store.get(f"enrich-{second}")
+            job = await store.enrichment.get(f"enrich-{second}")
             assert (job.index, job.budget, job.plan) == (second, options.budget, followed.enrichment.job.plan)
             await enrich_all(engine, settings, job)
             await engine.refresh(second)
@@ -693,8 +695,8 @@ async def test_the_next_index_is_enriched_too(
             await delete_pipeline(engine, first.index)
             add("a cat")  # the pipeline of the first index is not needed
             assert [job.index for job in await start_next(store, jobs)] == [second]
-            assert (await store.get(f"enrich-{first.index}")).status == "cancelled"
-            assert (await store.get(job.id)).status == "running"
+            assert (await store.enrichment.get(f"enrich-{first.index}")).status == "cancelled"
+            assert (await store.enrichment.get(job.id)).status == "running"
             assert await unfollow(engine, settings.jobs_index, name)
         finally:
             if streams:
@@ -721,8 +723,8 @@ async def test_records_that_are_deleted_under_a_worker_do_not_come_back(
     store = JobStore(engine, settings.jobs_index)
     await create_index(engine, index_name, spec)
     await follow(engine, settings, index_name, "later")
-    job, lease = await store.encoding(encoding_job_id(index_name)), None
-    lease = await store.claim(job.id, 3, "another worker", 30)
+    job, lease = await store.encoding.get(encoding_job_id(index_name)), None
+    lease = await store.leases.claim(job.id, 3, "another worker", 30)
     assert lease is not None
     async with following(engine, settings, index_name, encoder):
         await engine.request("PUT", f"/{index_name}/_doc/1", body={"text": "The cat."})
@@ -732,9 +734,9 @@ async def test_records_that_are_deleted_under_a_worker_do_not_come_back(
         await asyncio.sleep(1)
     assert not await engine.exists(settings.jobs_index)
     writes: list[Callable[[], Any]] = [
-        lambda: store.renew(lease, job.id, 30),
-        lambda: store.claim(job.id, 4, "another worker", 30),
-        lambda: store.save_encoded(job.id, EncodingRecord()),
+        lambda: store.leases.renew(lease, job.id, 30),
+        lambda: store.leases.claim(job.id, 4, "another worker", 30),
+        lambda: store.checkpoints.put(job.id, EncodingCheckpoint()),
     ]
     for write in writes:
         with pytest.raises(EngineError, match="was deleted"):
@@ -753,7 +755,7 @@ async def test_records_that_are_deleted_under_a_worker_do_not_come_back(
         assert {state for _, state in (await settled(engine, settings, index_name)).values()} == {"ready"}
     await engine.request("PUT", f"/{settings.jobs_index}-2/_doc/x", body={"job": {"id": "someone's"}})
     with pytest.raises(InvalidRequest, match="has not the mapping"):
-        await JobStore(engine, f"{settings.jobs_index}-2").prepare()
+        await JobStore(engine, f"{settings.jobs_index}-2").indices.prepare()
     await unfollow(engine, settings.jobs_index, index_name)
 
 
@@ -769,7 +771,7 @@ async def test_counts_are_those_of_the_index_and_not_of_a_worker_that_was_killed
         for number in range(3):
             await engine.request("PUT", f"/{index_name}/_doc/{number}", body={"text": f"The cat {number}."})
         await settled(engine, settings, index_name)
-    await store.save_encoded(job, (await store.encoded(job)).model_copy(update={"written": 1}))
+    await store.checkpoints.put(job, (await store.checkpoints.get(job)).model_copy(update={"written": 1}))
     shown = (await commands.shown(engine, settings, job)).progress
     assert (shown.total, shown.done, shown.failed, shown.pending) == (3, 3, 0, 0)
     await unfollow(engine, settings.jobs_index, index_name)

@@ -12,11 +12,15 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs import service
-from es_ttc.enrichment.jobs.partition_run import TurnEnd, finish, take_turn
-from es_ttc.enrichment.jobs.record import Budget, Price
-from es_ttc.enrichment.jobs.service import JobRequest, JobStatus
-from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
+from es_ttc.enrichment.jobs import commands, submission
+from es_ttc.enrichment.jobs.completion import finish
+from es_ttc.enrichment.jobs.enrichment_turn import take_turn
+from es_ttc.enrichment.jobs.outcomes import Outcomes
+from es_ttc.enrichment.jobs.record import Budget, Job, JobStatus, Price
+from es_ttc.enrichment.jobs.store import UnknownJob
+from es_ttc.enrichment.jobs.stored_proposals import StoredProposals
+from es_ttc.enrichment.jobs.submission import JobRequest
+from es_ttc.enrichment.jobs.turn import TurnEnd
 from es_ttc.enrichment.proposals.phrases import Reason
 from es_ttc.errors import ConfigurationError, InvalidRequest, LlmError, MissingFeature
 from es_ttc.index.mappings.enrichment import add_enrichment
@@ -51,15 +55,15 @@ class Desk:
     def settings(self) -> Settings:
         return self.place.settings
 
-    async def submit(self, **wanted: Any) -> JobStatus:
-        return await service.submit(
+    async def submit(self, **wanted: Any) -> JobStatus[Any]:
+        return await submission.submit(
             self.engine, self.settings, JobRequest(index=self.index, **{"tau": 0.5, "lanes": 1, **wanted})
         )
 
     async def turn(self, job: str, lane: int = 0) -> TurnEnd:
         return await take_turn(self.engine, self.settings, None, job, lane)
 
-    async def work(self, job: str, lanes: int = 1) -> JobStatus:
+    async def work(self, job: str, lanes: int = 1) -> JobStatus[Any]:
         """What workers do: turns at all parts, and the end."""
         for lane in range(lanes):
             while (end := await self.turn(job, lane)) is TurnEnd.TIME:
@@ -68,8 +72,8 @@ class Desk:
         await finish(self.engine, self.settings, job)
         return await self.shown(job)
 
-    async def shown(self, job: str) -> JobStatus:
-        return await service.shown(self.engine, self.settings, job)
+    async def shown(self, job: str) -> JobStatus[Any]:
+        return await commands.shown(self.engine, self.settings, job)
 
     async def asked_about(self, documents: int) -> None:
         """Wait until the model has been asked so many questions."""
@@ -174,7 +178,7 @@ async def test_pause_takes_effect_within_one_document(engine: Engine, index_name
         job = (await desk.submit()).job.id
         turn = asyncio.create_task(desk.turn(job))
         await desk.asked_about(2)
-        paused = await service.pause(engine, desk.settings, job)
+        paused = await commands.pause(engine, desk.settings, job)
         begun = len(desk.model.asked)
         assert paused.state == "paused"
         assert await turn is TurnEnd.STOPPED
@@ -183,7 +187,7 @@ async def test_pause_takes_effect_within_one_document(engine: Engine, index_name
         assert shown.progress.done == len(desk.model.asked)
         assert shown.progress.pending == COUNT - shown.progress.done
         assert await desk.turn(job) is TurnEnd.NOT_DUE
-        assert (await service.resume(engine, desk.settings, job)).state == "running"
+        assert (await commands.resume(engine, desk.settings, job)).state == "running"
         await desk.work(job)
         assert max(desk.asked.values()) == 1
         assert (await census(engine, desk.place, job)).once == COUNT
@@ -195,15 +199,21 @@ async def test_cancel_leaves_whole_documents_only(engine: Engine, index_name: st
         job = (await desk.submit(parallel=2)).job.id
         turn = asyncio.create_task(desk.turn(job))
         await desk.asked_about(6)
-        assert (await service.cancel(engine, desk.settings, job)).state == "cancelled"
+        assert (await commands.cancel(engine, desk.settings, job)).state == "cancelled"
         assert await turn is TurnEnd.STOPPED
         counted = await census(engine, desk.place, job)
         assert counted.documents == COUNT
         assert 0 < counted.enriched == counted.once == counted.notes < COUNT
         with pytest.raises(InvalidRequest, match=f"job .{job}. is cancelled and cannot become running"):
-            await service.resume(engine, desk.settings, job)
+            await commands.resume(engine, desk.settings, job)
         with pytest.raises(InvalidRequest, match="was cancelled: submit it again"):
-            await service.retry(engine, desk.settings, job)
+            await commands.retry(engine, desk.settings, job)
+        paused = (await desk.submit()).job.id
+        await commands.pause(engine, desk.settings, paused)
+        await engine.delete_index(index_name)  # its jobs are still listed
+        listed = await commands.listed(engine, desk.settings)
+        assert [(status.job.id, status.state) for status in listed] == [(paused, "paused"), (job, "cancelled")]
+        assert index_name in listed[0].progress.trouble
 
 
 @on_one_engine
@@ -237,13 +247,13 @@ async def test_a_turn_that_dies_between_two_steps_loses_and_doubles_nothing(
 ) -> None:
     async with desk_of(engine, index_name, tmp_path, count=6) as desk:
         job = (await desk.submit()).job.id
-        for step in ("note", "kept"):
+        for records, step in ((Outcomes, "put"), (StoredProposals, "get")):
             with monkeypatch.context() as patch:
 
                 async def dies(*_: Any, **__: Any) -> None:
                     raise KeyboardInterrupt
 
-                patch.setattr(JobStore, step, dies)
+                patch.setattr(records, step, dies)
                 with pytest.raises(KeyboardInterrupt):
                     await desk.turn(job)
         await engine.refresh(index_name)
@@ -264,7 +274,7 @@ async def test_a_spent_budget_pauses_the_job(engine: Engine, index_name: str, tm
         shown = await desk.shown(job)
         assert shown.state == "paused"
         assert "the budget is spent (60 of 50 tokens)" in shown.job.reason
-        await service.resume(engine, desk.settings, job, tokens=10_000)
+        await commands.resume(engine, desk.settings, job, tokens=10_000)
         shown = await desk.work(job)
         assert (shown.state, shown.progress.done, shown.progress.tokens) == ("completed", COUNT, COUNT * 15)
 
@@ -296,11 +306,11 @@ async def test_failures_are_told_by_kind_and_retried(engine: Engine, index_name:
         assert desk.asked["3"] == 2  # the answer was to be mended once
         assert desk.asked["4"] == 1
         broken = False
-        assert (await service.retry(engine, desk.settings, job)).progress.failed == 0
+        assert (await commands.retry(engine, desk.settings, job)).progress.failed == 0
         shown = await desk.work(job)
         assert (shown.state, shown.progress.done, shown.progress.skipped) == ("completed", COUNT, 1)
         with pytest.raises(InvalidRequest, match="has failed: there is nothing to retry"):
-            await service.retry(engine, desk.settings, job)
+            await commands.retry(engine, desk.settings, job)
 
 
 @on_one_engine
@@ -342,7 +352,7 @@ async def test_a_continuous_job_takes_what_arrives(engine: Engine, index_name: s
 async def test_a_dry_run_shows_and_writes_nothing(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path) as desk:
         wanted = JobRequest(index=index_name, tau=0.5, price=Price(read=1e6, written=0))
-        trial = await service.dry_run(engine, desk.settings, wanted, 4)
+        trial = await submission.dry_run(engine, desk.settings, wanted, 4)
         assert len(trial.documents) == 4
         number = trial.documents[0].text.key[0][1:]
         assert trial.documents[0].filtered.kept == (f"flood gauge{number}", f"hydrology{number}")
@@ -351,9 +361,9 @@ async def test_a_dry_run_shows_and_writes_nothing(engine: Engine, index_name: st
             "the": "the analyzer leaves nothing of it",
         }
         assert (trial.pending, trial.read, trial.written, trial.cost) == (COUNT, 120, 60, 120.0)
-        assert await service.listed(engine, desk.settings) == []
+        assert await commands.listed(engine, desk.settings) == []
         # What was answered is not asked again, neither by a second dry run nor by the job itself.
-        again = await service.dry_run(engine, desk.settings, wanted, 4)
+        again = await submission.dry_run(engine, desk.settings, wanted, 4)
         assert [one.filtered for one in again.documents] == [one.filtered for one in trial.documents]
         assert (again.pending, again.read, again.written, again.seconds) == (COUNT, 120, 60, 0)
         shown = await desk.work((await desk.submit()).job.id)
@@ -374,7 +384,7 @@ async def test_phrases_unlike_their_document_are_left_out_by_the_real_encoder(
         told = {"ES_TTC_ENCODER": "minilm@onnx", "ES_TTC_CACHE_DIR": str(Settings().cache_dir)}
         desk = Desk(engine, Workplace(engine.url, index_name, model.url, tmp_path, more=told), model)
         wanted = JobRequest(index=index_name, tau=1.0, min_similarity=0.3)
-        trial = await service.dry_run(engine, desk.settings, wanted, 1)
+        trial = await submission.dry_run(engine, desk.settings, wanted, 1)
         [tried] = trial.documents
         assert tried.filtered.kept == ("cardiac drugs", "heart attack")
         [left_out] = tried.filtered.dropped
@@ -389,7 +399,9 @@ async def test_phrases_unlike_their_document_are_left_out_by_the_real_encoder(
         # Cosines of another encoder mean something else: a worker that has one says so, and the job waits for a person.
         other = f"{index_name}-other"
         await make_index(engine, other, 1)
-        job = (await service.submit(engine, desk.settings, JobRequest(index=other, lanes=1, min_similarity=0.3))).job.id
+        job = (
+            await submission.submit(engine, desk.settings, JobRequest(index=other, lanes=1, min_similarity=0.3))
+        ).job.id
         assert await desk.turn(job) is TurnEnd.STOPPED
         assert "set ES_TTC_ENCODER to the index's, for workers too" in (await desk.shown(job)).job.reason
 
@@ -414,13 +426,13 @@ async def test_what_cannot_be_meant_is_refused_in_one_sentence(engine: Engine, i
         plain = f"{index_name}-plain"
         await create_index(engine, plain, IndexSpec(IDENTITY, tokens="none"))
         with pytest.raises(MissingFeature, match=f"add it with `es-ttc index enrichment {plain}`"):
-            await service.submit(engine, desk.settings, JobRequest(index=plain))
+            await submission.submit(engine, desk.settings, JobRequest(index=plain))
         with pytest.raises(InvalidRequest, match=r"there is no index \[nowhere\] in the engine"):
-            await service.submit(engine, desk.settings, JobRequest(index="nowhere"))
+            await submission.submit(engine, desk.settings, JobRequest(index="nowhere"))
         away = desk.settings.model_copy(update={"llm_url": "http://127.0.0.1:9/v1"})
         with pytest.raises(LlmError, match=r"nothing is submitted: the model at .* cannot be reached"):
-            await service.submit(engine, away, JobRequest(index=index_name))
-        assert await service.listed(engine, desk.settings) == []
+            await submission.submit(engine, away, JobRequest(index=index_name))
+        assert await commands.listed(engine, desk.settings) == []
 
 
 @on_one_engine
@@ -445,12 +457,13 @@ async def test_a_real_model_is_asked(engine: Engine, index_name: str, tmp_path: 
     await engine.request("PUT", f"/{index_name}/_doc/d", params={"refresh": "true"}, body=sentence)
     place = Workplace(engine.url, index_name, llm_url, tmp_path, more={"ES_TTC_LLM_TIMEOUT": "120"})
     wanted = JobRequest(index=index_name, tau=1.0, lanes=1, answer_tokens=32)
-    submitted = await service.submit(engine, place.settings, wanted)
+    submitted = await submission.submit(engine, place.settings, wanted)
     while (end := await take_turn(engine, place.settings, None, submitted.job.id, 0)) is TurnEnd.TIME:
         pass
     assert end is TurnEnd.NOTHING_LEFT
     await finish(engine, place.settings, submitted.job.id)
-    shown = await service.shown(engine, place.settings, submitted.job.id)
+    shown = await commands.shown(engine, place.settings, submitted.job.id)
+    assert isinstance(shown.job, Job)
     assert (shown.state, shown.job.plan.model, shown.job.plan.prompt) == ("completed", "gemma-3-270m", "base")
     assert shown.progress.done == 1
     assert shown.progress.read > 100

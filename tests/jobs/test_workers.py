@@ -16,11 +16,11 @@ from es_ttc.cli import checks
 from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs import service
+from es_ttc.enrichment.jobs import commands, submission
 from es_ttc.enrichment.jobs.following import follow
 from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
-from es_ttc.enrichment.jobs.service import JobRequest
 from es_ttc.enrichment.jobs.store import JobStore
+from es_ttc.enrichment.jobs.submission import JobRequest
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.support.chaos import survive
@@ -55,10 +55,10 @@ async def test_a_worker_enriches_every_document_once_on_the_other_product(
     await make_index(engine, index_name, 12)
     with model_process(tmp_path) as (model, _, asked):
         place = Workplace(engine_url, index_name, model, tmp_path)
-        job = (await service.submit(engine, place.settings, JobRequest(index=index_name, tau=0.5, lanes=2))).job.id
+        job = (await submission.submit(engine, place.settings, JobRequest(index=index_name, tau=0.5, lanes=2))).job.id
         with worker_at(place) as worker:
             deadline = time.monotonic() + 120
-            while (shown := await service.shown(engine, place.settings, job)).state == "running":
+            while (shown := await commands.shown(engine, place.settings, job)).state == "running":
                 assert time.monotonic() < deadline, worker.log.read_text()[-3000:]
                 await asyncio.sleep(0.3)
         counted = await census(engine, place, job)
@@ -82,7 +82,7 @@ async def test_commands_and_two_workers_on_one_redis(
         submitted = await jobs("submit", index_name, "--tau", "0.5", "--lanes", "4", "--json")
         assert submitted["state"] == "running"
         store = JobStore(engine, place.settings.jobs_index)
-        assert await store.unattended() == "no worker has been seen: `es-ttc worker` does the work"
+        assert await store.leases.unattended() == "no worker has been seen: `es-ttc worker` does the work"
         assert [check.detail for check in await checks.workers(place.settings)] == [
             "jobs are running (1), and no worker has been seen: `es-ttc worker` does the work"
         ]
@@ -90,14 +90,14 @@ async def test_commands_and_two_workers_on_one_redis(
             watched = await jobs("watch", submitted["id"], "--every", "0.5")
             assert "completed" in watched
             assert "60 of 60, 120 phrases written" in watched
-            assert await store.unattended() == ""
+            assert await store.leases.unattended() == ""
             counted = await census(engine, place, submitted["id"])
             assert (counted.once, counted.notes, counted.doubled) == (60, 60, 0)
             assert sorted(asked.read_text().split()) == sorted(map(str, range(60)))
             job = (await jobs("submit", index_name, "--continuous", "--tau", "0.5", "--json"))["id"]
             await fill(engine, index_name, range(60, 65))
             deadline = time.monotonic() + 60
-            while (await service.shown(engine, place.settings, job)).progress.done < 5:
+            while (await commands.shown(engine, place.settings, job)).progress.done < 5:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.3)
             assert (await jobs("pause", job, "--json"))["state"] == "paused"
@@ -157,8 +157,8 @@ async def test_a_hundred_thousand_documents_are_counted_not_loaded(
     with model_process(tmp_path) as (model, _, __):
         settings = Workplace(engine_url, index_name, model, tmp_path).settings
         begun = time.monotonic()
-        submitted = await service.submit(engine, settings, JobRequest(index=index_name))
-        [shown] = await service.listed(engine, settings)
+        submitted = await submission.submit(engine, settings, JobRequest(index=index_name))
+        [shown] = await commands.listed(engine, settings)
         seconds = time.monotonic() - begun
     assert (submitted.job.total, shown.progress.pending) == (100_000, 100_000)
     assert seconds < 20

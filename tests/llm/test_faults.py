@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import time
+from functools import partial
 
 import pytest
 from aiohttp import web
 
 from es_ttc.errors import ConfigurationError, LlmError, LlmFailure
 from es_ttc.llm import JsonSchema, LlmClient
+from es_ttc.llm.endpoint import EndpointSettings
 from tests.support.llm import scripted_model, settings_for
 
 SCHEMA = JsonSchema("phrases", {"type": "object"})
@@ -106,10 +108,12 @@ async def test_no_more_questions_at_once_than_allowed() -> None:
     assert model.most == 3
 
 
-async def test_an_endpoint_that_is_down_is_left_alone_and_found_again() -> None:
+async def test_an_endpoint_that_is_down_is_left_alone_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = partial(EndpointSettings, breaker_failures=2, breaker_seconds=0.3)
+    monkeypatch.setattr("es_ttc.llm.client.EndpointSettings", quick)
     async with (
         scripted_model([500, 500, "yes"]) as model,
-        LlmClient(settings_for(model.url, llm_attempts=1, llm_breaker_failures=2, llm_breaker_seconds=0.3)) as client,
+        LlmClient(settings_for(model.url, llm_attempts=1)) as client,
     ):
         for _ in range(2):
             with pytest.raises(LlmError, match="with 500"):

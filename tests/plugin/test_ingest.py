@@ -17,8 +17,8 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import commands
-from es_ttc.enrichment.jobs.encoding_record import encoding_job_id
 from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow, unfollow
+from es_ttc.enrichment.jobs.record import encoding_job_id
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach import fill_attached
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest

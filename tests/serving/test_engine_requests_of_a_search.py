@@ -85,7 +85,7 @@ def test_a_search_costs_the_requests_that_the_table_says(indexed: tuple[str, str
     found = {}
     for name, body in SEARCHES.items():
         with relay(engine) as seen:
-            settings = GatewaySettings(engine=seen.url, port=0, default_timeout_ms=60_000, jobs_metrics_seconds=0)
+            settings = GatewaySettings(engine=seen.url, port=0, default_timeout_ms=60_000)
             with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
                 send(gateway, index, {"query": {"match_all": {}}})  # what a gateway learns of its engine once
                 first = counted(seen, gateway, index, body)

@@ -79,19 +79,20 @@ def test_what_is_wrong_is_told_in_the_engines_shape(gateway: str, place: Workpla
 
 
 def test_a_record_of_a_newer_release_does_not_stop_the_counts(
-    engine_url: str, index_name: str, encoder: Encoder
+    engine_url: str, index_name: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("es_ttc.serving.admin.jobs.INTERVAL_SECONDS", 0.1)
     jobs = f"{index_name}-jobs"
 
     async def prepare() -> None:
         engine = await connected(engine_url)
-        await JobStore(engine, jobs).prepare()
+        await JobStore(engine, jobs).indices.prepare()
         await engine.close()
 
     asyncio.run(prepare())
     record = {"kind": "encoding", "job": {"id": "encode-x", "index": "x", "status": "running", "name": {"newer": 1}}}
     assert call(engine_url, "PUT", f"/{jobs}/_doc/encode-x?refresh=true", record).status == 201
-    settings = GatewaySettings(engine=engine_url, port=0, jobs_index=jobs, jobs_metrics_seconds=0.1)
+    settings = GatewaySettings(engine=engine_url, port=0, jobs_index=jobs)
     with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
 
         def seen(expected: int) -> bool:

@@ -52,14 +52,6 @@ def test_a_client_of_a_newer_elasticsearch_is_answered_by_this_one(behind: Behin
         assert told not in plain.headers
 
 
-def test_the_engines_refusal_stands_where_the_setting_says_so(behind: Behind, encoder: Encoder) -> None:
-    settings = GatewaySettings(engine=behind.engine, port=0, translate_media_types=False)
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
-        headers = {"accept": "application/vnd.elasticsearch+json;compatible-with=42"}
-        status = call(gateway, "GET", "/", headers=headers).status
-    assert status == (400 if behind.product == "elasticsearch" else 200)  # OpenSearch has no such media types at all
-
-
 @contextmanager
 def engine_of(version: dict[str, str], tagline: str) -> Iterator[str]:
     """Run an engine that is too old, which no package registry has with what a test needs: it echoes searches."""

@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from es_ttc.enrichment.jobs import service
-from es_ttc.enrichment.jobs.service import JobRequest, JobStatus
+from es_ttc.enrichment.jobs import commands, submission
+from es_ttc.enrichment.jobs.record import JobStatus
+from es_ttc.enrichment.jobs.submission import JobRequest
 from es_ttc.errors import EsTtcError
 from tests.support.jobs import Census, Worker, Workplace, census, connected, with_suppress
 
@@ -31,7 +33,7 @@ class Survived:
         seconds: In all.
     """
 
-    shown: JobStatus
+    shown: JobStatus[Any]
     census: Census
     asked: Counter[str]
     kills: int
@@ -68,7 +70,7 @@ async def survive(
     """
     begun = time.monotonic()
     engine = await connected(place.engine)
-    job = (await service.submit(engine, place.settings, JobRequest(index=place.index, tau=0.5, lanes=4))).job.id
+    job = (await submission.submit(engine, place.settings, JobRequest(index=place.index, tau=0.5, lanes=4))).job.id
     worker = await asyncio.to_thread(Worker, place)
     done_kills = done_redis = 0
     events = ["kill"] * kills + ["redis"] * redis_kills + faults + (["engine"] if restart else [])
@@ -125,7 +127,7 @@ async def _at_work(place: Workplace, job: str, worker: Worker) -> bool:
     raise AssertionError(f"no document was enriched for two minutes: {worker.log.read_text()[-3000:]}")
 
 
-async def _over(place: Workplace, job: str) -> JobStatus:
+async def _over(place: Workplace, job: str) -> JobStatus[Any]:
     deadline = time.monotonic() + _LONGEST_SECONDS
     while time.monotonic() < deadline:
         shown = await _look(place, job)
@@ -135,10 +137,10 @@ async def _over(place: Workplace, job: str) -> JobStatus:
     raise AssertionError(f"the job does not end: {await _look(place, job)}")
 
 
-async def _look(place: Workplace, job: str) -> JobStatus | None:
+async def _look(place: Workplace, job: str) -> JobStatus[Any] | None:
     engine = await connected(place.engine)
     try:
-        return await service.shown(engine, place.settings, job)
+        return await commands.shown(engine, place.settings, job)
     except EsTtcError:
         return None  # the engine has just come back, its shards have not
     finally:

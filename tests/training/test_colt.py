@@ -8,7 +8,8 @@ import torch
 from es_ttc.encoders.heads import unit
 from es_ttc.lab.training.data import Task, TrainingQueries
 from es_ttc.lab.training.losses import cross_view, listwise_multi_label
-from es_ttc.lab.training.recipes.colt import ColtOptions, ColtRecipe
+from es_ttc.lab.training.options import ColtOptions
+from es_ttc.lab.training.recipes.colt import ColtRecipe
 from es_ttc.vectors.tokens import Float32
 
 RELEVANT = ([0, 1], [0, 1], [2], [1, 3])

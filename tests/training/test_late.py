@@ -22,11 +22,12 @@ from es_ttc.encoders.multi_vector import settings_of
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.bm25 import Bm25
-from es_ttc.lab.training.late.backbone import LateShape, build, principal_directions, train_last_layers
+from es_ttc.lab.training.late.backbone import build, principal_directions, train_last_layers
 from es_ttc.lab.training.late.data import JudgedTexts, load_late_task, negatives_of, pool_of
 from es_ttc.lab.training.late.recipe import LateRecipe, known_relevant
-from es_ttc.lab.training.late.session import LateOptions, LateRequest, checkpoint_of, run
-from es_ttc.lab.training.loop import LoopOptions, TrainingProgress
+from es_ttc.lab.training.late.session import LateRequest, checkpoint_of, run
+from es_ttc.lab.training.loop import TrainingProgress
+from es_ttc.lab.training.options import LateOptions, LateShape, LoopOptions
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import search
@@ -54,7 +55,7 @@ def trained(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     """What the command prints, for a training whose folder is in it."""
     base = tmp_path_factory.mktemp("trained-late")
     data = write_seen(base / "tools")
-    arguments = ["--epochs", "12", "--patience", "12", "--batch", "4", "--learning-rate", "0.005", "--threads", "1"]
+    arguments = ["--epochs", "12", "--patience", "12", "--batch", "4", "--learning-rate", "0.005"]
     shape = ["--dimensions", "16", "--query-length", "32", "--document-length", "48", "--train-length", "40"]
     out = base / "models" / "tools-late"
     with pytest.MonkeyPatch.context() as patch:

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs.encoding_service import EncodingStatus, start_encoding, stop_encoding
-from es_ttc.enrichment.jobs.followed_enrichment import cancel_enrichment, enrichment_job_id
-from es_ttc.enrichment.jobs.record import Budget
-from es_ttc.enrichment.jobs.service import JobRequest, JobStatus, submit_continuous
+from es_ttc.enrichment.jobs.followed_jobs import start_encoding, stop_encoding, stop_enrichment
+from es_ttc.enrichment.jobs.progress import ENCODED
+from es_ttc.enrichment.jobs.record import Budget, EncodingJob, Job, JobStatus, enrichment_job_id
+from es_ttc.enrichment.jobs.store import JobStore
+from es_ttc.enrichment.jobs.submission import JobRequest, submit_continuous
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.attach.feature_locations import feature_locations
 from es_ttc.index.attach.followed_writes import (
@@ -17,18 +18,13 @@ from es_ttc.index.attach.followed_writes import (
     follow_writes,
     unfollow_writes,
 )
-from es_ttc.index.mappings.attached import FAILED
 from es_ttc.index.mappings.enrichment import add_enrichment
-from es_ttc.index.mappings.fields import EMPTY, READY
-from es_ttc.index.mappings.spec import STATE
 from es_ttc.index.mappings.write_options import Encode
 from es_ttc.settings import Settings
 
 DEFAULT_REFRESH = 0.5
 """Phrases are chosen by shares of documents, which change as the corpus grows. With this growth between two refreshes a
 document is written three times on average while the corpus grows, however large it becomes."""
-_ENCODED = {"terms": {STATE: [READY, EMPTY, FAILED]}}
-"""Documents with features: enriched before, a document would be written twice, and lose its phrases in between."""
 _PRIORITY = 0
 """Of the job that enriches: jobs that a person submits for the same index go first."""
 
@@ -55,11 +51,14 @@ class EnrichmentOptions:
         return frozenset(option for option, is_named in named.items() if is_named)
 
     def request(self, index: str) -> JobRequest:
-        """Return the request for the job of one index."""
+        """Return the request for the job of one index.
+
+        Only encoded documents are enriched: before, a document would be written twice, and lose its phrases in between.
+        """
         return JobRequest(
             index=index,
             prompt=self.prompt,
-            query=_ENCODED,
+            query=ENCODED,
             continuous=True,
             priority=_PRIORITY,
             budget=self.budget,
@@ -72,8 +71,8 @@ class Followed:
     """An index whose writes are followed, with its jobs."""
 
     index: FollowedIndex
-    encoding: EncodingStatus
-    enrichment: JobStatus | None
+    encoding: JobStatus[EncodingJob]
+    enrichment: JobStatus[Job] | None
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form."""
@@ -136,7 +135,7 @@ async def follow(
                 enrichment.named,
             )
         else:
-            await cancel_enrichment(engine, settings.jobs_index, followed.index)
+            await stop_enrichment(JobStore(engine, settings.jobs_index), followed.index)
         found.append(Followed(followed, encoding, enriching))
     return found
 
@@ -144,9 +143,10 @@ async def follow(
 async def unfollow(engine: Engine, jobs_index: str, name: str) -> bool:
     """Undo :func:`follow`; return whether writes to an index of this name were followed."""
     found = False
+    store = JobStore(engine, jobs_index)
     for held in await feature_locations(engine, name):
-        found |= await stop_encoding(engine, jobs_index, held.source.index)
-        await cancel_enrichment(engine, jobs_index, held.source.index)
+        found |= await stop_encoding(store, held.source.index)
+        await stop_enrichment(store, held.source.index)
         found |= await unfollow_writes(engine, held)
     return found
 
@@ -156,9 +156,10 @@ async def forget(engine: Engine, jobs_index: str, index: str) -> None:
 
     An account that may not read the jobs has none: then they pause by themselves, with the reason.
     """
+    store = JobStore(engine, jobs_index)
     try:
-        await stop_encoding(engine, jobs_index, index)
-        await cancel_enrichment(engine, jobs_index, index)
+        await stop_encoding(store, index)
+        await stop_enrichment(store, index)
     except EngineError as error:
         if error.upstream_status != 403:
             raise

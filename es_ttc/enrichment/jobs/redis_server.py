@@ -3,25 +3,20 @@
 It contains nothing worth keeping, so it writes nothing to disk. Its socket is in a folder that only its user can enter.
 """
 
-import logging
 import os
 import shutil
-import subprocess
 import tempfile
-import threading
 import time
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
-from es_ttc.enrichment.jobs.child_process import stop, tied
+from es_ttc.enrichment.jobs.supervised import SupervisedProgram
 from es_ttc.errors import ConfigurationError
-
-logger = logging.getLogger(__name__)
 
 PROGRAMS = ("redis-server", "valkey-server")
 _START_SECONDS = 10.0
-_STOP_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 
 
@@ -102,9 +97,6 @@ class EmbeddedRedis:
         self._program = find_server()
         self._folder = Path(tempfile.mkdtemp(prefix="es-ttc-redis-"))  # for its owner only
         self._socket = self._folder / "redis.sock"
-        self._ending = threading.Event()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watch = threading.Thread(target=self._keep_alive, name="redis", daemon=True)
 
     @property
     def url(self) -> str:
@@ -113,42 +105,22 @@ class EmbeddedRedis:
 
     def __enter__(self) -> "EmbeddedRedis":
         """Start it."""
-        self._start()
-        self._watch.start()
+        command = [self._program, "--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700"]
+        command += ["--save", "", "--appendonly", "no", "--dir", str(self._folder), "--logfile", "redis.log"]
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            program = stack.enter_context(SupervisedProgram(command, "Redis", quiet=True))
+            deadline = time.monotonic() + _START_SECONDS
+            while not self._socket.exists():
+                if program.has_ended or time.monotonic() > deadline:
+                    raise ConfigurationError(f"[{self._program}] does not start: {self._log_tail()}")
+                time.sleep(0.02)
+            self._running = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Stop it and remove its folder."""
-        self._ending.set()
-        self._watch.join(_STOP_SECONDS)
-        self._stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _start(self) -> None:
-        command = [self._program, "--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700"]
-        command += ["--save", "", "--appendonly", "no", "--dir", str(self._folder), "--logfile", "redis.log"]
-        self._process = subprocess.Popen(tied(command), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)  # noqa: S603
-        deadline = time.monotonic() + _START_SECONDS
-        while not self._socket.exists():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise ConfigurationError(f"[{self._program}] does not start: {self._log_tail()}")
-            time.sleep(0.02)
-
-    def _keep_alive(self) -> None:
-        while not self._ending.wait(_LOOK_SECONDS):
-            if self._process is None or self._process.poll() is None:
-                continue
-            logger.warning("Redis has died and is started again; jobs go on from what the engine holds")
-            self._stop()
-            self._socket.unlink(missing_ok=True)
-            try:
-                self._start()
-            except ConfigurationError as error:
-                logger.error("%s", error)
-
-    def _stop(self) -> None:
-        if self._process is not None:
-            stop(self._process, _STOP_SECONDS)
+        self._running.close()
 
     def _log_tail(self) -> str:
         try:

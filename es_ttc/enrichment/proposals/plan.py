@@ -34,20 +34,25 @@ class Parameters(BaseModel):
 
     temperature: float = Field(0.0, ge=0, le=2, description="Sampling temperature.")
     answer_tokens: int = Field(256, ge=8, le=8192, description="Maximum length of an answer, in tokens.")
-    characters: int = Field(4000, ge=100, le=200_000, description="Maximum length of a document's text.")
+    characters: int = Field(
+        4000, ge=100, le=200_000, description="Maximum number of characters of a document that the model reads."
+    )
     most: int = Field(10, ge=1, le=50, description="Maximum number of phrases per document.")
     most_words: int = Field(MOST_WORDS, ge=1, le=5, description="Maximum number of words of a phrase.")
     whole: bool = Field(
         False,
-        description="Whether proposals are written whole, as doc2query writes queries: not cut into phrases, nor left "
-        "out because they are in the text or common. `min_similarity` still filters them, as in doc2query--.",
+        description="Write proposals whole, as doc2query writes queries: not cut into phrases, nor left out because "
+        "they are in the text or common. The minimum similarity still filters them, as in doc2query--.",
     )
-    tau: float = Field(DEFAULT_TAU, description="Maximum share of documents that may have a phrase, 0 to 1.")
+    tau: float = Field(
+        DEFAULT_TAU, description="Maximum share of documents that may have a phrase, 0 to 1; 1 keeps all phrases."
+    )
     min_similarity: float | None = Field(
         None,
         ge=-1,
         le=1,
-        description="Minimum cosine of a phrase's vector with its document's, by the index's encoder; null for none.",
+        description="Minimum cosine of a phrase's vector with its document's, by the index's encoder. A dry run shows "
+        "which share of the phrases reaches which cosine. Default: none.",
     )
 
 

@@ -21,9 +21,10 @@ from es_ttc.index.ingest.encode import DocumentFeatures, feature_fields, span_fe
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.readers import FeatureReader, reader_of
-from es_ttc.index.mappings.spec import CODECS, IndexSpec
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.rescorers.base import Feature
 from es_ttc.vectors.chunks import DocumentChunks
+from es_ttc.vectors.codecs import STORED_CODECS
 from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import TokenVectors
 
@@ -64,7 +65,7 @@ def heads_between(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> Mapp
 
 
 def _only_coarser(before: IndexSpec, after: IndexSpec) -> bool:
-    coarser = before.tokens == "packed" and CODECS.index(before.codec) < CODECS.index(after.codec)
+    coarser = before.tokens == "packed" and STORED_CODECS.index(before.codec) < STORED_CODECS.index(after.codec)
     return coarser and replace(before, codec=after.codec) == after
 
 

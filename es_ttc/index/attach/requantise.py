@@ -26,9 +26,10 @@ from es_ttc.index.ingest.update import DocumentUpdater
 from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.ingest_pipeline import replace_spec
 from es_ttc.index.mappings.readers import Hit, reader_of
-from es_ttc.index.mappings.spec import CODECS, ROOT, STATE, Codec, IndexSpec
+from es_ttc.index.mappings.spec import ROOT, STATE, IndexSpec
 from es_ttc.index.mappings.write_options import WriteOptions
 from es_ttc.rescorers.base import Feature
+from es_ttc.vectors.codecs import STORED_CODECS, StoredCodec
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import TokenVectors
 
@@ -44,14 +45,14 @@ class Requantised:
     """Counts of a run."""
 
     index: str
-    codec: Codec
+    codec: StoredCodec
     total: int = 0
     seen: int = 0
     written: int = 0
     unchanged: int = 0
 
 
-def require_coarser(spec: IndexSpec, codec: Codec, index: str) -> None:
+def require_coarser(spec: IndexSpec, codec: StoredCodec, index: str) -> None:
     """Check that token vectors can be moved to a codec.
 
     Raises:
@@ -59,7 +60,7 @@ def require_coarser(spec: IndexSpec, codec: Codec, index: str) -> None:
     """
     if spec.tokens != "packed":
         raise InvalidRequest(f"index [{index}] keeps its tokens as [{spec.tokens}], which has no codec to be changed")
-    if CODECS.index(codec) < CODECS.index(spec.codec):
+    if STORED_CODECS.index(codec) < STORED_CODECS.index(spec.codec):
         raise InvalidRequest(
             f"index [{index}] has token vectors of codec [{spec.codec}], which is coarser than [{codec}]: what was "
             "rounded away does not come back; make the index anew"
@@ -69,7 +70,7 @@ def require_coarser(spec: IndexSpec, codec: Codec, index: str) -> None:
 async def requantise_documents(
     engine: Engine,
     held: FeatureLocation,
-    codec: Codec,
+    codec: StoredCodec,
     report: Callable[[Requantised], None] = lambda _: None,
 ) -> Requantised:
     """Move the token vectors in an index's own documents to a codec that is as coarse or coarser.
@@ -176,5 +177,5 @@ def _changes(hits: Sequence[Hit], spec: IndexSpec) -> dict[tuple[str, str | None
     return changes
 
 
-def _is_finer(tokens: TokenVectors, codec: Codec) -> bool:
-    return tokens.codec not in CODECS or CODECS.index(tokens.codec) < CODECS.index(codec)
+def _is_finer(tokens: TokenVectors, codec: StoredCodec) -> bool:
+    return tokens.codec not in STORED_CODECS or STORED_CODECS.index(tokens.codec) < STORED_CODECS.index(codec)

@@ -14,7 +14,8 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.compose import Document, compose
 from es_ttc.index.ingest.encode import encode_documents, feature_fields
 from es_ttc.index.mappings.fields import stored_scales
-from es_ttc.index.mappings.spec import Codec, IndexSpec
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.vectors.codecs import StoredCodec
 from es_ttc.vectors.tokens import row_bytes
 
 DOCUMENTS = 8
@@ -67,7 +68,7 @@ def _mean(values: Sequence[int] | np.ndarray[Any, Any]) -> float:
     return float(np.mean(values))
 
 
-def token_bytes(spec: IndexSpec, codec: Codec | None = None) -> int:
+def token_bytes(spec: IndexSpec, codec: StoredCodec | None = None) -> int:
     """Return the stored bytes of a token of packed storage: its vector, norms and offset."""
     return row_bytes(codec or spec.codec, spec.encoder.of_tokens.dims) + len(stored_scales(spec)) + _OFFSET
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
+from es_ttc.vectors.codecs import DEFAULT_CODEC, StoredCodec
 
 VERSION = 2
 
@@ -56,10 +57,6 @@ DOCUMENT = "ttc.document"
 """SHA-256, cut to 16 bytes, of the whole document as sent, by which ingest detects unchanged documents."""
 
 TokenStorage = Literal["packed", "nested", "rank_vectors", "none"]
-Codec = Literal["float16", "int8", "int4", "int2"]
-CODECS: tuple[Codec, ...] = get_args(Codec)
-"""Codecs of packed token vectors, from the finest to the coarsest."""
-DEFAULT_CODEC: Codec = "int4"
 DEFAULT_FIELDS = ("title", "text")
 """The fields that are encoded if none are named."""
 MAX_TOKEN_POOLING = 6
@@ -96,7 +93,7 @@ class IndexSpec:
         text_fields: The document's fields that are encoded, in this order, the non-empty ones joined by one space.
         tokens: Storage of token vectors: ``packed`` (one blob per document), ``nested`` (one nested vector per token),
             ``rank_vectors`` (Elasticsearch's own field) or ``none`` (pooled vectors only).
-        codec: Codec of packed token vectors; the other kinds of storage use float32.
+        codec: StoredCodec of packed token vectors; the other kinds of storage use float32.
         scales: The scales whose norms are stored (L = 1 needs none); norms of other scales are computed on request.
         max_tokens: Maximum number of rows of one document's token matrix.
         spans: Grids of smoothed spans that are stored as nested vectors for the engine's own kNN; may be empty.
@@ -112,7 +109,7 @@ class IndexSpec:
     encoder: EncoderIdentity
     text_fields: tuple[str, ...] = DEFAULT_FIELDS
     tokens: TokenStorage = "packed"
-    codec: Codec = DEFAULT_CODEC
+    codec: StoredCodec = DEFAULT_CODEC
     scales: tuple[float, ...] = DEFAULT_SCALES
     max_tokens: int = 1024
     spans: tuple[SpanGrid, ...] = ()

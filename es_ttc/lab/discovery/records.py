@@ -109,9 +109,11 @@ class Plan(_Model):
     identity: str
     seed: int
     proposer: str
-    seeds: Literal["all", "cheap", "none"] = "all"
+    seeds: Literal["all", "cheap", "none"] = Field(
+        "all", description="Initial programs, from the paper; cheap: those that encode nothing for a query."
+    )
     tasks: tuple[TaskPlan, ...]
-    seconds: float = 20.0
-    memory_mb: int = 1024
-    most_cost: float = 50.0
+    seconds: float = Field(20.0, ge=0.1, description="Time limit per task, in seconds.")
+    memory_mb: int = Field(1024, ge=64, description="Memory limit, in MiB.")
+    most_cost: float = Field(50.0, ge=1, description="Maximum cost ratio c.")
     distance: float = 0.02

@@ -10,7 +10,7 @@ from typing import Any
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import ConfigurationError, EncoderMismatch, InvalidRequest
 from es_ttc.index.ingest.compose import compose
-from es_ttc.index.mappings.spec import Codec, IndexSpec, SpanGrid, TokenStorage
+from es_ttc.index.mappings.spec import IndexSpec, SpanGrid, TokenStorage
 from es_ttc.lab.evaluation.datasets import Collection, field_values
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.harness import choose_baseline, evaluate
@@ -21,6 +21,7 @@ from es_ttc.lab.evaluation.searcher import Progress, Searcher, silent
 from es_ttc.rescorers.base import Feature
 from es_ttc.retrievers.base import Vectors
 from es_ttc.settings import EngineSettings
+from es_ttc.vectors.codecs import StoredCodec
 
 SPANS = SpanGrid(scale=10, stride=5)
 """The grid of searched spans: ten tokens wide, one every five tokens."""
@@ -37,7 +38,7 @@ class Plan:
     baseline: str | None = None
     first_pass: FirstPass = "dense"
     window: int | None = 100
-    codec: Codec = "float16"
+    codec: StoredCodec = "float16"
     max_tokens: int = 1024
     token_pooling: int = 1
     engine: EngineSettings | None = None

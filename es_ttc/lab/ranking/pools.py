@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from es_ttc.common.validation import did_you_mean
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.mappings.spec import Codec
 from es_ttc.lab.evaluation.datasets import Collection, field_values
 from es_ttc.lab.evaluation.memory import JoinedWindow, MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one
@@ -29,6 +28,7 @@ from es_ttc.rescorers.blend.signals import (
     signal_matrix,
 )
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
+from es_ttc.vectors.codecs import StoredCodec
 from es_ttc.vectors.tokens import Float32
 
 Grades = NDArray[np.int64]
@@ -116,7 +116,7 @@ def collect(
     *,
     window: int | None = 100,
     max_tokens: int = 1024,
-    codec: Codec = "float16",
+    codec: StoredCodec = "float16",
     fields: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Pools:

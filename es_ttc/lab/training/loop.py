@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,27 +19,10 @@ from es_ttc.encoders.devices import device_of
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.training import checkpoint
 from es_ttc.lab.training.data import Places
+from es_ttc.lab.training.options import LoopOptions
 
-Precision = Literal["float32", "bfloat16"]
-
-OF_NO_INFLUENCE = ("device", "threads", "save_seconds")
+RESUMABLE_OPTIONS = ("device", "threads", "save_seconds")
 """Options of the loop that a resumed run may change."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoopOptions:
-    """Options of the loop, for all kinds of training."""
-
-    epochs: int = 20
-    batch: int = 64
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    patience: int = 3
-    seed: int = 0
-    precision: Precision = "float32"
-    device: str = "cpu"
-    threads: int | None = None
-    save_seconds: float = 30.0
 
 
 class Recipe(Protocol):

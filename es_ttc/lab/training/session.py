@@ -21,7 +21,8 @@ from es_ttc.lab.evaluation.searcher import Progress, silent
 from es_ttc.lab.training import artefact
 from es_ttc.lab.training.data import Task, load_task
 from es_ttc.lab.training.figures import before_and_after
-from es_ttc.lab.training.loop import OF_NO_INFLUENCE, LoopOptions, Recipe, Report, TrainingProgress, train
+from es_ttc.lab.training.loop import RESUMABLE_OPTIONS, Recipe, Report, TrainingProgress, train
+from es_ttc.lab.training.options import LoopOptions
 from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID
 from es_ttc.lab.training.tuned_side import TunedSide
 
@@ -117,7 +118,7 @@ def run(
         "start": start.identity,
         "data": {task.name: _digest(task) for task in tasks},
         "options": dict(request.options),
-        "loop": {name: value for name, value in asdict(loop).items() if name not in OF_NO_INFLUENCE},
+        "loop": {name: value for name, value in asdict(loop).items() if name not in RESUMABLE_OPTIONS},
     }
     torch.manual_seed(loop.seed)
 

@@ -18,10 +18,9 @@ from starlette.responses import Response
 
 from es_ttc.common.validation import did_you_mean, validated
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs import commands, service
-from es_ttc.enrichment.jobs.encoding_record import is_encoding
-from es_ttc.enrichment.jobs.record import JobState
-from es_ttc.enrichment.jobs.service import JobRequest
+from es_ttc.enrichment.jobs import commands
+from es_ttc.enrichment.jobs.record import JobState, is_encoding
+from es_ttc.enrichment.jobs.submission import JobRequest, submit
 from es_ttc.enrichment.proposals.plan import prompt_names
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.serving.admin.endpoint import CallersEngine, EndpointRunner, json_object, with_callers_errors
@@ -37,6 +36,8 @@ _KIND = "jobs"
 _AT_ONCE = 8
 _MAX_BODY = 2**20
 _LOOK_SECONDS = 20.0
+INTERVAL_SECONDS = 60.0
+"""Interval at which pending documents are counted for the metrics."""
 
 
 Api = TypeVar("Api", bound="JobsApi")
@@ -82,7 +83,7 @@ class JobsApi:
                 f"{did_you_mean(job.prompt, prompt_names())} (one of your own goes into [prompt_text])"
             )
         try:
-            return (await service.submit(engine, self.gateway.settings, job)).as_dict()
+            return (await submit(engine, self.gateway.settings, job)).as_dict()
         except ConfigurationError as error:
             if job.prompt_text is None:
                 raise
@@ -126,10 +127,10 @@ class JobMetrics:
         self._since: dict[JobKind, float] = {}
         self._failure = ""
 
-    async def run(self, seconds: float) -> None:
-        """Poll every `seconds`, after an initial delay."""
+    async def run(self) -> None:
+        """Look every minute, after an initial delay."""
         while True:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(INTERVAL_SECONDS)
             await self.look()
 
     async def look(self) -> None:

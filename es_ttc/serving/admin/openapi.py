@@ -15,7 +15,7 @@ from starlette.routing import Route
 from es_ttc import __version__
 from es_ttc.engine.versions import dotted
 from es_ttc.enrichment.jobs.record import JobState
-from es_ttc.enrichment.jobs.service import JobRequest
+from es_ttc.enrichment.jobs.submission import JobRequest
 from es_ttc.errors import EngineUnavailable
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import compiled, registry

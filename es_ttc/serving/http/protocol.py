@@ -17,6 +17,12 @@ from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.settings import GatewaySettings
 
 _WINDOW_SECONDS = 5.0
+_HEADER_SECONDS = 20.0
+"""Maximum time from the first byte of a request to the end of its headers."""
+_SEND_SECONDS = 60.0
+"""Maximum time for which a client may read nothing of its response."""
+_MIN_BODY_RATE = 500
+"""Minimum rate at which a client must send a body, in bytes per second."""
 _LAST_REQUEST_SECONDS = 1.0
 """Time for a request on an idle connection of a server that ends: it may be on its way."""
 _FORMS = (b"http://", b"https://")  # absolute form: the scheme and the host are dropped, the path is what counts
@@ -112,7 +118,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._in_head and self._unparsed == 0:  # of a request's first byte: further bytes do not restart the timer
-            self._start("head", self.limits.header_timeout, self._head_is_late)
+            self._start("head", _HEADER_SECONDS, self._head_is_late)
         self._unparsed += len(data)
         super().data_received(data)
         longest = 1024 * (self.limits.max_target_kb + self.limits.max_header_kb)
@@ -169,7 +175,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Wait for a client that does not read its response, up to a timeout."""
         super().pause_writing()
-        self._start("send", self.limits.send_timeout, self.transport.abort)
+        self._start("send", _SEND_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Resume writing."""
@@ -200,21 +206,19 @@ class LimitedProtocol(HttpToolsProtocol):
         return bool(authority)
 
     def _head_is_late(self) -> None:
-        self._refuse(
-            RequestTimeout(f"the request's headers took longer than {self.limits.header_timeout:g} s (header_timeout)")
-        )
+        self._refuse(RequestTimeout(f"the request's headers took longer than {_HEADER_SECONDS:g} s"))
 
     def _check_body_rate(self) -> None:
         """Check the bytes of the body in the last seconds, without those in which the gateway does not read."""
-        paused, limits = self.flow.read_paused, self.limits
+        paused, longest = self.flow.read_paused, self.limits.body_timeout
         if not paused and not self._was_paused:
             self._body_time += self._window
-            if self._body_bytes < limits.min_body_rate * self._window:
-                reason = f"the body came slower than {limits.min_body_rate} bytes a second (min_body_rate)"
+            if self._body_bytes < _MIN_BODY_RATE * self._window:
+                reason = f"the body came slower than {_MIN_BODY_RATE} bytes a second"
                 self._refuse(RequestTimeout(reason))
                 return
-            if self._body_time >= limits.body_timeout:
-                self._refuse(RequestTimeout(f"the body took longer than {limits.body_timeout:g} s (body_timeout)"))
+            if self._body_time >= longest:
+                self._refuse(RequestTimeout(f"the body took longer than {longest:g} s (body_timeout)"))
                 return
         self._was_paused, self._body_bytes = paused, 0
         self._start("body", self._window, self._check_body_rate)

@@ -212,7 +212,7 @@ class Upstream:
             return headers, []
         if await self.product() == "opensearch":
             return plain_types(headers), [PRODUCT_HEADER]
-        version = await self.version(headers) if self._settings.translate_media_types else None
+        version = await self.version(headers)
         if version is None or version.accepts_media_types_of(compatible_with(headers)):
             return headers, []
         major = version.numbers[0]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from es_ttc.enrichment.jobs import service
-from es_ttc.enrichment.jobs.service import JobRequest
+from es_ttc.enrichment.jobs import commands, submission
+from es_ttc.enrichment.jobs.submission import JobRequest
 from es_ttc.llm import LlmClient
 from tests.llm.test_client import KEYWORDS
 from tests.support import vllm
@@ -84,11 +84,11 @@ async def test_a_worker_enriches_with_a_model_of_its_own(
     try:
         await make_index(engine, index_name, COUNT)
         wanted = JobRequest(index=index_name, prompt_text="{{document}}", answer_tokens=32, lanes=1, parallel=8)
-        job = (await service.submit(engine, place.settings, wanted)).job
+        job = (await submission.submit(engine, place.settings, wanted)).job
         assert (job.plan.model, job.plan.api) == ("tiny-llama", "completions")
         with worker_at(place, processes=1) as worker:
             deadline = time.monotonic() + 600
-            while (shown := await service.shown(engine, place.settings, job.id)).state == "running":
+            while (shown := await commands.shown(engine, place.settings, job.id)).state == "running":
                 assert time.monotonic() < deadline, worker.log.read_text(errors="replace")[-3000:]
                 await asyncio.sleep(1)
         assert shown.state == "completed", shown.job.reason

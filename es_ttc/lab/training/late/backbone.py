@@ -7,7 +7,6 @@ backbone has, it changes none, so the untrained model is the backbone's own late
 
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +24,10 @@ from es_ttc.encoders.registry import model_folder
 from es_ttc.encoders.sentence_transformers import DEFAULT_MAX_LENGTH, load_model, no_progress_bars
 from es_ttc.encoders.windows import role_prompts
 from es_ttc.errors import ConfigurationError
+from es_ttc.lab.training.options import LateShape
 
 _TOKENS = "token_embeddings"
 _AT_ONCE = 32
-
-
-@dataclass(frozen=True, slots=True)
-class LateShape:
-    """What a model is built with, besides its backbone."""
-
-    dimensions: int = 128
-    query_length: int = 64
-    document_length: int | None = None
 
 
 def backbone_folder(name: str, cache_dir: Path) -> Path:

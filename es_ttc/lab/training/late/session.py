@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +19,17 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation.searcher import Progress, silent
 from es_ttc.lab.training.artefact import PACKAGES, PAGE
-from es_ttc.lab.training.late.backbone import LateShape, backbone_folder, build, train_last_layers
+from es_ttc.lab.training.late.backbone import backbone_folder, build, train_last_layers
 from es_ttc.lab.training.late.data import LateTask, load_late_task
 from es_ttc.lab.training.late.recipe import LateRecipe
-from es_ttc.lab.training.loop import OF_NO_INFLUENCE, LoopOptions, Report, TrainingProgress, train
+from es_ttc.lab.training.loop import RESUMABLE_OPTIONS, Report, TrainingProgress, train
 from es_ttc.lab.training.measures import check_measure
+from es_ttc.lab.training.options import LateOptions, LoopOptions
 
 RECORD = "training.json"
 """File of the settings and the course, in the model's folder. `card.json` would say that it holds heads."""
 _SAMPLED = 128
 """Documents whose token vectors give the first projection."""
-
-
-@dataclass(frozen=True, slots=True)
-class LateOptions:
-    """Options of a training, besides those of the loop."""
-
-    shape: LateShape = field(default_factory=LateShape)
-    negatives: int = 1
-    train_length: int = 128
-    temperature: float = 1.0
-    metric: str = "ndcg@10"
-    pool: int = 500
-    layers: int | None = None
-    queries: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +68,7 @@ def run(
         "backbone": _lasting(request.backbone),
         "data": request.data.resolve().name,
         "options": asdict(options),
-        "loop": {name: value for name, value in asdict(loop).items() if name not in OF_NO_INFLUENCE},
+        "loop": {name: value for name, value in asdict(loop).items() if name not in RESUMABLE_OPTIONS},
     }
     checkpoint = _claim(request, settings)
     _make_parent(request.out)

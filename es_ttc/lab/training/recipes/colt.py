@@ -9,8 +9,6 @@ The settings that the comparison does not state are from its published configura
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -23,33 +21,10 @@ from es_ttc.encoders.heads import Head, Table
 from es_ttc.lab.training.data import Places, Task
 from es_ttc.lab.training.losses import cross_view, listwise_multi_label
 from es_ttc.lab.training.measures import measure
+from es_ttc.lab.training.options import ColtOptions
 from es_ttc.lab.training.tuned_side import TunedSide
 
 Edges = NDArray[np.intp]
-
-
-@dataclass(frozen=True, slots=True)
-class ColtOptions:
-    """Options of COLT; the defaults are those of its published configuration for ToolLens.
-
-    Attributes:
-        layers: Number of layers of the graph convolution, which NNN decoding's comparison varies.
-        balance: Weight of the contrastive loss, which it varies too.
-        temperature: Of the contrastive loss.
-        listed: Number of documents in a query's list: the relevant ones and random others.
-        dropped: Share of each graph's edges that is dropped in an epoch.
-        scenes: Vectors of the scenes before the convolution: the mean of their documents' initial vectors, as in the
-            published code, or of their present ones (`current`).
-        metric: Validation metric.
-    """
-
-    layers: int = 1
-    balance: float = 0.04
-    temperature: float = 0.1
-    listed: int = 10
-    dropped: float = 0.2
-    scenes: Literal["initial", "current"] = "initial"
-    metric: str = "comp@5"
 
 
 class Vectors(nn.Module):

@@ -1,8 +1,7 @@
 """Learned heads (Test-Time Compute for Frozen Embedding Models, appendix C): one map for queries and documents."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,21 +13,9 @@ from es_ttc.lab.training.data import Places, Task
 from es_ttc.lab.training.heads import LinearHead, LowRank, ResidualMlp, whitening
 from es_ttc.lab.training.losses import info_nce
 from es_ttc.lab.training.measures import measure
+from es_ttc.lab.training.options import HeadOptions
 from es_ttc.lab.training.recipes.dense import known_positives
 from es_ttc.lab.training.tuned_side import TunedSide
-
-Family = Literal["whiten", "linear", "low-rank", "mlp"]
-
-
-@dataclass(frozen=True, slots=True)
-class HeadOptions:
-    """Options of a head."""
-
-    family: Family = "linear"
-    rank: int = 64
-    hidden: int = 768
-    temperature: float = 0.05
-    metric: str = "ndcg@10"
 
 
 class Whitened(nn.Module):

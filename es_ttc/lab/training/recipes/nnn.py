@@ -1,7 +1,6 @@
 """NNN-Tr (NNN decoding, section 3.2 and appendix B.5): adapters trained through the unrolled solver."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,30 +15,12 @@ from es_ttc.lab.training.fista import lipschitz, selection_scores, unrolled
 from es_ttc.lab.training.heads import MixedMlp
 from es_ttc.lab.training.losses import set_loss
 from es_ttc.lab.training.measures import measure
+from es_ttc.lab.training.options import NnnOptions
 from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, queries_of
 from es_ttc.lab.training.tuned_side import TunedSide
 
 _BLOCK = 512
 """Number of validation queries decoded at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class NnnOptions:
-    """Options of NNN-Tr; defaults that the paper does not state were chosen on train queries of ToolLens."""
-
-    l1: float = 0.1
-    l2: float = 0.1
-    learn_penalty: bool = False
-    steps: int = 20
-    learn_steps: bool = False
-    decode_steps: int = 100
-    margin: float = 1.2
-    temperature: float = 0.02
-    slack: float = 1.0
-    hidden: int = 768
-    dictionary: int = 4096
-    nearest: int = 50
-    metric: str = "comp@5"
 
 
 class Penalties(nn.Module):

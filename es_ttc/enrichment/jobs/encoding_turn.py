@@ -7,23 +7,21 @@ few seconds; a worker that is killed loses these seconds, and the next one finds
 """
 
 import asyncio
-import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs.encoding_record import EncodingJob, EncodingRecord
-from es_ttc.enrichment.jobs.followed_enrichment import enrich_like
-from es_ttc.enrichment.jobs.held_lease import HeldLease, LeaseLost
-from es_ttc.enrichment.jobs.partition_run import TurnEnd
-from es_ttc.enrichment.jobs.record import JobState
-from es_ttc.enrichment.jobs.store import JobStore, UnknownJob, stopped
-from es_ttc.errors import ConfigurationError, EncoderMismatch, EngineError, EngineUnavailable, EsTtcError
+from es_ttc.enrichment.jobs.followed_jobs import enrich_like, start_next
+from es_ttc.enrichment.jobs.leases import HeldLease
+from es_ttc.enrichment.jobs.record import EncodingCheckpoint, EncodingJob, JobState
+from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
+from es_ttc.enrichment.jobs.turn import JobStopped, Turn, TurnEnd, hold_turn
+from es_ttc.errors import ConfigurationError, EncoderMismatch, EngineError
 from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location, found_behind, target_of
 from es_ttc.index.attach.fill import FillResult, fill
 from es_ttc.index.attach.followed_writes import follow_writes, is_followed
@@ -38,8 +36,6 @@ from es_ttc.index.mappings.spec import STATE, IndexSpec
 from es_ttc.index.mappings.write_options import WriteOptions
 from es_ttc.settings import Settings
 
-logger = logging.getLogger(__name__)
-
 LEASE_SECONDS = 10.0
 """Time after which the job of a killed worker is taken over. Vectors wait for it, so it is shorter than that of jobs
 that enrich."""
@@ -48,10 +44,6 @@ _REFUSALS = (400, 401, 403, 404)
 _SAVE_SECONDS = 2.0
 _STATE_SECONDS = 2.0
 """Interval at which a turn reads whether its job was paused."""
-
-
-class JobStopped(Exception):
-    """The job was paused or cancelled, or the worker ends."""
 
 
 class _IndexReplaced(Exception):
@@ -101,76 +93,72 @@ async def take_encoding_turn(
     """
     store = JobStore(engine, settings.jobs_index)
     try:
-        job = await store.encoding(job_id)
+        job = await store.encoding.get(job_id)
     except UnknownJob:
         return TurnEnd.NOT_DUE
     if job.status is not JobState.RUNNING:
         return TurnEnd.NOT_DUE
-    lease = await store.claim(job.id, 0, secrets.token_hex(8), LEASE_SECONDS)
-    if lease is None:
-        return TurnEnd.NOT_DUE
-    try:
-        async with HeldLease(store, job.id, lease, LEASE_SECONDS) as held:
-            run = _EncodingRun(store, settings, encoders, job, held, ending)
-            try:
-                return await run.run()
-            except EngineError as error:
-                with suppress(EngineError):
-                    await held.note(str(error))
-                raise
-            finally:
-                with suppress(EngineError):
-                    await run.save()
-    except LeaseLost:
-        return TurnEnd.NOT_DUE
-    except EngineError as error:
-        if not isinstance(error, EngineUnavailable) and error.upstream_status in _REFUSALS:
-            await pause_encoding(store, job.id, f"the engine refuses: {error}")
-        raise
-    except EsTtcError as error:  # the index was deleted, or its features: an operator must act
-        await pause_encoding(store, job.id, str(error))
-        return TurnEnd.STOPPED
+
+    async def work(lease: HeldLease) -> TurnEnd:
+        run = _EncodingRun(store, settings, encoders, job, lease, ending)
+        try:
+            return await run.run()
+        finally:
+            with suppress(EngineError):
+                await run.save()
+
+    return await hold_turn(store, job.id, 0, LEASE_SECONDS, work, lambda error: error.upstream_status in _REFUSALS)
 
 
-async def pause_encoding(store: JobStore, job: str, reason: str) -> None:
-    """Pause a job that encodes, with the reason; end it if its index was deleted."""
-    try:
-        gone = await store.is_gone((await store.encoding(job)).index)
+class EncodingWork:
+    """The work of jobs that encode; see :class:`~es_ttc.enrichment.jobs.turn.Work`.
 
-        def paused(record: EncodingJob) -> EncodingJob | None:
-            return stopped(record, reason, gone=gone)
+    Every followed index has a turn in a thread, so a backlog of one index delays no other.
 
-        await store.change_encoding(job, paused)
-    except UnknownJob:
-        logger.warning("the record of job %s was deleted", job)
-        return
-    logger.warning("job %s %s: %s", job, "ends" if gone else "pauses", reason)
+    Attributes:
+        ending: Set when the worker is told to stop: its turns end.
+    """
+
+    name = "encode"
+    max_seconds = 3600.0
+    queued_seconds = 10
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._encoders = LoadedEncoders(settings)
+        self.queue = f"es-ttc-{settings.jobs_index}-encode"
+        self.ending = threading.Event()
+
+    async def take_turn(self, store: JobStore, _: Any, turn: Turn) -> TurnEnd:
+        """Encode what is written to the index of a job for a while."""
+        return await take_encoding_turn(store.engine, self._settings, self._encoders, turn.job, self.ending.is_set)
+
+    async def waiting(self, store: JobStore, _: Any) -> list[Turn]:
+        """Return the jobs that need a worker, also those of indices added behind a followed alias or data stream."""
+        running = await start_next(store, await store.encoding.list([JobState.RUNNING]))
+        return [Turn(*partition) for partition in await store.leases.free([(job.id, 0) for job in running])]
 
 
+@dataclass
 class _EncodingRun:
-    def __init__(
-        self,
-        store: JobStore,
-        settings: Settings,
-        encoders: LoadedEncoders,
-        job: EncodingJob,
-        lease: HeldLease,
-        ending: Callable[[], bool],
-    ) -> None:
-        self.store = store
-        self.settings = settings
-        self.encoders = encoders
-        self.job = job
-        self.lease = lease
-        self.ending = ending
-        self.record = EncodingRecord()
-        self.stored: EncodingRecord | None = None
-        self.readable = False
-        self.saved = self.checked = self.present = 0.0
-        self.deadline = time.monotonic() + settings.jobs_turn_seconds
+    store: JobStore
+    settings: Settings
+    encoders: LoadedEncoders
+    job: EncodingJob
+    lease: HeldLease
+    ending: Callable[[], bool]
+    checkpoint: EncodingCheckpoint = field(default_factory=EncodingCheckpoint)
+    stored: EncodingCheckpoint | None = None
+    readable: bool = False
+    saved: float = 0.0
+    checked: float = 0.0
+    present: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.deadline = time.monotonic() + self.settings.jobs_turn_seconds
 
     async def run(self) -> TurnEnd:
-        self.record = self.stored = await self.store.encoded(self.job.id)
+        self.checkpoint = self.stored = await self.store.checkpoints.get(self.job.id)
         try:
             held = await self._held()
             encoder = await asyncio.to_thread(self.encoders.of, held.spec.encoder)
@@ -186,17 +174,15 @@ class _EncodingRun:
                 else:
                     await self.require_same(held)
                     await self._until_stopped(self._fill(held, encoder))
-        except JobStopped:
-            return TurnEnd.STOPPED
         except _IndexReplaced:
-            return TurnEnd.TIME
+            pass
         return TurnEnd.TIME
 
     async def save(self) -> None:
         """Store how far the job has come, unless it was stored just now."""
-        if self.record != self.stored:
-            await self.store.save_encoded(self.job.id, self.record)
-            self.stored = self.record
+        if self.checkpoint != self.stored:
+            await self.store.checkpoints.put(self.job.id, self.checkpoint)
+            self.stored = self.checkpoint
         self.saved = time.monotonic()
 
     async def save_sometimes(self) -> None:
@@ -209,9 +195,9 @@ class _EncodingRun:
         if self.job.name:
             await self._follow_like_the_others()
         held = await feature_location(self.store.engine, self.job.index)
-        if (self.record.source, self.record.holder) != (held.source.uuid, held.index):
+        if not self.checkpoint.is_of(held.source.uuid, held.index):
             again = {"source": held.source.uuid, "holder": held.index, "shards": {}}
-            self.record = self.record.model_copy(update=again)
+            self.checkpoint = self.checkpoint.model_copy(update=again)
         self.present = time.monotonic()
         return held
 
@@ -233,7 +219,7 @@ class _EncodingRun:
         if options is not None and not is_followed(held):
             enrich = not held.side and options.enrich
             if enrich:
-                enrich = await enrich_like(engine, self.settings.jobs_index, pattern.source.index, self.job.index)
+                enrich = await enrich_like(self.store, pattern.source.index, self.job.index)
             await follow_writes(engine, held, options.encode, enrich=enrich, plugin_timeout=options.plugin_timeout)
 
     async def require_same(self, held: FeatureLocation) -> None:
@@ -250,7 +236,7 @@ class _EncodingRun:
             raise _IndexReplaced
 
     def _has_seen(self, now: Checkpoint) -> bool:
-        return all(self.record.shards.get(shard, -1) >= seq_no for shard, seq_no in now.items())
+        return all(self.checkpoint.shards.get(shard, -1) >= seq_no for shard, seq_no in now.items())
 
     async def _fill(self, held: FeatureLocation, encoder: Encoder) -> None:
         if not self.readable:  # checked once a turn, and not while nothing is written: it searches
@@ -258,10 +244,10 @@ class _EncodingRun:
                 require_updatable(held.source)
             await require_readable(self.store.engine, held.source, held.spec.text_fields)
             self.readable = True
-        before = self.record
+        before = self.checkpoint
 
         def count(filled: FillResult) -> None:
-            self.record = self.record.model_copy(
+            self.checkpoint = self.checkpoint.model_copy(
                 update={
                     "written": before.written + filled.written,
                     "failed": before.failed + filled.failed,
@@ -292,7 +278,7 @@ class _EncodingRun:
         if time.monotonic() - self.checked < _STATE_SECONDS:
             return
         self.checked = time.monotonic()
-        if (await self.store.encoding(self.job.id)).status is not JobState.RUNNING:
+        if (await self.store.encoding.get(self.job.id)).status is not JobState.RUNNING:
             raise JobStopped
 
 
@@ -308,12 +294,12 @@ class _RecordedTarget:
 
     async def load(self) -> Checkpoint:
         """Return the checkpoint in the job's record."""
-        return self._run.record.shards
+        return self._run.checkpoint.shards
 
     async def save(self, reached: Checkpoint) -> None:
         """Keep the checkpoint for the job's record."""
         await self._run.require_same(self._held)
-        self._run.record = self._run.record.model_copy(update={"shards": dict(reached)})
+        self._run.checkpoint = self._run.checkpoint.model_copy(update={"shards": dict(reached)})
         await self._run.save_sometimes()
 
     async def refresh(self) -> None:

@@ -7,54 +7,39 @@ turn at the partition, after the lease has expired, continues from there.
 """
 
 import asyncio
-import logging
 import random
-import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.documents import Documents, DocumentText, Enrichment, Key
-from es_ttc.enrichment.jobs.held_lease import HeldLease, LeaseLost
+from es_ttc.enrichment.jobs.leases import HeldLease
 from es_ttc.enrichment.jobs.limits import SharedRateLimits
+from es_ttc.enrichment.jobs.outcomes import DocumentResult
 from es_ttc.enrichment.jobs.record import DocumentOutcome, Job, JobState, now
-from es_ttc.enrichment.jobs.store import DocumentResult, JobStore, Lease, StoredProposal, UnknownJob, stopped
+from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
+from es_ttc.enrichment.jobs.stored_proposals import StoredProposal
+from es_ttc.enrichment.jobs.turn import JobStopped, TurnEnd, hold_turn, stop_job
 from es_ttc.enrichment.proposals.filtering import filtered
-from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose
+from es_ttc.enrichment.proposals.proposing import NoReadableProposal
 from es_ttc.enrichment.proposals.relevance import relevance_of
-from es_ttc.errors import ConfigurationError, EngineError, EngineUnavailable, EsTtcError, LlmError, LlmFailure
+from es_ttc.errors import ConfigurationError, EngineError, LlmError, LlmFailure
 from es_ttc.index.ingest.failures import cause_of
 from es_ttc.index.mappings.enrichment import enrichable
 from es_ttc.llm import Usage, model_for_jobs
 from es_ttc.settings import Settings
 
-logger = logging.getLogger(__name__)
-
-_LEAST_CHUNK = 4
-_MOST_ATTEMPTS = 5
+_MIN_CHUNK = 4
+_MAX_ATTEMPTS = 5
 _FIRST_WAIT_SECONDS = 10.0
 """Time before a failed document is retried; each further wait is three times as long."""
 _OUTAGE_WAITS = (1.0, 2.0, 4.0, 8.0, 15.0)
 _MODEL_SECONDS = 10.0
 _TEMPORARY = frozenset(LlmFailure) - {LlmFailure.REFUSED}
-
-
-class TurnEnd(StrEnum):
-    """The reason why a turn ended."""
-
-    NOT_DUE = "not due"
-    """The job is not running, waits for another one, or another worker has the lease."""
-    TIME = "time is up"
-    NOTHING_LEFT = "nothing left"
-    STOPPED = "stopped"
-    """The job was paused or cancelled."""
-    OUTAGE = "outage"
-    """The model's endpoint did not answer, or serves another model."""
 
 
 @dataclass(slots=True)
@@ -78,10 +63,6 @@ class _NoProposal:
     final: bool = False
 
 
-class JobNotRunning(Exception):
-    """The job is paused or has ended."""
-
-
 async def take_turn(engine: Engine, settings: Settings, redis: Any, job_id: str, partition: int) -> TurnEnd:
     """Work on one partition of a job for a while.
 
@@ -97,74 +78,43 @@ async def take_turn(engine: Engine, settings: Settings, redis: Any, job_id: str,
     """
     store = JobStore(engine, settings.jobs_index)
     try:
-        job = await store.get(job_id)
+        job = await store.enrichment.get(job_id)
     except UnknownJob:
         return TurnEnd.NOT_DUE
     if job.status is not JobState.RUNNING or partition >= job.lanes or await store.turn_of(job) is not None:
         return TurnEnd.NOT_DUE
-    owner = secrets.token_hex(8)
-    lease = await store.claim(job.id, partition, owner, settings.jobs_lease_seconds)
-    if lease is None:
-        return TurnEnd.NOT_DUE
-    try:
-        return await _PartitionRun(store, settings, redis, job, partition, lease).run()
-    except EngineError as error:
-        if isinstance(error, EngineUnavailable):
-            raise
-        await pause(store, job.id, f"the engine refuses: {error}")
-        raise
-    except EsTtcError as error:  # the index lost its field, or the model is another one: an operator must act
-        await pause(store, job.id, str(error))
-        return TurnEnd.STOPPED
+
+    async def work(lease: HeldLease) -> TurnEnd:
+        try:
+            return await _PartitionRun(store, settings, redis, job, partition, lease).run()
+        finally:
+            with suppress(EngineError):
+                await engine.refresh(job.index)  # make this turn's results visible for counts
+
+    return await hold_turn(store, job.id, partition, settings.jobs_lease_seconds, work, lambda _: True)
 
 
-async def pause(store: JobStore, job: str, reason: str) -> None:
-    """Pause a job automatically, with the reason; end it if its index was deleted."""
-    try:
-        gone = await store.is_gone((await store.get(job)).index)
-
-        def paused(record: Job) -> Job | None:
-            return stopped(record, reason, gone=gone)
-
-        await store.change(job, paused)
-    except UnknownJob:
-        logger.warning("the record of job %s was deleted", job)
-        return
-    logger.warning("job %s pauses: `es-ttc jobs show %s` says why", job, job)  # a reason may contain a model's output
-
-
+@dataclass
 class _PartitionRun:
-    def __init__(self, store: JobStore, settings: Settings, redis: Any, job: Job, partition: int, lease: Lease) -> None:
-        self.store = store
-        self.settings = settings
-        self.redis = redis
-        self.job = job
-        self.partition = partition
-        self.lease = HeldLease(store, job.id, lease, settings.jobs_lease_seconds)
-        self.trouble = ""
-        self.stopped = False
-        self.deadline = time.monotonic() + settings.jobs_turn_seconds
+    store: JobStore
+    settings: Settings
+    redis: Any
+    job: Job
+    partition: int
+    lease: HeldLease
+    trouble: str = ""
+    stopped: bool = False
+
+    def __post_init__(self) -> None:
+        self.deadline = time.monotonic() + self.settings.jobs_turn_seconds
 
     async def run(self) -> TurnEnd:
-        try:
-            async with self.lease:
-                try:
-                    return await self._work()
-                finally:
-                    with suppress(EngineError):
-                        await self.store.engine.refresh(self.job.index)  # make this turn's results visible for counts
-        except JobNotRunning:
-            return TurnEnd.STOPPED
-        except LeaseLost:  # its new owner continues
-            return TurnEnd.NOT_DUE
-
-    async def _work(self) -> TurnEnd:
         target = await enrichable(self.store.engine, self.job.index)
         self.documents = Documents(self.store.engine, target)
         await self.documents.refresh()
         self.relevance = await relevance_of(self.job.plan, target, self.settings)
         if self.job.started is None:
-            self.job = await self.store.change(
+            self.job = await self.store.enrichment.change(
                 self.job.id, lambda job: job if job.started else job.model_copy(update={"started": now()})
             )
         try:
@@ -210,7 +160,7 @@ class _PartitionRun:
 
     async def _chunks(self) -> AsyncGenerator[list[Key]]:
         """Yield the due documents of this partition, a few at a time."""
-        size = max(_LEAST_CHUNK, 2 * self.job.parallel)
+        size = max(_MIN_CHUNK, 2 * self.job.parallel)
         page: list[Key] = []
         async with aclosing(self.documents.keys(self.job, self.partition)) as keys:
             async for key in keys:
@@ -224,15 +174,15 @@ class _PartitionRun:
 
     async def _due(self, keys: Sequence[Key]) -> list[Key]:
         """Leave out documents that are finished or deferred."""
-        self.noted = dict(zip(keys, await self.store.results(self.job.id, keys), strict=True))
-        return [key for key in keys if is_due(self.noted[key])]
+        self.noted = dict(zip(keys, await self.store.outcomes.get(self.job.id, keys), strict=True))
+        return [key for key in keys if _is_due(self.noted[key])]
 
     async def _through(self, keys: list[Key]) -> bool:
         """Process a few documents through all steps; return False if the endpoint answered for none of them."""
         texts = await self.documents.texts(keys)
         results = [_skipped(text) for text in texts if not text.text]
         texts = [text for text in texts if text.text]
-        kept = await self.store.kept(self.job.plan.asked, [text.hash for text in texts])
+        kept = await self.store.proposals.get(self.job.plan.asked, [text.hash for text in texts])
         answered = [_Proposed(text, old, True) for text, old in zip(texts, kept, strict=True) if old is not None]
         new, failed = await self._propose([text for text, old in zip(texts, kept, strict=True) if old is None])
         answered += new
@@ -240,7 +190,7 @@ class _PartitionRun:
         outage = bool(failed) and not new and all(each.temporary for each in failed)
         if not outage:
             results += [self._failure(each) for each in failed]
-        await self.store.note(self.job.id, results)
+        await self.store.outcomes.put(self.job.id, results)
         await self._watch(results)
         if outage:
             await self._wait_out(failed[0])
@@ -279,15 +229,12 @@ class _PartitionRun:
 
     async def _propose_for(self, text: DocumentText) -> _Proposed | _NoProposal:
         try:
-            proposed = await propose(self.llm, self.job.plan, text.text)
+            kept = await self.store.proposals.propose(self.llm, self.job, text)
         except NoReadableProposal as error:
             return _NoProposal(text, "unreadable", str(error), error.usage)
         except LlmError as error:
             temporary = error.failure in _TEMPORARY
             return _NoProposal(text, error.failure, str(error), temporary=temporary, final=not temporary)
-        usage = proposed.usage
-        kept = StoredProposal(proposed.phrases, usage.prompt_tokens, usage.completion_tokens, self.job.id, text.key[0])
-        await self.store.keep(self.job.plan.asked, self.job.index, text.hash, kept)
         return _Proposed(text, kept, False)
 
     async def _write(self, answered: Sequence[_Proposed]) -> list[DocumentResult]:
@@ -337,7 +284,7 @@ class _PartitionRun:
         key = failed.text.key
         before = self.noted.get(key) or {}
         attempts = before.get("attempts", 0) + 1
-        final = failed.final or attempts >= _MOST_ATTEMPTS
+        final = failed.final or attempts >= _MAX_ATTEMPTS
         wait = timedelta(seconds=_FIRST_WAIT_SECONDS * 3.0 ** (attempts - 1))
         return DocumentResult(
             *key,
@@ -353,37 +300,37 @@ class _PartitionRun:
     async def _watch(self, results: Sequence[DocumentResult]) -> None:
         """End the turn if the job was stopped; pause the job if document after document fails."""
         if any(result.outcome in (DocumentOutcome.FAILED, DocumentOutcome.DEFERRED) for result in results):
-            last = await self.store.failing(self.job)
+            last = await self.store.outcomes.failing(self.job)
             if last is not None:
-                await pause(
+                await stop_job(
                     self.store,
                     self.job.id,
                     f"{self.job.most_failures} documents in a row failed, the last one as [{last['kind']}]: "
                     f"{last['reason']}; see to it, then `es-ttc jobs retry {self.job.id}`",
                 )
-                raise JobNotRunning
+                raise JobStopped
         if self.stopped:
-            raise JobNotRunning
+            raise JobStopped
 
     async def _spend(self) -> None:
         """Pause the job when its budget is spent; running calls of other workers still add to it."""
         budget = self.job.budget
         if budget.tokens is None and budget.cost is None:
             return
-        tokens, cost = await self.store.spent(self.job)
+        tokens, cost = await self.store.outcomes.spent(self.job)
         over = (budget.tokens is not None and tokens >= budget.tokens, budget.cost is not None and cost >= budget.cost)
         if any(over):
             spent = f"{tokens:,} of {budget.tokens:,} tokens" if over[0] else f"{cost:.2f} of {budget.cost:.2f}"
-            await pause(
+            await stop_job(
                 self.store,
                 self.job.id,
                 f"the budget is spent ({spent}): `es-ttc jobs resume {self.job.id}` with a larger --budget-tokens or "
                 "--budget-cost goes on",
             )
-            raise JobNotRunning
+            raise JobStopped
 
     async def _may_go_on(self) -> bool:
-        return (await self.store.get(self.job.id)).status is JobState.RUNNING
+        return (await self.store.enrichment.get(self.job.id)).status is JobState.RUNNING
 
     async def _wait_out(self, failed: _NoProposal) -> None:
         """Wait, longer each time, until the endpoint answers or the turn's time is up."""
@@ -393,7 +340,7 @@ class _PartitionRun:
                 return
             await asyncio.sleep(seconds * random.uniform(0.5, 1.0))  # noqa: S311 - workers apart from each other
             if not await self._may_go_on():
-                raise JobNotRunning
+                raise JobStopped
             try:
                 await self.llm.models(seconds=_MODEL_SECONDS)
             except LlmError:
@@ -406,61 +353,7 @@ class _PartitionRun:
         await self.lease.note(trouble)
 
 
-async def finish(engine: Engine, settings: Settings, job_id: str) -> bool:
-    """End a job if nothing is left to do, with exact counts; return whether it has ended."""
-    store = JobStore(engine, settings.jobs_index)
-    job = await store.get(job_id)
-    if job.status is not JobState.RUNNING or job.continuous:
-        return False
-    documents = Documents(engine, await enrichable(engine, job.index))
-    await documents.refresh()
-    progress = await store.progress(job, documents.pending)
-    if progress.pending or await _is_unfinished(store, documents, job):
-        return False
-    await reconcile(store, documents, job)
-    progress = await store.progress(job, documents.pending)
-
-    def ended(record: Job) -> Job | None:
-        if record.status is not JobState.RUNNING:
-            return None
-        counts = progress.model_dump(mode="json", exclude={"trouble", "remaining"})
-        return record.model_copy(update={"status": JobState.COMPLETED, "ended": now(), "final": counts})
-
-    return (await store.change(job_id, ended)).status is JobState.COMPLETED
-
-
-async def reconcile(store: JobStore, documents: Documents, job: Job) -> int:
-    """Store the outcomes of documents written by workers that were killed before they stored them; return their number.
-
-    The documents themselves contain the job that wrote them.
-    """
-    progress = await store.progress(job, documents.pending)
-    if await documents.written_by(job.id) <= progress.done:
-        return 0
-    added = 0
-    async with aclosing(documents.keys_written_by(job.id)) as found:
-        keys = [key async for key in found]
-    for start in range(0, len(keys), 500):
-        page = keys[start : start + 500]
-        noted = await store.results(job.id, page)
-        lost = [
-            key
-            for key, note in zip(page, noted, strict=True)
-            if note is None or note["outcome"] != DocumentOutcome.DONE
-        ]
-        texts = await documents.texts(lost) if lost else []
-        kept = await store.kept(job.plan.asked, [text.hash for text in texts])
-        results = []
-        for text, old in zip(texts, kept, strict=True):
-            paid = old is not None and old.paid_for(job.id, text.key[0])
-            read, written = (old.read, old.written) if old is not None and paid else (0, 0)
-            results.append(DocumentResult(*text.key, DocumentOutcome.DONE, read=read, written=written, reused=not paid))
-        await store.note(job.id, results)
-        added += len(results)
-    return added
-
-
-def is_due(note: dict[str, Any] | None) -> bool:
+def _is_due(note: dict[str, Any] | None) -> bool:
     """Return whether a document without enrichment is to be processed now."""
     if note is None or note["outcome"] == DocumentOutcome.DONE:
         return True  # it was enriched and has changed since
@@ -469,41 +362,7 @@ def is_due(note: dict[str, Any] | None) -> bool:
     return note["due"] is None or datetime.fromisoformat(note["due"]) <= now()
 
 
-async def _is_unfinished(store: JobStore, documents: Documents, job: Job) -> bool:
-    page: list[Key] = []
-
-    async def left() -> bool:
-        noted = await store.results(job.id, page)
-        return any(
-            note is None or note["outcome"] in (DocumentOutcome.DONE, DocumentOutcome.DEFERRED) for note in noted
-        )
-
-    async with aclosing(documents.keys(job, None)) as keys:
-        async for key in keys:
-            page.append(key)
-            if len(page) == 500:
-                if await left():
-                    return True
-                page = []
-    return bool(page) and await left()
-
-
 def _skipped(text: DocumentText) -> DocumentResult:
     return DocumentResult(
         *text.key, DocumentOutcome.SKIPPED, kind="no text", reason="it has no text in the index's text fields"
     )
-
-
-@asynccontextmanager
-async def connected_redis(url: str | None) -> AsyncIterator[Any]:
-    """Yield an async client of Redis, or None without a URL."""
-    if url is None:
-        yield None
-        return
-    from redis.asyncio import Redis
-
-    client = Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
-    try:
-        yield client
-    finally:
-        await client.aclose()

@@ -1,0 +1,106 @@
+"""The partitions of jobs that enrich and wait for a worker, and the turns at them."""
+
+from typing import Any
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.enrichment.jobs.completion import finish
+from es_ttc.enrichment.jobs.documents import Documents
+from es_ttc.enrichment.jobs.enrichment_turn import take_turn
+from es_ttc.enrichment.jobs.progress import enrichment_progress
+from es_ttc.enrichment.jobs.record import Job, JobState
+from es_ttc.enrichment.jobs.store import JobStore
+from es_ttc.enrichment.jobs.turn import Turn, TurnEnd, stop_job
+from es_ttc.enrichment.proposals.plan import Plan
+from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
+from es_ttc.index.attach.source import positions
+from es_ttc.index.mappings.enrichment import enrichable
+from es_ttc.index.mappings.indices import index_behind
+from es_ttc.settings import Settings
+
+_IDLE_SECONDS = 3600
+_SPARE_SECONDS = 60.0
+_LOADING_SECONDS = 1800.0
+"""Maximum time in which a worker with its own model may load or download it."""
+
+
+class EnrichmentWork:
+    """The work of jobs that enrich; see :class:`~es_ttc.enrichment.jobs.turn.Work`."""
+
+    name = "turn"
+    queued_seconds = 60
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.queue = f"es-ttc-{settings.jobs_index}"
+        self.max_seconds = settings.jobs_turn_seconds + 2 * settings.llm_timeout * settings.llm_attempts
+        self.max_seconds += _SPARE_SECONDS + (_LOADING_SECONDS if settings.llm_offline is not None else 0.0)
+
+    async def take_turn(self, store: JobStore, redis: Any, turn: Turn) -> TurnEnd:
+        """Enrich the documents of one partition for a while; end the job if none is left."""
+        end = await take_turn(store.engine, self._settings, redis, turn.job, turn.partition)
+        if end is TurnEnd.NOTHING_LEFT:
+            await finish(store.engine, self._settings, turn.job)
+        return end
+
+    async def waiting(self, store: JobStore, redis: Any) -> list[Turn]:
+        """Return the partitions of jobs that need a worker; end the jobs that have nothing left to do."""
+        waiting: list[Turn] = []
+        for job in await store.enrichment.list([JobState.RUNNING]):
+            try:
+                due = await (is_continuous_due(store, redis, job) if job.continuous else self._is_due(store, job))
+                if due:
+                    partitions = await store.leases.free([(job.id, partition) for partition in range(job.lanes)])
+                    waiting += [Turn(*partition, job.priority) for partition in partitions]
+            except EngineUnavailable:
+                raise
+            except EsTtcError as error:  # its index was deleted, or lost its field
+                await stop_job(store, job.id, str(error))
+        return waiting
+
+    async def _is_due(self, store: JobStore, job: Job) -> bool:
+        if await store.turn_of(job) is not None:
+            return False
+        documents = Documents(store.engine, await enrichable(store.engine, job.index))
+        if (await enrichment_progress(store, job, await documents.pending(job))).pending:
+            return True
+        await finish(store.engine, self._settings, job.id)
+        return False
+
+
+async def is_continuous_due(store: JobStore, redis: Any, job: Job) -> bool:
+    """Return whether a continuous job needs a worker.
+
+    While the index's sequence numbers stand where nothing was pending, the index is not searched.
+    """
+    idle = f"ttc:idle:{job.id}"
+    reached = f"{await _position(store.engine, job.index)} {job.plan.key} {job.retried}"
+    seen = await redis.get(idle)
+    if seen is not None and seen.decode() == reached:
+        return False
+    if await store.turn_of(job) is not None:
+        return False
+    documents = Documents(store.engine, await enrichable(store.engine, job.index))
+    await documents.refresh()
+    if (await enrichment_progress(store, job, await documents.pending(job))).pending:
+        return True
+    total = 0 if job.refresh is None else await store.engine.count(job.index)
+    if total and (job.filtered == 0 or job.refresh_due(total)):
+        await store.enrichment.change(job.id, lambda record: _refreshed(record, total))
+    else:
+        await redis.set(idle, reached, ex=_IDLE_SECONDS)
+    return False
+
+
+def _refreshed(job: Job, documents: int) -> Job:
+    """Return a job whose stored proposals are filtered again; the first time only the number of documents is noted."""
+    if job.filtered == 0:
+        return job.model_copy(update={"filtered": documents})
+    plan = job.plan.model_copy(update={"refreshed": job.plan.refreshed + 1})
+    return job.model_copy(update={"filtered": documents, "plan": Plan.model_validate(plan.model_dump())})
+
+
+async def _position(engine: Engine, index: str) -> str:
+    source = await index_behind(engine, index)
+    if source is None:
+        raise InvalidRequest(f"there is no index [{index}] in {engine.name}")
+    return f"{source.uuid} {sorted((await positions(engine, source)).items())}"
