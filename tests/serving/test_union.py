@@ -168,6 +168,42 @@ def test_the_union_is_what_is_counted_aggregated_grouped_and_paged(place: Place,
     assert sum(one["doc_count"] for one in kept.json()["aggregations"]["groups"]["buckets"]) == len(matches)
 
 
+@pytest.mark.parametrize("seed", range(0, 16, 2))
+@pytest.mark.parametrize("collapse", [False, True])
+def test_documents_of_equal_score_are_in_the_order_of_the_further_keys(
+    place: Place, seed: int, *, collapse: bool
+) -> None:
+    choice, query, matches, nearest = drawn(place, seed)
+    section = {
+        "query_text": TEXT,
+        "candidates": {"knn": len(nearest)},
+        "score_mode": "total",
+        "rescore_query_weight": 0,
+    }
+    order = choice.choice([1, -1])
+    sort = ["_score", {"open": "desc"}, {"number": "asc" if order > 0 else "desc"}]
+    body = {"query": query, "sort": sort, "size": 100, "rescore": {"window_size": 100, "ttc": section}}
+
+    def expected(one: dict[str, Any]) -> tuple[float, bool, bool, int]:
+        score = matches.get(one["_id"])
+        return -(score or 0), score == 0, not one["open"], order * one["number"]
+
+    of = sorted((one for one in documents() if one["_id"] in matches.keys() | nearest), key=expected)
+    if collapse:
+        of = sorted({one["group"]: one for one in reversed(of)}.values(), key=expected)
+        body["collapse"] = {"field": GROUP}
+    whole = place.search(body)
+    assert whole.ids == [one["_id"] for one in of]
+    assert whole.json()["ttc"]["applied"]
+    for hit, one in zip(whole.json()["hits"]["hits"], of, strict=True):
+        assert hit["sort"] == [hit["_score"], int(one["open"]), one["number"]]
+    assert [place.search({**body, "size": 4, "from": start}).ids for start in (0, 4)] == [whole.ids[:4], whole.ids[4:8]]
+    header = {"content-type": "application/x-ndjson"}
+    lines = orjson.dumps({"index": place.behind.index}) + b"\n" + orjson.dumps(body) + b"\n"
+    several = call(place.behind.gateway, "POST", "/_msearch", lines, header).json()["responses"][0]
+    assert [hit["_id"] for hit in several["hits"]["hits"]] == whole.ids
+
+
 @pytest.mark.parametrize("seed", range(16, 26))
 def test_groups_are_those_of_the_union(place: Place, seed: int) -> None:
     choice, query, matches, nearest = drawn(place, seed)

@@ -99,6 +99,13 @@ def full_hits(
     return rest | {"query": found, "from": 0, "size": size, "track_total_hits": False}
 
 
+def by_further_keys(plan: SearchPlan, hits: Sequence[Mapping[str, Any]], filters: Sequence[Any]) -> dict[str, Any]:
+    """Return the request for the order of hits by the keys of `sort` after the score."""
+    body = {key: value for key, value in plan.body.items() if key not in OF_HITS}
+    asked = {"_source": False, "docvalue_fields": [HASH, SEQ_NO], "sort": plan.further_keys}
+    return full_hits(body | asked, hits, filters, max(len(hits), plan.page.fetch))
+
+
 def filled(
     page: Sequence[dict[str, Any]],
     bare: Sequence[dict[str, Any]],
