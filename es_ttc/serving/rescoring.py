@@ -285,7 +285,7 @@ class RescoredSearch:
                 )
         if "inner_hits" in plan.collapse.body and page:
             query = union(plan.body.get("query"), ranked.joined.added, ranked.joined.filters)
-            answer = await self._further(response, expanded(plan.body, plan.collapse, query, page))
+            answer = await self._further(response, expanded(plan.body, plan.collapse, query, page, plan.group_fields))
             add_inner_hits(page, plan.collapse.field, answer["hits"]["hits"])
 
 
@@ -333,7 +333,7 @@ def hide(response: Mapping[str, Any], plan: SearchPlan) -> None:
     """Remove from hits, and from options of completion suggesters, the parts that only the gateway requested."""
     suggestions = [entry for entries in response.get("suggest", {}).values() for entry in entries]
     options = [option for entry in suggestions for option in entry.get("options", ()) if "_index" in option]
-    for hit in response["hits"]["hits"] if plan.further_keys else ():
+    for hit in response["hits"]["hits"] if plan.by_further_keys else ():
         hit["sort"] = [hit["_score"], *hit["sort"][1:]]
     for hit in [*response["hits"]["hits"], *options]:
         for name in plan.hidden_marks:

@@ -3,6 +3,7 @@
 So nothing that belongs to a search is lost, doubled or changed on its way through the rescore hook.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
 from urllib.parse import urlencode
@@ -11,15 +12,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from es_ttc.encoders.base import Encoder
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Params, Query, Window
-from es_ttc.serving.rescore.page import without_guard
 from es_ttc.serving.rescore.plan import DEFAULT_WINDOW
 from es_ttc.vectors.tokens import Float32
-from tests.serving.client import Reply, call
+from tests.serving.client import call
 from tests.serving.conftest import Behind
+from tests.support.yaml_suites import WEIGHTLESS, Section, Suite, comparable
 
-WEIGHTLESS = {"candidates": {"knn": 0}, "score_mode": "total", "rescore_query_weight": 0}
 SECTIONS: list[dict[str, Any]] = [{"method": "identity"}, {"method": "identity", **WEIGHTLESS}, {**WEIGHTLESS}]
 
 
@@ -220,20 +221,12 @@ def test_the_identity_changes_nothing(
     assert comparable(through) == comparable(direct)
 
 
-def comparable(reply: Reply) -> Any:
-    """Return an answer without what may differ between two runs of one search, and without our marks."""
-    answer = reply.json()
-    if reply.status != 200:
-        return answer["error"]["type"]
-    for key in ("took", "ttc"):
-        answer.pop(key, None)
-    profile = answer.pop("profile", {})
-    answer["profiled"] = len(profile.get("shards", ()))
-    for hit in answer.get("hits", {}).get("hits", ()):
-        explanation = hit.get("_explanation", {})
-        if "ttc" in explanation.get("description", ""):
-            assert explanation["value"] == hit["_score"]
-            hit["_explanation"] = explanation["details"][-1]
-        elif explanation:
-            hit["_explanation"] = without_guard(explanation)
-    return answer
+@pytest.mark.parametrize("some", ["search/220_total_hits", "search/40_indices_boost"])
+def test_the_engines_own_searches_are_answered_alike(behind: Behind, encoder: Encoder, some: str) -> None:
+    """A sample; `python -m tests.support.yaml_suites` runs them all."""
+    suite, counts = Suite(behind.product), Counter[str]()
+    for _, steps in suite.sections(some):
+        section = Section(suite, behind.engine, behind.gateway, encoder).run(steps)
+        assert not section.different
+        counts += section.counts
+    assert counts["(applied)"] > 3

@@ -126,7 +126,7 @@ class SearchPlan:
         plain: The caller's own search, with a native rescorer that matches nothing in place of the sections: the answer
             if a request of the gateway's own is refused. Empty if a refusal is the answer.
         changes_scores: Whether the query has functions: then a first-pass score of 0 is meant to bury a document.
-        further_keys: The keys of `sort` after `_score`, which order documents of equal score.
+        by_further_keys: Whether `sort` has keys after `_score`, which order documents of equal score.
     """
 
     section: Section
@@ -146,7 +146,7 @@ class SearchPlan:
     problem: EsTtcError | None = None
     plain: Mapping[str, Any] = field(default_factory=dict)
     changes_scores: bool = False
-    further_keys: Sequence[Any] = ()
+    by_further_keys: bool = False
 
     @property
     def total_up_to(self) -> int | None:
@@ -223,12 +223,12 @@ def plan_search(
     own_window = page.window if "window_size" in item else max(1, page.start + page.size)
     one_window = not natives and len(items) == 1 and section.method not in STRATEGIES and "search_after" not in rest
     sortable = one_window and url.keys().isdisjoint(("scroll", "sort"))
-    further_keys = keys_after_score(rest.get("sort")) if sortable else []
+    by_further_keys = sortable and _has_keys_after_score(rest.get("sort"))
     plain = {**rest, "from": page.start, "size": page.size}
     if collapse is not None:  # an engine that refuses it with a native rescorer cannot apply the rules of the latter
         plain |= {"collapse": collapse.body} | ({"rescore": natives} if natives else {})
-        plain = plain if further_keys or ("sort" not in rest and "scroll" not in url) else {}
-    elif not further_keys:
+        plain = plain if by_further_keys or ("sort" not in rest and "scroll" not in url) else {}
+    elif not by_further_keys:
         plain["rescore"] = [*natives, _guard(own_window)]
     hide_ids = _take_none_fields(rest, url)
     if hide_ids and plain:
@@ -240,7 +240,7 @@ def plan_search(
     if collapse is not None and collapse.field not in map(_field_name, rest["docvalue_fields"]):
         rest["docvalue_fields"].append(collapse.field)  # not hidden: the engines return it too
     rest |= {"from": 0, "size": page.fetch}
-    rest |= {} if further_keys else {"rescore": [*natives, _guard(page.window)]}
+    rest |= {} if by_further_keys else {"rescore": [*natives, _guard(page.window)]}
     plan = SearchPlan(
         section=section,
         texts=texts,
@@ -257,15 +257,15 @@ def plan_search(
         problem=problem,
         plain=plain,
         changes_scores=changes_scores(rest.get("query")),
-        further_keys=further_keys,
+        by_further_keys=by_further_keys,
     )
     return replace(plan, later=_later_plans(plan, items[1:]))
 
 
-def keys_after_score(sort: Any) -> list[Any]:
-    """Return the keys of a sort that begins with the score, greatest first, after it; none for any other."""
-    first, *further = sort if isinstance(sort, list) and sort else [None]
-    return further if first in ("_score", {"_score": "desc"}, {"_score": {}}, {"_score": {"order": "desc"}}) else []
+def _has_keys_after_score(sort: Any) -> bool:
+    """Return whether a sort begins with the score, greatest first, and has further keys."""
+    by_score: list[Any] = ["_score", {"_score": "desc"}, {"_score": {}}, {"_score": {"order": "desc"}}]
+    return isinstance(sort, list) and len(sort) > 1 and sort[0] in by_score
 
 
 def _within_natives(item: dict[str, Any], natives: Sequence[Any]) -> dict[str, Any]:

@@ -100,10 +100,14 @@ def full_hits(
 
 
 def by_further_keys(plan: SearchPlan, hits: Sequence[Mapping[str, Any]], filters: Sequence[Any]) -> dict[str, Any]:
-    """Return the request for the order of hits by the keys of `sort` after the score."""
+    """Return the request for the order of hits by the keys of `sort` after the score, which is the same for all.
+
+    The score stays the first key: engines search shards in another order if a field is.
+    """
     body = {key: value for key, value in plan.body.items() if key not in OF_HITS}
-    asked = {"_source": False, "docvalue_fields": [HASH, SEQ_NO], "sort": plan.further_keys}
-    return full_hits(body | asked, hits, filters, max(len(hits), plan.page.fetch))
+    asked = {"_source": False, "docvalue_fields": [HASH, SEQ_NO]}
+    request = full_hits(body | asked, hits, filters, max(len(hits), plan.page.fetch))
+    return request | {"query": {"bool": {"filter": [request["query"]]}}}
 
 
 def filled(

@@ -214,7 +214,7 @@ class WindowRescoring:
         mask = scored.mask & ~buried[: len(scored.mask)]
         ranked = partial(ranking_of, section, first_pass, scored.values, mask, outcome.pinned)
         ranking = outcome.without_incomplete(ranked())
-        if plan.further_keys and len(np.unique(ranking.scores)) < len(ranking.scores):
+        if plan.by_further_keys and len(np.unique(ranking.scores)) < len(ranking.scores):
             ranking = outcome.without_incomplete(ranked(await self._ties(outcome)))
         if plan.collapse is not None:
             groups = groups_of(hits, plan.collapse.field)
@@ -237,7 +237,7 @@ class WindowRescoring:
             unscored = kept or NO_FEATURES
             shown.append(shown_hit(hit, section, score, rescored, detail, explain=plan.explain, unscored=unscored))
         response["hits"]["hits"] = shown
-        if not plan.further_keys or response["hits"].get("max_score") is not None:  # Elasticsearch sets none then
+        if not plan.by_further_keys or response["hits"].get("max_score") is not None:  # Elasticsearch sets none then
             set_max_score(response, ranking.scores)
         return window
 
