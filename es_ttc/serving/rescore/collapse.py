@@ -28,7 +28,11 @@ from es_ttc.serving.rescore.plan import Collapse
 from es_ttc.vectors.tokens import Float32
 
 _OF_THE_SEARCH = frozenset({"aggregations", "aggs", "profile", "rescore", "suggest"})
-_OF_INNER_HITS = frozenset({"derived", "ext", "indices_boost", "pit", "post_filter", "runtime_mappings", "timeout"})
+_OF_INNER_HITS = frozenset(
+    {
+        "derived", "ext", "indices_boost", "pit", "post_filter", "runtime_mappings", "seq_no_primary_term", "timeout",
+    }
+)  # fmt: skip
 
 Group = Hashable
 

@@ -16,7 +16,6 @@ from es_ttc.rescorers.base import SelectiveRescorer
 from es_ttc.serving.deadline import attempt, budget_ms, fell_back
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
-from es_ttc.serving.features.keys import identities
 from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, WindowScores, first_pass_scores
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
@@ -44,7 +43,7 @@ from es_ttc.serving.rescore.page import (
     shown_hit,
 )
 from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.rescore.two_requests import by_further_keys
+from es_ttc.serving.rescore.two_requests import by_further_keys, places_in
 
 Again = Callable[[Mapping[str, Any]], Awaitable[tuple[dict[str, Any], float]]]
 """Sends another body of the search; returns the engine's response, and its time in ms."""
@@ -245,8 +244,7 @@ class WindowRescoring:
         """Return the places of hits in the order of the sort's further keys; the last place if they are gone."""
         scored = outcome.hits[: len(outcome.scores.mask)]
         answer, _ = await self.again(by_further_keys(self.plan, scored, outcome.joined.filters))
-        places = {identity: place for place, identity in enumerate(identities(answer["hits"]["hits"]))}
-        return np.array([places.get(identity, len(places)) for identity in identities(outcome.hits)], np.intp)
+        return np.array(places_in(answer["hits"]["hits"], outcome.hits), np.intp)
 
     async def _details(self, scored: WindowScores, ranking: Ranking, page: slice) -> dict[int, dict[str, Any]]:
         """Return the method's details of the page's documents, by first-pass place."""
