@@ -25,7 +25,7 @@ from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one, retrieval
 from es_ttc.lab.evaluation.metrics import Float64, score_by
 from es_ttc.lab.evaluation.rankings import Run
-from es_ttc.lab.evaluation.searcher import silent
+from es_ttc.lab.evaluation.searcher import MAX_DEPTH, silent
 from es_ttc.lab.evaluation.through_engine import engine_searcher, temporary_index
 from es_ttc.rescorers.base import Feature, Query
 from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer
@@ -63,10 +63,13 @@ def compared(collection: Collection, engine: EngineSettings, encoder: Encoder) -
     queries = encode_queries(texts, encoder, tokens=True)
     bm25, blend = resolve_one("bm25", {}), resolve_one("blend", {})
     with temporary_index(engine, collection, spec, encoder, silent) as index:
-        with engine_searcher(
-            engine, index, collection, encoder, known, queries, first_pass="bm25", window=WINDOW
-        ) as searcher:
-            words, served = searcher.rank(bm25), searcher.rank(blend)
+        found = []
+        for method, window in ((bm25, MAX_DEPTH), (blend, WINDOW)):  # what joins has the engine's score of the words
+            with engine_searcher(
+                engine, index, collection, encoder, known, queries, first_pass="bm25", window=window
+            ) as searcher:
+                found.append(searcher.rank(method))
+        words, served = found
         name = index.product_and_version()
     again = blended(collection, features, queries, words)
     passages = [compose(document.source, FIELDS)[0] for document in collection.documents]

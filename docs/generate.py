@@ -61,6 +61,14 @@ DOCUMENTS_THAT_JOIN = (
     "`search_pipeline`, `scroll` and others that are not known to leave the found documents alone; types of fields "
     "that the caller may not read; an index whose vectors the engine cannot search; a search for candidates that the "
     "engine refuses.\n",
+    "## Sort among equal scores\n",
+    'With `"sort": ["_score", {"price": "asc"}, ...]` the further keys order the documents whose final scores '
+    "are equal, those that joined and groups of `collapse` among them. Each hit shows `sort` as the engine "
+    "does, with the final score first. The engine compares the keys, so `missing`, `format`, `nested`, runtime "
+    'fields and scripts that read no `_score` work. `_score` must come first and fall (`_score`, `{"_score": '
+    '"desc"}`, `?sort=_score:desc,price:asc`). The window is read with all fields of its hits, and equal scores'
+    " cost one request more. Any other sort, and one beside `search_after`, `scroll`, a native rescorer, "
+    "several sections or a method that asks a reranker, is the engine's own 400 of a `sort` with a `rescore`.\n",
 )
 _MIN_SHARED = 4
 """Number of commands from which on an option is described once for all of them."""

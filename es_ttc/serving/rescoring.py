@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,11 +25,8 @@ from es_ttc.serving.rescore.evidence import PageEvidence
 from es_ttc.serving.rescore.page import shown_hit
 from es_ttc.serving.rescore.plan import AGGREGATIONS, SearchPlan
 from es_ttc.serving.rescore.two_requests import aggregated, bare_window, can_split, filled, full_hits, union
-from es_ttc.serving.rescore.window import RescoredResponse, WindowRescoring
+from es_ttc.serving.rescore.window import Again, RescoredResponse, WindowRescoring
 from es_ttc.serving.tracing import span
-
-Again = Callable[[Mapping[str, Any]], Awaitable[tuple[dict[str, Any], float]]]
-"""Sends another body of the search; returns the engine's response, and its time in ms."""
 
 
 class Rescoring:
@@ -288,7 +285,7 @@ class RescoredSearch:
                 )
         if "inner_hits" in plan.collapse.body and page:
             query = union(plan.body.get("query"), ranked.joined.added, ranked.joined.filters)
-            answer = await self._further(response, expanded(plan.body, plan.collapse, query, page))
+            answer = await self._further(response, expanded(plan.body, plan.collapse, query, page, plan.group_fields))
             add_inner_hits(page, plan.collapse.field, answer["hits"]["hits"])
 
 
@@ -336,6 +333,8 @@ def hide(response: Mapping[str, Any], plan: SearchPlan) -> None:
     """Remove from hits, and from options of completion suggesters, the parts that only the gateway requested."""
     suggestions = [entry for entries in response.get("suggest", {}).values() for entry in entries]
     options = [option for entry in suggestions for option in entry.get("options", ()) if "_index" in option]
+    for hit in response["hits"]["hits"] if plan.by_further_keys else ():
+        hit["sort"] = [hit["_score"], *hit["sort"][1:]]
     for hit in [*response["hits"]["hits"], *options]:
         for name in plan.hidden_marks:
             hit.pop(name, None)

@@ -5,9 +5,7 @@ get, read with the caller's credentials.
 """
 
 import hashlib
-import hmac
 import re
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -35,7 +33,7 @@ from es_ttc.serving.engine_requests import EngineRequests, require_complete
 from es_ttc.serving.features.index_meta import meta_of
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import Caller, callers
+from es_ttc.serving.http.caller import Caller, CallerKeys
 from es_ttc.serving.request.body import FoundClause, Place, put_at
 from es_ttc.serving.request.request import Pairs
 from es_ttc.serving.request.response import add_summary
@@ -49,10 +47,6 @@ _FRESH_SECONDS = 300.0
 _MAX_CACHED = 20_000
 _SHARED = ("pit", "runtime_mappings", "derived")
 """The parts of a body that decide which documents are searched, apart from the query."""
-_NOT_RIGHTS = frozenset(
-    {b"user-agent", b"x-opaque-id", b"x-request-id", b"traceparent", b"tracestate", b"x-elastic-client-meta"}
-)
-"""Headers that differ from request to request and give no rights."""
 
 
 class QueryClause(NamedTuple):
@@ -79,7 +73,7 @@ class RewriteService:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._prompts = Prompts(gateway.settings.sketch_prompts)
-        self._secret = secrets.token_bytes(32)
+        self._keys = CallerKeys()
         self._fields: ExpiringCache[str, Fields] = ExpiringCache(_MAX_CACHED, _FRESH_SECONDS)
         self._expansions: ExpiringCache[str, Expansion] = ExpiringCache(_MAX_CACHED, _FRESH_SECONDS)
 
@@ -175,11 +169,8 @@ class RewriteService:
 
         Document frequencies count documents that the caller may read, so a cached value is used for that caller only.
         """
-        digest = hmac.new(self._secret, digestmod=hashlib.sha256)
-        for name, value in sorted(pair for pair in callers(caller.headers) if pair[0] not in _NOT_RIGHTS):
-            digest.update(b"%d:%b=%d:%b" % (len(name), name, len(value), value))
-        digest.update(jsonio.dumps([caller.indices, caller.params, shards, shared]))
-        return digest.hexdigest()[:32]
+        target = jsonio.dumps([caller.indices, caller.params, shards, shared])
+        return self._keys.of(caller.headers, target).hex()
 
 
 class CallerCorpus:

@@ -151,6 +151,7 @@ def test_min_score_holds_for_the_first_pass_as_beside_a_native_rescorer(behind: 
         ({"sort": ["number"]}, ""),
         ({"sort": [{"number": "desc"}, "_score"]}, ""),
         ({"sort": ["number"], "search_after": [3]}, ""),
+        ({"sort": ["_score", "number"], "search_after": [3, 3]}, ""),
         ({"search_after": [3]}, ""),
         ({"slice": {"id": 0, "max": 2}}, ""),
         ({"slice": {"id": 0, "max": 2}}, "?scroll=1m"),

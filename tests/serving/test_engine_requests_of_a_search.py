@@ -42,6 +42,7 @@ SEARCHES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
         "aggs": {"groups": {"terms": GROUPS}},
         **rescore(candidates={"knn": 10, "count": False}),
     },
+    "`blend`, `sort` by score and a number": {**BLEND, "sort": ["_score", "number"]},
     "`blend`, `passages`": {"query": QUERY, **rescore(passages=1)},
     "`spectral`, then `mmr`": {
         "query": QUERY,

@@ -6,9 +6,11 @@ among the documents that a query without the words finds.
 
 import asyncio
 import random
+import re
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,12 +20,16 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.rescoring import add_to_total
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.tokens import Float32
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import ANIMALS, DEEDS, Behind, make_index, write
+from tests.serving.relay import Passed, relay
 
 TEXT = "which cat drinks milk?"
 GROUP = "group.keyword"
+OPEN = "x-may-see-open"
 WORDS = {"match": {"text": TEXT}}
 FEW = {"match": {"text": "snow"}}
 AGGREGATIONS = {
@@ -168,6 +174,56 @@ def test_the_union_is_what_is_counted_aggregated_grouped_and_paged(place: Place,
     assert sum(one["doc_count"] for one in kept.json()["aggregations"]["groups"]["buckets"]) == len(matches)
 
 
+@pytest.mark.parametrize("seed", range(0, 16, 2))
+@pytest.mark.parametrize("collapse", [False, True])
+def test_documents_of_equal_score_are_in_the_order_of_the_further_keys(
+    place: Place, seed: int, *, collapse: bool
+) -> None:
+    choice, query, matches, nearest = drawn(place, seed)
+    section = {
+        "query_text": TEXT,
+        "candidates": {"knn": len(nearest)},
+        "score_mode": "total",
+        "rescore_query_weight": 0,
+    }
+    order = choice.choice([1, -1])
+    sort = ["_score", {"open": "desc"}, {"number": "asc" if order > 0 else "desc"}]
+    body = {"query": query, "sort": sort, "size": 100, "rescore": {"window_size": 100, "ttc": section}}
+
+    def expected(one: dict[str, Any]) -> tuple[float, bool, bool, int]:
+        score = matches.get(one["_id"])
+        return -(score or 0), score == 0, not one["open"], order * one["number"]
+
+    of = sorted((one for one in documents() if one["_id"] in matches.keys() | nearest), key=expected)
+    if collapse:
+        of = sorted({one["group"]: one for one in reversed(of)}.values(), key=expected)
+        body["collapse"] = {"field": GROUP}
+    whole = place.search(body)
+    assert whole.ids == [one["_id"] for one in of]
+    assert whole.json()["ttc"]["applied"]
+    for hit, one in zip(whole.json()["hits"]["hits"], of, strict=True):
+        assert hit["sort"] == [hit["_score"], int(one["open"]), one["number"]]
+    assert [place.search({**body, "size": 4, "from": start}).ids for start in (0, 4)] == [whole.ids[:4], whole.ids[4:8]]
+    header = {"content-type": "application/x-ndjson"}
+    lines = orjson.dumps({"index": place.behind.index}) + b"\n" + orjson.dumps(body) + b"\n"
+    several = call(place.behind.gateway, "POST", "/_msearch", lines, header).json()["responses"][0]
+    assert [hit["_id"] for hit in several["hits"]["hits"]] == whole.ids
+
+
+def test_documents_of_equal_content_are_in_the_order_of_the_further_keys(behind: Behind, encoder: Encoder) -> None:
+    """Their sequence numbers, each shard's own, are equal too."""
+    name = f"test-twins-{uuid.uuid4().hex[:8]}"
+    twins = [{"_id": f"t{number}", "number": number * 7 % 20, "text": documents()[2]["text"]} for number in range(20)]
+    make_index(behind.engine, name, encoder, documents=twins)
+    for query in (WORDS, FEW):
+        for order in ("asc", "desc"):
+            body = asked(query, 20, 20, sort=["_score", {"number": order}])
+            body["rescore"]["ttc"] |= {"score_mode": "total", "rescore_query_weight": 0, "query_weight": 0}
+            numbers = [hit["_source"]["number"] for hit in search(behind.gateway, name, body).json()["hits"]["hits"]]
+            assert numbers == sorted(range(20), reverse=order == "desc")
+    call(behind.engine, "DELETE", f"/{name}")
+
+
 @pytest.mark.parametrize("seed", range(16, 26))
 def test_groups_are_those_of_the_union(place: Place, seed: int) -> None:
     choice, query, matches, nearest = drawn(place, seed)
@@ -257,29 +313,84 @@ def test_boosts_of_indices_count(place: Place) -> None:
         assert {name: scores[name] for name in plain} == pytest.approx(plain, rel=1e-5)
 
 
-def test_a_filtered_alias_binds_counts_buckets_groups_and_explanations(place: Place) -> None:
+@contextmanager
+def filtered_alias(place: Place, encoder: Encoder) -> Iterator[tuple[str, str]]:
+    """Yield the gateway and an alias of the open documents."""
     alias = f"{place.behind.index}-open"
     add = {"index": place.behind.index, "alias": alias, "filter": {"term": {"open": True}}}
     assert call(place.behind.engine, "POST", "/_aliases", {"actions": [{"add": add}]}).status == 200
-    permitted = {one["_id"] for one in documents() if one["open"]}
+    yield place.behind.gateway, alias
+
+
+@contextmanager
+def header(place: Place, encoder: Encoder) -> Iterator[tuple[str, str]]:
+    """Yield a gateway before an engine that shows by a request's header which documents it may see.
+
+    No engine that package registries carry does so: a relay adds the filter, and refuses searches without the header.
+    """
+
+    def restrict(request: Passed) -> Reply | None:
+        if not re.search(r"/_m?search\b", request.target):
+            return None if re.search(r"/_field_caps|^/(_nodes.*)?(\?|$)", request.target) else refused
+        if OPEN not in request.headers:
+            return refused
+        demand = {"term": {"open": request.headers[OPEN] == "true"}}
+        lines = [orjson.loads(line) for line in request.body.splitlines()]
+        for body in lines[1::2] if "_msearch" in request.target else lines:
+            body["query"] = {"bool": {"must": [body.get("query") or {"match_all": {}}], "filter": [demand]}}
+            if "knn" in body:
+                knn, filters = body.pop("knn"), body["query"]["bool"]["filter"]
+                body["knn"] = {**knn, "filter": [*knn.get("filter", []), *filters]}
+                if "query" in body and body["query"]["bool"]["must"] == [{"match_all": {}}]:
+                    del body["query"]
+        sent = b"".join(orjson.dumps(line) + b"\n" for line in lines)
+        kept = {name: value for name, value in request.headers.items() if name not in ("host", "content-length")}
+        return call(place.behind.engine, request.method, request.target, sent, kept)
+
+    refused = Reply(403, {"content-type": "application/json"}, b'{"error": {"reason": "no header"}, "status": 403}')
+    with relay(place.behind.engine) as seen:
+        seen.before = restrict
+        settings = GatewaySettings(engine=seen.url, port=0, default_timeout_ms=60_000, jobs_metrics_seconds=0)
+        with running_gateway(settings, load=lambda *_: encoder) as gateway:
+            yield gateway, place.behind.index
+
+
+@pytest.mark.parametrize("restricted", [filtered_alias, header])
+def test_restrictions_bind_counts_buckets_groups_and_explanations(
+    place: Place, encoder: Encoder, restricted: Callable[..., AbstractContextManager[tuple[str, str]]]
+) -> None:
     inner = {"field": GROUP, "inner_hits": {"name": "members", "size": 30}}
     body = asked(FEW, 15, 3, aggs={**AGGREGATIONS, "top": {"top_hits": {"size": 30}}}, explain=True)
-    whole = place.search(body, index=alias)
-    joined = whole.json()["ttc"]["candidates"]["joined"]
-    assert joined > 5
-    assert set(whole.ids) <= permitted
-    assert whole.json()["hits"]["total"]["value"] == len(whole.ids)
-    shown = whole.json()["aggregations"]["top"]["hits"]["hits"]
-    assert {hit["_id"] for hit in shown} == set(whole.ids)
-    grouped = place.search({**body, "collapse": inner}, index=alias).json()
-    members = [hit["inner_hits"]["members"]["hits"]["hits"] for hit in grouped["hits"]["hits"]]
-    assert {one["_id"] for hits in members for one in hits} == set(whole.ids)
-    header = {"content-type": "application/x-ndjson"}
-    lines = orjson.dumps({"index": alias}) + b"\n" + orjson.dumps(body) + b"\n"
-    several = call(place.behind.gateway, "POST", "/_msearch", lines, header).json()["responses"][0]
-    assert [hit["_id"] for hit in several["hits"]["hits"]] == whole.ids
-    assert several["hits"]["total"] == whole.json()["hits"]["total"]
-    assert several["aggregations"]["groups"] == whole.json()["aggregations"]["groups"]
+    totals = []
+    with restricted(place, encoder) as (gateway, index):
+        for may_see in ("false", "true", "false") if restricted is header else ("true",):
+            headers = {OPEN: may_see, "content-type": "application/json"}
+            permitted = {one["_id"] for one in documents() if one["open"] == (may_see == "true")}
+
+            def sent(body: dict[str, Any], headers: dict[str, str] = headers) -> Reply:
+                return call(gateway, "POST", f"/{index}/_search", orjson.dumps(body), headers)
+
+            for size in (100, 2):
+                whole = sent({**body, "size": size} | ({} if size == 100 else {"explain": False}))
+                assert whole.status == 200, whole.body
+                assert whole.json()["ttc"]["candidates"]["joined"] > 3
+                assert set(whole.ids) <= permitted
+            totals.append(whole.json()["hits"]["total"]["value"])
+            whole = sent(body)
+            assert totals[-1] == len(whole.ids)
+            shown = whole.json()["aggregations"]["top"]["hits"]["hits"]
+            assert {hit["_id"] for hit in shown} == set(whole.ids)
+            assert all(hit["_explanation"] for hit in whole.json()["hits"]["hits"])
+            grouped = sent({**body, "collapse": inner}).json()
+            members = [hit["inner_hits"]["members"]["hits"]["hits"] for hit in grouped["hits"]["hits"]]
+            assert {one["_id"] for hits in members for one in hits} == set(whole.ids)
+            lines = orjson.dumps({"index": index}) + b"\n" + orjson.dumps(body) + b"\n"
+            ndjson = {OPEN: may_see, "content-type": "application/x-ndjson"}
+            several = call(gateway, "POST", "/_msearch", lines, ndjson).json()["responses"][0]
+            assert [hit["_id"] for hit in several["hits"]["hits"]] == whole.ids
+            assert several["hits"]["total"] == whole.json()["hits"]["total"]
+            assert several["aggregations"]["groups"] == whole.json()["aggregations"]["groups"]
+    assert totals[0] == totals[-1]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from es_ttc.index.mappings.calibration import calibration_of
 from es_ttc.index.mappings.spec import CALIBRATION, ENCODER, ROOT
 from es_ttc.serving.engine_requests import EngineRequests, IncompleteAnswer
 from es_ttc.serving.features.keys import DocumentKey
-from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.caller import Caller, CallerKeys
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.vectors.moments import Moments
 
@@ -111,7 +111,8 @@ class IndexEncoderLookup:
         self._engine = EngineRequests(upstream)
         self._side_caller = side_caller
         self._preferred = preferred
-        self._cache: ExpiringCache[tuple[str, str], Mapping[str, int]] = ExpiringCache(_MAX_COUNTED, _COUNTED_SECONDS)
+        self._keys = CallerKeys()
+        self._cache: ExpiringCache[bytes, Mapping[str, int]] = ExpiringCache(_MAX_COUNTED, _COUNTED_SECONDS)
 
     async def agreed(self, keys: Sequence[DocumentKey], caller: Caller) -> str:
         """Return the encoder of a window's documents, which are one or more.
@@ -151,7 +152,7 @@ class IndexEncoderLookup:
 
         They are cached, unless the engine does not answer for now: then the window's counts decide.
         """
-        place = (index, caller.indices)
+        place = self._keys.of(caller.headers, f"{index}\n{caller.indices}".encode())
         cached = self._cache.get(place)
         if cached is not None:
             return cached.value

@@ -37,6 +37,14 @@ _HOP_BY_HOP = frozenset(
 _NOT_FORWARDED = frozenset({b"host", b"expect"})
 _OF_THE_BODY = frozenset({b"content-length", b"content-encoding", b"content-type", b"accept", b"accept-encoding"})
 _CREDENTIALS = frozenset({b"authorization", b"cookie", b"es-security-runas-user", b"x-proxy-user", b"x-proxy-roles"})
+_NOT_RIGHTS = frozenset(
+    {
+        b"baggage", b"cf-ray", b"sentry-trace", b"traceparent", b"tracestate", b"user-agent", b"x-amzn-trace-id",
+        b"x-b3-parentspanid", b"x-b3-spanid", b"x-b3-traceid", b"x-cloud-trace-context", b"x-correlation-id",
+        b"x-elastic-client-meta", b"x-opaque-id", b"x-request-id",
+    }
+)  # fmt: skip
+"""Headers that differ from request to request and give no rights."""
 _VENDOR = b"application/vnd.elasticsearch+"
 _MEDIA = (b"accept", b"content-type")
 _COMPATIBLE_WITH = re.compile(rb"(compatible-with=)(\d+)")
@@ -129,19 +137,18 @@ def _plain(value: bytes) -> bytes:
 
 
 class CallerKeys:
-    """Keys of caches that hold what was found out with a caller's credentials; no credential is stored."""
+    """Keys of caches that hold what was found out in a caller's name; no credential is stored.
+
+    Any header may restrict what a caller sees: security plugins and proxies read headers of their own.
+    """
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
 
     def of(self, headers: RawHeaders, target: bytes) -> bytes:
         """Return the key of a caller's headers and a target."""
-        parts = [target, *(part for name, value in headers if name in _CREDENTIALS for part in (name, value))]
+        parts = [target, *(part for pair in callers(headers) if pair[0] not in _NOT_RIGHTS for part in pair)]
         return blake2b(b"".join(b"%d:%b" % (len(part), part) for part in parts), key=self._key).digest()
-
-    def known(self, headers: RawHeaders) -> bool:
-        """Return whether headers contain credentials."""
-        return any(name in _CREDENTIALS for name, _ in headers)
 
 
 class CallerLimits:
@@ -199,4 +206,5 @@ class CallerLimits:
         self._allowances.put(key, (left - count, now))
 
     def _key(self, incoming: "RawRequest") -> bytes:
-        return self._keys.of(incoming.headers, b"" if self._keys.known(incoming.headers) else incoming.client.encode())
+        credentials = [pair for pair in incoming.headers if pair[0] in _CREDENTIALS]
+        return self._keys.of(credentials, b"" if credentials else incoming.client.encode())

@@ -28,7 +28,11 @@ from es_ttc.serving.rescore.plan import Collapse
 from es_ttc.vectors.tokens import Float32
 
 _OF_THE_SEARCH = frozenset({"aggregations", "aggs", "profile", "rescore", "suggest"})
-_OF_INNER_HITS = frozenset({"derived", "ext", "indices_boost", "pit", "post_filter", "runtime_mappings", "timeout"})
+_OF_INNER_HITS = frozenset(
+    {
+        "derived", "ext", "indices_boost", "pit", "post_filter", "runtime_mappings", "seq_no_primary_term", "timeout",
+    }
+)  # fmt: skip
 
 Group = Hashable
 
@@ -128,14 +132,15 @@ def of_groups(field: str, groups: Iterable[Group]) -> dict[str, Any]:
 
 
 def expanded(
-    body: Mapping[str, Any], collapse: Collapse, query: Any, page: Sequence[Mapping[str, Any]]
+    body: Mapping[str, Any], collapse: Collapse, query: Any, page: Sequence[Mapping[str, Any]], fields: Sequence[Any]
 ) -> dict[str, Any]:
-    """Return the request for the inner hits of the groups of a page."""
+    """Return the request for the inner hits of the groups of a page; ``fields`` are the doc values that name groups."""
     rest = {key: value for key, value in body.items() if key in _OF_INNER_HITS}
     groups = set(groups_of(page, collapse.field))
     must = {"must": [query]} if body.get("query") else {}  # without a query the engines score inner hits 0
     found = {"bool": {**must, "filter": [of_groups(collapse.field, groups)]}}
-    return rest | {"query": found, "collapse": collapse.body, "size": len(groups), "_source": False}
+    asked = {"collapse": collapse.body, "docvalue_fields": fields, "size": len(groups), "_source": False}
+    return rest | {"query": found} | asked
 
 
 def add_inner_hits(page: Sequence[dict[str, Any]], field: str, expanded: Sequence[Mapping[str, Any]]) -> None:

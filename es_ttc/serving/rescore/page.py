@@ -79,21 +79,25 @@ def pinned_count(first_pass: Float32) -> int:
     return max(leading, int(places[-1]) + 1 if len(places) else 0)
 
 
-def rank(first_pass: Float32, final: Float32, scored: NDArray[np.bool_], pinned: int = 0) -> Ranking:
+def rank(
+    first_pass: Float32, final: Float32, scored: NDArray[np.bool_], pinned: int = 0, ties: Ints | None = None
+) -> Ranking:
     """Reorder a first pass, without its first, pinned documents.
 
-    The scored documents come first, by final score (equal ones in first-pass order), then the others as they were.
-    A run of scores that would begin above the place before it is scaled down as a whole.
+    The scored documents come first, by final score, then the others as they were. A run of scores that would begin
+    above the place before it is scaled down as a whole.
 
     Args:
         first_pass: ``(n,)`` the engine's scores, finite and not negative.
         final: ``(n,)`` final scores, finite and not negative; not used for documents without a score.
         scored: ``(n,)`` which documents have a final score.
         pinned: Number of documents at the beginning that keep their place and their score.
+        ties: ``(n,)`` the order of documents with equal final scores; None for first-pass order.
     """
     rest = np.arange(pinned, len(first_pass))
     with_score, without = rest[scored[rest]], rest[~scored[rest]]
-    by_score = with_score[np.argsort(-final[with_score], kind="stable")]
+    places = with_score if ties is None else ties[with_score]
+    by_score = with_score[np.lexsort((places, -final[with_score]))]
     runs, floor = [], np.float32(np.inf)
     for run, values in ((np.arange(pinned), first_pass), (by_score, final), (without, first_pass)):
         if len(run):
@@ -104,7 +108,12 @@ def rank(first_pass: Float32, final: Float32, scored: NDArray[np.bool_], pinned:
 
 
 def ranking_of(
-    section: Section, first_pass: Float32, scores: Float32, mask: NDArray[np.bool_], pinned: int = 0
+    section: Section,
+    first_pass: Float32,
+    scores: Float32,
+    mask: NDArray[np.bool_],
+    pinned: int = 0,
+    ties: Ints | None = None,
 ) -> Ranking:
     """Return a first pass, ``(n,)``, in the order of the final scores; see :func:`rank`.
 
@@ -119,7 +128,7 @@ def ranking_of(
         query_weight=section.query_weight,
         rescore_query_weight=section.rescore_query_weight,
     )
-    return rank(first_pass, final, scored, pinned)
+    return rank(first_pass, final, scored, pinned, ties)
 
 
 def below(scores: Float32, floor: np.float32) -> Float32:

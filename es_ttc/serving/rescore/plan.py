@@ -2,7 +2,8 @@
 
 The engine gets the caller's request without the section, from the first hit to the end of the last block of the page. A
 native rescorer that matches nothing replaces the section: it changes no score, and so the engine itself applies the
-rules of a native rescore (no `sort`, no `scroll`, `max_rescore_window`) with its own messages.
+rules of a native rescore (no `sort`, no `scroll`, `max_rescore_window`) with its own messages. A sort by score and then
+by further keys is the exception: it is sent without that rescorer.
 
 Several items with a section run in order. Each has a plan of its own, which differs in section, texts and window.
 """
@@ -127,6 +128,7 @@ class SearchPlan:
         plain: The caller's own search, with a native rescorer that matches nothing in place of the sections: the answer
             if a request of the gateway's own is refused. Empty if a refusal is the answer.
         changes_scores: Whether the query has functions: then a first-pass score of 0 is meant to bury a document.
+        by_further_keys: Whether `sort` has keys after `_score`, which order documents of equal score.
     """
 
     section: Section
@@ -146,6 +148,7 @@ class SearchPlan:
     problem: EsTtcError | None = None
     plain: Mapping[str, Any] = field(default_factory=dict)
     changes_scores: bool = False
+    by_further_keys: bool = False
 
     @property
     def total_up_to(self) -> int | None:
@@ -207,7 +210,7 @@ def plan_search(
     natives, items = found[0], [part for item in found[1] for part in with_reranker(item)]
     item = items[0]
     section = parse_section(item[KEY], default_method=DEFAULT_METHOD)
-    rest = dict(body)
+    rest = {key: value for key, value in body.items() if key != "rescore"}
     url = dict(params)
     collapse = None if rest.get("collapse") is None else parse_collapse(rest.pop("collapse"))
     item = _within_natives(item, natives)
@@ -220,11 +223,15 @@ def plan_search(
     check_query(texts)
     highlights = take_highlights(rest) if "highlight" in rest else ()
     own_window = page.window if "window_size" in item else max(1, page.start + page.size)
-    plain = {**rest, "rescore": [*natives, _guard(own_window)], "from": page.start, "size": page.size}
+    one_window = not natives and len(items) == 1 and section.method not in STRATEGIES and "search_after" not in rest
+    sortable = one_window and url.keys().isdisjoint(("scroll", "sort"))
+    by_further_keys = sortable and _has_keys_after_score(rest.get("sort"))
+    plain = {**rest, "from": page.start, "size": page.size}
     if collapse is not None:  # an engine that refuses it with a native rescorer cannot apply the rules of the latter
-        del plain["rescore"]
         plain |= {"collapse": collapse.body} | ({"rescore": natives} if natives else {})
-        plain = {} if "sort" in rest or "scroll" in url else plain
+        plain = plain if by_further_keys or ("sort" not in rest and "scroll" not in url) else {}
+    elif not by_further_keys:
+        plain["rescore"] = [*natives, _guard(own_window)]
     hide_ids = _take_none_fields(rest, url)
     if hide_ids and plain:
         plain["stored_fields"] = _NO_STORED_FIELDS
@@ -234,7 +241,8 @@ def plan_search(
         plain["version"] = not hidden_marks
     if collapse is not None and collapse.field not in map(_field_name, rest["docvalue_fields"]):
         rest["docvalue_fields"].append(collapse.field)  # not hidden: the engines return it too
-    rest |= {"rescore": [*natives, _guard(page.window)], "from": 0, "size": page.fetch}
+    rest |= {"from": 0, "size": page.fetch}
+    rest |= {} if by_further_keys else {"rescore": [*natives, _guard(page.window)]}
     plan = SearchPlan(
         section=section,
         texts=texts,
@@ -251,6 +259,7 @@ def plan_search(
         problem=problem,
         plain=plain,
         changes_scores=changes_scores(rest.get("query")),
+        by_further_keys=by_further_keys,
     )
     return replace(plan, later=_later_plans(plan, items[1:]))
 
@@ -280,6 +289,12 @@ def with_reranker(item: dict[str, Any]) -> list[dict[str, Any]]:
     second = {"reranker": chosen.name, "budget": chosen.top, "first_pass_weight": 1 / params.reranker_weight}
     window = min(chosen.top, body_integer(item.get("window_size", DEFAULT_WINDOW)) or chosen.top)
     return [first, {"window_size": window, KEY: {"method": "rr", "params": second, **kept}}]
+
+
+def _has_keys_after_score(sort: Any) -> bool:
+    """Return whether a sort begins with the score, greatest first, and has further keys."""
+    by_score: list[Any] = ["_score", {"_score": "desc"}, {"_score": {}}, {"_score": {"order": "desc"}}]
+    return isinstance(sort, list) and len(sort) > 1 and sort[0] in by_score
 
 
 def _within_natives(item: dict[str, Any], natives: Sequence[Any]) -> dict[str, Any]:
@@ -486,6 +501,11 @@ def _take_from_url(body: dict[str, Any], url: dict[str, str]) -> None:
         body["query"] = query
         for name in PARAMS_OF_QUERY:
             url.pop(name, None)
+    if url.get("sort") and not body.get("sort"):
+        keys = [name.rpartition(":") for name in url["sort"].split(",")]
+        if all(order in ("asc", "desc") for field, _, order in keys if field):
+            body["sort"] = [{field: order} if field else order for field, _, order in keys]
+            del url["sort"]
     ends = url_integer(url.get("terminate_after", ""))
     if ends is not None and ends >= 0:
         body["terminate_after"] = ends

@@ -99,6 +99,31 @@ def full_hits(
     return rest | {"query": found, "from": 0, "size": size, "track_total_hits": False}
 
 
+def by_further_keys(plan: SearchPlan, hits: Sequence[Mapping[str, Any]], filters: Sequence[Any]) -> dict[str, Any]:
+    """Return the request for the order of hits by the keys of `sort` after the score, which is the same for all.
+
+    The score stays the first key: engines search shards in another order if a field is.
+    """
+    body = {key: value for key, value in plan.body.items() if key not in OF_HITS}
+    asked = {"_source": False, "docvalue_fields": [HASH, SEQ_NO]}
+    request = full_hits(body | asked, hits, filters, max(len(hits), plan.page.fetch))
+    return request | {"query": {"bool": {"filter": [request["query"]]}}}
+
+
+def places_in(ordered: Sequence[Mapping[str, Any]], hits: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the place of each hit's document among complete hits; the last place if it is gone."""
+    named = {(hit["_index"], hit["_id"]) for hit in hits if "_id" in hit}
+    places: dict[Any, list[int]] = {}
+    for place, (hit, identity) in enumerate(zip(ordered, identities(ordered), strict=True)):
+        key = hit["_index"], hit["_id"]
+        places.setdefault(key if key in named else identity, []).append(place)
+    keys = [
+        (hit["_index"], hit["_id"]) if "_id" in hit else identity
+        for hit, identity in zip(hits, identities(hits), strict=True)
+    ]
+    return [places[key].pop(0) if places.get(key) else len(ordered) for key in keys]
+
+
 def filled(
     page: Sequence[dict[str, Any]],
     bare: Sequence[dict[str, Any]],

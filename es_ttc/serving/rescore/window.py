@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -34,6 +35,7 @@ from es_ttc.serving.rescore.page import (
     BURIED,
     NO_FEATURES,
     PINNED,
+    Ints,
     Ranking,
     pinned_count,
     ranking_of,
@@ -41,6 +43,10 @@ from es_ttc.serving.rescore.page import (
     shown_hit,
 )
 from es_ttc.serving.rescore.plan import SearchPlan
+from es_ttc.serving.rescore.two_requests import by_further_keys, places_in
+
+Again = Callable[[Mapping[str, Any]], Awaitable[tuple[dict[str, Any], float]]]
+"""Sends another body of the search; returns the engine's response, and its time in ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,7 @@ class WindowRescoring:
 
     Attributes:
         tuned: Those of the method's parameters that are tuned values, not the request's.
+        again: Sends another body of the search.
         budget: The scoring timeout, in ms; the caller's own timeout may be shorter.
         started: `time.perf_counter` when the request arrived.
     """
@@ -75,6 +82,7 @@ class WindowRescoring:
     tuned: Mapping[str, Any]
     begun: asyncio.Task[EncodedQuery] | None
     candidates: CandidateSearch | None
+    again: Again
     budget: float
     started: float
 
@@ -106,7 +114,8 @@ class WindowRescoring:
             tokens = method.query_tokens
             candidates = CandidateSearch(gateway, known, request, item, plan, count, begun, tokens=tokens)
         budget = plan.section.timeout_ms or gateway.settings.default_timeout_ms
-        return cls(gateway, plan, method, tuned, begun, candidates, budget, request.started)
+        again = partial(gateway.engine.again, request, item)
+        return cls(gateway, plan, method, tuned, begun, candidates, again, budget, request.started)
 
     @property
     def counts_candidates(self) -> bool:
@@ -202,7 +211,10 @@ class WindowRescoring:
         in_first_pass = np.array([place is not None for place in outcome.places], np.bool_)
         buried = (first_pass <= 0) & in_first_pass & plan.changes_scores
         mask = scored.mask & ~buried[: len(scored.mask)]
-        ranking = outcome.without_incomplete(ranking_of(section, first_pass, scored.values, mask, outcome.pinned))
+        ranked = partial(ranking_of, section, first_pass, scored.values, mask, outcome.pinned)
+        ranking = outcome.without_incomplete(ranked())
+        if plan.by_further_keys and len(np.unique(ranking.scores)) < len(ranking.scores):
+            ranking = outcome.without_incomplete(ranked(await self._ties(outcome)))
         if plan.collapse is not None:
             groups = groups_of(hits, plan.collapse.field)
             ranking = collapsed(ranking, groups)
@@ -224,8 +236,15 @@ class WindowRescoring:
             unscored = kept or NO_FEATURES
             shown.append(shown_hit(hit, section, score, rescored, detail, explain=plan.explain, unscored=unscored))
         response["hits"]["hits"] = shown
-        set_max_score(response, ranking.scores)
+        if not plan.by_further_keys or response["hits"].get("max_score") is not None:  # Elasticsearch sets none then
+            set_max_score(response, ranking.scores)
         return window
+
+    async def _ties(self, outcome: "_ScoredWindow") -> Ints:
+        """Return the places of hits in the order of the sort's further keys; the last place if they are gone."""
+        scored = outcome.hits[: len(outcome.scores.mask)]
+        answer, _ = await self.again(by_further_keys(self.plan, scored, outcome.joined.filters))
+        return np.array(places_in(answer["hits"]["hits"], outcome.hits), np.intp)
 
     async def _details(self, scored: WindowScores, ranking: Ranking, page: slice) -> dict[int, dict[str, Any]]:
         """Return the method's details of the page's documents, by first-pass place."""
