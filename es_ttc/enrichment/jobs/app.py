@@ -43,8 +43,6 @@ _ENGINE_SECONDS = 60.0
 """Time in which an engine that starts together with its workers must answer."""
 _SWEEP_SECONDS = 15
 """Time after which the sweep of a dead worker does not block others."""
-_SWEEP_SHARE = 4.0
-"""Pause after a sweep, as a multiple of its duration."""
 
 
 def run_enrichment_worker(settings: Settings, broker: str, redis: str, *, processes: int) -> int:
@@ -215,8 +213,7 @@ async def _take_turn(settings: Settings, url: str, work: Work, turn: Turn) -> Tu
 async def _sweep(settings: Settings, url: str, work: Work) -> list[Turn]:
     """Return the partitions of jobs that wait for a worker.
 
-    All workers of a Redis share one sweep at a time, with a pause after each that grows with its duration: sweeps
-    precede turns, and if the engine is slow they must not block the work.
+    All workers of a Redis share one sweep at a time, with a pause after each.
     """
     swept = f"ttc:swept:{work.queue}"
     async with connected_redis(url) as redis:
@@ -233,7 +230,7 @@ async def _sweep(settings: Settings, url: str, work: Work) -> list[Turn]:
             logger.warning("a sweep ended early: %s", error)
             return []
         finally:
-            pause = settings.jobs_sweep_seconds / 2 + _SWEEP_SHARE * (time.monotonic() - begun)
+            pause = settings.jobs_sweep_seconds / 2 + work.sweep_share * (time.monotonic() - begun)
             await redis.set(swept, 1, px=max(1, round(1000 * pause)))
 
 

@@ -122,6 +122,7 @@ class EncodingWork:
     name = "encode"
     max_seconds = 3600.0
     queued_seconds = 10
+    sweep_share = 0.0
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -28,6 +28,8 @@ class EnrichmentWork:
 
     name = "turn"
     queued_seconds = 60
+    sweep_share = 4.0
+    """Sweeps precede turns in the same processes, and if the engine is slow they must not block the work."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -53,12 +53,14 @@ class Work(Protocol):
         queue: Name of its queue.
         max_seconds: Maximum time of a turn.
         queued_seconds: Time after which a lost message is sent again.
+        sweep_share: Pause after a sweep, as a multiple of its duration.
     """
 
     name: str
     queue: str
     max_seconds: float
     queued_seconds: int
+    sweep_share: float
 
     async def waiting(self, store: JobStore, redis: Any, /) -> Sequence[Turn]:
         """Return the partitions of jobs that need a worker."""
