@@ -1,5 +1,6 @@
 """The checks of `es-ttc doctor`: each checks one part and returns its finding and the command that fixes it."""
 
+import re
 import shutil
 import sys
 import time
@@ -41,6 +42,7 @@ PROBE = (
     "vessel again, or dissolve the clot with drugs."
 )
 PROBE_TOKENS = 64
+PROBE_PAIRS = 8
 
 
 def packages() -> list[Check]:
@@ -115,16 +117,17 @@ def _can_write(folder: Path) -> bool:
 
 def encoder(name: str, cache_dir: Path) -> tuple[Check, Encoder | None]:
     """Check that the configured encoder loads and encodes."""
-    from es_ttc.encoders.registry import SHORT_NAMES, load_encoder
+    from es_ttc.encoders.registry import load_encoder
 
     begin = time.perf_counter()
     try:
         loaded = load_encoder(name, cache_dir=cache_dir)
         vector = loaded.encode(["does it encode?"], role="query", tokens=False).pooled[0]
     except EsTtcError as error:
-        named = name in SHORT_NAMES and "pip install" in str(error)
-        mend = f"pip install 'es-ttc[{name}]'" if named else "set ES_TTC_ENCODER to another"
-        return Check("encoder", Verdict.MISSING, str(error), mend), None
+        command = re.search(r"pip install '[^']+'", str(error))
+        return Check(
+            "encoder", Verdict.MISSING, str(error), command[0] if command else "set ES_TTC_ENCODER to another"
+        ), None
     seconds = time.perf_counter() - begin
     length = float(np.linalg.norm(vector))
     if not np.isclose(length, 1, atol=1e-3):
@@ -132,6 +135,27 @@ def encoder(name: str, cache_dir: Path) -> tuple[Check, Encoder | None]:
         return Check("encoder", Verdict.MISSING, detail, "es-ttc doctor --encoder minilm"), None
     detail = f"{loaded.identity.key}, {loaded.backend}, loaded in {seconds:.1f} s"
     return Check("encoder", Verdict.OK, detail), loaded
+
+
+async def cross_encoder() -> list[Check]:
+    """Check that the cross-encoder loads, if it is installed, and measure its time for a pair."""
+    from es_ttc.reranking.rerankers import Passage
+    from es_ttc.reranking.rerankers.cross_encoder import MSMARCO_MINILM, built_in
+
+    make = built_in().get(MSMARCO_MINILM)
+    if make is None:
+        return []
+    reranker = make()
+    try:
+        await reranker.scores("how long", [Passage("", "short")])  # loads it
+        begin = time.perf_counter()
+        await reranker.scores("how long does a pair take", [Passage("", "word " * 240)] * PROBE_PAIRS)
+    except EsTtcError as error:
+        return [Check("reranker", Verdict.WARNING, str(error), "pip install --force-reinstall 'es-ttc[cross-encoder]'")]
+    finally:
+        await reranker.close()
+    ms = (time.perf_counter() - begin) * 1000 / PROBE_PAIRS
+    return [Check("reranker", Verdict.OK, f"{MSMARCO_MINILM}, {ms:.0f} ms a pair of 250 tokens, pairs in parallel")]
 
 
 def suited_methods(identity: EncoderIdentity) -> Check:

@@ -77,6 +77,7 @@ async def _examine(settings: GatewaySettings, gateway: str) -> list[Check]:
     encoder_check, encoder = checks.encoder(settings.encoder, settings.cache_dir)
     found.append(encoder_check)
     found += [] if encoder is None else [checks.suited_methods(encoder.identity)]
+    found += await checks.cross_encoder()
     found += await checks.engine(settings, encoder)
     if any(check.subject == "engine" and check.verdict is not Verdict.MISSING for check in found):
         found += await checks.workers(settings)
