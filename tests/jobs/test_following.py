@@ -196,7 +196,9 @@ async def test_what_a_client_writes_is_found_by_every_method(
             for method in ("spectral", "blend"):
                 reply = ask(gateway, index_name, "a hunting owl", method)
                 assert reply.ids[0] == "d99"
-                assert reply.json()["ttc"]["scored"] == 100
+                # A document that the worker rewrites between the first pass and the search for candidates counts twice.
+                assert reply.json()["ttc"]["scored"] >= 100
+                assert len(set(reply.ids)) == len(reply.ids)
             await until(enriched)
             first = await versions(engine, index_name)
             # written and enriched; d99 was encoded in between
