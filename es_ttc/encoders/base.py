@@ -141,7 +141,8 @@ def name_in(key: str) -> str:
     for part in key.split(TOKENS_FROM):
         adapter = _ADAPTER_IN_KEY.search(part)
         model = part.partition("@")[0]
-        names.append(f"{model}+{adapter[1]}" if adapter else _SHORT_NAMES.get(model, model))
+        short = _SHORT_NAMES.get(model, model)
+        names.append(f"{short}+{adapter[1]}" if adapter else short)
     return shlex.quote(TOKENS_FROM.join(names))
 
 

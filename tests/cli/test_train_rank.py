@@ -42,12 +42,12 @@ def test_a_model_is_written_only_for_a_clear_gain_or_by_force(
     assert run([*evaluate, "--ranking-models", str(out.parent)]) == 0
     found = json.loads(capsys.readouterr().out)["data"]["bees"]
     methods = found["methods"]
-    assert found["warnings"] == []
+    assert not any("learned" in one for one in found["warnings"])
     assert methods["learned"]["params"] == {"model": None}
     assert methods["learned"]["per_query"] == methods["blend"]["per_query"]
     assert run([*evaluate, "--ranking-models", str(out.parent), "--split", "train"]) == 0
     warnings = json.loads(capsys.readouterr().out)["data"]["bees"]["warnings"]
-    assert warnings == ["learned was trained on these very queries: its figures are too good"]
+    assert "learned was trained on these very queries: its figures are too good" in warnings
 
 
 def test_what_cannot_be_meant_is_refused_before_anything_is_encoded(

@@ -58,10 +58,11 @@ def test_parameters_are_chosen_written_and_taken(tmp_path: Path, capsys: pytest.
     found = json.loads(capsys.readouterr().out)
     for name, value in tuned.params.items():
         assert found["data"]["bees"]["methods"]["nnn"]["params"][name] == value
-    assert found["data"]["bees"]["warnings"] == []
+    assert not any("very queries" in one for one in found["data"]["bees"]["warnings"])
     assert f"--tuned {out}" in found["command"]
     assert run([*arguments, "--split", "train"]) == 0
-    assert "on these very queries" in json.loads(capsys.readouterr().out)["data"]["bees"]["warnings"][0]
+    warnings = json.loads(capsys.readouterr().out)["data"]["bees"]["warnings"]
+    assert any("on these very queries" in one for one in warnings)
     assert run([*arguments, "--params", '{"nnn": {}}']) == 1
     assert "parameters of [nnn] are given twice" in capsys.readouterr().err
 

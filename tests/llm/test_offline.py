@@ -130,5 +130,5 @@ async def test_what_is_set_wrong_says_which_setting(double: Double) -> None:
         with pytest.raises(ConfigurationError, match=r"\[llm_extra_body\]"):
             await llm.complete("a")
     async with OfflineLlm(LlmSettings(llm_offline="nowhere")) as llm:
-        with pytest.raises(ConfigurationError, match=r"pip install 'es-ttc\[vllm,redis\]'"):
+        with pytest.raises(ConfigurationError, match=r"pip install 'es-ttc\[vllm,worker\]'"):
             await llm.complete("a")

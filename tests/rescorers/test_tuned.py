@@ -50,6 +50,6 @@ def test_what_is_no_such_file_is_told(tmp_path: Path) -> None:
             Tuned.read(path)
     with pytest.raises(ConfigurationError, match=r"second file for method \[nnn\]"):
         TunedDefaults.read([written(tmp_path), written(tmp_path, "b")])
-    for changes, message in (({"params": {"l1": 7}}, r"\[l1\]"), ({"method": "bm25"}, "unknown method")):
+    for changes, message in (({"params": {"l1": 7}}, r"\[l1\]"), ({"method": "bm2"}, "unknown method")):
         with pytest.raises(ConfigurationError, match=rf"do not fit: .*{message}"):
             TunedDefaults.read([written(tmp_path, **changes)])

@@ -121,7 +121,7 @@ def test_of_a_graph_traversal(place: Place, method: str, which: str) -> None:
         "neighbours": lambda request: graph_alias(place.index) in request.target,
         "documents": lambda request: b'"ids"' in request.body and b'"_index"' in request.body,
     }[which]
-    section = {"method": method, "query_text": CATS, "params": {"budget": 30}}
+    section = {"method": method, "query_text": CATS, "params": {"reranker": "spectral", "budget": 30}}
     body = {**MATCH, "rescore": {"window_size": 10, "ttc": section}}
     whole = place.search(body)
     assert "reason" not in whole.json()["ttc"]

@@ -150,7 +150,8 @@ def resolve_one(name: str, params: Mapping[str, Any] | None = None, served: Mapp
         return Method(name, rewriters.parse_params(rewriter, params or {}), rewriter=rewriter)
     if name in STRATEGIES:
         strategy = STRATEGIES[name]
-        return Method(name, entry_points.parse_params(strategy.Params, params or {}, name), strategy=strategy)
+        parsed = entry_points.parse_params(strategy.Params, params or {}, name)
+        return Method(name, with_defaults(parsed, None), strategy=strategy)
     rescorer = load(name)
     return Method(name, parse_params(rescorer, params or {}, served), rescorer)
 
@@ -162,7 +163,7 @@ def strategy_reranker(method: Method) -> Rescorer[Any]:
         InvalidRequest: Its parameters name another reranker.
     """
     assert isinstance(method.params, StrategyParams)  # noqa: S101 - of every strategy
-    name = with_defaults(method.params, None).reranker
+    name = method.params.reranker
     if name not in BY_THEMSELVES:
         raise InvalidRequest(
             f"[{method.name}] is evaluated with a reranker of this project, not with [{name}]"
