@@ -27,6 +27,8 @@ BASE_SIGNALS: tuple[SignalName, ...] = ("lexical", "dense")
 """Signals that are available on every index with features."""
 
 _EVIDENCE = SpectralRescorer()
+_RERANKER_WEIGHT = 0.5
+"""Of 0.5, 1 and 2 the best on training queries (docs/results/rerankers.md)."""
 
 
 class RerankerSignal(BaseModel):
@@ -58,7 +60,7 @@ class BlendParams(Params):
         "added to the default signals. Through the gateway only.",
     )
     reranker: RerankerSignal | None = Field(
-        None, description="The reranker of the signal `reranker`, whose weight is 1 if `signals` has none."
+        None, description="The reranker of the signal `reranker`, whose weight is .5 if `signals` has none."
     )
     normalise: Normalisation = Field(
         "z",
@@ -85,7 +87,7 @@ class BlendParams(Params):
     @property
     def reranker_weight(self) -> float:
         """The weight of the signal `reranker`."""
-        return (self.signals or {}).get("reranker", 0.0 if self.reranker is None else 1.0)
+        return (self.signals or {}).get("reranker", 0.0 if self.reranker is None else _RERANKER_WEIGHT)
 
     @property
     def required(self) -> frozenset[SignalName]:
