@@ -14,9 +14,10 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from es_ttc import __version__
+from es_ttc.common.validation import first_error
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.queries import matching
@@ -155,7 +156,7 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
             hits = (await _rank(requests, index, query, method, WINDOW, names, None))["hits"]["hits"]
             return _explanation(hits, id, index)
 
-    return MCPServer(
+    return _Server(
         "es-ttc",
         instructions=_INSTRUCTIONS,
         version=__version__,
@@ -163,6 +164,19 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         lifespan=connected,
         log_level="WARNING",
     )
+
+
+class _Server(MCPServer[Any]):
+    """A server whose errors about arguments are a sentence."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Context | None = None) -> Any:
+        """Call a tool."""
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if isinstance(error.__cause__, ValidationError):
+                raise ToolError(f"tool [{name}]: {first_error(error.__cause__)}") from error
+            raise
 
 
 async def _indices(gateway: EngineRequests) -> list[IndexInfo]:
