@@ -43,7 +43,8 @@ from es_ttc.lab.evaluation.metrics import Float64, score_by
 from es_ttc.lab.evaluation.rankings import Run
 from es_ttc.lab.evaluation.report import replace
 from es_ttc.reranking.rerankers import Passage
-from es_ttc.reranking.rerankers.cross_encoder import MSMARCO_MINILM, built_in
+from es_ttc.reranking.rerankers.cross_encoder import built_in
+from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 from es_ttc.reranking.strategies.retrieve_and_rerank import mixed
 from es_ttc.settings import Settings
 

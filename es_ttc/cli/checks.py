@@ -140,7 +140,8 @@ def encoder(name: str, cache_dir: Path) -> tuple[Check, Encoder | None]:
 async def cross_encoder() -> list[Check]:
     """Check that the cross-encoder loads, if it is installed, and measure its time for a pair."""
     from es_ttc.reranking.rerankers import Passage
-    from es_ttc.reranking.rerankers.cross_encoder import MSMARCO_MINILM, built_in
+    from es_ttc.reranking.rerankers.cross_encoder import built_in
+    from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 
     make = built_in().get(MSMARCO_MINILM)
     if make is None:

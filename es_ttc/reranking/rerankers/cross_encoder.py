@@ -19,9 +19,9 @@ from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.packages import MSMARCO_MINILM_MAX_LENGTH, msmarco_minilm_files
 from es_ttc.errors import ConfigurationError
 from es_ttc.reranking.rerankers.base import Passage, RerankerSettings
+from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 from es_ttc.settings import Settings
 
-MSMARCO_MINILM = "msmarco-minilm"
 _BATCH = 4
 """Pairs per call of ``msmarco-minilm``: a pair takes 20 to 90 ms of a core, and a deadline loses at most one call."""
 

@@ -11,7 +11,7 @@ from es_ttc.common.validation import Kind as FaultKind
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.reranking.rerankers.base import Kind, PointwiseReranker, Reranker, RerankerSettings
 from es_ttc.reranking.rerankers.calls import Key, ListwiseCalls, PointwiseCalls
-from es_ttc.reranking.rerankers.cross_encoder import MSMARCO_MINILM
+from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 
 GROUP = "es_ttc.rerankers"
 
@@ -77,7 +77,9 @@ class Rerankers:
         if name in self._built_in and name not in self._made:
             self._made[name] = self.calls(self._built_in[name](), name)
         elif name == MSMARCO_MINILM and name not in self._settings and name not in self._made:
-            raise ConfigurationError("reranker [msmarco-minilm] is not installed: pip install 'es-ttc[cross-encoder]'")
+            raise ConfigurationError(
+                f"reranker [{MSMARCO_MINILM}] is not installed: pip install 'es-ttc[cross-encoder]'"
+            )
         elif name not in self._settings and name not in self._made:
             raise InvalidRequest(f"unknown reranker [{name}]{did_you_mean(name, self.names)}")
         if name not in self._made:

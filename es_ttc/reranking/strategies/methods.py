@@ -23,9 +23,9 @@ BY_THEMSELVES = ("dense", "maxsim", "spectral")
 
 
 AUTO = "auto"
-SLOW = "msmarco-minilm"
+MSMARCO_MINILM = "msmarco-minilm"
 """A cross-encoder on the CPU: a pair takes 20 to 90 ms, so a budget of 100 takes longer than a search may."""
-SLOW_BUDGET = 20
+CROSS_ENCODER_BUDGET = 20
 
 
 class StrategyParams(Params):
@@ -145,8 +145,8 @@ def with_defaults(params: StrategyParams, reranker: str | None) -> StrategyParam
     if name == AUTO:
         name = "spectral" if reranker is None or params.reranker_params else reranker
     update: dict[str, Any] = {"reranker": name}
-    if name == SLOW and "budget" not in params.model_fields_set:
-        update["budget"] = SLOW_BUDGET
+    if name == MSMARCO_MINILM and "budget" not in params.model_fields_set:
+        update["budget"] = CROSS_ENCODER_BUDGET
     return params.model_copy(update=update)
 
 

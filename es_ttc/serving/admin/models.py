@@ -24,9 +24,8 @@ from es_ttc.common.validation import did_you_mean, validated
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import DeadlineExceeded, InvalidRequest, MissingFeature, NotSignedIn
 from es_ttc.reranking.rerankers import Passage, PointwiseCalls
-from es_ttc.reranking.rerankers.cross_encoder import MSMARCO_MINILM
 from es_ttc.reranking.strategies.base import PartialScores
-from es_ttc.reranking.strategies.methods import AUTO
+from es_ttc.reranking.strategies.methods import AUTO, MSMARCO_MINILM
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.rescorers.blend.normalise import logistic
