@@ -53,6 +53,12 @@ def bind(settings: GatewaySettings) -> socket.socket:
     return listening
 
 
+def refuse_further(listening: socket.socket) -> None:
+    """Let no further connection into the backlog: Linux resets those that wait there when the socket closes."""
+    with suppress(OSError):
+        listening.listen(0)
+
+
 def address_of(listening: socket.socket, *, tls: bool = False) -> str:
     """Return the URL of a listening socket."""
     host, port = listening.getsockname()[:2]
@@ -142,9 +148,10 @@ class _Server(uvicorn.Server):
     """A server that says when it accepts requests."""
 
     def __init__(
-        self, config: uvicorn.Config, certificate: ServerCertificate | None, started: Callable[[], None]
+        self, config: uvicorn.Config, certificate: ServerCertificate | None, started: Callable[[], None], *, alone: bool
     ) -> None:
         super().__init__(config)
+        self._alone = alone
         self._certificate = certificate
         self._replacing: asyncio.Task[None] | None = None
         self._say_started = started
@@ -164,6 +171,8 @@ class _Server(uvicorn.Server):
         cast("type[LimitedProtocol]", self.config.http_protocol_class).leaving = True
         waiting, until = select.poll(), time.monotonic() + _BACKLOG_SECONDS
         for listening in sockets or ():
+            if self._alone:
+                refuse_further(listening)
             waiting.register(listening, select.POLLIN)
         while waiting.poll(0) and time.monotonic() < until:  # noqa: ASYNC110 - the event loop accepts them meanwhile
             await asyncio.sleep(0)
@@ -200,6 +209,7 @@ def server_of(app: ASGIApp, settings: GatewaySettings, started: Callable[[], Non
         ),
         certificate,
         started,
+        alone=settings.workers == 1,
     )
 
 

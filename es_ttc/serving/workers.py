@@ -30,7 +30,7 @@ from es_ttc.serving.app import FurtherRoutes, create_app
 from es_ttc.serving.logs import configure_logs, log
 from es_ttc.serving.metrics import SHARED_FOLDER
 from es_ttc.serving.process import WorkerProcess, memory_to_share
-from es_ttc.serving.server import DRAIN_SECONDS, server_of
+from es_ttc.serving.server import DRAIN_SECONDS, refuse_further, server_of
 from es_ttc.settings import GatewaySettings, wrong_setting
 
 _FIXED = ("host", "port", "workers", "feature_cache_mb")
@@ -135,6 +135,7 @@ class Supervisor:
                     self._begin_to_replace()
                 self._go_on_replacing()
         finally:
+            refuse_further(self._listening)
             self._listening.close()  # the last worker closes it for all, when it has accepted what waits there
             _end(self._all)
 

@@ -81,7 +81,7 @@ def test_only_the_adapter_that_wrote_an_index_reads_it(
     for encoder in (NAME, f"{NAME}+medicine"):
         reply = ask(opensearch_url, index, encoder)
         assert (reply.status, reply.json()["ttc"]["applied"]) == (200, False)
-        assert f"`es-ttc serve --encoder {law.identity.model}+law`" in reply.json()["ttc"]["reason"]
+        assert f"`es-ttc serve --encoder minilm+law`" in reply.json()["ttc"]["reason"]
 
 
 @pytest.mark.engine
@@ -97,7 +97,7 @@ def test_commands_take_the_adapter_or_refuse(
     monkeypatch.setenv("ES_TTC_ENCODER", NAME)
     for wrong in (["--adapter", "medicine"], []):
         assert run([*search_for, *wrong]) == 1
-        assert "set ES_TTC_ENCODER to all-MiniLM-L6-v2+law" in capsys.readouterr().err
+        assert "set ES_TTC_ENCODER to minilm+law" in capsys.readouterr().err
         assert run(["ingest", index, "docs.jsonl", *wrong]) == 1
         assert "holds vectors of" in capsys.readouterr().err
     assert run(["index", "create", "unused", "--adapter", "lwa"]) == 1
