@@ -55,8 +55,7 @@ def bind(settings: GatewaySettings) -> socket.socket:
 
 def refuse_further(listening: socket.socket) -> None:
     """Let no further connection into the backlog: Linux resets those that wait there when the socket closes."""
-    with suppress(OSError):
-        listening.listen(0)
+    listening.listen(0)
 
 
 def address_of(listening: socket.socket, *, tls: bool = False) -> str:
@@ -148,10 +147,9 @@ class _Server(uvicorn.Server):
     """A server that says when it accepts requests."""
 
     def __init__(
-        self, config: uvicorn.Config, certificate: ServerCertificate | None, started: Callable[[], None], *, alone: bool
+        self, config: uvicorn.Config, certificate: ServerCertificate | None, started: Callable[[], None]
     ) -> None:
         super().__init__(config)
-        self._alone = alone
         self._certificate = certificate
         self._replacing: asyncio.Task[None] | None = None
         self._say_started = started
@@ -171,7 +169,7 @@ class _Server(uvicorn.Server):
         cast("type[LimitedProtocol]", self.config.http_protocol_class).leaving = True
         waiting, until = select.poll(), time.monotonic() + _BACKLOG_SECONDS
         for listening in sockets or ():
-            if self._alone:
+            if self.config.workers == 1:  # of several processes, the others still accept
                 refuse_further(listening)
             waiting.register(listening, select.POLLIN)
         while waiting.poll(0) and time.monotonic() < until:  # noqa: ASYNC110 - the event loop accepts them meanwhile
@@ -196,6 +194,7 @@ def server_of(app: ASGIApp, settings: GatewaySettings, started: Callable[[], Non
             app,
             http=limited_protocol(settings),
             ws="none",
+            workers=settings.workers,
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -209,7 +208,6 @@ def server_of(app: ASGIApp, settings: GatewaySettings, started: Callable[[], Non
         ),
         certificate,
         started,
-        alone=settings.workers == 1,
     )
 
 
