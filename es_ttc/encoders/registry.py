@@ -65,9 +65,6 @@ def load_encoder(
         max_length: Maximum number of tokens of one input; None: the model's own limit.
         threads: Number of concurrent windows of the ONNX backend; None: one per processor. Torch has its own setting
             (``torch.set_num_threads``, ``OMP_NUM_THREADS``).
-
-    Raises:
-        ConfigurationError: The name or an option is invalid, or a package is missing; the message contains the fix.
     """
     cache = cache_dir or Settings().cache_dir
     pooled, two, tokens = name.partition(TOKENS_FROM)
@@ -179,11 +176,7 @@ def on_backend(name: str, suffix: str) -> str:
 
 
 def with_adapter(name: str, adapter: str | None) -> str:
-    """Return an encoder's name with an adapter; the name itself if there is none.
-
-    Raises:
-        ConfigurationError: The name has one already.
-    """
+    """Return an encoder's name with an adapter; the name itself if there is none."""
     if adapter is None:
         return name
     pooled, two, tokens = name.partition(TOKENS_FROM)
@@ -201,11 +194,7 @@ def shipped_adapters(name: str, *, cache_dir: Path | None = None) -> list[str]:
 
 
 def model_folder(name: str, *, cache_dir: Path | None = None) -> Path:
-    """Return the folder of an encoder's model for torch, for fine-tuning.
-
-    Raises:
-        ConfigurationError: There is none, or the name has an adapter.
-    """
+    """Return the folder of an encoder's model for torch, for fine-tuning."""
     if TOKENS_FROM in name:
         raise ConfigurationError(f"encoder [{name}] is two encoders: name the one that is to be trained")
     parsed = parse_name(name)

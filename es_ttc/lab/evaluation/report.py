@@ -86,11 +86,7 @@ def render(evaluation: Evaluation) -> str:
 
 
 def require_writable(folder: Path) -> None:
-    """Create a folder, so that a path that cannot be written is an error before anything long begins.
-
-    Raises:
-        ConfigurationError: It cannot be created, or nothing can be written into it.
-    """
+    """Create a folder, so that a path that cannot be written is an error before anything long begins."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):

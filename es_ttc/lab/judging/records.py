@@ -160,11 +160,7 @@ def by_text(queries: Iterable[PooledQuery]) -> dict[str, str]:
 
 
 def check_id(what: str, value: str) -> None:
-    """Raise an error for an id that an engine would not take.
-
-    Raises:
-        InvalidRequest: It is empty, too long or no Unicode.
-    """
+    """Raise an error for an id that an engine would not take."""
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
@@ -174,11 +170,7 @@ def check_id(what: str, value: str) -> None:
 
 
 def check_judge(name: str) -> None:
-    """Raise an error for a name that no judge may have.
-
-    Raises:
-        InvalidRequest: It is blank, too long, or holds a control character.
-    """
+    """Raise an error for a name that no judge may have."""
     if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
         raise InvalidRequest(f"[judge] must be a name of 1 to {LONGEST_NAME} characters without control characters")
 
