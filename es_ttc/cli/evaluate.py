@@ -111,7 +111,7 @@ _EXAMPLES = examples(
     "--report",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Folder for index.html, results.json, and tables as Markdown.",
+    help="Folder for the report: index.html and results.json.",
 )
 @json_flag
 def evaluate(

@@ -7,7 +7,7 @@ them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -27,7 +27,6 @@ from es_ttc.rewriters import registry as rewriters
 from es_ttc.rewriters.base import Rewriter
 
 FirstPass = Literal["dense", "bm25", "hybrid"]
-FIRST_PASSES: tuple[FirstPass, ...] = get_args(FirstPass)
 
 
 class Bm25Params(Params):

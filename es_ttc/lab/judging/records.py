@@ -1,7 +1,7 @@
 """Judgements and pooled queries, and their limits."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
@@ -149,14 +149,6 @@ def judgement_id(index: str, query: str, document: str, judge: str) -> str:
 def pool_id(index: str, query: str) -> str:
     """Return the id of a pooled query."""
     return _digest(["pool", index, query])
-
-
-def by_text(queries: Iterable[PooledQuery]) -> dict[str, str]:
-    """Return ids of queries by their texts; of equal texts the first."""
-    found: dict[str, str] = {}
-    for query in queries:
-        found.setdefault(query.text.strip(), query.id)
-    return found
 
 
 def check_id(what: str, value: str) -> None:
