@@ -260,6 +260,20 @@ def test_a_folder_with_an_onnx_model_alone_takes_onnx(make_folder: MakeFolder) -
     assert encoder.encode(SENTENCES[:1]).pooled.any()
 
 
+def test_a_hub_out_of_reach_is_no_reason_against_a_name(tmp_path: Path) -> None:
+    """Only what loads the model needs the hub; then the error is ours, whichever HTTP library the hub's client uses."""
+    code = (
+        "import pytest\n"
+        "from es_ttc.encoders import load_encoder, registry\n"
+        "from es_ttc.errors import ConfigurationError\n"
+        "registry.require_known('no-such/model')\n"
+        "with pytest.raises(ConfigurationError, match='could not be had from the model hub'):\n"
+        "    load_encoder('no-such/model')\n"
+    )
+    hub = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | hub)
+
+
 def test_hub_names_come_from_the_local_cache(
     make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
