@@ -15,19 +15,18 @@ _PARTS = frozenset(
     {
         "__init__",
         "__main__",
+        "bare_servers",
         "common",
         "figures",
         "judged_pools",
-        "late_scorers",
         "recorded_llm",
         "served",
     }
 )
 WITH_ENGINE = frozenset(
     {
-        "blend_engines", "blend_speed", "gateway", "growth", "soak", "table_iv", "ingest",
-        "judging_picture", "knn_retrieval", "neighbour_graph",
-        "playground", "sira", "storage", "workers", "write_latency",
+        "blend_speed", "corpus_size", "gateway", "judging_picture", "pass_through", "playground", "search_cost", "sira",
+        "soak", "storage", "table_iv",
     }
 )  # fmt: skip
 

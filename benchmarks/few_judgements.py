@@ -17,8 +17,7 @@ import numpy as np
 
 from benchmarks.common import heading, table
 from benchmarks.figures import BAR, INK, MUTED, STRONG, figure, save
-from benchmarks.judged_pools import TRAINED, kept
-from benchmarks.normalisation import difference
+from benchmarks.judged_pools import TRAINED, difference, kept
 from es_ttc.lab.evaluation.bootstrap import Comparison
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.ranking.lambdamart import RankOptions, fit, train, values_of_trees

@@ -1,4 +1,4 @@
-"""Signals of judged queries, kept between runs: what `benchmarks.normalisation` and `benchmarks.few_judgements` read.
+"""Signals of judged queries, kept between runs: what `benchmarks.few_judgements` reads.
 
     python -m benchmarks.judged_pools
 
@@ -19,7 +19,9 @@ from benchmarks.blend import DATA
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.lab.demo import limit_style, stdlib
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, sample
+from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.ranking.pools import Pool, Pools, collect
+from es_ttc.lab.ranking.weights import compared
 from es_ttc.rescorers.blend.weights import Trust
 from es_ttc.settings import Settings
 
@@ -102,6 +104,14 @@ def kept(name: str, split: str) -> Pools:
         )
     )
     return Pools(data, split, encoder, signals, pools, {})
+
+
+def difference(ours: Float64, theirs: Float64) -> str:
+    """Return the mean difference, bold where its interval leaves out 0."""
+    one = compared(ours, theirs)
+    sure = "**" if one.interval.low > 0 or one.interval.high < 0 else ""
+    delta, low, high = (round(value, 3) + 0.0 for value in (one.delta, one.interval.low, one.interval.high))
+    return f"{sure}{delta:+.3f}{sure} ({low:+.3f}..{high:+.3f})"
 
 
 if __name__ == "__main__":

@@ -1,43 +1,31 @@
 """The guarantee that reranker-guided search takes over from the bi-metric framework (Xu et al., arXiv 2406.02891).
 
     python -m benchmarks.rgs_guarantee
-    python -m benchmarks.rgs_guarantee --real cranfield npl-vaswani
 
 If the reranker's distance D is a metric and d <= D <= C d for the vectors' distance d, then a graph that RobustPrune
 has built on d with alpha, from all documents and without a limit on neighbours, is one with alpha / C for D; and on
 such a graph a greedy search ends within (alpha + 1) / (alpha - 1) of the nearest distance (Indyk and Xu 2023, as in
 Gollapudi et al., PMLR 267, 2025). So there is a bound where alpha is above C. It is checked where C is known: unit
-vectors, and D = |A (x - y)| with the singular values of A between 1 and C. `--real` measures C for rerankers of this
-project over whole collections, as far as pairs of a query and a document can show it.
+vectors, and D = |A (x - y)| with the singular values of A between 1 and C.
 """
 
 import argparse
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.blend import DATA
 from benchmarks.common import heading, table
-from benchmarks.reranking import Ready, prepared
-from es_ttc.encoders import CachedEncoder, load_encoder
-from es_ttc.lab.evaluation.datasets import load_collection
-from es_ttc.lab.evaluation.features import encode_queries
 from es_ttc.reranking.graph import ABSENT, GraphParams, NeighbourGraph, build
 from es_ttc.reranking.strategies import PointwiseBudgetedReranker, rgs
-from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
-from es_ttc.rescorers.spectral import SpectralParams, SpectralRescorer
-from es_ttc.settings import Settings
 
 Float64 = NDArray[np.float64]
 
 DIMS, DOCUMENTS, QUERIES = 3, 250, 100
 FACTORS = (1.0, 1.5, 2.0, 4.0)
-BUDGET = 100
-PERCENTILES = (0, 50, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,19 +120,12 @@ def default_graph(factor: float) -> Outcome:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--real", nargs="*", metavar="COLLECTION", default=[], help="measure rerankers of this project")
-    arguments = parser.parse_args()
+    parser.parse_args()
     data = f"{DOCUMENTS} random unit vectors of {DIMS} components, {QUERIES} queries"
-    data += f"; {', '.join(arguments.real)}" if arguments.real else ""
     print(heading("The guarantee of reranker-guided search", data=data))
     rows = [(*_cells(one), "all documents") for one in outcomes()]
     rows += [(*_cells(default_graph(factor)), "16 of 64") for factor in FACTORS]
     print(table(("C", "alpha", "neighbours", "bound", "worst ratio", "nearest found", "neighbours from"), rows))
-    if arguments.real:
-        rows = [row for name in arguments.real for row in real(name)]
-        columns = ("collection", "reranker", "C of a query: least, median, greatest", "C of all", "best found by RGS",
-                   "worst ratio")  # fmt: skip
-        print(table(columns, rows))
 
 
 def _cells(one: Outcome) -> tuple[str, ...]:
@@ -158,57 +139,6 @@ def _cells(one: Outcome) -> tuple[str, ...]:
         f"{one.ratios.max():.2f}",
         f"{exact:.0%}",
     )
-
-
-def real(name: str) -> list[tuple[str, ...]]:
-    """Return a row a reranker: its factor, and how near RGS comes to the document that it likes best.
-
-    Distances are those of unit vectors with the given cosine; a scale of D is free, so C is the greatest ratio D / d
-    over the least one. RGS has its defaults, with a budget of 100.
-    """
-    ready = prepared(load_collection(DATA / name))
-    cache = Settings().cache_dir
-    encoder = CachedEncoder(load_encoder("minilm", cache_dir=cache), cache / "encodings")
-    queries = encode_queries(list(ready.collection.queries.values()), encoder, tokens=True)
-    ready = replace(ready, queries=queries)
-    by_vectors = np.stack([_distance(ready.features.pooled @ query.vectors[0]) for query in queries])
-    rows: list[tuple[str, ...]] = []
-    for reranker, distances in (("spectral", _spectral(ready)), ("late interaction", _late(ready))):
-        factors = distances / by_vectors
-        own = factors.max(axis=1) / factors.min(axis=1)
-        found = np.array([asyncio.run(_guided(ready, place, row)) for place, row in enumerate(distances)])
-        ratios = found / distances.min(axis=1)
-        spread = ", ".join(f"{value:.2f}" for value in np.percentile(own, PERCENTILES))
-        share = (ratios <= 1 + 1e-6).mean()
-        rows.append((name, reranker, spread, f"{factors.max() / factors.min():.2f}", f"{share:.0%}",
-                     f"{ratios.max():.2f}"))  # fmt: skip
-    return rows
-
-
-async def _guided(ready: Ready, query: int, distances: Float64) -> float:
-    walk = Walk(ready.graph, distances)
-    ranked = await rgs(ready.first_pass[query], walk, PointwiseBudgetedReranker(walk, BUDGET))
-    return float(distances[ranked.documents[0]])
-
-
-def _spectral(ready: Ready) -> Float64:
-    rescorer, params = SpectralRescorer(), SpectralParams()
-    features = rescorer.needs(params) | rescorer.wants
-    every = np.arange(len(ready.features.ids))
-    window = ready.features.window(every, np.zeros(len(every), np.float32), features)
-    return np.stack([_distance(rescorer.score(query, window, params)) for query in ready.queries])
-
-
-def _late(ready: Ready) -> Float64:
-    rescorer, params = MaxSimRescorer(), MaxSimParams(query="tokens")
-    every = np.arange(len(ready.features.ids))
-    window = ready.features.window(every, np.zeros(len(every), np.float32), rescorer.needs(params))
-    return np.stack([_distance(rescorer.score(query, window, params)) for query in ready.queries])
-
-
-def _distance(cosines: NDArray[np.float32]) -> Float64:
-    """Return the distance of unit vectors; a cosine above 1 by rounding has none."""
-    return np.sqrt(np.maximum(1e-12, 2 - 2 * cosines.astype(np.float64)))
 
 
 def _unit(random: np.random.Generator, count: int) -> Float64:

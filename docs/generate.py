@@ -109,19 +109,29 @@ def methods_page() -> str:
         "`reversed` is needed only with an encoder that distinguishes queries from documents: "
         "[documents as queries](../how-to/choose-a-program.md#documents-as-queries).\n",
     ]
+    tables: dict[str, str] = {}
     for name in registry.names():
         rescorer = registry.load(name)
         doc = inspect.getdoc(type(rescorer)) or ""
         needs = ", ".join(f"`{need}`" for need in sorted(rescorer.needs(rescorer.Params())))
-        parts += [f"## `{name}`\n", doc + "\n", f"Needs: {needs}. Parameters:\n", _fields_table(rescorer.Params)]
+        parts += [f"## `{name}`\n", doc + "\n", f"Needs: {needs}. {_parameters(name, rescorer.Params, tables)}"]
     parts += [
         "# Methods that rerank under a budget\n",
         "They send a few documents at a time to a reranker. All but `rr` also consider documents outside the window, "
         "through the neighbour graph: see [how to](../how-to/rerank-with-a-budget.md).\n",
     ]
     for name, strategy in STRATEGIES.items():
-        parts += [f"## `{name}`\n", strategy.about + "\n", "Parameters:\n", _fields_table(strategy.Params)]
+        parts += [f"## `{name}`\n", strategy.about + "\n", _parameters(name, strategy.Params, tables)]
     return "\n".join(parts)
+
+
+def _parameters(name: str, model: type[BaseModel], tables: dict[str, str]) -> str:
+    """Return a method's parameters, or which method has the same ones; `tables` has the first method of each table."""
+    if not model.model_fields:
+        return "It has no parameters.\n"
+    table = _fields_table(model)
+    first = tables.setdefault(table, name)
+    return f"Parameters:\n\n{table}" if first == name else f"Parameters: those of [`{first}`](#{first}).\n"
 
 
 def retrievers_page() -> str:

@@ -12,7 +12,7 @@ import os
 import sys
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,10 @@ import pytest
 import structlog
 
 from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError
+from es_ttc.settings import EngineSettings
 from tests.support import shared_nodes, sharing
 from tests.support.own_node import OwnNode
 from tests.support.shared_nodes import SharedNodes
@@ -180,6 +183,14 @@ def engine_url(request: pytest.FixtureRequest) -> str:
     """The address of a real node, of one product after the other."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
+
+
+@pytest.fixture
+async def engine(engine_url: str) -> AsyncIterator[Engine]:
+    """A client of the node."""
+    client = await connect(EngineSettings(engine=engine_url))
+    yield client
+    await client.close()
 
 
 @pytest.fixture

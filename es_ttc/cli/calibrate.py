@@ -67,12 +67,7 @@ def calibrate(name: str, file: Path, engine: str | None, encoder: str | None, as
 
 
 def read_queries(file: Path) -> list[str]:
-    """Return the queries of a file, one per line.
-
-    Raises:
-        ConfigurationError: A line begins like a JSON object and is not one with a text, there are too many lines, or
-            the file is not UTF-8.
-    """
+    """Return the queries of a file, one per line."""
     texts = []
     try:
         with file.open(encoding="utf-8") as lines:

@@ -120,11 +120,7 @@ def with_engine(settings: EngineSettings, call: "Callable[[Engine], Awaitable[T]
 
 
 def take_proposal(sentence: str, *, yes: bool) -> None:
-    """Say what is proposed, and ask on a terminal whether to take it, unless ``yes``.
-
-    Raises:
-        InvalidRequest: There is no terminal.
-    """
+    """Say what is proposed, and ask on a terminal whether to take it, unless ``yes``."""
     if yes:
         click.echo(sentence, err=True)
     elif sys.stdin.isatty() and sys.stderr.isatty():

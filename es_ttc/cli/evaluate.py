@@ -111,7 +111,7 @@ _EXAMPLES = examples(
     "--report",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Folder for index.html, results.json, and tables as Markdown.",
+    help="Folder for the report: index.html and results.json.",
 )
 @json_flag
 def evaluate(
@@ -214,11 +214,7 @@ def _tuned(files: Sequence[Path]) -> "list[Tuned]":
 
 
 def with_tuned(params: Mapping[str, Mapping[str, Any]], tuned: "Sequence[Tuned]") -> dict[str, Mapping[str, Any]]:
-    """Return parameters by method, the tuned ones among them.
-
-    Raises:
-        InvalidRequest: A method's parameters are given twice.
-    """
+    """Return parameters by method, the tuned ones among them."""
     merged = dict(params)
     for one in tuned:
         if one.method in merged:

@@ -343,12 +343,7 @@ def export(
 
 
 def queries_of(file: Path | None, texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Return ids and texts of queries, of a file and of the command line, each text once.
-
-    Raises:
-        ConfigurationError: The file cannot be read, a line is malformed, or an id has two texts.
-        InvalidRequest: There are too many.
-    """
+    """Return ids and texts of queries, of a file and of the command line, each text once."""
     from es_ttc.lab.judging.records import query_id
 
     found: dict[str, str] = {}
@@ -397,11 +392,7 @@ def new_queries(judged: "Judged", known: set[str]) -> "list[PooledQuery]":
 def with_runs(
     pools: "Sequence[PooledQuery]", runs: Mapping[str, Mapping[str, Sequence[str]]], texts: Mapping[str, str]
 ) -> "list[PooledQuery]":
-    """Return the pools of a run's queries, with the run as one more method, or in place of the one of its name.
-
-    Raises:
-        InvalidRequest: The text of a query is not known.
-    """
+    """Return the pools of a run's queries, with the run as one more method, or in place of the one of its name."""
     from es_ttc.lab.judging.records import PooledMethod, PooledQuery
 
     changed = {query.id: query for query in pools}
@@ -418,11 +409,7 @@ def with_runs(
 
 
 def runs_of(queries: "Sequence[PooledQuery]") -> dict[str, dict[str, Sequence[str]]]:
-    """Return what the pooled methods found, by method and query.
-
-    Raises:
-        InvalidRequest: Nothing is pooled.
-    """
+    """Return what the pooled methods found, by method and query."""
     runs: dict[str, dict[str, Sequence[str]]] = {}
     for query in queries:
         for method, run in zip(query.methods, query.runs, strict=True):

@@ -25,11 +25,7 @@ def judgements_option(help: str) -> Callable[..., Any]:  # noqa: A002 - click's 
 
 
 def require_one_source(data: Sequence[Path], judgements: str | None, *, with_llm: bool) -> None:
-    """Raise an error unless queries come from folders or from an index.
-
-    Raises:
-        UsageError: Neither is given, or both.
-    """
+    """Raise an error unless queries come from folders or from an index."""
     if bool(data) == (judgements is not None):
         raise click.UsageError("name a folder DATA, or an index with judgements: --judgements INDEX")
     if with_llm and judgements is None:

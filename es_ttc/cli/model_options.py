@@ -24,6 +24,7 @@ class ModelOptions:
             has the name of its field.
         types: Types of options that the annotation of their field does not give.
         defaults: Defaults of options that are other than those of their fields.
+        unset: Whether an option that is not given is None, so that a setting's other sources decide.
     """
 
     title: str
@@ -31,6 +32,7 @@ class ModelOptions:
     fields: Mapping[str, str]
     types: Mapping[str, click.ParamType[Any]] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    unset: bool = False
 
     def options(self) -> list[click.Option]:
         """Return the options."""
@@ -43,8 +45,11 @@ class ModelOptions:
         for step in outer:
             model = model.__pydantic_fields__[step].annotation
         info = model.__pydantic_fields__[name]
-        default = self.defaults.get(path, None if info.is_required() else info.get_default())
+        default = self.defaults.get(path, None if info.is_required() or info.default_factory else info.get_default())
         shared: dict[str, Any] = {"help": info.description, "default": default}
+        if self.unset:
+            told = default is not None and not isinstance(default, bool)
+            shared = {"help": f"{info.description} Default: {default}." if told else info.description, "default": None}
         kind, limits = _kind(info.annotation), _limits(info.metadata)
         if kind is bool:
             return _TitledOption(self.title, [flag, path], is_flag=True, **shared)
@@ -55,7 +60,7 @@ class ModelOptions:
         elif kind in (int, float):
             ranges = {int: click.IntRange, float: click.FloatRange}
             shared |= {"type": ranges[kind](**limits) if limits else kind, "metavar": "N"}
-        return _TitledOption(self.title, [flag, path], show_default=default is not None, **shared)
+        return _TitledOption(self.title, [flag, path], show_default=shared["default"] is not None, **shared)
 
     def __call__(self, command: C) -> C:
         """Add the options to a command, which must be a :class:`ModelCommand`."""

@@ -250,11 +250,7 @@ strip_html_option = click.option(
 
 
 def check_codec(context: click.Context, tokens: str) -> None:
-    """Raise an error for a codec together with a storage of tokens that has none.
-
-    Raises:
-        UsageError: Both were given.
-    """
+    """Raise an error for a codec together with a storage of tokens that has none."""
     if explicit_options(context, {"codec": None}) and tokens != "packed":
         raise click.UsageError(f"--codec goes with --tokens packed, not with {tokens}: leave it out")
 

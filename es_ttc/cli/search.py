@@ -170,11 +170,7 @@ async def _located(settings: EngineSettings, name: str) -> "Sequence[FeatureLoca
 
 
 def check_encoder(name: str, spec: "IndexSpec", encoder: "Encoder") -> None:
-    """Refuse to search an index with another encoder than its own.
-
-    Raises:
-        EncoderMismatch: The encoder differs; the message says what to set.
-    """
+    """Refuse to search an index with another encoder than its own."""
     from es_ttc.encoders.base import fix_for, name_in, or_folder
     from es_ttc.errors import EncoderMismatch
 

@@ -107,11 +107,7 @@ def match_body(fields: Sequence[str], query: CliQuery) -> dict[str, Any]:
 async def facets_of(
     client: Engine, index: str, fields: Sequence[str], query: CliQuery, names: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """Return the most frequent values of fields, or the least and the greatest number, over a query's matches.
-
-    Raises:
-        InvalidRequest: A field has neither values that can be counted nor numbers.
-    """
+    """Return the most frequent values of fields, or the least and the greatest number, over a query's matches."""
     params = {"fields": ",".join(part for name in names for part in (name, f"{name}.keyword"))}
     found = (await client.request("POST", f"/{quote(index)}/_field_caps", params=params))["fields"]
     aggregations: dict[str, Any] = {}

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import click
@@ -22,7 +22,8 @@ from es_ttc.cli.common import (
     stdout,
     unread_languages,
 )
-from es_ttc.cli.options import examples, ranking_models_option
+from es_ttc.cli.model_options import ModelCommand, ModelOptions
+from es_ttc.cli.options import examples
 from es_ttc.engine.versions import EngineVersion, oldest_versions
 from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.settings import GatewaySettings
@@ -34,7 +35,31 @@ _LOOK_SECONDS = 3.0
 _MAX_NAMED = 20
 
 
+_gateway_options = ModelOptions(
+    "Gateway",
+    "es_ttc.settings:GatewaySettings",
+    {
+        "host": "--host",
+        "port": "--port",
+        "tls_cert": "--tls-cert",
+        "tls_key": "--tls-key",
+        "workers": "--workers",
+        "programs": "--programs",
+        "ranking_models": "--ranking-models",
+        "ui": "--ui",
+    },
+    types={
+        "tls_cert": click.Path(dir_okay=False, path_type=Path),
+        "tls_key": click.Path(dir_okay=False, path_type=Path),
+        "programs": click.Path(file_okay=False, exists=True, path_type=Path),
+        "ranking_models": click.Path(file_okay=False, exists=True, path_type=Path),
+    },
+    unset=True,
+)
+
+
 @click.command(
+    cls=ModelCommand,
     epilog=examples(
         "es-ttc serve",
         "es-ttc serve --engine https://search.example.org:9200 --encoder minilm",
@@ -42,35 +67,13 @@ _MAX_NAMED = 20
     ),
 )
 @engine_flag
-@click.option("--host", metavar="ADDRESS", help="Address to listen on. Default: 127.0.0.1, this machine only.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, 0 for a free one. Default: 9280.")
-@click.option(
-    "--tls-cert",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Certificate in PEM form; the gateway then speaks HTTPS. It is read again when it changes.",
-)
-@click.option(
-    "--tls-key",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The certificate's key in PEM form, not encrypted.",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(1, 64),
-    metavar="N",
-    help="Number of processes. Default: as many as the machine has cores, at most 4. SIGHUP replaces them one after "
-    "the other.",
-)
 @click.option(
     "--encoder",
     "encoders",
     multiple=True,
     metavar="NAME",
     help="Encoder: minilm, bge-small, e5-small, mpnet, multilingual-e5-small, any model name, or a folder; "
-    "NAME+ADAPTER with a LoRA adapter. "
-    "May be given several times, for indices written with others.",
+    "NAME+ADAPTER with a LoRA adapter. May be given several times, for indices written with others.",
 )
 @click.option(
     "--tuned",
@@ -80,29 +83,9 @@ _MAX_NAMED = 20
     help="File of one method's parameters, written by `es-ttc tune`, for requests that give none. May be given "
     "several times.",
 )
-@click.option(
-    "--programs",
-    type=click.Path(file_okay=False, exists=True, path_type=Path),
-    metavar="FOLDER",
-    help="Folder of programs written by `es-ttc discover promote`; the method `program` serves them by name.",
-)
-@ranking_models_option
-@click.option("--ui", is_flag=True, default=None, help="Serve the playground at /_ttc/ui: search, compare and judge.")
+@_gateway_options
 @json_flag
-def serve(
-    engine: str | None,
-    host: str | None,
-    port: int | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    workers: int | None,
-    encoders: tuple[str, ...],
-    tuned: tuple[Path, ...],
-    programs: Path | None,
-    ranking_models: Path | None,
-    ui: bool | None,
-    as_json: bool,
-) -> None:
+def serve(encoders: tuple[str, ...], tuned: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Run the gateway in front of the engine.
 
     Clients use the gateway's address instead of the engine's. Searches with a `ttc` section are rescored, all other
@@ -118,20 +101,7 @@ def serve(
     from es_ttc.serving.server import serve as run
 
     first, *others = encoders or (None,)
-    flags = given(
-        engine=engine,
-        host=host,
-        port=port,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        workers=workers,
-        encoder=first,
-        encoders=tuple(others) or None,
-        tuned=tuned or None,
-        programs=programs,
-        ranking_models=ranking_models,
-        ui=ui,
-    )
+    flags = given(encoder=first, encoders=tuple(others) or None, tuned=tuned or None, **options)
     settings = GatewaySettings(**flags)
     tls = server_certificate(settings) is not None
     for name in (settings.encoder, *settings.encoders):

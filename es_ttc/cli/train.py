@@ -324,11 +324,7 @@ def _train(
 
 
 def _require(package: str) -> None:
-    """Check that a package is installed.
-
-    Raises:
-        ConfigurationError: It is not; the message names the extra.
-    """
+    """Check that a package is installed."""
     if importlib.util.find_spec(package) is None:
         raise ConfigurationError(f"training needs {package.replace('_', '-')}: pip install 'es-ttc[train]'")
 

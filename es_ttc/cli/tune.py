@@ -188,11 +188,7 @@ def tune(
 
 
 def require_other_queries(data: Path, split: str, folds: int | None) -> None:
-    """Refuse to tune on test queries, but for cross-fitting where there are no others.
-
-    Raises:
-        InvalidRequest: The split is the test split, or the default one is missing; the message says what to do.
-    """
+    """Refuse to tune on test queries, but for cross-fitting where there are no others."""
     from es_ttc.lab.evaluation.datasets import splits
 
     found = splits(data) if data.is_dir() else []

@@ -95,11 +95,7 @@ def tune_blend(request: WeightsRequest, *, as_json: bool) -> None:
 
 
 def folds_of(given: int | None, queries: int) -> int:
-    """Return the number of folds.
-
-    Raises:
-        InvalidRequest: There are fewer queries than folds.
-    """
+    """Return the number of folds."""
     folds = _FOLDS if given is None else given
     if folds > queries:
         raise InvalidRequest(f"[folds] is {folds}, and there are {queries} queries: give fewer folds or more queries")

@@ -52,11 +52,7 @@ class Call:
 
 
 def stop_if_given_up() -> None:
-    """End the call of this thread if its caller no longer waits for it.
-
-    Raises:
-        DeadlineExceeded: It was cancelled.
-    """
+    """End the call of this thread if its caller no longer waits for it."""
     if current().given_up.done():
         raise DeadlineExceeded("the call was given up")
 

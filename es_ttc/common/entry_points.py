@@ -57,13 +57,7 @@ class Group(Generic[T]):
         return sorted({point.name for point in self._points()})
 
     def load(self, name: str) -> T:
-        """Import a member and create it.
-
-        Raises:
-            InvalidRequest: There is none of this name; the message names the nearest.
-            ConfigurationError: It cannot be imported or violates the contract; the message names the entry point. Other
-                members are not affected.
-        """
+        """Import a member and create it."""
         found = [point for point in self._points() if point.name == name]
         if not found:
             raise InvalidRequest(_elsewhere(name) or f"unknown method [{name}]{did_you_mean(name, self.names())}")
@@ -158,9 +152,6 @@ def parse_params(model: type[M], raw: Mapping[str, Any], method: str, served: Ma
 
     Types are JSON's own: a number is not read from a string, nor a boolean from a number. What a gateway or an
     evaluation serves under names (models, promoted programs) is the context of the model's validators.
-
-    Raises:
-        InvalidRequest: An unknown key (the nearest valid one is named), a wrong type or a value out of range.
     """
     try:
         return read_json(model, raw, served)

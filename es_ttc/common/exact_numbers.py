@@ -49,11 +49,7 @@ class ExactNumber:
 
 
 def loads(raw: bytes | str) -> Any:
-    """Decode JSON; a number that would change becomes an :class:`ExactNumber`.
-
-    Raises:
-        ValueError: It is not JSON (NaN and Infinity are not), or nested too deeply.
-    """
+    """Decode JSON; a number that would change becomes an :class:`ExactNumber`."""
     suspicious = _MAY_LOSE_TEXT.search(raw) if isinstance(raw, str) else _MAY_LOSE.search(raw)
     if suspicious is None:
         return orjson.loads(raw)
@@ -64,11 +60,7 @@ def loads(raw: bytes | str) -> Any:
 
 
 def default(value: Any) -> Any:
-    """Return an exact number's JSON, as the ``default`` of `orjson.dumps`.
-
-    Raises:
-        TypeError: It is something else.
-    """
+    """Return an exact number's JSON, as the ``default`` of `orjson.dumps`."""
     if isinstance(value, ExactNumber):
         return orjson.Fragment(value.text.encode())
     raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")

@@ -44,11 +44,7 @@ class InterruptibleRunner:
         return self._runner.get_loop()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine.
-
-        Raises:
-            KeyboardInterrupt: It was cancelled by Ctrl-C or SIGTERM.
-        """
+        """Run a coroutine."""
         in_main_thread = threading.current_thread() is threading.main_thread()  # others can set no handler
         if not in_main_thread or signal.getsignal(signal.SIGTERM) is not _interrupt:
             return self._runner.run(coroutine)

@@ -82,11 +82,7 @@ class SharedLog:
         return max(0, self._newest - self._segments + 2)
 
     def join(self) -> None:
-        """Take part in the log.
-
-        Raises:
-            RuntimeError: The maximum number of processes take part.
-        """
+        """Take part in the log."""
         with self._locked():
             for slot in range(self._processes):
                 if self._claim(slot):

@@ -64,9 +64,6 @@ def read_json(model: type[M], data: Mapping[str, Any], context: Mapping[str, Any
     """Validate decoded JSON strictly, by JSON's own types: no number from a string, no boolean from a number.
 
     The context is that of the model's validators.
-
-    Raises:
-        Fault: The first error; an unknown key before all others, because a misspelt key explains a missing one.
     """
     try:
         return model.model_validate_json(orjson.dumps(data), strict=True, context=context)
@@ -89,11 +86,7 @@ def read_object(model: type[M], data: Any) -> M:
 
 
 def validated(model: type[M], data: Mapping[str, Any], where: str) -> M:
-    """Validate a JSON object of a request strictly.
-
-    Raises:
-        InvalidRequest: One sentence about the first error: the field, the value, the fix.
-    """
+    """Validate a JSON object of a request strictly."""
     try:
         return read_json(model, data)
     except Fault as fault:

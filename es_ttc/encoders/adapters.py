@@ -52,12 +52,7 @@ def shipped(model: Path) -> list[str]:
 
 
 def find(model: Path, name: str, hashes: FileHashes) -> Adapter:
-    """Return an adapter by name.
-
-    Raises:
-        ConfigurationError: There is none of this name (the message lists those of the model), or it has no weights as
-            safetensors.
-    """
+    """Return an adapter by name."""
     own = shipped(model)
     if name in own:
         folders = _by_role(model / _SHIPPED_IN / name) or _by_role(model / name)

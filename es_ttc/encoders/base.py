@@ -9,27 +9,13 @@ from typing import Any, Literal, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from es_ttc.encoders.named import BY_PUBLIC_NAME
+
 Float32 = NDArray[np.float32]
 Role = Literal["query", "document"]
 
-LANGUAGES = {
-    "all-MiniLM-L6-v2": ("English",),
-    "all-mpnet-base-v2": ("English",),
-    "answerai-colbert-small-v1": ("English",),
-    "bge-small-en-v1.5": ("English",),
-    "e5-small-v2": ("English",),
-}
-"""Languages that models are trained for, by public name, as their cards state."""
 _SHAPE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")
 MEAN_POOLING = "mean"
-_SHORT_NAMES = {
-    "all-MiniLM-L6-v2": "minilm",
-    "all-mpnet-base-v2": "mpnet",
-    "answerai-colbert-small-v1": "colbert-small",
-    "bge-small-en-v1.5": "bge-small",
-    "e5-small-v2": "e5-small",
-}
-"""Of the models that packages and artifacts carry, by public name."""
 TOKENS_FROM = "|"
 """What stands between the names, and the keys, of two encoders: that of pooled vectors and that of token vectors."""
 _LATE = "late-"
@@ -89,7 +75,8 @@ class EncoderIdentity:
     @property
     def languages(self) -> tuple[str, ...]:
         """The languages that the model is trained for; empty if they are not known, or an adapter may change them."""
-        return () if self.adapter else LANGUAGES.get(self.model, ())
+        encoder = BY_PUBLIC_NAME.get(self.model)
+        return () if self.adapter or encoder is None else encoder.languages
 
     @property
     def late_interaction(self) -> bool:
@@ -141,7 +128,7 @@ def name_in(key: str) -> str:
     for part in key.split(TOKENS_FROM):
         adapter = _ADAPTER_IN_KEY.search(part)
         model = part.partition("@")[0]
-        short = _SHORT_NAMES.get(model, model)
+        short = BY_PUBLIC_NAME[model].short if model in BY_PUBLIC_NAME else model
         names.append(f"{short}+{adapter[1]}" if adapter else short)
     return shlex.quote(TOKENS_FROM.join(names))
 

@@ -60,11 +60,7 @@ def max_length_of(folder: Path) -> int:
 
 
 def read_json(path: Path, default: Any = None) -> Any:
-    """Return a configuration file's content; the default, or {}, if there is no such file.
-
-    Raises:
-        ConfigurationError: It is no JSON.
-    """
+    """Return a configuration file's content; the default, or {}, if there is no such file."""
     if not path.is_file():
         return {} if default is None else default
     try:

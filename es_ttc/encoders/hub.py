@@ -55,7 +55,7 @@ def require_known(name: str, short_names: Sequence[str]) -> None:
     with _from_the_hub(_what(name, short_names)):
         try:
             snapshot_download(repository, local_files_only=True)
-        except (OSError, ValueError):
+        except _errors():
             if constants.HF_HUB_OFFLINE:
                 raise
             try:
@@ -64,7 +64,7 @@ def require_known(name: str, short_names: Sequence[str]) -> None:
                 return
             except RepositoryNotFoundError:
                 raise
-            except (OSError, ValueError):
+            except _errors():
                 return
 
 
@@ -76,6 +76,13 @@ def adapter(name: str) -> Path:
     """
     with _from_the_hub(f"adapter [{name}] is none of the model's own, no folder"):
         return _download(name, _ADAPTER)
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """Return the errors of huggingface_hub and of the HTTP library that it uses: its own one derives from that."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return OSError, ValueError, *(kind for kind in HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
 
 
 def _repository(name: str) -> str:
@@ -100,7 +107,7 @@ def _from_the_hub(what: str) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, ValueError) as error:  # all errors of huggingface_hub are one of these
+    except _errors() as error:
         offline = " (the hub is switched off by HF_HUB_OFFLINE)" if constants.HF_HUB_OFFLINE else ""
         raise ConfigurationError(
             f"{what}, and could not be had from the model hub{offline}: {' '.join(str(error).split())}"

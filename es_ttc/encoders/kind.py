@@ -92,11 +92,7 @@ def kind_of(folder: Path) -> FoundKind:
 
 
 def require_served(name: str, folder: Path) -> Kind:
-    """Return the kind of the model in a folder.
-
-    Raises:
-        ConfigurationError: It is of a kind that is not served, or a configuration file is damaged.
-    """
+    """Return the kind of the model in a folder."""
     found = kind_of(folder)
     if found.kind in SERVED:
         return found.kind
@@ -117,11 +113,7 @@ def module_classes(folder: Path) -> list[str]:
 
 
 def module_list(folder: Path) -> list[dict[str, Any]]:
-    """Return the modules in a folder's :data:`MODULES`; none without the file.
-
-    Raises:
-        ConfigurationError: The file is damaged.
-    """
+    """Return the modules in a folder's :data:`MODULES`; none without the file."""
     modules = read_json(folder / MODULES, default=[])
     whole = isinstance(modules, list) and all(
         isinstance(module, dict) and isinstance(module.get("type"), str) and isinstance(module.get("path"), str)
@@ -134,11 +126,7 @@ def module_list(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a configuration file; {} if there is no such file.
-
-    Raises:
-        ConfigurationError: It is no JSON object.
-    """
+    """Return the JSON object in a configuration file; {} if there is no such file."""
     found = read_json(path)
     if not isinstance(found, dict):
         raise ConfigurationError(f"configuration file [{path}] is no JSON object")

@@ -87,11 +87,7 @@ def described(inner: int, outer: int, function: str, *, residual: bool) -> str:
 
 
 def require_positions(late: LateInteraction, positions: int | None, source: str) -> None:
-    """Check that a model has a position for every token that it reads.
-
-    Raises:
-        ConfigurationError: A length is beyond the positions.
-    """
+    """Check that a model has a position for every token that it reads."""
     for what, length in (("queries", late.query_length), ("documents", late.document_length)):
         if positions and length > positions:
             raise ConfigurationError(
@@ -101,11 +97,7 @@ def require_positions(late: LateInteraction, positions: int | None, source: str)
 
 
 def require_vocabulary(tokens: Iterable[int], embeddings: int, source: str) -> None:
-    """Check that every token has an embedding.
-
-    Raises:
-        ConfigurationError: The tokenizer knows tokens that the weights do not.
-    """
+    """Check that every token has an embedding."""
     greatest = max(tokens, default=-1)
     if greatest >= embeddings:
         raise ConfigurationError(

@@ -81,11 +81,7 @@ class _Stated:
 
 
 def read_late(folder: Path) -> LateFiles:
-    """Return what the files in a folder say.
-
-    Raises:
-        ConfigurationError: They are damaged, or of a form that is not known.
-    """
+    """Return what the files in a folder say."""
     try:
         return _read(folder)
     except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:

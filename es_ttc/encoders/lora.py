@@ -21,9 +21,6 @@ def merge(model: Any, folder: Path) -> None:
     Args:
         model: A transformers model in float32.
         folder: ``adapter_config.json`` and ``adapter_model.safetensors``; nothing else is read.
-
-    Raises:
-        ConfigurationError: It is not a LoRA adapter, or it belongs to another model.
     """
     try:
         config = PeftConfig.from_pretrained(str(folder))

@@ -86,11 +86,7 @@ def load_multi_vector(
 
 
 def settings_of(model: MultiVectorEncoder, *, source: str) -> LateInteraction:
-    """Return what a loaded model adds to an encoder.
-
-    Raises:
-        ConfigurationError: A length is beyond the model's positions, or the expansion's token is unknown.
-    """
+    """Return what a loaded model adds to an encoder."""
     modules = list(model.children())
     transformer: Any = modules[0]
     mask: Any = next((module for module in modules if isinstance(module, MultiVectorMask)), None)

@@ -67,11 +67,7 @@ def write(weights: Path, folder: Path) -> None:
 
 
 def read(path: Path) -> PackedModel:
-    """Read the package's file.
-
-    Raises:
-        ValueError: It is another kind of file.
-    """
+    """Read the package's file."""
     data = path.read_bytes()
     if data[:4] != _MAGIC:
         raise ValueError(f"[{path}] begins with {data[:4]!r}, not with {_MAGIC!r}")

@@ -42,11 +42,7 @@ _INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 def load_onnx(
     files: ModelFiles, *, dims: int | None = None, max_length: int | None = None, threads: int | None = None
 ) -> TextEncoder:
-    """Load a model on ONNX Runtime; see :func:`es_ttc.encoders.load_encoder`.
-
-    Raises:
-        ConfigurationError: The folder's model, tokenizer or configuration cannot be used.
-    """
+    """Load a model on ONNX Runtime; see :func:`es_ttc.encoders.load_encoder`."""
     if files.onnx is None:
         raise ConfigurationError(f"encoder [{files.model}] has no ONNX model: take @torch")
     config = read_json(files.folder / "config_sentence_transformers.json")
@@ -108,11 +104,7 @@ def shared_graph(path: Path, *, threads: int) -> "OnnxGraph":
 
 
 def onnx_session(path: Path) -> Any:
-    """Return a session on the CPU whose every run uses one thread; several threads may run it.
-
-    Raises:
-        ConfigurationError: The file cannot be loaded.
-    """
+    """Return a session on the CPU whose every run uses one thread; several threads may run it."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1

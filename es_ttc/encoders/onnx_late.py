@@ -22,11 +22,7 @@ _NOT_PROJECTED = "last_hidden_state"
 def load_late_onnx(
     files: ModelFiles, *, dims: int | None = None, max_length: int | None = None, threads: int | None = None
 ) -> TextEncoder:
-    """Load a late-interaction model on ONNX Runtime; see :func:`es_ttc.encoders.load_encoder`.
-
-    Raises:
-        ConfigurationError: The folder's model, tokenizer or configuration cannot be used.
-    """
+    """Load a late-interaction model on ONNX Runtime; see :func:`es_ttc.encoders.load_encoder`."""
     if files.onnx is None:
         raise ConfigurationError(f"encoder [{files.model}] has no ONNX model: take @torch")
     found = read_late(files.folder)

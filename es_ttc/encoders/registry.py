@@ -4,13 +4,14 @@ import importlib.util
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from es_ttc.encoders import adapters, fetched, hub, packages, trained
 from es_ttc.encoders.adapters import Adapter
 from es_ttc.encoders.base import TOKENS_FROM, Encoder
 from es_ttc.encoders.hashing import ADAPTER_CONFIG, FileHashes, revision
 from es_ttc.encoders.kind import Kind, require_served
+from es_ttc.encoders.named import SHORT_NAMES, Backend, NamedEncoder, named
 from es_ttc.encoders.options import Dtype
 from es_ttc.encoders.packages import ModelFiles, missing_package
 from es_ttc.encoders.two_encoders import TwoEncoders
@@ -20,15 +21,11 @@ from es_ttc.settings import Settings
 if TYPE_CHECKING:  # it needs the tokenizers library, which only the backends load
     from es_ttc.encoders.text_encoder import TextEncoder
 
-Backend = Literal["torch", "onnx", "vllm"]
 _NEEDED: Mapping[Backend, tuple[str, ...]] = {
     "torch": ("sentence_transformers", "torch"),
     "onnx": ("onnxruntime", "tokenizers"),
     "vllm": ("tokenizers",),
 }
-
-SHORT_NAMES: tuple[str, ...] = ("minilm", "mpnet", packages.COLBERT_SMALL, *fetched.MODELS)
-"""Names of encoders that need no model hub."""
 
 _SUFFIX = re.compile(r"(?P<model>.+)@(?P<backend>[a-z]+)(:(?P<dtype>[a-z0-9]+))?", re.DOTALL)
 
@@ -65,9 +62,6 @@ def load_encoder(
         max_length: Maximum number of tokens of one input; None: the model's own limit.
         threads: Number of concurrent windows of the ONNX backend; None: one per processor. Torch has its own setting
             (``torch.set_num_threads``, ``OMP_NUM_THREADS``).
-
-    Raises:
-        ConfigurationError: The name or an option is invalid, or a package is missing; the message contains the fix.
     """
     cache = cache_dir or Settings().cache_dir
     pooled, two, tokens = name.partition(TOKENS_FROM)
@@ -166,7 +160,7 @@ def require_known(name: str) -> None:
     """
     for part in name.split(TOKENS_FROM):
         model = parse_name(part).model
-        elsewhere = model not in SHORT_NAMES and not Path(model).expanduser().is_dir()
+        elsewhere = named(model) is None and not Path(model).expanduser().is_dir()
         if elsewhere and importlib.util.find_spec("huggingface_hub") is not None:
             hub.require_known(model, SHORT_NAMES)
 
@@ -179,11 +173,7 @@ def on_backend(name: str, suffix: str) -> str:
 
 
 def with_adapter(name: str, adapter: str | None) -> str:
-    """Return an encoder's name with an adapter; the name itself if there is none.
-
-    Raises:
-        ConfigurationError: The name has one already.
-    """
+    """Return an encoder's name with an adapter; the name itself if there is none."""
     if adapter is None:
         return name
     pooled, two, tokens = name.partition(TOKENS_FROM)
@@ -201,11 +191,7 @@ def shipped_adapters(name: str, *, cache_dir: Path | None = None) -> list[str]:
 
 
 def model_folder(name: str, *, cache_dir: Path | None = None) -> Path:
-    """Return the folder of an encoder's model for torch, for fine-tuning.
-
-    Raises:
-        ConfigurationError: There is none, or the name has an adapter.
-    """
+    """Return the folder of an encoder's model for torch, for fine-tuning."""
     if TOKENS_FROM in name:
         raise ConfigurationError(f"encoder [{name}] is two encoders: name the one that is to be trained")
     parsed = parse_name(name)
@@ -263,8 +249,9 @@ def _without_adapter(name: str) -> EncoderName:
 
 def _default_backend(model: str) -> Backend:
     """Return the backend of a name that names none: the same on every machine, whatever is installed there."""
-    if model in ("minilm", packages.COLBERT_SMALL) or fetched.named(model):
-        return "onnx"
+    encoder = named(model)
+    if encoder is not None:
+        return encoder.default_backend
     folder = Path(model).expanduser()
     if folder.is_dir() and not any((*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin"))):
         return "onnx"
@@ -272,24 +259,19 @@ def _default_backend(model: str) -> Backend:
 
 
 def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
-    fetchable = fetched.named(model)
-    if (fetchable or model == packages.COLBERT_SMALL) and backend != "onnx":
-        raise ConfigurationError(f"encoder [{model}@{backend}]: only its ONNX model is fetched: take {model}")
+    encoder = named(model)
+    if encoder is not None and backend not in encoder.extras:
+        present = " and ".join(f"@{each}" for each in encoder.extras)
+        raise ConfigurationError(f"encoder [{model}@{backend}]: {encoder.short} has files for {present} only")
     for module in _NEEDED[backend]:
         if importlib.util.find_spec(module) is None:
-            other = f", or take {model}@onnx if it has an ONNX model" if backend == "torch" and model != "mpnet" else ""
-            raise missing_package(module.replace("_", "-"), f"es-ttc[{_extra(model, backend)}]", other)
+            extra = encoder.extras[backend] if encoder is not None else "onnx" if backend == "vllm" else backend
+            has_onnx = encoder is None or "onnx" in encoder.extras
+            other = f", or take {model}@onnx if it has an ONNX model" if backend == "torch" and has_onnx else ""
+            raise missing_package(module.replace("_", "-"), f"es-ttc[{extra}]", other)
     hashes = FileHashes(cache_dir)
-    if model == "minilm":
-        return packages.minilm_for_torch(hashes) if backend == "torch" else packages.minilm(hashes)
-    if model == "mpnet":
-        if backend == "onnx":
-            raise ConfigurationError("encoder [mpnet@onnx]: no package carries all-mpnet-base-v2 as ONNX: take mpnet")
-        return packages.mpnet(hashes, cache_dir)
-    if model == packages.COLBERT_SMALL:
-        return packages.colbert_small(hashes, cache_dir)
-    if fetchable:
-        return fetched.model_files(fetchable, hashes, cache_dir)
+    if encoder is not None:
+        return _named_files(encoder, backend, hashes, cache_dir)
     folder = Path(model).expanduser()
     if folder.is_dir():
         public = folder.resolve().name
@@ -304,15 +286,16 @@ def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
     return ModelFiles(public, model_revision, folder, onnx, arithmetic, kind)
 
 
-def _extra(model: str, backend: Backend) -> str:
-    """Return the extra of es-ttc with the libraries, and the weights if packages have them."""
-    fetchable = fetched.named(model)
-    if fetchable:
-        return fetchable.extra
-    if model == packages.COLBERT_SMALL:
-        return "cross-encoder"
-    carried = model == "mpnet" or (model == "minilm" and backend != "torch")
-    return model if carried else "onnx" if backend == "vllm" else backend
+def _named_files(encoder: NamedEncoder, backend: Backend, hashes: FileHashes, cache_dir: Path) -> ModelFiles:
+    match encoder.short:
+        case "minilm":
+            return packages.minilm_for_torch(hashes) if backend == "torch" else packages.minilm(hashes)
+        case "mpnet":
+            return packages.mpnet(hashes, cache_dir)
+        case "colbert-small":
+            return packages.colbert_small(hashes, cache_dir)
+        case short:
+            return fetched.model_files(fetched.MODELS[short], hashes, cache_dir)
 
 
 def _onnx_file(folder: Path) -> Path:

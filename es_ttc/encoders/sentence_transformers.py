@@ -116,11 +116,7 @@ def halve_products(model: torch.nn.Module) -> None:
 
 
 def load_model(folder: Path, device: torch.device) -> SentenceTransformer:
-    """Load a model by its own library, in float32.
-
-    Raises:
-        ConfigurationError: It cannot be loaded.
-    """
+    """Load a model by its own library, in float32."""
     try:
         with no_progress_bars():
             return SentenceTransformer(

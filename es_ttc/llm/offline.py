@@ -219,11 +219,7 @@ def _fail(questions: Sequence[_Question], error: LlmError) -> None:
 
 @lru_cache(maxsize=1)
 def load_vllm(path: str, options: bytes) -> Loaded:
-    """Load a model by vLLM; the same object for the same arguments.
-
-    Raises:
-        ConfigurationError: vLLM is not installed, or cannot load the model.
-    """
+    """Load a model by vLLM; the same object for the same arguments."""
     # The model runs in this process: if the worker is killed, no other process keeps the GPU.
     os.environ.setdefault(_IN_PROCESS, "0")
     try:

@@ -44,11 +44,7 @@ def read_prompt(path: Path, placeholders: Collection[str]) -> Prompt:
 
 
 def prompt_text(path: Path) -> str:
-    """Return the text of a prompt's file, without a check of its placeholders.
-
-    Raises:
-        ConfigurationError: It cannot be read.
-    """
+    """Return the text of a prompt's file, without a check of its placeholders."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -25,11 +25,7 @@ def shown_similarity(cosines: Float32) -> Float32:
 
 
 def require_dims(documents: Iterable[TokenVectors], vectors: Float32) -> None:
-    """Check that token vectors can be multiplied by query vectors.
-
-    Raises:
-        ValueError: A document's vectors have another number of components than the query's.
-    """
+    """Check that token vectors can be multiplied by query vectors."""
     dims = vectors.shape[1]
     for document in documents:
         if document.dims != dims:

@@ -35,11 +35,7 @@ class Tuned(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file that `es-ttc tune` wrote.
-
-        Raises:
-            ConfigurationError: There is no such file, or it is another kind of file.
-        """
+        """Read a file that `es-ttc tune` wrote."""
         try:
             return cls.model_validate_json(path.read_bytes())
         except OSError as error:
@@ -72,12 +68,7 @@ class TunedDefaults:
 
     @classmethod
     def read(cls, files: Iterable[Path], served: Mapping[str, Any] | None = None) -> Self:
-        """Read files that `es-ttc tune` wrote.
-
-        Raises:
-            ConfigurationError: See :meth:`Tuned.read`; or two files are about the same method, or the parameters do
-                not fit the method.
-        """
+        """Read files that `es-ttc tune` wrote."""
         found: dict[str, dict[str, Any]] = {}
         for path in files:
             tuned = Tuned.read(path)

@@ -42,11 +42,7 @@ class Prompts:
         return sorted({*self._own, *_built_in(api)})
 
     def named(self, name: str, api: Api) -> Prompt:
-        """Return a prompt.
-
-        Raises:
-            InvalidRequest: There is none of this name; the message names the nearest.
-        """
+        """Return a prompt."""
         found = self._own.get(name) or _built_in(api).get(name)
         if found is None:
             raise InvalidRequest(f"unknown prompt [{name}]{did_you_mean(name, self.names(api))}")

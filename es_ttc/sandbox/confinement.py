@@ -32,11 +32,7 @@ _MOST_DESCRIPTORS = 64
 
 
 def seccomp() -> Any:
-    """Return the filter's library.
-
-    Raises:
-        ConfigurationError: It is unavailable; the message says how to install it.
-    """
+    """Return the filter's library."""
     if not sys.platform.startswith("linux"):
         raise ConfigurationError(f"programs run in a sandbox that needs Linux, and this is {sys.platform}")
     try:

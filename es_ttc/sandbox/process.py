@@ -172,11 +172,7 @@ class Process:
         return self._child.pid
 
     def await_ready(self) -> None:
-        """Wait until it has loaded the modules for programs.
-
-        Raises:
-            ConfigurationError: The sandbox is unavailable on this machine.
-        """
+        """Wait until it has loaded the modules for programs."""
         try:
             theirs = self._receive(time.monotonic() + _START_SECONDS).about.get("ready")
         except Refused as refused:
@@ -209,11 +205,7 @@ class Process:
         self._until("defined", seconds)
 
     def rank(self, inputs: Inputs, source: Source, seconds: float, note: Note | None = None) -> tuple[Float32, float]:
-        """Return the program's scores, ``(q, n)`` and finite, and its seconds, without those of answers.
-
-        Raises:
-            Refused: It failed, exceeded a limit, or tried a forbidden action.
-        """
+        """Return the program's scores, ``(q, n)`` and finite, and its seconds, without those of answers."""
         q, n, d = inputs.size
         self._messages = 0
         result = Shared(bytes(4 * q * n), writable=True)
@@ -354,11 +346,7 @@ class _Answers:
                 raise Refused(Reason.FAILED, f"asked for what there is not: {line(message.about.get('ask'))}")
 
     def note(self, message: wire.Message) -> None:
-        """Pass on a channel.
-
-        Raises:
-            MalformedMessage: The message is none.
-        """
+        """Pass on a channel."""
         q, n, _ = self._size
         self._notes += 1
         if self._note is None or self._notes > _MOST_NOTES or len(message.payload) != 4 * q * n:

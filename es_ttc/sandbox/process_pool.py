@@ -69,11 +69,7 @@ class ProgramProcessPool:
         self._closed = False
 
     def require(self) -> None:
-        """Raise an error if the machine does not support the limits.
-
-        Raises:
-            ConfigurationError: It does not; the message contains the fix.
-        """
+        """Raise an error if the machine does not support the limits."""
         if not _STATUS.exists():
             raise ConfigurationError("promoted programs run in processes that need Linux: leave [programs] empty here")
         if not self._limits.filtered:

@@ -85,11 +85,7 @@ class SharedChunks:
 
 
 def mapped(descriptor: int, shape: Sequence[int], dtype: str, *, writable: bool = False) -> NDArray[Any]:
-    """Return shared memory as an array, in the child, which may neither query a file's size nor copy descriptors.
-
-    Raises:
-        MemoryError: The memory limit is exceeded.
-    """
+    """Return shared memory as an array, in the child, which may neither query a file's size nor copy descriptors."""
     kind = np.dtype(dtype)
     size = int(np.prod(shape)) * kind.itemsize
     if size == 0:

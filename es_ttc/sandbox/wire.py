@@ -117,11 +117,7 @@ def receive(
 
 
 def require_flat(message: Message) -> Message:
-    """Return a message whose object contains only plain values.
-
-    Raises:
-        MalformedMessage: There is a list or an object in it.
-    """
+    """Return a message whose object contains only plain values."""
     if any(isinstance(value, dict | list) for value in message.about.values()):
         raise MalformedMessage("a value that holds others")
     return message
@@ -139,11 +135,7 @@ def packed(texts: Sequence[str]) -> bytes:
 
 
 def unpacked(payload: bytes, count: int) -> list[str]:
-    """Return the texts of :func:`packed`, each cut to the allowed length.
-
-    Raises:
-        MalformedMessage: The bytes are invalid, or the texts are too many.
-    """
+    """Return the texts of :func:`packed`, each cut to the allowed length."""
     if not 0 <= count <= MOST_TEXTS:
         raise MalformedMessage(f"{count:,} texts in one message; {MOST_TEXTS:,} are allowed")
     width = 8 * count

@@ -10,14 +10,13 @@ import pytest
 
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError
 from es_ttc.index.attach import FillResult, attach_beside, attach_inside
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import GatewaySettings
 from tests.support.kept import Kept
 
 FIELDS = ("title", "body")
@@ -41,13 +40,6 @@ def corpus() -> dict[str, dict[str, Any]]:
     }
     documents["d7"] = {"price": 7}
     return documents
-
-
-@pytest.fixture
-async def engine(engine_url: str) -> AsyncIterator[Engine]:
-    client = await connect(EngineSettings(engine=engine_url))
-    yield client
-    await client.close()
 
 
 @pytest.fixture(scope="session")

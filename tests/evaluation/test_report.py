@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from es_ttc.lab.evaluation import report, tables
+from es_ttc.lab.evaluation import report
 from es_ttc.lab.evaluation.bootstrap import Comparison, Interval
 from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.harness import evaluate
@@ -213,22 +213,5 @@ def test_a_verdict_needs_significance() -> None:
 def test_writing_leaves_all_files_and_no_other(tmp_path: Path) -> None:
     found = evaluation(made("alone", methods=("bm25",)))
     page = report.write(found, tmp_path / "deep" / "report")
-    assert sorted(path.name for path in page.parent.iterdir()) == [
-        "index.html",
-        "results.json",
-        "tables.md",
-    ]
+    assert sorted(path.name for path in page.parent.iterdir()) == ["index.html", "results.json"]
     assert json.loads((page.parent / "results.json").read_text()) == found.as_json()
-
-
-def test_tables_hold_every_method_of_every_collection_and_what_they_gained_over_all(found: Evaluation) -> None:
-    plain = tables.markdown(found)
-    for collection in found.collections:
-        for method in collection.methods.values():
-            assert report.score(method.scores.mean("ndcg@10")) in plain
-            if method.versus:
-                assert report.signed(method.versus["ndcg@10"].delta) in plain
-    deltas = [one.methods["spectral"].versus["ndcg@10"].delta for one in found.collections]
-    won, lost = sum(delta > 0.001 for delta in deltas), sum(delta < -0.001 for delta in deltas)
-    mean = report.signed(sum(deltas) / 2)
-    assert f"| spectral | {mean} | {mean} | {won}/{2 - won - lost}/{lost} |" in plain

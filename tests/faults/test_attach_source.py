@@ -1,4 +1,3 @@
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -23,13 +22,6 @@ TIME_SERIES = {
 }
 HOST = {"@timestamp": {"type": "date"}, "host": {"type": "keyword", "time_series_dimension": True}}
 ES, OS = "elasticsearch", "opensearch"
-
-
-@pytest.fixture
-async def engine(engine_url: str) -> AsyncIterator[Engine]:
-    client = await connect(EngineSettings(engine=engine_url))
-    yield client
-    await client.close()
 
 
 @pytest.fixture

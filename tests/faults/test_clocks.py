@@ -4,14 +4,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
-from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import leases
 from es_ttc.enrichment.jobs.indices import VersionConflict
@@ -19,7 +17,6 @@ from es_ttc.enrichment.jobs.limits import SharedRateLimits
 from es_ttc.enrichment.jobs.record import now
 from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
 from es_ttc.enrichment.jobs.store import JobStore
-from es_ttc.settings import EngineSettings
 
 FOLDERS = [*Path("/usr/lib").glob("*/faketime"), Path("/usr/local/lib/faketime")]
 LIBRARY = next((path for folder in FOLDERS if (path := folder / "libfaketimeMT.so.1").exists()), None)
@@ -38,13 +35,6 @@ async def main(url, index, owner):
 
 asyncio.run(main(*sys.argv[1:]))
 """
-
-
-@pytest.fixture
-async def engine(engine_url: str) -> AsyncIterator[Engine]:
-    client = await connect(EngineSettings(engine=engine_url))
-    yield client
-    await client.close()
 
 
 def worker(url: str, index: str, owner: str, shift: str) -> tuple[datetime, bool]:

@@ -1,7 +1,6 @@
 import asyncio
 import json
 import urllib.request
-from collections.abc import AsyncIterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -39,13 +38,6 @@ def line(**more: str) -> str:
     """One document as text: no decoder must come near it."""
     fields = [f'"{name}": {number}' for name, number in {**NUMBERS, **more}.items()]
     return '{"_id": "1", "title": "The cat", "text": "sleeps", "deep": [{' + ", ".join(fields) + "}]}"
-
-
-@pytest.fixture
-async def engine(engine_url: str) -> AsyncIterator[Engine]:
-    client = await connect(EngineSettings(engine=engine_url))
-    yield client
-    await client.close()
 
 
 @pytest.fixture

@@ -1,7 +1,4 @@
-"""Three nodes of OpenSearch: they rank as one does, also while one is killed and returns; and the command for them.
-
-Three nodes of Elasticsearch, and work that goes on meanwhile, are in benchmarks/cluster_chaos.py: they take longer.
-"""
+"""Three nodes of OpenSearch: they rank as one does, also while one is killed and returns; and the command for them."""
 
 import asyncio
 import itertools
@@ -17,7 +14,6 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks.cluster import DFS, SEARCHES, WITHOUT_US
 from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
@@ -28,6 +24,7 @@ from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.serving.client import call
 from tests.serving.conftest import corpus, fill
+from tests.support.cluster_searches import DFS, SEARCHES, WITHOUT_US
 from tests.support.rankings import Ranking
 from tests.support.three_nodes import ThreeNodes
 from tests.support.verdicts import Verdict, verdict

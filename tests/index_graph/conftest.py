@@ -8,11 +8,9 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import EncoderIdentity
-from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.settings import EngineSettings
 from es_ttc.vectors.packed import pack_tokens
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
@@ -48,13 +46,6 @@ async def put(engine: Engine, index: str, documents: Mapping[str, tuple[str, Flo
     for start in range(0, len(lines), 1000):
         assert all(item.ok for item in await engine.bulk(index, lines[start : start + 1000]))
     await engine.refresh(index)
-
-
-@pytest.fixture
-async def engine(engine_url: str) -> AsyncIterator[Engine]:
-    client = await connect(EngineSettings(engine=engine_url))
-    yield client
-    await client.close()
 
 
 @pytest.fixture

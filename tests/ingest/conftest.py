@@ -1,20 +1,9 @@
-from collections.abc import AsyncIterator
-
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.mappings.index import create_index
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.settings import EngineSettings
-
-
-@pytest.fixture
-async def engine(engine_url: str) -> AsyncIterator[Engine]:
-    client = await connect(EngineSettings(engine=engine_url))
-    yield client
-    await client.close()
 
 
 @pytest.fixture

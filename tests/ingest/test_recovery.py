@@ -1,7 +1,7 @@
 """What becomes of stored features when nodes restart, copies are made and others write: kept, or missed and mended."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -111,13 +111,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     made = Cluster(request.param)
     yield made
     made.remove()
-
-
-@pytest.fixture
-async def engine(engine_url: str) -> AsyncIterator[Engine]:
-    client = await connect(EngineSettings(engine=engine_url))
-    yield client
-    await client.close()
 
 
 async def test_copies_restarts_and_snapshots_keep_every_feature(cluster: Cluster, encoder: Encoder) -> None:

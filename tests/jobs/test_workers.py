@@ -119,7 +119,7 @@ async def test_commands_and_two_workers_on_one_redis(
 
 
 async def test_a_job_survives_everything(own_node: OwnNode, index_name: str, tmp_path: Path) -> None:
-    """Every document enriched exactly once and counted, whatever was killed: see benchmarks/jobs_chaos.py for more."""
+    """Every document enriched exactly once and counted, whatever was killed."""
     engine = await connected(own_node.url)
     await make_index(engine, index_name, 100)
     await engine.close()
@@ -167,7 +167,7 @@ async def test_a_hundred_thousand_documents_are_counted_not_loaded(
 async def test_what_is_written_is_encoded_once_whatever_is_killed(
     own_node: OwnNode, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
-    """The worker killed under way, then the engine while another starts; benchmarks/write_latency.py has more kills."""
+    """The worker killed under way, then the engine while another starts."""
     engine = await connected(own_node.url)
     spec = IndexSpec(encoder.identity, max_tokens=64)
     await create_index(engine, index_name, spec, IndexOptions(shards=2, replicas=0))

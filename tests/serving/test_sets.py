@@ -29,16 +29,9 @@ def asked(url: str, index: str, method: str, query: dict[str, Any] | None = None
 @pytest.mark.parametrize(
     ("method", "params", "named"),
     [
-        ("nnn", {"l1": -0.1}, "[l1]"),
-        ("nnn", {"l2": -1}, "[l2]"),
         ("nnn", {"l1": "NaN"}, "[l1]"),
-        ("nnn", {"documents": 0}, "[documents]"),
-        ("nnn", {"documents": -3}, "[documents]"),
         ("nnn", {"documents": 3, "l1": 0.5}, "[documents] chooses l1"),
-        ("mmr", {"lambda": -0.1}, "[lambda]"),
         ("mmr", {"lambda": 1.1}, "[lambda]"),
-        ("mmr", {"documents": 0}, "[documents]"),
-        ("mmr", {"lamda": 0.5}, "did you mean [lambda]?"),
     ],
 )
 def test_bad_parameters_are_a_400(behind: Behind, method: str, params: dict[str, Any], named: str) -> None:

@@ -253,7 +253,7 @@ def test_what_will_not_do_is_refused(
     without = Path(shutil.copytree(plain, tmp_path / "without"))
     (without / "tokenizer.json").unlink()
     assert "without] has no tokenizer.json" in refused(name=without)
-    assert "backbone [e5-small] is fetched as an ONNX model only" in refused(name=Path("e5-small"))
+    assert "backbone [e5-small] has an ONNX model only" in refused(name=Path("e5-small"))
     assert "[--dimensions] is 64 and the backbone's token vectors have 32" in refused("--dimensions", "64")
     lengths = refused("--dimensions", "8", "--document-length", "65")
     assert "[--document-length] is 65 and the backbone has 64 positions" in lengths

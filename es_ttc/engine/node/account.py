@@ -15,11 +15,7 @@ UNPRIVILEGED = "nobody"
 
 
 def run_as() -> str | None:
-    """Return the user to switch to, or None if the current one can be used.
-
-    Raises:
-        ConfigurationError: The current user is root and there is no other user.
-    """
+    """Return the user to switch to, or None if the current one can be used."""
     if os.geteuid() != 0:
         return None
     try:

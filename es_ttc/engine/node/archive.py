@@ -10,11 +10,7 @@ from es_ttc.errors import NodeError
 
 
 def unpack(archive: Path, folder: Path, *, without: Collection[str] = ()) -> None:
-    """Unpack a plugin's archive.
-
-    Raises:
-        NodeError: It is not a zip file, or would write outside of its folder.
-    """
+    """Unpack a plugin's archive."""
     try:
         _extract(archive, folder, without)
     except zipfile.BadZipFile as error:

@@ -47,11 +47,7 @@ def fetch(pins: Sequence[Pinned], cache: Path, on_progress: ProgressCallback = i
 
 
 def download(artifact: Artifact, folder: Path, on_bytes: Callable[[int], None] | None = None) -> Path:
-    """Download one artifact below an empty folder and return its path, without verification.
-
-    Raises:
-        ConfigurationError: jgo is not installed.
-    """
+    """Download one artifact below an empty folder and return its path, without verification."""
     try:
         from jgo.maven import MavenContext, PythonResolver
     except ImportError as error:

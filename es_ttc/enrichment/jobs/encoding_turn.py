@@ -224,11 +224,7 @@ class _EncodingRun:
             await follow_writes(engine, held, options.encode, enrich=enrich, plugin_timeout=options.plugin_timeout)
 
     async def require_same(self, held: FeatureLocation) -> None:
-        """Check every few seconds that the features are still in the same index: engines create a deleted one again.
-
-        Raises:
-            _IndexReplaced: They are not.
-        """
+        """Check every few seconds that the features are still in the same index: engines create a deleted one again."""
         if time.monotonic() - self.present < _STATE_SECONDS:
             return
         self.present = time.monotonic()

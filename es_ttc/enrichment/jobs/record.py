@@ -144,11 +144,7 @@ class JobRecord(BaseModel, ABC):
         """Return the JSON-ready form that commands print."""
 
     def changed_to(self, status: JobState) -> Self:
-        """Return the record after a command.
-
-        Raises:
-            InvalidRequest: The job has ended.
-        """
+        """Return the record after a command."""
         if self.status.over and self.status is not status:
             raise InvalidRequest(f"job [{self.id}] is {self.status} and cannot become {status}: {self.anew}")
         ended = (self.ended or now()) if status.over else None

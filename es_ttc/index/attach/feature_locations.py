@@ -74,11 +74,7 @@ async def feature_locations(engine: Engine, name: str) -> list[FeatureLocation]:
 
 
 async def alike_locations(engine: Engine, name: str) -> list[FeatureLocation]:
-    """Return where the features of every index behind a name are stored, which have one form.
-
-    Raises:
-        InvalidRequest: See :func:`feature_locations`; or their text fields or encoders differ.
-    """
+    """Return where the features of every index behind a name are stored, which have one form."""
     located = await feature_locations(engine, name)
     if len({(one.spec.text_fields, one.spec.encoder.key) for one in located}) > 1:
         raise InvalidRequest(f"the indices of [{name}] have different text fields or encoders: name one of them")

@@ -53,11 +53,7 @@ class Requantised:
 
 
 def require_coarser(spec: IndexSpec, codec: StoredCodec, index: str) -> None:
-    """Check that token vectors can be moved to a codec.
-
-    Raises:
-        InvalidRequest: They are not packed, or have a coarser codec.
-    """
+    """Check that token vectors can be moved to a codec."""
     if spec.tokens != "packed":
         raise InvalidRequest(f"index [{index}] keeps its tokens as [{spec.tokens}], which has no codec to be changed")
     if STORED_CODECS.index(codec) < STORED_CODECS.index(spec.codec):

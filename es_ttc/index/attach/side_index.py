@@ -219,9 +219,6 @@ class SideIndexTarget:
 
         Engines create an index again under the name of a deleted one as soon as it is written to. Only this fill can
         have done that, so the new index is removed.
-
-        Raises:
-            EngineError: It was deleted.
         """
         mapping = await self._mapping()
         if mapping is None or source_of(mapping) != self._source.index:

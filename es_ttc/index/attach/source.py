@@ -48,11 +48,7 @@ class DocumentVersion:
 
 
 async def sources_of(engine: Engine, name: str) -> list[Index]:
-    """Return the concrete indices behind a name, an alias or a data stream.
-
-    Raises:
-        InvalidRequest: There is none, or one of them is a side index itself, or stores no `_source`.
-    """
+    """Return the concrete indices behind a name, an alias or a data stream."""
     if any(sign in name for sign in "*,"):
         raise InvalidRequest(f"[{name}] may stand for many indices: name one index, alias or data stream")
     found = await indices_behind(engine, name)
@@ -67,11 +63,7 @@ async def sources_of(engine: Engine, name: str) -> list[Index]:
 
 
 def require_text_fields(source: Index, text_fields: Sequence[str]) -> None:
-    """Raise an error if a text field is not in the source's mapping.
-
-    Raises:
-        InvalidRequest: One is unknown; the message names the nearest ones, or the mapping's text fields.
-    """
+    """Raise an error if a text field is not in the source's mapping."""
     types, texts = source.leaf_fields, source.text_fields
     for name in text_fields:
         if name not in types:
@@ -95,10 +87,6 @@ async def positions(engine: Engine, source: Index) -> dict[int, int]:
     """Return for each shard the greatest `_seq_no` up to which every write is in every copy.
 
     Writes above it may still be in progress: a search may return a later one before an earlier one.
-
-    Raises:
-        EngineUnavailable: A shard has no active primary.
-        EngineError: The engine does not offer its statistics, or not to this user.
     """
     path = "indices.*.shards.*.seq_no.global_checkpoint,indices.*.shards.*.routing.primary"
     params = {"level": "shards", "filter_path": path}
@@ -184,9 +172,6 @@ class TextReader:
         """Yield documents with their texts, without those that have changed or been deleted since they were found.
 
         A write that was not visible then has a `_seq_no` beyond the settled ones, so it is found later.
-
-        Raises:
-            EngineError: A document cannot be read.
         """
         waiting = list(versions)
         while waiting:

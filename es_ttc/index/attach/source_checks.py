@@ -39,11 +39,7 @@ async def require_readable(engine: Engine, source: Index, text_fields: Sequence[
 
 
 def require_updatable(source: Index) -> None:
-    """Raise an error for an index whose documents cannot be updated, or not without loss.
-
-    Raises:
-        InvalidRequest: With the setting that forbids it, and the fix.
-    """
+    """Raise an error for an index whose documents cannot be updated, or not without loss."""
     settings, source_setting = source.settings, source.mapping.get("_source", {})
     for name in ("excludes", "includes"):
         if source_setting.get(name):

@@ -135,10 +135,6 @@ async def write(
 
     Returns:
         Each action's result, in order: written, or rejected permanently.
-
-    Raises:
-        EngineUnavailable: The engine could not accept all of them in time.
-        EngineError: The engine rejects all writing.
     """
     patience = patience or RetryPolicy(engine.write_retry_seconds)
     begun = time.monotonic()

@@ -86,11 +86,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path, job: IngestRunKey) -> Self | None:
-        """Return the checkpoint of an unfinished run with the same key; None if there is no such file.
-
-        Raises:
-            InvalidRequest: The file belongs to another run, or its inputs have changed since.
-        """
+        """Return the checkpoint of an unfinished run with the same key; None if there is no such file."""
         try:
             data = orjson.loads(path.read_bytes())
             inputs = tuple(Fingerprint(**each) for each in data["job"].pop("inputs"))
@@ -108,11 +104,7 @@ class Checkpoint:
         return earlier
 
     def save(self, position: int) -> None:
-        """Replace the file in one step.
-
-        Raises:
-            ConfigurationError: The file cannot be written.
-        """
+        """Replace the file in one step."""
         data: dict[str, Any] = {"run": self.run, "position": position, "job": asdict(self.job)}
         fresh = self.path.with_name(f"{self.path.name}.tmp")
         try:

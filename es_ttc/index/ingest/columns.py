@@ -38,11 +38,7 @@ class WrongCell(ValueError):
 
 
 def parse_types(text: str) -> dict[str, ColumnType] | None:
-    """Return the columns that an option names, such as ``price=number,zip=text``; None for ``text``, all as text.
-
-    Raises:
-        InvalidRequest: It is malformed, or names an unknown type.
-    """
+    """Return the columns that an option names, such as ``price=number,zip=text``; None for ``text``, all as text."""
     if text == ColumnType.TEXT:
         return None
     types: dict[str, ColumnType] = {}
@@ -117,11 +113,7 @@ _CONVERT: Mapping[ColumnType, Callable[[str], Any]] = {
 
 
 def convert(name: str, cell: str, kind: ColumnType) -> Any:
-    """Return a cell's value.
-
-    Raises:
-        WrongCell: It is not of the column's type.
-    """
+    """Return a cell's value."""
     if kind is ColumnType.TEXT:
         return cell
     try:

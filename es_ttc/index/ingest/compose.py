@@ -75,11 +75,7 @@ def document_hash(source: bytes) -> str:
 
 
 def document_json(document: Document) -> bytes:
-    """Return a document's JSON, keys in their own order.
-
-    Raises:
-        InvalidRequest: A value has no JSON form (a lone surrogate, a Python integer above 64 bits, an unknown type...).
-    """
+    """Return a document's JSON, keys in their own order."""
     try:
         # orjson's result keeps the memory reserved for escapes, eight times the text's size: copy the used part.
         return bytes(memoryview(orjson.dumps(document, default=exact_numbers.default)))

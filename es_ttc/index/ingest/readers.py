@@ -117,9 +117,6 @@ def open_source(path: str, types: Mapping[str, ColumnType] | None = MappingProxy
     Args:
         path: The file.
         types: Types of the columns of CSV and TSV, see :class:`Csv`.
-
-    Raises:
-        InvalidRequest: The file is absent, unreadable, or of an unknown kind.
     """
     if path == STDIN:
         return JsonLines(STDIN)
@@ -405,11 +402,7 @@ class _Stream:
 
     @contextmanager
     def opened(self) -> Iterator[BinaryIO]:
-        """Return the decompressed stream, and close the file afterwards.
-
-        Raises:
-            InvalidRequest: The file cannot be read, or its compressed data is damaged.
-        """
+        """Return the decompressed stream, and close the file afterwards."""
         if self._name == STDIN:
             yield sys.stdin.buffer
             return

@@ -50,11 +50,7 @@ def side_alias(source: str) -> str:
 
 
 def new_side_name(source: str) -> str:
-    """Return a name for a side index that no index had before, so that cached values never become stale.
-
-    Raises:
-        InvalidRequest: The source's name is too long.
-    """
+    """Return a name for a side index that no index had before, so that cached values never become stale."""
     name = f"ttc-{secrets.token_hex(4)}-{source}"
     if len(name.encode()) > _LONGEST_NAME:
         raise InvalidRequest(
@@ -107,11 +103,7 @@ def side_body(
 
 
 def inside_properties(spec: IndexSpec, capabilities: Capabilities, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the properties to add to the mapping of an index for in-index features.
-
-    Raises:
-        InvalidRequest: The spec has spans or nested tokens, which are such fields, and ``index.knn`` was not set.
-    """
+    """Return the properties to add to the mapping of an index for in-index features."""
     ours = feature_properties(spec, capabilities)
     if capabilities.product == "opensearch" and settings.get("index.knn") != "true":
         if spec.spans or spec.tokens == "nested":

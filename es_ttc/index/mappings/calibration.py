@@ -60,11 +60,7 @@ def calibration_meta(moments: Moments, encoder: str) -> dict[str, str]:
 
 
 def calibration_of(meta: Mapping[str, Any], encoder: str) -> Moments | None:
-    """Return the calibration that :func:`calibration_meta` wrote; None if there is none for this encoder.
-
-    Raises:
-        ValueError: It is damaged.
-    """
+    """Return the calibration that :func:`calibration_meta` wrote; None if there is none for this encoder."""
     if not meta or meta.get("encoder") != encoder:
         return None
     try:

@@ -41,11 +41,7 @@ class EnrichmentTarget:
 
 
 async def add_enrichment(engine: Engine, name: str, analyzer: str | None = None) -> EnrichmentTarget:
-    """Add the field of enrichment to an index; if it has one already, nothing changes.
-
-    Raises:
-        InvalidRequest: The index has no features, or has the field with another analyzer.
-    """
+    """Add the field of enrichment to an index; if it has one already, nothing changes."""
     index, mapping, spec, attached = await _carrier(engine, name)
     present = mapping.get("_meta", {}).get(META)
     if present is not None:

@@ -82,11 +82,7 @@ def graph_pattern(source: str) -> str:
 
 
 def new_graph_name(source: str) -> str:
-    """Return a name for a graph that no index had before.
-
-    Raises:
-        InvalidRequest: The source's name is too long.
-    """
+    """Return a name for a graph that no index had before."""
     name = f"ttc-neighbours-{secrets.token_hex(4)}-{source}"
     if len(name.encode()) > _LONGEST_NAME:
         raise InvalidRequest(f"index [{source}] has too long a name for a graph beside it (24 bytes more)")

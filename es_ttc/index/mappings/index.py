@@ -40,11 +40,7 @@ class IndexOptions:
 
 
 def analyzer_of(language: str | None) -> str:
-    """Return the analyzer of a language's ISO 639 code; that of English for None.
-
-    Raises:
-        InvalidRequest: The engines have none without a plugin.
-    """
+    """Return the analyzer of a language's ISO 639 code; that of English for None."""
     analyzer = ANALYZERS.get((language or "en").lower().partition("-")[0])
     if analyzer is None:
         raise InvalidRequest(
@@ -116,11 +112,7 @@ async def create_index(engine: Engine, name: str, spec: IndexSpec, options: Inde
 
 
 async def one_mapping(engine: Engine, name: str) -> tuple[str, Mapping[str, Any]]:
-    """Return the concrete index behind a name or alias, and its mapping.
-
-    Raises:
-        InvalidRequest: The name is empty, which engines read as every index, or it matches several indices.
-    """
+    """Return the concrete index behind a name or alias, and its mapping."""
     if not name:
         raise InvalidRequest("[] does not name one index: give the name of a single index or alias")
     mappings: Mapping[str, Any] = await engine.mapping(name)

@@ -113,11 +113,7 @@ def layout_of(content: str) -> str:
 
 
 def reader_of(layout: str) -> FeatureReader:
-    """Return the reader of a layout.
-
-    Raises:
-        ValueError: It was written by another release.
-    """
+    """Return the reader of a layout."""
     if layout not in _READERS:
         raise ValueError(
             f"features of layout [{layout}] are not read by this release of es-ttc: upgrade it, or make them anew"

@@ -178,11 +178,7 @@ class IndexSpec:
 
     @classmethod
     def from_mapping(cls, index: str, mapping: Mapping[str, Any]) -> Self:
-        """Return the spec in an index's mapping.
-
-        Raises:
-            InvalidRequest: The index was not created by es-ttc, or by a newer release.
-        """
+        """Return the spec in an index's mapping."""
         meta = mapping.get("_meta", {}).get(ROOT)
         if meta is None:
             raise InvalidRequest(
@@ -233,11 +229,7 @@ def own_meta(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def spec_of_own(index: str, mapping: Mapping[str, Any]) -> IndexSpec:
-    """Return the spec of an index that es-ttc created.
-
-    Raises:
-        InvalidRequest: es-ttc did not create it, or only its features.
-    """
+    """Return the spec of an index that es-ttc created."""
     if {"source", "inside"} & own_meta(mapping).keys():
         raise InvalidRequest(
             f"index [{index}] was not made by es-ttc, features were attached: its documents are written as ever, "

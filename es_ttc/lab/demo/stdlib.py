@@ -68,11 +68,7 @@ class Module:
 
 
 def generate() -> Collection:
-    """Return this Python's modules as documents, and the questions that it has an answer to.
-
-    Raises:
-        ConfigurationError: This Python comes without the source of its standard library.
-    """
+    """Return this Python's modules as documents, and the questions that it has an answer to."""
     documents = {name: Document(name, name, str(module)) for name, module in modules()}
     if len(documents) < len(IMPORTED):
         raise ConfigurationError(

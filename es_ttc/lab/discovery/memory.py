@@ -73,11 +73,7 @@ class SearchLog:
 
 
 def read(folder: Path) -> tuple[Plan, list[Record]]:
-    """Return a memory, also of a running search; an incomplete last line is left out.
-
-    Raises:
-        ConfigurationError: There is none, or it is damaged.
-    """
+    """Return a memory, also of a running search; an incomplete last line is left out."""
     path = folder / FILE
     try:
         content = path.read_bytes()

@@ -41,9 +41,6 @@ def plan_task(
         queries: Maximum number of queries of each.
         documents: Maximum number of documents of each, including all documents with judgements for its queries.
         seed: Seed of the random choices.
-
-    Raises:
-        ConfigurationError: The folder or a split is missing.
     """
     there = splits(folder) if (folder / "qrels").is_dir() else []
     seen = split or ("train" if "train" in there else "test")
@@ -60,11 +57,7 @@ def plan_task(
 
 
 def plan_generated(name: str, queries: int, documents: int, seed: int) -> TaskPlan:
-    """Choose queries and documents of a generated task.
-
-    Raises:
-        InvalidRequest: There is no such task.
-    """
+    """Choose queries and documents of a generated task."""
     if name not in GENERATED:
         raise InvalidRequest(f"no generated task [{name}]: there are {', '.join(GENERATED)}")
     collection, other = GENERATED[name](False), GENERATED[name](True)
@@ -76,11 +69,7 @@ def plan_generated(name: str, queries: int, documents: int, seed: int) -> TaskPl
 
 
 def load_tasks(plan: Plan, encoder: Encoder, *, held: bool = False, progress: Progress = silent) -> list[Task]:
-    """Encode the tasks of a plan; on request, the held-out queries with their documents.
-
-    Raises:
-        ConfigurationError: Encoder or data have changed since the search began.
-    """
+    """Encode the tasks of a plan; on request, the held-out queries with their documents."""
     if encoder.identity.key != plan.identity:
         raise ConfigurationError(
             f"the search began with encoder [{plan.identity}], and this is [{encoder.identity.key}]: name that one"
@@ -89,11 +78,7 @@ def load_tasks(plan: Plan, encoder: Encoder, *, held: bool = False, progress: Pr
 
 
 def collections(plan: Plan, *, held: bool) -> Iterator[Collection]:
-    """Yield the collections of a plan, restricted to its queries and documents.
-
-    Raises:
-        ConfigurationError: The data have changed since the search began.
-    """
+    """Yield the collections of a plan, restricted to its queries and documents."""
     for task in plan.tasks:
         whole = _load(task, held=held)
         queries = frozenset(task.held_queries if held else task.queries)

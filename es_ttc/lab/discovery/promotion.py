@@ -98,9 +98,6 @@ def is_calibrated(record: Record, task: Task, sample: Float32, limits: Limits) -
 
     The gateway scores one query at a time. Statistics over other queries are available only from the sample that
     `es-ttc calibrate` stores in an index.
-
-    Raises:
-        InvalidRequest: Its scores of a query depend on the other queries even with the sample.
     """
     if _scores_alone(record, task, limits):
         return False
@@ -162,9 +159,6 @@ def exported(records: Sequence[Record], suffix: str) -> bytes:
     Args:
         records: The memory.
         suffix: ``.jsonl`` for `--proposer replay`, ``.csv`` for a table of results.
-
-    Raises:
-        InvalidRequest: Another suffix.
     """
     if suffix == ".jsonl":
         return b"".join(

@@ -63,21 +63,13 @@ class EncodingBudget:
     seconds: float = 0.0
 
     def add(self, texts: int) -> None:
-        """Count texts.
-
-        Raises:
-            Refused: The limit is exceeded.
-        """
+        """Count texts."""
         self.texts += texts
         if self.base + self.texts > self.limits.cost * self.base:
             raise Refused(Reason.COST, f"a cost ratio above {self.limits.cost:g}")
 
     def spend(self, seconds: float) -> None:
-        """Add time of the encoder.
-
-        Raises:
-            Refused: The limit is exceeded.
-        """
+        """Add time of the encoder."""
         self.seconds += seconds
         if self.seconds > self.limits.encoding:
             raise Refused(Reason.COST, f"more than {self.limits.encoding:g} seconds of the encoder")

@@ -22,11 +22,7 @@ class ProposedPrograms:
         self._shapes: list[tuple[str, Counter[str]]] = []
 
     def screen(self, source: str) -> None:
-        """Raise an error for a program that violates a constraint.
-
-        Raises:
-            Refused: With the constraint and the cause.
-        """
+        """Raise an error for a program that violates a constraint."""
         check(source)
         known = self._texts.get(source.strip())
         if known is not None:

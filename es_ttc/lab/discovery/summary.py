@@ -60,11 +60,7 @@ def line(record: Record) -> dict[str, Any]:
 
 
 def named(records: Sequence[Record], name: str, folder: Path) -> Record:
-    """Return a program of a search by its name.
-
-    Raises:
-        InvalidRequest: There is none; the message names the nearest.
-    """
+    """Return a program of a search by its name."""
     by_name = {record.name: record for record in records}
     if name not in by_name:
         raise InvalidRequest(f"[{folder}] has no program [{name}]{did_you_mean(name, by_name)}")

@@ -72,11 +72,7 @@ class CorpusFeatures:
         )
 
     def matrix(self, among: Vectors) -> Matrix:
-        """Return the vectors of one kind for a search over arrays.
-
-        Raises:
-            ConfigurationError: They were not encoded.
-        """
+        """Return the vectors of one kind for a search over arrays."""
         match among:
             case Vectors.POOLED:
                 return Matrix.of(self.pooled)

@@ -95,11 +95,7 @@ def _label(document: Document) -> str:
 
 
 def choose_baseline(methods: Sequence[Method], requested: str | None = None) -> str:
-    """Return the name of the baseline: the requested one, else dense, else the first method.
-
-    Raises:
-        InvalidRequest: The one requested is not among the methods.
-    """
+    """Return the name of the baseline: the requested one, else dense, else the first method."""
     names = [method.name for method in methods]
     if requested is not None and requested not in names:
         raise InvalidRequest(f"baseline [{requested}] is not among the methods: {', '.join(names)}")

@@ -7,7 +7,7 @@ them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -27,7 +27,6 @@ from es_ttc.rewriters import registry as rewriters
 from es_ttc.rewriters.base import Rewriter
 
 FirstPass = Literal["dense", "bm25", "hybrid"]
-FIRST_PASSES: tuple[FirstPass, ...] = get_args(FirstPass)
 
 
 class Bm25Params(Params):
@@ -121,10 +120,6 @@ def resolve(
         requested: Names of methods; a name of :data:`GROUPS` means all of its methods.
         params: Parameters by method name; a method without any takes its defaults.
         served: What parameters may name; see :func:`es_ttc.common.entry_points.parse_params`.
-
-    Raises:
-        InvalidRequest: A name is unknown (the message names the most similar), or parameters are invalid or given for a
-            method that is not requested.
     """
     params = params or {}
     requested = list(dict.fromkeys(chain.from_iterable(GROUPS.get(name, (name,)) for name in requested)))
@@ -157,11 +152,7 @@ def resolve_one(name: str, params: Mapping[str, Any] | None = None, served: Mapp
 
 
 def strategy_reranker(method: Method) -> Rescorer[Any]:
-    """Return the rescorer that a strategy uses as its reranker.
-
-    Raises:
-        InvalidRequest: Its parameters name another reranker.
-    """
+    """Return the rescorer that a strategy uses as its reranker."""
     assert isinstance(method.params, StrategyParams)  # noqa: S101 - of every strategy
     name = method.params.reranker
     if name not in BY_THEMSELVES:

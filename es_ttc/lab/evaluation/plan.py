@@ -126,11 +126,7 @@ def run(
 
 
 def require_no_engine(methods: Sequence[Method]) -> None:
-    """Raise an error for methods that only an engine can run.
-
-    Raises:
-        InvalidRequest: One of them rewrites queries.
-    """
+    """Raise an error for methods that only an engine can run."""
     for method in methods:
         if method.rewriter is not None:
             raise InvalidRequest(f"[{method.name}] makes queries for an engine: name one with --engine URL")

@@ -86,11 +86,7 @@ def render(evaluation: Evaluation) -> str:
 
 
 def require_writable(folder: Path) -> None:
-    """Create a folder, so that a path that cannot be written is an error before anything long begins.
-
-    Raises:
-        ConfigurationError: It cannot be created, or nothing can be written into it.
-    """
+    """Create a folder, so that a path that cannot be written is an error before anything long begins."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -100,12 +96,9 @@ def require_writable(folder: Path) -> None:
 
 
 def write(evaluation: Evaluation, folder: Path) -> Path:
-    """Write the page, ``results.json`` and ``tables.md`` into a folder and return the page's path."""
-    from es_ttc.lab.evaluation import tables
-
+    """Write the page and ``results.json`` into a folder and return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "index.html"
-    replace(folder / "tables.md", tables.markdown(evaluation).encode())
     replace(folder / "results.json", results_json(evaluation))
     replace(page, render(evaluation).encode())
     return page

@@ -15,9 +15,6 @@ def noise_scale(error_rate: float) -> float:
 
     Two documents whose grades differ by 1, each with normal noise of standard deviation s, are in the wrong order with
     probability Phi(-1 / (s sqrt 2)).
-
-    Raises:
-        ValueError: It is outside.
     """
     if not 0 <= error_rate < 0.5:
         raise ValueError(f"error rate [{error_rate}] must be from 0 to less than .5")

@@ -188,12 +188,7 @@ def _section(name: str, method: Method) -> dict[str, Any]:
 
 
 def require_possible(methods: Sequence[Method], first_pass: FirstPass, window: int | None, documents: int) -> None:
-    """Raise an error for what works in memory only, before anything is indexed.
-
-    Raises:
-        InvalidRequest: BM25 has parameters of its own, the first pass is hybrid, or the window is wider than an engine
-            reaches.
-    """
+    """Raise an error for what works in memory only, before anything is indexed."""
     if any(isinstance(method.params, Bm25Params) and method.params.model_fields_set for method in methods):
         raise InvalidRequest(
             "params of [bm25] are for --engine memory: through an engine its index's own similarity counts"
@@ -327,11 +322,7 @@ async def index_collection(
     report: Callable[[int, int], None] = lambda *_: None,
     fields: Sequence[str] = (),
 ) -> IngestResult:
-    """Create an index of one shard and write every document of a collection into it.
-
-    Raises:
-        EngineError: A document was rejected, so that the figures would not be those of the collection.
-    """
+    """Create an index of one shard and write every document of a collection into it."""
     documents = collection.documents
     total = len(documents)
     await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))

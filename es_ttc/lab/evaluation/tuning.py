@@ -60,11 +60,7 @@ class Tuning:
 
 
 def candidates(name: str, params: Mapping[str, Any] | None = None, grid: Grid | None = None) -> tuple[Method, ...]:
-    """Return a method with every combination of a grid's values, the one with its defaults first.
-
-    Raises:
-        InvalidRequest: The method is unknown, a value does not fit it, there is no grid, or it is too large.
-    """
+    """Return a method with every combination of a grid's values, the one with its defaults first."""
     default = resolve_one(name, params)
     tried = list(default.params.tried()) if grid is None else _combinations(grid)
     if not tried:
@@ -98,11 +94,7 @@ def tune(
     seed: int = SEED,
     progress: Progress = silent,
 ) -> Tuning:
-    """Run candidates on a collection's queries and choose.
-
-    Raises:
-        InvalidRequest: There is no such metric, or no such number of folds.
-    """
+    """Run candidates on a collection's queries and choose."""
     check_metric(metric)
     queries = len(collection.queries)
     if folds is not None and not 2 <= folds <= queries:

@@ -53,12 +53,7 @@ class Judged:
 
 
 def read(form: Format, path: Path, known: Mapping[str, str], *, split: str, highest: float | None) -> Judged:
-    """Read a file or folder of judgements.
-
-    Raises:
-        ConfigurationError: The file cannot be read, or a line is malformed.
-        InvalidRequest: A grade is out of range, or the text of a query is not known.
-    """
+    """Read a file or folder of judgements."""
     texts = known
     match form:
         case Format.BEIR:
@@ -109,9 +104,6 @@ def read_runs(path: Path) -> dict[str, dict[str, tuple[str, ...]]]:
     """Read a TREC run: by tag and query the best documents, best first, as many as a pool keeps.
 
     Documents are ordered by score, and of equal scores by rank, as trec_eval takes no account of ranks alone.
-
-    Raises:
-        ConfigurationError: The file cannot be read, or a line is malformed.
     """
     found: dict[str, dict[str, list[tuple[float, int, str]]]] = {}
     for place, (query, _, document, rank, score, tag) in _columns(path, 6, "query Q0 document rank score tag"):

@@ -58,22 +58,14 @@ class Overview:
         return sum(document not in judged for document in query.documents)
 
     def of_judge(self, name: str) -> dict[str, dict[str, int]]:
-        """Return one judge's grades by query and document.
-
-        Raises:
-            InvalidRequest: There is no such judge.
-        """
+        """Return one judge's grades by query and document."""
         if name not in self.judges:
             known = ", ".join(f"[{judge}]" for judge in self.judges) or "none"
             raise InvalidRequest(f"no judge [{name}] has judged index [{self.index}]: judges are {known}")
         return median_grades([one for one in self.judgements if one.judge == name], with_llm=True)
 
     def collection(self) -> Collection:
-        """Return the judged queries as a collection without documents.
-
-        Raises:
-            InvalidRequest: Nothing is judged.
-        """
+        """Return the judged queries as a collection without documents."""
         if not self.qrels:
             fix = (
                 f"its {len(self.queries)} pools can be judged with `es-ttc ui {self.index}` or `es-ttc judge import`"

@@ -1,7 +1,7 @@
 """Judgements and pooled queries, and their limits."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
@@ -151,20 +151,8 @@ def pool_id(index: str, query: str) -> str:
     return _digest(["pool", index, query])
 
 
-def by_text(queries: Iterable[PooledQuery]) -> dict[str, str]:
-    """Return ids of queries by their texts; of equal texts the first."""
-    found: dict[str, str] = {}
-    for query in queries:
-        found.setdefault(query.text.strip(), query.id)
-    return found
-
-
 def check_id(what: str, value: str) -> None:
-    """Raise an error for an id that an engine would not take.
-
-    Raises:
-        InvalidRequest: It is empty, too long or no Unicode.
-    """
+    """Raise an error for an id that an engine would not take."""
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
@@ -174,11 +162,7 @@ def check_id(what: str, value: str) -> None:
 
 
 def check_judge(name: str) -> None:
-    """Raise an error for a name that no judge may have.
-
-    Raises:
-        InvalidRequest: It is blank, too long, or holds a control character.
-    """
+    """Raise an error for a name that no judge may have."""
     if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
         raise InvalidRequest(f"[judge] must be a name of 1 to {LONGEST_NAME} characters without control characters")
 

@@ -77,20 +77,12 @@ class JudgementStore:
         self.index = index
 
     async def require_index(self) -> None:
-        """Raise an error if the searched index does not exist.
-
-        Raises:
-            UnknownIndex: It does not.
-        """
+        """Raise an error if the searched index does not exist."""
         if not await self._engine.exists(self.index):
             raise UnknownIndex(f"there is no index [{self.index}]: name one that exists")
 
     async def put_pools(self, queries: Sequence[PooledQuery]) -> None:
-        """Write pooled queries without their signals; an earlier pool is replaced, its judgements and signals stay.
-
-        Raises:
-            InvalidRequest: A query's id is that of an earlier query with another text.
-        """
+        """Write pooled queries without their signals; an earlier pool is replaced, its judgements and signals stay."""
         await self._prepare()
         for some in _parts(queries, _WRITTEN_TOGETHER):
             before = await self._sources([pool_id(self.index, one.id) for one in some], "pool.text")
@@ -134,22 +126,14 @@ class JudgementStore:
         return {query: signals for query, signals in found.items() if signals is not None}
 
     async def pool(self, query: str) -> PooledQuery:
-        """Return one pooled query, without signals.
-
-        Raises:
-            UnknownQuery: There is none of this id.
-        """
+        """Return one pooled query, without signals."""
         [found] = await self._sources([pool_id(self.index, query)], "")
         if found is None:
             raise UnknownQuery(f"index [{self.index}] has no pool for a query [{query}]: make one first")
         return _pooled(found)
 
     async def require_queries(self, queries: Iterable[str]) -> None:
-        """Raise an error for a query without a pool.
-
-        Raises:
-            UnknownQuery: There is one.
-        """
+        """Raise an error for a query without a pool."""
         asked = sorted(set(queries))
         found = await self._sources([pool_id(self.index, query) for query in asked], "kind")
         for query, stored in zip(asked, found, strict=True):

@@ -91,11 +91,7 @@ async def _ended(task: "asyncio.Task[None]") -> None:
 
 
 async def require_ours(engine: Engine, name: str, meta: GraphMeta) -> None:
-    """Raise an error if a graph no longer belongs to this build.
-
-    Raises:
-        InvalidRequest: The graph was deleted, or another build has taken it over.
-    """
+    """Raise an error if a graph no longer belongs to this build."""
     found = (await graphs_of(engine, meta.source)).get(name)
     if found is None or found.owner != meta.owner:
         raise InvalidRequest(

@@ -86,11 +86,7 @@ async def update_graph(engine: Engine, name: str) -> GraphUpdate:
 
 
 async def finished_graph(engine: Engine, corpus: VectorSource) -> tuple[str, GraphMeta]:
-    """Return the finished graph of an index.
-
-    Raises:
-        InvalidRequest: There is none, or it was made from other vectors.
-    """
+    """Return the finished graph of an index."""
     serving = await serving_graph(engine, corpus.source)
     if serving is None:
         raise InvalidRequest(

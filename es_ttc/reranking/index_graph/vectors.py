@@ -113,11 +113,7 @@ class VectorSource:
         return sorted(found, key=lambda one: one.id)
 
     async def nearest(self, documents: Sequence[tuple[str, Float32]], k: int) -> list[list[str]]:
-        """Return the ids of the documents nearest to each of some documents, without itself, by the engine's kNN.
-
-        Raises:
-            InvalidRequest: The index has no vector field.
-        """
+        """Return the ids of the documents nearest to each of some documents, without itself, by the engine's kNN."""
         if not self.searchable:
             raise InvalidRequest(
                 f"index [{self.held.index}] has no field [{VECTOR}] that the engine could search: leave --builder out"

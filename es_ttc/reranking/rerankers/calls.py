@@ -30,12 +30,7 @@ class PointwiseCalls:
         self._room = asyncio.Semaphore(reranker.settings.at_once)
 
     async def scores(self, query: str, passages: Sequence[Passage], *, seconds: float = math.inf) -> list[float]:
-        """Return one score for each passage; texts that were scored before for this query are not sent again.
-
-        Raises:
-            PartialScores: A call failed, was late or exceeded the token limit; it contains the scores of the other
-                calls.
-        """
+        """Return one score for each passage; texts that were scored before for this query are not sent again."""
         end = time.monotonic() + seconds
         keys = [(self.reranker.identity, query, passage.hash) for passage in passages]
         known = {key: score for key in keys if (score := self._cache.get(key)) is not None}

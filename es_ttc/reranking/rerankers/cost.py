@@ -60,11 +60,7 @@ def tell(*, prompt_tokens: int = 0, completion_tokens: int = 0, search_units: in
 
 
 def count_call() -> None:
-    """Count a call before it is made.
-
-    Raises:
-        BudgetExhausted: The token limit of the search is reached. Running calls are not stopped.
-    """
+    """Count a call before it is made."""
     cost = _ACCOUNT.get()
     if cost is None:
         return

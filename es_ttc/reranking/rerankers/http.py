@@ -40,11 +40,7 @@ class Http:
     Settings: ClassVar[type[RerankerSettings]] = HttpSettings
 
     def make(self, settings: HttpSettings) -> "HttpReranker":
-        """Return a reranker that calls the endpoint; nothing is sent yet.
-
-        Raises:
-            ConfigurationError: The environment variable with the key does not exist, or the key is given twice.
-        """
+        """Return a reranker that calls the endpoint; nothing is sent yet."""
         key = settings.api_key
         if settings.api_key_env is not None:
             if key is not None:
@@ -74,9 +70,6 @@ class HttpReranker:
         """Return one score for each passage.
 
         After busy responses (429, 502, 503, 504) and broken connections the request is repeated until the timeout.
-
-        Raises:
-            RerankerError: The endpoint returned an error, or not one score for each document.
         """
         body: dict[str, Any] = {"query": query, "documents": [passage.text for passage in passages]}
         if self._model is not None:

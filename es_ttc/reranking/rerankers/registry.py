@@ -68,12 +68,7 @@ class Rerankers:
         return MSMARCO_MINILM if not self._settings and MSMARCO_MINILM in self._built_in else None
 
     def named(self, name: str) -> Calls:
-        """Return a reranker; the same object at every call.
-
-        Raises:
-            InvalidRequest: There is none of this name.
-            ConfigurationError: It cannot be created.
-        """
+        """Return a reranker; the same object at every call."""
         if name in self._built_in and name not in self._made:
             self._made[name] = self.calls(self._built_in[name](), name)
         elif name == MSMARCO_MINILM and name not in self._settings and name not in self._made:

@@ -186,11 +186,7 @@ def budgeted_reranker(
 
 
 def require_suited(name: str, params: StrategyParams, *, gives_scores: bool) -> None:
-    """Raise an error if a strategy cannot work with a reranker.
-
-    Raises:
-        InvalidRequest: The strategy needs scores, and the reranker returns none.
-    """
+    """Raise an error if a strategy cannot work with a reranker."""
     if not gives_scores and (name == "gar" or getattr(params, "queue", "list") == "best_first"):
         raise InvalidRequest(
             f"method [{name}] goes by scores, and reranker [{params.reranker}] gives an order: take rgs or slidegar"

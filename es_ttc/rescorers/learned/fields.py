@@ -37,11 +37,7 @@ class NumericField:
 
 
 def parse_field(given: str) -> NumericField:
-    """Return the field that ``NAME`` or ``NAME:missing=VALUE`` names.
-
-    Raises:
-        InvalidRequest: It is malformed; the message shows the form.
-    """
+    """Return the field that ``NAME`` or ``NAME:missing=VALUE`` names."""
     name, given_missing, value = given.partition(_MISSING)
     missing: float | None = None
     if given_missing:
@@ -58,11 +54,7 @@ def parse_field(given: str) -> NumericField:
 
 
 def parse_fields(given: Sequence[str]) -> tuple[NumericField, ...]:
-    """Return several fields; see :func:`parse_field`.
-
-    Raises:
-        InvalidRequest: One is malformed or named twice, or there are too many.
-    """
+    """Return several fields; see :func:`parse_field`."""
     fields = tuple(map(parse_field, given))
     problem = fields_problem(fields)
     if problem is not None:

@@ -125,11 +125,7 @@ class RankingModel:
 
 
 def read_models(folder: Path | None) -> dict[str, dict[str, RankingModel]]:
-    """Return the models of a folder by name, as :data:`SERVED` of what is served; none if there is no folder.
-
-    Raises:
-        ConfigurationError: The folder is missing, or a file in it is no model; the message names the file.
-    """
+    """Return the models of a folder by name, as :data:`SERVED` of what is served; none if there is no folder."""
     if folder is None:
         return {SERVED: {}}
     if not folder.is_dir():
@@ -138,11 +134,7 @@ def read_models(folder: Path | None) -> dict[str, dict[str, RankingModel]]:
 
 
 def check_name(path: Path) -> None:
-    """Refuse a file whose name is no name of a model.
-
-    Raises:
-        ConfigurationError: It is malformed, or does not end with `.json`.
-    """
+    """Refuse a file whose name is no name of a model."""
     if path.suffix != ".json" or not NAME.fullmatch(path.stem):
         raise ConfigurationError(
             f"[{path.name}] cannot be a model's file: write NAME.json, NAME of lower-case letters, digits, -, _ and ."
@@ -150,11 +142,7 @@ def check_name(path: Path) -> None:
 
 
 def read_model(path: Path) -> RankingModel:
-    """Read a model.
-
-    Raises:
-        ConfigurationError: It cannot be read, or is no model; the message names the file and what is wrong.
-    """
+    """Read a model."""
     check_name(path)
     try:
         if path.stat().st_size > _LARGEST:

@@ -50,11 +50,7 @@ class LearnedParams(Params):
 
     @property
     def chosen(self) -> RankingModel:
-        """The model.
-
-        Raises:
-            InvalidRequest: None is served.
-        """
+        """The model."""
         if not self._models:
             raise InvalidRequest(f"method [learned] has no model: {_NO_MODELS}")
         return self._models[self.model or next(iter(self._models))]

@@ -25,11 +25,7 @@ class Dictionary:
 
     @classmethod
     def of(cls, rows: Rows) -> Self:
-        """Return a dictionary of a matrix, which is not copied.
-
-        Raises:
-            ValueError: It is not an ``(n, d)`` matrix of float32 or float64, or has elements that are not finite.
-        """
+        """Return a dictionary of a matrix, which is not copied."""
         if rows.ndim != 2 or rows.dtype not in (np.float32, np.float64):
             raise ValueError(f"a dictionary is a float matrix (n, d), got {rows.dtype} of shape {rows.shape}")
         longest = float(np.sqrt(np.einsum("ij,ij->i", rows, rows).max(initial=0.0)))

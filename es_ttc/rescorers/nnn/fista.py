@@ -23,11 +23,7 @@ def lipschitz(rows: Rows, l2: float = 0.0) -> float:
 def fista(
     rows: Rows, queries: Rows, penalty: Penalty, *, steps: int, restart: bool = False, bound: float | None = None
 ) -> Rows:
-    """Return the coefficients after so many steps from 0, ``(b, n)``; see :func:`iterates`.
-
-    Raises:
-        ValueError: ``steps`` is not positive.
-    """
+    """Return the coefficients after so many steps from 0, ``(b, n)``; see :func:`iterates`."""
     if steps < 1:
         raise ValueError(f"[steps] is {steps}: FISTA takes at least one")
     return next(islice(iterates(rows, queries, penalty, restart=restart, bound=bound), steps - 1, None))

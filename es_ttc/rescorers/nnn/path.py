@@ -66,9 +66,6 @@ def select(
 
     It selects more only where several join at once. The solution at the path's end is returned where none selects so
     many: no more documents can have positive coefficients, whatever l1.
-
-    Raises:
-        ValueError: ``documents`` is not positive.
     """
     if documents < 1:
         raise ValueError(f"[documents] is {documents}: it must be 1 or more")

@@ -108,11 +108,7 @@ def digest(source: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Raise an error for an invalid name of a program.
-
-    Raises:
-        ConfigurationError: It is malformed, or one of the paper's programs has it.
-    """
+    """Raise an error for an invalid name of a program."""
     if not NAME.fullmatch(name):
         raise ConfigurationError(
             f"[{name}] cannot be a program's name: lower-case letters, digits, - and _, 63 at most"

@@ -25,7 +25,7 @@ LEAST_RESIDUAL = 0.1
 LEAST_AGREEMENT = 0.5
 """Minimum cosine of query and expanded query; below it the first round replaces an expansion's (B.7's "adaptive gate",
 whose rule the paper does not state): an anchor's sentence must not outweigh the query. On SciFact's train queries any
-gate up to .7 gives the same result (`python -m benchmarks.programs_constants`)."""
+gate up to .7 gives the same result (`benchmarks.programs_constants` at commit cf4207f0)."""
 
 
 @dataclass(slots=True)

@@ -173,11 +173,7 @@ _KNOWN_TEXTS = frozenset((*ADAPTERS, *GRANULARITIES))
 
 
 def parse(source: str) -> ast.Module:
-    """Return a program's syntax tree.
-
-    Raises:
-        Refused: It is not Python, or far too long.
-    """
+    """Return a program's syntax tree."""
     if len(source) > MOST_CHARACTERS:
         raise Refused(Reason.SYNTAX, f"{len(source):,} characters; programs have at most {MOST_CHARACTERS:,}")
     try:
@@ -210,9 +206,6 @@ def compiled(source: str, *, seconds: float | None = None) -> Program:
     Args:
         source: The program.
         seconds: Time limit of a call, which ends itself (:mod:`.clocked`); None if a separate process can be killed.
-
-    Raises:
-        Refused: It violates a rule, or fails while it is defined.
     """
     tree = check(source)
     namespace: dict[str, Any] = {"__builtins__": _restricted(), "__name__": "candidate"}

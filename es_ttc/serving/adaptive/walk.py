@@ -175,11 +175,7 @@ class CallerNeighbours:
             self._ahead.update(dict.fromkeys(new, self._started(self._edges_of(new))))
 
     async def require(self, window: Sequence[int], first: int) -> None:
-        """Wait until it is known whether there is a graph.
-
-        Raises:
-            MissingFeature: No index of the window has a graph, finished or unfinished.
-        """
+        """Wait until it is known whether there is a graph."""
         began = time.perf_counter()
         self.begin(window[:first])
         reading = {self._ahead[document] for document in window[:first]}

@@ -86,11 +86,7 @@ def read_request(
 
 
 def decode_answer(raw: bytes, keys: Sequence[DocumentKey], features: Sequence[Feature]) -> Fetched:
-    """Decode the answer to :func:`read_request`; a document that has changed since the first pass is left out.
-
-    Raises:
-        ShardsFailed: Not all shards answered.
-    """
+    """Decode the answer to :func:`read_request`; a document that has changed since the first pass is left out."""
     answer = cbor2.loads(raw)
     if answer["_shards"]["failed"]:
         raise ShardsFailed("features could not be read: some of the index's shards failed")

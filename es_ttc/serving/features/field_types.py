@@ -41,9 +41,6 @@ class FieldTypes:
         """Check that a target has numeric fields, which ``reads`` says in an error what reads, and ``fix`` what to do.
 
         A target that cannot be examined is taken to have them: the engine's own answer says what is wrong.
-
-        Raises:
-            MissingFeature: It has no such field that the caller may read, or the field is not numeric.
         """
         if not fields:
             return

@@ -115,11 +115,7 @@ class IndexEncoderLookup:
         self._cache: ExpiringCache[bytes, Mapping[str, int]] = ExpiringCache(_MAX_COUNTED, _COUNTED_SECONDS)
 
     async def agreed(self, keys: Sequence[DocumentKey], caller: Caller) -> str:
-        """Return the encoder of a window's documents, which are one or more.
-
-        Raises:
-            EncoderMismatch: The documents are of indices with different encoders.
-        """
+        """Return the encoder of a window's documents, which are one or more."""
         if len({key.encoder for key in keys}) == 1:
             return keys[0].encoder
         (index, encoder), *others = (await self._by_index(keys, caller)).items()

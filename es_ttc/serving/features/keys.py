@@ -113,11 +113,7 @@ def dims_of(encoder: str) -> tuple[int | None, int | None]:
 
 
 def reader_for(keys: Sequence[DocumentKey]) -> FeatureReader:
-    """Return the reader for documents of one layout.
-
-    Raises:
-        EngineError: This release does not know the layout.
-    """
+    """Return the reader for documents of one layout."""
     try:
         return reader_of(layout_of(keys[0].hash))
     except ValueError as error:

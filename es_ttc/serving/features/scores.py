@@ -214,11 +214,7 @@ def relative_scores(first_pass: Float32, pinned: int, joined: int) -> Float32:
 
 
 def checked_scores(scores: NDArray[Any], length: int, rescorer: Rescorer[Any]) -> Float32:
-    """Return a rescorer's scores for the response, ``(length,)`` float32, not negative.
-
-    Raises:
-        ScoringError: They have another shape or type, or are not finite, or negative.
-    """
+    """Return a rescorer's scores for the response, ``(length,)`` float32, not negative."""
     if scores.shape != (length,) or not np.issubdtype(scores.dtype, np.floating):
         raise ScoringError(
             f"method [{rescorer.name}] must return {length} floating-point scores, got {scores.dtype} {scores.shape}"

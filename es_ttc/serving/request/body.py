@@ -140,11 +140,7 @@ class FoundClause(NamedTuple):
 
 
 def find_clauses(body: Mapping[str, Any]) -> list[FoundClause]:
-    """Return the clauses of a search body that the gateway answers, in their order.
-
-    Raises:
-        InvalidRequest: The query is nested too deeply.
-    """
+    """Return the clauses of a search body that the gateway answers, in their order."""
     top = body.get("knn")
     found = []
     if isinstance(top, dict) and _has_text_or_section(top):

@@ -188,11 +188,7 @@ class SearchRequest:
         return jsonio.dumps({name: value for name, value in self.params.url.items() if name in _IN_HEADER})
 
     def require_json(self) -> None:
-        """Raise an error if the caller sends or accepts no JSON.
-
-        Raises:
-            InvalidRequest: It sends a body marked as YAML, in which the engine would answer, or accepts no JSON.
-        """
+        """Raise an error if the caller sends or accepts no JSON."""
         if self.incoming.header(b"content-type").partition(";")[0].strip().lower().endswith("yaml"):
             raise InvalidRequest("a search with a [ttc] section is sent in JSON only: mark it as application/json")
         asked = self.params.url.get("format", "json").lower()

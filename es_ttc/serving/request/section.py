@@ -135,12 +135,7 @@ class Section(BaseModel):
 
 
 def parse_section(data: Any, *, default_method: str | None = None) -> Section:
-    """Validate a ``ttc`` section.
-
-    Raises:
-        InvalidRequest: It is no object, has an unknown key (the message names the most similar valid one) or an invalid
-            value, both ``query_text`` and ``query_texts``, or exceeds a limit.
-    """
+    """Validate a ``ttc`` section."""
     if not isinstance(data, dict):
         raise InvalidRequest(f'[{KEY}] must be an object such as {{"method": "spectral"}}, got {shown(data)}')
     check_section(data)
@@ -154,11 +149,7 @@ def parse_section(data: Any, *, default_method: str | None = None) -> Section:
 
 
 def require_clause(section: Section, hook: str, instead: Callable[[str], str]) -> None:
-    """Refuse the parts of a section that are valid in `rescore` only.
-
-    Raises:
-        InvalidRequest: The section has such a part.
-    """
+    """Refuse the parts of a section that are valid in `rescore` only."""
     for key in OF_RESCORE:
         if getattr(section, key) != Section.model_fields[key].default:
             raise InvalidRequest(f"[{KEY}.{key}] belongs to [rescore]: {instead(key)}")
@@ -170,11 +161,7 @@ def require_clause(section: Section, hook: str, instead: Callable[[str], str]) -
 
 
 def milliseconds(time: str) -> float:
-    """Return a time in the engines' notation (``500ms``, ``1.5s``, ``2m``) in milliseconds.
-
-    Raises:
-        ValueError: It has no unit, or is no time.
-    """
+    """Return a time in the engines' notation (``500ms``, ``1.5s``, ``2m``) in milliseconds."""
     match = _TIME.fullmatch(time.strip().lower())
     if match is None:
         raise ValueError("must be a number with a unit (nanos, micros, ms, s, m, h, d), e.g. 200ms")

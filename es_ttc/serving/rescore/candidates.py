@@ -406,9 +406,6 @@ async def nearest_in_side_indices(
         count: Number of requested documents.
         body: Returns the search of the sources for some ids, with the filters that documents must match.
         send: Sends searches to the sources.
-
-    Raises:
-        EngineError: The engine failed, or a side index was replaced.
     """
     try:
         nearest = await search.nearest(vectors, count)

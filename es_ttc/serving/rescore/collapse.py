@@ -55,11 +55,7 @@ class WindowGroups:
 
 
 def groups_of(hits: Sequence[Mapping[str, Any]], field: str) -> list[Group]:
-    """Return each hit's group; documents without a value are one group, as in the engines.
-
-    Raises:
-        InvalidRequest: A document has several values.
-    """
+    """Return each hit's group; documents without a value are one group, as in the engines."""
     groups: list[Group] = []
     for hit in hits:
         values = (hit.get("fields") or {}).get(field) or [None]

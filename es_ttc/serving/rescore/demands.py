@@ -76,9 +76,6 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
         body: The search's body, as it is sent to the engine; a `q` of the URL as its `query`.
         texts: The texts by which the section ranks. If the query has one text only, that is a text of the search too.
         is_text: Whether a field is analysed text in every searched index.
-
-    Raises:
-        UndecidedDemands: The query is nested too deeply.
     """
     defined = {name for part in ("derived", "runtime_mappings") for name in body.get(part) or ()}
 

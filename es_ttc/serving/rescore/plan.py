@@ -309,11 +309,7 @@ def _within_natives(item: dict[str, Any], natives: Sequence[Any]) -> dict[str, A
 
 
 def require_within(natives: Sequence[Any], ours: int) -> None:
-    """Refuse native rescorers that reorder documents after the window of a collapsed search.
-
-    Raises:
-        InvalidRequest: The window of one is greater: groups would then be ranked by documents that are not collapsed.
-    """
+    """Refuse native rescorers that reorder documents after the window of a collapsed search."""
     for one in natives:
         window = one.get("window_size", DEFAULT_SIZE) if isinstance(one, dict) else 0
         if isinstance(window, int) and window > ours:
@@ -363,11 +359,7 @@ def _later_plans(first: SearchPlan, items: Sequence[Mapping[str, Any]]) -> tuple
 
 
 def require_later(section: Section, number: int) -> None:
-    """Refuse a section that fetches documents from outside its window after another item.
-
-    Raises:
-        InvalidRequest: It has candidates, or its method follows neighbours.
-    """
+    """Refuse a section that fetches documents from outside its window after another item."""
     if section.candidates is not None and section.candidates.knn:
         raise InvalidRequest(
             f"[{KEY}.candidates] of item {number} of [rescore] would join documents that the items before it have not "
@@ -382,11 +374,7 @@ def require_later(section: Section, number: int) -> None:
 
 
 def find_rescore(rescore: Any) -> tuple[list[Any], list[dict[str, Any]]] | None:
-    """Return the native rescorers and the items with a section, or None if no item has one.
-
-    Raises:
-        InvalidRequest: A native rescorer follows one of ours, there are too many, or one has unknown keys.
-    """
+    """Return the native rescorers and the items with a section, or None if no item has one."""
     items = rescore if isinstance(rescore, list) else [rescore]
     ours = [position for position, item in enumerate(items) if isinstance(item, dict) and KEY in item]
     if not ours:
@@ -420,11 +408,7 @@ def with_text(replaced: dict[str, Any], body: Mapping[str, Any], texts: set[tupl
 
 
 def parse_collapse(data: Any) -> Collapse:
-    """Parse `collapse`.
-
-    Raises:
-        InvalidRequest: It is invalid.
-    """
+    """Parse `collapse`."""
     if not isinstance(data, dict) or not isinstance(data.get("field"), str):
         raise InvalidRequest(f'[collapse] must be an object such as {{"field": "group"}}, got {shown(data)}')
     for key in data:
@@ -434,11 +418,7 @@ def parse_collapse(data: Any) -> Collapse:
 
 
 def plan_page(start: int, size: int, item: Mapping[str, Any], max_window: int) -> Page:
-    """Return the page and its window.
-
-    Raises:
-        InvalidRequest: The window is no positive integer, or the page ends after ``max_window``.
-    """
+    """Return the page and its window."""
     window = _window_size(item, DEFAULT_WINDOW)
     fetch = max(window, start + size)
     if fetch > max_window:

@@ -54,11 +54,7 @@ class Tree:
 
     @classmethod
     def from_json(cls, data: list[Any]) -> "Tree":
-        """Return the tree of :meth:`as_json`.
-
-        Raises:
-            ValueError: It is no such tree.
-        """
+        """Return the tree of :meth:`as_json`."""
         name, constants, *parts = data
         if name not in OPERATIONS:
             near = nearest(str(name), OPERATIONS)

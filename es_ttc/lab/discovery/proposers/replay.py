@@ -19,11 +19,7 @@ class ReplayProposer:
 
     @classmethod
     def read(cls, path: Path) -> "ReplayProposer":
-        """Return the proposals of a file; a line is an object with `source`, and optionally other fields of a proposal.
-
-        Raises:
-            ConfigurationError: There is no such file, or a line is not a proposal.
-        """
+        """Return the proposals of a file; each line is an object with `source` and optional other fields."""
         proposals = []
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -37,11 +33,7 @@ class ReplayProposer:
         return cls(proposals)
 
     def propose(self, generation: int, records: Sequence[Record]) -> Proposal:  # noqa: ARG002
-        """Return the recorded program of a generation.
-
-        Raises:
-            Refused: The recording has ended.
-        """
+        """Return the recorded program of a generation."""
         if generation > len(self._proposals):
             raise Refused(Reason.NO_PROPOSAL, f"the recording has {len(self._proposals)} programs")
         return self._proposals[generation - 1]

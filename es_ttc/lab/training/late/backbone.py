@@ -16,10 +16,11 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from torch import Tensor, nn
 
-from es_ttc.encoders import fetched, trained
+from es_ttc.encoders import trained
 from es_ttc.encoders.base import Role
 from es_ttc.encoders.kind import Kind, kind_of
 from es_ttc.encoders.multi_vector import settings_of
+from es_ttc.encoders.named import named
 from es_ttc.encoders.registry import model_folder
 from es_ttc.encoders.sentence_transformers import DEFAULT_MAX_LENGTH, load_model, no_progress_bars
 from es_ttc.encoders.windows import role_prompts
@@ -41,9 +42,10 @@ def backbone_folder(name: str, cache_dir: Path) -> Path:
         ConfigurationError: It is of another kind, or cannot be found.
     """
     folder = Path(name).expanduser()
-    if not folder.is_dir() and fetched.named(name):
+    encoder = named(name)
+    if not folder.is_dir() and encoder is not None and "torch" not in encoder.extras:
         raise ConfigurationError(
-            f"backbone [{name}] is fetched as an ONNX model only, which cannot be fine-tuned: name minilm, mpnet or a "
+            f"backbone [{name}] has an ONNX model only, which cannot be fine-tuned: name minilm, mpnet or a "
             "folder with weights for torch"
         )
     if not folder.is_dir():

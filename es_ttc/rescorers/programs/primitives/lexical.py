@@ -17,7 +17,7 @@ from es_ttc.vectors.tokens import Float32
 RARE = 0.02
 """Share of documents up to which a word counts as rare; a word of one document always does. B.6 names no threshold: on
 SciFact's train queries .005 to 1 give an nDCG@10 of .870 to .882 with CrossRoundRRF, without a trend that 80 queries
-could show (`python -m benchmarks.programs_constants`), so it is what the word says."""
+could show (`benchmarks.programs_constants` at commit cf4207f0), so it is what the word says."""
 
 T = TypeVar("T", bound=Hashable)
 
