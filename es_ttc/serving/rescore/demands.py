@@ -78,8 +78,10 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
         is_text: Whether a field is analysed text in every searched index.
 
     Raises:
-        UndecidedDemands: The query is nested too deeply.
+        UndecidedDemands: The query is nested too deeply, or the search has a `retriever`.
     """
+    if "retriever" in body:
+        raise UndecidedDemands("what a [retriever] demands of documents that it does not find is not known")
     defined = {name for part in ("derived", "runtime_mappings") for name in body.get(part) or ()}
 
     def is_mapped_text(name: str) -> bool:
