@@ -117,8 +117,7 @@ def test_a_response_is_compressed_where_the_client_asks_for_it(
     reply = call(behind.gateway, "POST", f"/{behind.index}/_search", orjson.dumps(body), headers)
     assert reply.headers.get("content-encoding") == ("gzip" if compressed else None)
     assert len(reply.body) == int(reply.headers["content-length"])
-    text = gzip.decompress(reply.body) if compressed else reply.body
-    assert orjson.loads(text)["hits"] == plain.json()["hits"]
+    assert reply.json()["hits"] == plain.json()["hits"]
 
 
 def test_many_small_gzip_members_are_the_engines_to_read(behind: Behind) -> None:
