@@ -246,6 +246,7 @@ def rewriters_page() -> str:
 def section_page() -> str:
     """Return the page of the keys of the `ttc` section."""
     example = '{"rescore": {"window_size": 100, "ttc": {"method": "blend", "timeout": "200ms", "detail": true}}}'
+    beside = '{"retriever": {"rrf": {...}}, "ext": {"ttc": {"window_size": 100, "query_text": "heart attack"}}}'
     clause = '{"knn": {"field": "ttc.vector", "query_text": "heart attack", "k": 10, "ttc": {"method": "nnn"}}}'
     query = '{"query": {"ttc": {"method": "sira", "query_text": "heart attack"}}}'
     parts = [
@@ -255,6 +256,11 @@ def section_page() -> str:
         f"up to {MAX_ITEMS} items with it [run in order](../how-to/rerank-in-several-steps.md). "
         "`window_size` beside it is the number of first-pass documents that are rescored (default 100).\n",
         f"```json\n{example}\n```\n",
+        "Beside Elasticsearch's `retriever`, which allows no `rescore`, it stands in `ext`, with `window_size` inside. "
+        "The retriever's first hits are the window, totals and aggregations are the engine's, and no documents join. A "
+        "window is at most the retriever's `rank_window_size` (10 if it names none). `collapse` is the engine's: it "
+        "groups before the window is ranked.\n",
+        f"```json\n{beside}\n```\n",
         "In a kNN clause it names the retrieval [method](retrievers.md). `score_mode` and the weights are only for "
         "`rescore`, and `on_error: first_pass` means the engine's own kNN.\n",
         f"```json\n{clause}\n```\n",

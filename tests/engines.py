@@ -60,7 +60,9 @@ and refuses sections |
 right; with `cluster:monitor/main` all work |
 
 2026-11-23. Modules of other releases cannot be added to these packages: those of 9.4.3 do not start in 9.5.3, nor does
-ingest-common of 8.19.13 in 8.13.4 or 8.14.1. No package registry has a whole Elasticsearch 9.5.
+ingest-common of 8.19.13 in 8.13.4 or 8.14.1. No package registry has a whole Elasticsearch 9.5. OpenSearch 3.5.0 is the
+newest with vectors there: the registries have its k-NN plugin for 2.19.1 and 3.5.0 only, and that one needs a class of
+Lucene 10.3 (`Lucene103Codec`) which the Lucene of 3.6.0 and newer (10.4, 10.5) has no more.
 """
 
 

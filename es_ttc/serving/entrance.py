@@ -19,7 +19,7 @@ from es_ttc.engine.addresses import not_a_path
 from es_ttc.errors import EsTtcError, NotAllowed, NotSignedIn, TooManyRequests
 from es_ttc.serving.admin.endpoint import PREFIX, TOKEN_HEADER, carries
 from es_ttc.serving.gateway import Gateway
-from es_ttc.serving.http.caller import PRODUCT_HEADER
+from es_ttc.serving.http.caller import PRODUCT_HEADER, RawHeaders
 from es_ttc.serving.http.raw_request import ClientDisconnected, RawRequest, answer_json
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import GONE
@@ -193,14 +193,19 @@ class Entrance:
             for watcher in watchers:
                 watcher.cancel()
 
+    @property
+    def product_headers(self) -> RawHeaders:
+        """The headers by which clients know the engine."""
+        return [PRODUCT_HEADER] if self._gateway.upstream.is_elasticsearch else []
+
     def _named(self, send: Send) -> Send:
         """Return a send function that adds the engine's product header to the gateway's own responses."""
 
         async def named(message: Message) -> None:
-            if message["type"] == "http.response.start" and self._gateway.upstream.is_elasticsearch:
+            if message["type"] == "http.response.start" and self.product_headers:
                 headers = message.get("headers", [])
                 if not any(name == PRODUCT_HEADER[0] for name, _ in headers):
-                    message["headers"] = [*headers, PRODUCT_HEADER]
+                    message["headers"] = [*headers, *self.product_headers]
             await send(message)
 
         return named

@@ -24,16 +24,19 @@ from es_ttc.serving.knn.retrieval import RetrievalRequest, RetrievalResult, add_
 from es_ttc.serving.request.body import FoundClause, body_integer, find_clauses, url_integer
 from es_ttc.serving.request.request import AcceptedCallers, Api, RequestReader, SearchItem, SearchRequest
 from es_ttc.serving.request.response import (
+    GZIP,
     Outcome,
+    compressed,
     is_refusal,
     item_error,
     rendered,
     respond,
     respond_refused,
+    takes_gzip,
     with_mark,
 )
 from es_ttc.serving.request.templates import Templates
-from es_ttc.serving.rescore.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search, with_text
+from es_ttc.serving.rescore.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search, with_rescore, with_text
 from es_ttc.serving.rescoring import Rescoring
 from es_ttc.serving.rewriting import (
     QueryClause,
@@ -142,7 +145,10 @@ class Searches:
         headers: RawHeaders = first.headers
         if any(_reported(item) for item in request.items):
             headers = with_mark(headers, applied=applied)
-        await respond(request.incoming, send, 200, headers, await self._rendered(request, response, first.size))
+        body = await self._rendered(request, response, first.size)
+        if takes_gzip(request.incoming, body):
+            body, headers = await self._offload.run(len(body), compressed, body), [*headers, GZIP]
+        await respond(request.incoming, send, 200, headers, body)
         return Outcome(request.api.kind, 200, applied)
 
     async def _passed_through(self, incoming: RawRequest, send: Send) -> Outcome:
@@ -153,6 +159,7 @@ class Searches:
         """Find the clauses of each search that the gateway answers."""
         for item, body in request.open_items():
             try:
+                item.body = with_rescore(body)
                 item.clauses = find_clauses(body)
                 for hook, is_knn in (("query", False), ("knn", True)):
                     check_clauses(sum(one.is_knn == is_knn for one in item.clauses), hook)

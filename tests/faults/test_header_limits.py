@@ -20,6 +20,7 @@ def test_too_many_headers_are_refused_as_the_engine_refuses_them(behind: Behind)
         assert reply.status == direct.status == 400
         assert reply.json()["error"]["type"] == "too_long_http_header_exception"
         assert "max_header_kb" in reply.reason
+        assert reply.headers.get("x-elastic-product") == direct.headers.get("x-elastic-product")
 
 
 def test_too_long_a_target_is_refused_as_the_engine_refuses_it(behind: Behind) -> None:

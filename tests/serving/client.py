@@ -1,5 +1,6 @@
 """A client that shows an answer as it is: status, headers, bytes."""
 
+import gzip
 import http.client
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ class Reply:
     body: bytes
 
     def json(self) -> Any:
-        return orjson.loads(self.body)
+        packed = self.headers.get("content-encoding") == "gzip"
+        return orjson.loads(gzip.decompress(self.body) if packed else self.body)
 
     @property
     def ids(self) -> list[str]:

@@ -104,6 +104,22 @@ def test_a_gzip_body_of_several_members_is_read_whole(behind: Behind, cuts: Sequ
     assert [one["status"] for one in reply.json()["responses"]] == [200, 200, 200]
 
 
+@pytest.mark.parametrize(
+    ("asked", "size", "compressed"),
+    [("deflate, GZIP;q=0.5", 30, True), ("gzip;q=0.0, br", 30, False), ("", 30, False), ("gzip", 0, False)],
+)
+def test_a_response_is_compressed_where_the_client_asks_for_it(
+    behind: Behind, asked: str, size: int, compressed: bool
+) -> None:
+    body = {"query": {"match": {"text": "cat"}}, "size": size, "rescore": {"ttc": {"method": "spectral"}}}
+    plain = search(behind.gateway, behind.index, body)
+    headers = {"content-type": "application/json", "accept-encoding": asked}
+    reply = call(behind.gateway, "POST", f"/{behind.index}/_search", orjson.dumps(body), headers)
+    assert reply.headers.get("content-encoding") == ("gzip" if compressed else None)
+    assert len(reply.body) == int(reply.headers["content-length"])
+    assert reply.json()["hits"] == plain.json()["hits"]
+
+
 def test_many_small_gzip_members_are_the_engines_to_read(behind: Behind) -> None:
     body = members(*(b" ",) * 1500, b'{"size":3}')
     for url in (behind.gateway, behind.engine):

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-import orjson
 import pytest
 
 from es_ttc.serving.server import running_gateway
@@ -250,6 +249,7 @@ def test_the_gateways_own_pages(behind: Behind) -> None:
     assert metrics.headers["content-type"].startswith("text/plain")
     for name in (b"es_ttc_requests_total", b"TYPE es_ttc_stage_seconds histogram", b"es_ttc_feature_cache_bytes"):
         assert name in metrics.body
-    nothing = call(behind.gateway, "GET", "/_ttc/nothing")
-    assert nothing.status == 404
-    assert orjson.loads(nothing.body)["error"]["root_cause"]
+    for method, target, status in (("GET", "/_ttc/nothing", 404), ("PUT", "/_ttc/health", 405)):
+        nothing = call(behind.gateway, method, target)
+        assert nothing.status == nothing.json()["status"] == status
+        assert nothing.json()["error"]["root_cause"]

@@ -83,7 +83,7 @@ def json_response(request: Request, data: object, status: int = 200) -> Response
 def not_found_response(request: Request, status: int = 404) -> Response:
     """Return the answer to a request below `/_ttc` that nothing answers."""
     problem = UnknownEndpoint(f"nothing answers {request.method} [{request.url.path}]: see /_ttc/")
-    return json_response(request, problem.body(), status)
+    return json_response(request, {**problem.body(), "status": status}, status)
 
 
 class EndpointRunner:

@@ -247,7 +247,9 @@ class LimitedProtocol(HttpToolsProtocol):
             cycle.message_event.set()
         body = orjson.dumps(error.body())
         head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
-        self.transport.write(head.encode() + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body)
+        product = b"".join(b"%s: %s\r\n" % header for header in getattr(self.config.app, "product_headers", ()))
+        rest = product + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body
+        self.transport.write(head.encode() + rest)
         self.transport.close()
 
 

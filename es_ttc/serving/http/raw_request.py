@@ -44,6 +44,7 @@ class RawRequest:
         self.raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
         self.query_string: bytes = scope["query_string"]
         self.headers: RawHeaders = scope["headers"]
+        self.is_tls = scope.get("scheme") == "https"
         self.client: str = (scope.get("client") or ("",))[0]
         self.gone = False
         self.answered = False

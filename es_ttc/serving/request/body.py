@@ -104,6 +104,18 @@ def texts_of(query: Any) -> Iterator[str]:
                     yield from texts_of(clause)
 
 
+def texts_of_retriever(retriever: Any) -> Iterator[str]:
+    """Yield every text that a retriever ranks by, in order; nothing for one of another form."""
+    for inner in retriever.values() if isinstance(retriever, Mapping) else ():
+        if not isinstance(inner, Mapping):
+            continue
+        query, parts = inner.get("query"), inner.get("retrievers")
+        yield from _text(query) if isinstance(query, str) else texts_of(query)
+        yield from _text(inner.get("inference_text"))
+        for part in [inner.get("retriever"), *(parts if isinstance(parts, list) else ())]:
+            yield from texts_of_retriever(part.get("retriever", part) if isinstance(part, Mapping) else None)
+
+
 def words_of(text: Any, kind: str = "query_string") -> Any:
     """Return the words of a query string without its syntax: no operators and field names, no negated words."""
     if not isinstance(text, str):

@@ -1,5 +1,6 @@
 """The caller's response: errors of single searches, `filter_path`, the header `x-ttc-applied`, summaries."""
 
+import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -13,6 +14,10 @@ from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.filter_path import filtered
 from es_ttc.serving.http.raw_request import RawRequest, end_answer, json_headers, start_answer
 from es_ttc.serving.request.section import KEY
+
+GZIP = (b"content-encoding", b"gzip")
+_LEVEL = 3  # the engines' own
+_MIN_COMPRESSED = 1024  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,21 @@ def rendered(response: dict[str, Any], filter_path: str, *, pretty: bool, keep_e
     """Return a response as JSON."""
     body = filtered(response, filter_path, keep_empty=keep_empty) if filter_path else response
     return jsonio.dumps(body, pretty=pretty)
+
+
+def takes_gzip(incoming: RawRequest, body: bytes) -> bool:
+    """Return whether a body is sent with gzip: the client asks for it, and it is long enough.
+
+    As in the engines by default, nothing is compressed over TLS, where the length of a response tells of its contents.
+    """
+    asked = incoming.header(b"accept-encoding").lower().replace(" ", "").split(",")
+    accepted = any(one == "gzip" or (one.startswith("gzip;q=") and one[7:].strip("0.")) for one in asked)
+    return accepted and len(body) >= _MIN_COMPRESSED and not incoming.is_tls
+
+
+def compressed(body: bytes) -> bytes:
+    """Return a body with gzip."""
+    return gzip.compress(body, _LEVEL, mtime=0)
 
 
 def with_mark(headers: RawHeaders, *, applied: bool) -> RawHeaders:

@@ -76,7 +76,12 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
         body: The search's body, as it is sent to the engine; a `q` of the URL as its `query`.
         texts: The texts by which the section ranks. If the query has one text only, that is a text of the search too.
         is_text: Whether a field is analysed text in every searched index.
+
+    Raises:
+        UndecidedDemands: The search has a `retriever`.
     """
+    if "retriever" in body:
+        raise UndecidedDemands("what a [retriever] demands of documents that it does not find is not known")
     defined = {name for part in ("derived", "runtime_mappings") for name in body.get(part) or ()}
 
     def is_mapped_text(name: str) -> bool:

@@ -2,8 +2,9 @@
 
 The engine gets the caller's request without the section, from the first hit to the end of the last block of the page. A
 native rescorer that matches nothing replaces the section: it changes no score, and so the engine itself applies the
-rules of a native rescore (no `sort`, no `scroll`, `max_rescore_window`) with its own messages. A sort by score and then
-by further keys is the exception: it is sent without that rescorer.
+rules of a native rescore (no `sort`, no `scroll`, `max_rescore_window`) with its own messages. Exceptions, sent without
+that rescorer, are a sort by score and then by further keys, and a `retriever`, which allows no `rescore` beside it: its
+section stands in `ext`.
 
 Several items with a section run in order. Each has a plan of its own, which differs in section, texts and window.
 """
@@ -22,7 +23,7 @@ from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer, RerankerSignal
 from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.limits import check_query
-from es_ttc.serving.request.body import body_integer, boolean, texts_of, url_integer
+from es_ttc.serving.request.body import body_integer, boolean, texts_of, texts_of_retriever, url_integer
 from es_ttc.serving.request.section import (
     DEFAULT_METHOD,
     KEY,
@@ -46,6 +47,10 @@ _NEED_STORED_FIELDS = frozenset(
     {"_source", "_source_excludes", "_source_includes", "fields", "highlight", "script_fields", "version"}
 )
 _LEARNING_TO_RANK = "learning_to_rank"
+_RETRIEVER = "retriever"
+_ALL_THEIR_HITS = frozenset({"standard", "knn"})
+"""Retrievers that return as many hits as are asked for; all others return `rank_window_size` at most."""
+_RANK_WINDOW = 10
 _COLLAPSE_KEYS = ["field", "inner_hits", "max_concurrent_group_searches"]
 
 OF_HITS = frozenset(
@@ -212,9 +217,13 @@ def plan_search(
     section = parse_section(item[KEY], default_method=DEFAULT_METHOD)
     rest = {key: value for key, value in body.items() if key != "rescore"}
     url = dict(params)
-    collapse = None if rest.get("collapse") is None else parse_collapse(rest.pop("collapse"))
-    item = _within_natives(item, natives)
+    by_retriever = _RETRIEVER in rest  # the engine collapses its hits before they are ranked
+    collapse = None if by_retriever or rest.get("collapse") is None else parse_collapse(rest.pop("collapse"))
+    most = _most_hits(rest[_RETRIEVER]) if by_retriever else None
+    item = _within(item, most) if by_retriever else _within_natives(item, natives)
     page = plan_page(_ranks("from", url, rest, 0), _ranks("size", url, rest, DEFAULT_SIZE), item, max_window)
+    if most is not None and page.size <= most:
+        page = replace(page, fetch=min(page.fetch, most))
     if collapse is not None:
         require_within(natives, page.window)
         page = replace(page, fetch=min(page.window, page.fetch))  # the groups beyond it are the engine's
@@ -230,7 +239,7 @@ def plan_search(
     if collapse is not None:  # an engine that refuses it with a native rescorer cannot apply the rules of the latter
         plain |= {"collapse": collapse.body} | ({"rescore": natives} if natives else {})
         plain = plain if by_further_keys or ("sort" not in rest and "scroll" not in url) else {}
-    elif not by_further_keys:
+    elif not by_further_keys and not by_retriever:
         plain["rescore"] = [*natives, _guard(own_window)]
     hide_ids = _take_none_fields(rest, url)
     if hide_ids and plain:
@@ -242,7 +251,7 @@ def plan_search(
     if collapse is not None and collapse.field not in map(_field_name, rest["docvalue_fields"]):
         rest["docvalue_fields"].append(collapse.field)  # not hidden: the engines return it too
     rest |= {"from": 0, "size": page.fetch}
-    rest |= {} if by_further_keys else {"rescore": [*natives, _guard(page.window)]}
+    rest |= {} if by_further_keys or by_retriever else {"rescore": [*natives, _guard(page.window)]}
     plan = SearchPlan(
         section=section,
         texts=texts,
@@ -262,6 +271,41 @@ def plan_search(
         by_further_keys=by_further_keys,
     )
     return replace(plan, later=_later_plans(plan, items[1:]))
+
+
+def with_rescore(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a search with its section as an item of `rescore`, if it has a `retriever` and the section is in `ext`.
+
+    Raises:
+        InvalidRequest: It has a `rescore` too.
+    """
+    ext = body.get("ext") if _RETRIEVER in body else None
+    section = ext.get(KEY) if isinstance(ext, Mapping) else None
+    is_ours = section is not None or (_RETRIEVER in body and find_rescore(body.get("rescore")) is not None)
+    if is_ours and body.get("rescore"):
+        raise InvalidRequest(
+            f"[rescore] cannot be used with [retriever]: put the section into [ext.{KEY}], and native rescorers into a "
+            "[rescorer] retriever"
+        )
+    if not isinstance(ext, Mapping) or section is None:
+        return body
+    others = {name: value for name, value in ext.items() if name != KEY}
+    rest = {key: value for key, value in body.items() if key != "ext"} | ({"ext": others} if others else {})
+    item: dict[str, Any] = {KEY: section}
+    if isinstance(section, Mapping) and "window_size" in section:
+        item["window_size"] = section["window_size"]
+        item[KEY] = {key: value for key, value in section.items() if key != "window_size"}
+    return rest | {"rescore": item}
+
+
+def _most_hits(retriever: Any) -> int | None:
+    """Return how many hits a retriever returns at most; None without a limit of its own."""
+    kind, inner = next(iter(retriever.items()), ("", None)) if isinstance(retriever, Mapping) else ("", None)
+    if kind in _ALL_THEIR_HITS or not isinstance(inner, Mapping):
+        return None
+    rescorers = inner.get("rescore", []) if kind == "rescorer" else [{"window_size": inner.get("rank_window_size")}]
+    windows = [one.get("window_size") for one in _as_list(rescorers) if isinstance(one, Mapping)]
+    return min((body_integer(_RANK_WINDOW if one is None else one) or 1 for one in windows), default=None)
 
 
 def with_reranker(item: dict[str, Any]) -> list[dict[str, Any]]:
@@ -303,7 +347,11 @@ def _within_natives(item: dict[str, Any], natives: Sequence[Any]) -> dict[str, A
     Elasticsearch accepts neither a hit nor a window beyond the window of `learning_to_rank`.
     """
     bounds = [one.get("window_size") for one in natives if isinstance(one, dict) and _LEARNING_TO_RANK in one]
-    bound = min((one for one in bounds if isinstance(one, int) and one > 0), default=None)
+    return _within(item, min((one for one in bounds if isinstance(one, int) and one > 0), default=None))
+
+
+def _within(item: dict[str, Any], bound: int | None) -> dict[str, Any]:
+    """Return an item with a window that is not greater than a bound."""
     asked = item.get("window_size", DEFAULT_WINDOW)
     return item if bound is None or not isinstance(asked, int) or asked <= bound else {**item, "window_size": bound}
 
@@ -396,7 +444,7 @@ def find_rescore(rescore: Any) -> tuple[list[Any], list[dict[str, Any]]] | None:
 def with_text(replaced: dict[str, Any], body: Mapping[str, Any], texts: set[tuple[str, ...]]) -> dict[str, Any]:
     """Return a body with the text of its clauses in the first rescoring section, if that has no text of its own."""
     rescore = find_rescore(body.get("rescore"))
-    if rescore is None or len(texts) != 1 or any(texts_of(body.get("query"))):
+    if rescore is None or len(texts) != 1 or any(_texts_in(body)):
         return replaced
     natives, [item, *later] = rescore
     section = item[KEY]
@@ -457,7 +505,7 @@ def _query_texts(section: Section, body: Mapping[str, Any]) -> tuple[tuple[str, 
     if section.query_text is not None or section.query_texts is not None:
         return _own_texts(section)
     try:
-        found = list(dict.fromkeys(texts_of(body.get("query"))))
+        found = list(dict.fromkeys(_texts_in(body)))
     except RecursionError:
         raise InvalidRequest("[query] is nested too deeply") from None
     if len(found) != 1:
@@ -466,6 +514,11 @@ def _query_texts(section: Section, body: Mapping[str, Any]) -> tuple[tuple[str, 
             f"[{KEY}.query_text] is missing and the query {why}: give the text in [{KEY}.query_text]"
         )
     return (found[0],), None
+
+
+def _texts_in(body: Mapping[str, Any]) -> list[str]:
+    """Return the texts that a search's query, or its retriever, ranks by."""
+    return [*texts_of(body.get("query")), *texts_of_retriever(body.get(_RETRIEVER))]
 
 
 def _own_texts(section: Section) -> tuple[tuple[str, ...], EsTtcError | None]:

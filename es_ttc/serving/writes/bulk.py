@@ -32,6 +32,7 @@ _MOST_AHEAD = 128
 _BYTES_AHEAD = 4 * 2**20
 """Maximum number of documents of one body that are encoded ahead, and of the bytes that wait for them."""
 _PIECE_BYTES = 2**20
+_BOM = b"\xef\xbb\xbf"
 _MOST_NAMES = 32
 """Maximum number of names in the beginning of a body that are looked up."""
 _NAMES = re.compile(rb'"_index"\s*:\s*("[^"]*")')
@@ -135,7 +136,7 @@ def _read_action(line: bytes) -> Action | None:
     if not line.strip():
         return None
     try:
-        [(operation, meta)] = orjson.loads(line).items()
+        [(operation, meta)] = orjson.loads(line.removeprefix(_BOM)).items()
         target, pipeline = meta.get("_index"), meta.get("pipeline")
     except AttributeError as error:
         raise ValueError("not an object") from error
@@ -278,7 +279,7 @@ def _malformed_in(lines: Mapping[int, bytes]) -> frozenset[int]:
 
 def _isolated(action: bytes, pipeline: str) -> bytes:
     """Return an action's line that names a pipeline, whichever it named before."""
-    [(operation, meta)] = orjson.loads(action).items()
+    [(operation, meta)] = orjson.loads(action.removeprefix(_BOM)).items()
     return orjson.dumps({operation: {**meta, "pipeline": pipeline}}) + b"\n"
 
 

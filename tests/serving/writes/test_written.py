@@ -402,6 +402,9 @@ def test_bodies_in_other_forms(place: Place, followed: Followed) -> None:
     reply = call(place.gateway, "POST", "/_bulk", unnamed + named, NDJSON | {"content-encoding": "gzip"})
     call(place.engine, "DELETE", f"/{other}")
     assert encoded(reply) == "true"
+    marked = b"\xef\xbb\xbf" + lines_of(corpus()[:2]).replace(b"\n", b"\r\n")
+    reply = call(place.gateway, "POST", target, marked, NDJSON)
+    assert (encoded(reply), reply.json()["errors"]) == ("true", False)
     chunked = call(place.gateway, "POST", target, [body[at : at + 1000] for at in range(0, len(body), 1000)], NDJSON)
     assert (encoded(chunked), chunked.json()["errors"]) == ("true", False)
     assert sorted(states(place.engine, index).values(), key=str) == ["empty"] + ["ready"] * 59
