@@ -115,7 +115,7 @@ class _Run:
         place = await self._run(1, lambda one: one.reads_bare_hits)
         if place == len(self.cascade.items):
             self._cut()
-            return RescoredResponse(self.applied, self.groups, joined)
+            return RescoredResponse(self.applied, self.groups, joined, ranked.total)
         page, window = self.cascade.plan.page, self.cascade.items[place].plan.page.window
         kept = max(page.start + page.size, window)
         if len(self._hits) > kept:
@@ -125,9 +125,9 @@ class _Run:
         async def rest() -> RescoredResponse:
             await self._run(place, lambda _: True)
             self._cut()
-            return RescoredResponse(self.applied, self.groups, joined)
+            return RescoredResponse(self.applied, self.groups, joined, ranked.total)
 
-        return RescoredResponse(self.applied, self.groups, joined, rest)
+        return RescoredResponse(self.applied, self.groups, joined, ranked.total, rest)
 
     async def _run(self, place: int, may_run: Callable[[Item], bool]) -> int:
         """Run the items from a place on, as long as they may run; return the place of the next one."""
@@ -216,6 +216,8 @@ def _begin_details(hit: dict[str, Any], origin: tuple[int | None, float | None],
     own = hit.pop("_ttc", None)
     hit["_ttc"] = {"first_pass_rank": origin[0], "first_pass_score": origin[1], "items": []}
     if own is not None:
+        if "relevance" in own:
+            hit["_ttc"]["relevance"] = own["relevance"]
         rest = {key: value for key, value in own.items() if key not in hit["_ttc"]}
         hit["_ttc"]["items"].append({"method": method, **rest})
 

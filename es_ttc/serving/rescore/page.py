@@ -183,6 +183,8 @@ def shown_hit(
         hit["_explanation"] = explained(score, section.method, section.score_mode, rescored, engine, unscored=unscored)
     if section.detail:
         hit["_ttc"] = detail
+    elif section.relevance and score is not None:
+        hit["_ttc"] = {"relevance": detail.get("relevance")}
     if score is not None:
         hit["_score"] = score
     return hit
@@ -190,8 +192,8 @@ def shown_hit(
 
 def set_max_score(response: dict[str, Any], scores: Float32) -> None:
     """Set a response's `max_score` to the first score if it shows hits, or if the engine has set it."""
-    if len(scores) and (response["hits"]["hits"] or response["hits"].get("max_score") is not None):
-        response["hits"]["max_score"] = shortest(scores[0])
+    if response["hits"]["hits"] or response["hits"].get("max_score") is not None:
+        response["hits"]["max_score"] = shortest(scores[0]) if len(scores) else None
 
 
 def without_guard(explanation: Any) -> Any:

@@ -212,6 +212,7 @@ def plan_search(
     section = parse_section(item[KEY], default_method=DEFAULT_METHOD)
     rest = {key: value for key, value in body.items() if key != "rescore"}
     url = dict(params)
+    _require_relevance(section, url, rest)
     collapse = None if rest.get("collapse") is None else parse_collapse(rest.pop("collapse"))
     item = _within_natives(item, natives)
     page = plan_page(_ranks("from", url, rest, 0), _ranks("size", url, rest, DEFAULT_SIZE), item, max_window)
@@ -262,6 +263,19 @@ def plan_search(
         by_further_keys=by_further_keys,
     )
     return replace(plan, later=_later_plans(plan, items[1:]))
+
+
+def _require_relevance(section: Section, url: Mapping[str, str], body: Mapping[str, Any]) -> None:
+    """Refuse relevance of a method that has none, and a least relevance of no hits.
+
+    Raises:
+        InvalidRequest: The method is another one than `blend`, or `size` is 0.
+    """
+    if section.asks_relevance and section.method != BlendRescorer.name:
+        key = "relevance" if section.relevance else "min_relevance"
+        raise InvalidRequest(f"[{KEY}.{key}] is for method [blend], not [{section.method}]: leave one of them out")
+    if section.min_relevance is not None and not _ranks("size", url, body, DEFAULT_SIZE):
+        raise InvalidRequest(f"[{KEY}.min_relevance] counts hits of the window, and [size] is 0: take [size] 1 or more")
 
 
 def with_reranker(item: dict[str, Any]) -> list[dict[str, Any]]:
@@ -368,6 +382,11 @@ def require_later(section: Section, number: int) -> None:
     Raises:
         InvalidRequest: It has candidates, or its method follows neighbours.
     """
+    if section.asks_relevance:
+        raise InvalidRequest(
+            f"[{KEY}.{'relevance' if section.relevance else 'min_relevance'}] of item {number} of [rescore] would be "
+            "that of a part of the window: give it to the first item"
+        )
     if section.candidates is not None and section.candidates.knn:
         raise InvalidRequest(
             f"[{KEY}.candidates] of item {number} of [rescore] would join documents that the items before it have not "
