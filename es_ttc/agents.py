@@ -61,6 +61,7 @@ class FoundDocument(BaseModel):
     index: str
     id: str
     score: float | None
+    relevance: float | None = Field(description="Probability that it is relevant, if the index has a calibration.")
     passage: str | None = Field(description="The part of the text that matched best, if the method tells.")
     fields: dict[str, str] = Field(description="The beginning of each text field.")
 
@@ -71,6 +72,7 @@ class SearchResult(BaseModel):
     ranked_by: str = Field(description="The method; the engine's own ranking if it could not be applied.")
     reason: str | None = Field(description="Why the method was not applied.")
     total: int | None
+    nothing_here: str | None = Field(description="Why there is no document: none is relevant enough.")
     hits: list[FoundDocument]
 
 
@@ -128,17 +130,22 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
             dict[str, Any] | None,
             Field(description='A query that documents must match, e.g. {"term": {"lang": "en"}}.'),
         ] = None,
+        min_relevance: Annotated[
+            float | None,
+            Field(ge=0, le=1, description="Least relevance of a document; for an index whose documents show it."),
+        ] = None,
     ) -> SearchResult:
-        """Search an index; each hit has the passage that matched best."""
+        """Search an index; each hit has the passage that matched best, and its relevance if the index has one."""
         with _readable_errors():
             requests = gateway(context)
             names = tuple(fields or ()) or await _text_fields(requests, index)
-            answer = await _rank(requests, index, query, method, size, names, filter)
+            answer = await _rank(requests, index, query, method, size, names, filter, min_relevance)
             summary = answer.get("ttc") or {}
             return SearchResult(
                 ranked_by=method if summary.get("applied") else "bm25",
                 reason=summary.get("reason"),
                 total=(answer["hits"].get("total") or {}).get("value"),
+                nothing_here=_nothing_here(summary),
                 hits=[_document(hit, names) for hit in answer["hits"]["hits"]],
             )
 
@@ -214,20 +221,31 @@ async def _rank(
     size: int,
     fields: Sequence[str],
     filters: Mapping[str, Any] | None,
+    min_relevance: float | None = None,
 ) -> dict[str, Any]:
     match = matching(query, fields)
+    least = {} if min_relevance is None else {"min_relevance": min_relevance}
     body = {
         "query": match if filters is None else {"bool": {"must": [match], "filter": [filters]}},
         "size": size,
         "_source": [*fields],
         "rescore": {
             "window_size": max(size, WINDOW),
-            "ttc": {"method": method, "query_text": query, "detail": True},
+            "ttc": {"method": method, "query_text": query, "detail": True, **least},
         },
     }
     path = f"/{quote(index, safe=',*')}/_search".encode()
     answer: dict[str, Any] = await gateway.json("POST", path, body=body, failing="the search failed", in_own_words=True)
     return answer
+
+
+def _nothing_here(summary: Mapping[str, Any]) -> str | None:
+    """Return why a least relevance leaves no document; None if there are some, or none is asked."""
+    told = summary.get("relevance") or {}
+    if told.get("hits") != 0:
+        return None
+    greatest = "no document was found" if told["greatest"] is None else f"the greatest is {told['greatest']}"
+    return f"no document reaches a relevance of {told['min']}: {greatest}"
 
 
 def _explanation(hits: Sequence[Mapping[str, Any]], document: str, index: str) -> Explanation:
@@ -253,6 +271,7 @@ def _document(hit: Mapping[str, Any], fields: Sequence[str]) -> FoundDocument:
         index=hit["_index"],
         id=hit["_id"],
         score=hit.get("_score"),
+        relevance=(hit.get("_ttc") or {}).get("relevance"),
         passage=_passage(hit),
         fields={name: _shortened(text) for name, text in texts.items() if text},
     )

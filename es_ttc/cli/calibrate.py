@@ -24,13 +24,12 @@ _FEW = 100
 
 
 class _CalibrateGroup(CommandGroup):
-    """A group whose name alone, before an index, stands for its command `queries`."""
+    """A group that stands for its command `queries` where it is followed by no command."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command of the arguments."""
-        return super().resolve_command(ctx, args if args[0] in self.commands else ["queries", *args])
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the command in front of arguments that begin with none."""
+        plain = bool(args) and args[0] not in self.commands and not set(args) & set(ctx.help_option_names)
+        return super().parse_args(ctx, ["queries", *args] if plain else args)
 
 
 @click.group(cls=_CalibrateGroup)

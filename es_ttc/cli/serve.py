@@ -77,8 +77,8 @@ _MAX_NAMED = 20
     multiple=True,
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="File of one method's parameters, written by `es-ttc tune`, for requests that give none. May be given "
-    "several times.",
+    help="File of one method's parameters, written by `es-ttc tune`, for requests that give none; or of an index's "
+    "relevance, written by `es-ttc calibrate relevance`. May be given several times.",
 )
 @click.option(
     "--programs",

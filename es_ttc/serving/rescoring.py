@@ -323,8 +323,10 @@ def add_to_total(response: Mapping[str, Any], count: int, up_to: int | None) -> 
 
 
 def set_total(response: Mapping[str, Any], count: int) -> None:
-    """Set a response's total, if the engine has counted."""
+    """Set a response's total, if the engine has counted; without hits there is no greatest score."""
     hits = response["hits"]
+    if not count:
+        hits["max_score"] = None
     if isinstance(hits.get("total"), int):
         hits["total"] = count if hits["total"] >= 0 else hits["total"]
     elif hits.get("total") is not None:

@@ -81,7 +81,7 @@ def test_only_the_adapter_that_wrote_an_index_reads_it(
     for encoder in (NAME, f"{NAME}+medicine"):
         reply = ask(opensearch_url, index, encoder)
         assert (reply.status, reply.json()["ttc"]["applied"]) == (200, False)
-        assert f"`es-ttc serve --encoder minilm+law`" in reply.json()["ttc"]["reason"]
+        assert "`es-ttc serve --encoder minilm+law`" in reply.json()["ttc"]["reason"]
 
 
 @pytest.mark.engine

@@ -292,7 +292,7 @@ class WindowScorer:
             if calibration is None and Feature.CALIBRATION in needs:
                 raise MissingFeature(
                     f"method [{rescorer.name}] needs a sample of the queries that index [{key.index}] is asked: "
-                    f"give it one with `es-ttc calibrate {key.index} --queries FILE`"
+                    f"give it one with `es-ttc calibrate queries {key.index} --queries FILE`"
                 )
             window = replace(window, calibration=calibration)
         return query, window

@@ -192,8 +192,8 @@ def shown_hit(
 
 def set_max_score(response: dict[str, Any], scores: Float32) -> None:
     """Set a response's `max_score` to the first score if it shows hits, or if the engine has set it."""
-    if response["hits"]["hits"] or response["hits"].get("max_score") is not None:
-        response["hits"]["max_score"] = shortest(scores[0]) if len(scores) else None
+    if len(scores) and (response["hits"]["hits"] or response["hits"].get("max_score") is not None):
+        response["hits"]["max_score"] = shortest(scores[0])
 
 
 def without_guard(explanation: Any) -> Any:
