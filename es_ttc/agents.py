@@ -79,12 +79,13 @@ class SearchResult(BaseModel):
 class Explanation(BaseModel):
     """Why a document ranks where it does."""
 
-    rank: int = Field(description="Its rank among the documents that were compared, from 1.")
+    rank: int | None = Field(description="Its rank among the documents that were compared, from 1; none if not found.")
     compared: int = Field(description="Number of documents that were compared.")
     first_pass_rank: int | None = Field(description="Its rank by BM25; none if only its vector found it.")
     score: float | None
     signals: dict[str, Any] = Field(description="Each signal's score, and its share from 0 to 1 in the window.")
     passage: str | None = Field(description="The part of the text that matched best.")
+    reasons: list[str] = Field(description="Why it is where it is, or why it is not found.")
 
 
 def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
@@ -156,12 +157,16 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         id: Annotated[str, Field(description="The document's id, from a search.")],  # noqa: A002 - the engines' own word
         method: Annotated[str, Field(description="Ranking method.")] = "blend",
     ) -> Explanation:
-        """Say why a document ranks where it does: its rank by BM25, each signal's score, the passage that matched."""
+        """Say why a document ranks where it does, or is not found: ranks, signals, words that it lacks, the passage."""
         with _readable_errors():
             requests = gateway(context)
             names = await _text_fields(requests, index)
             hits = (await _rank(requests, index, query, method, WINDOW, names, None))["hits"]["hits"]
-            return _explanation(hits, id, index)
+            search = {"query": matching(query, names), "rescore": {"ttc": {"method": method, "query_text": query}}}
+            body = {"index": index, "id": id, "search": search}
+            what = "the document could not be explained"
+            told = await requests.json("POST", b"/_ttc/explain", body=body, failing=what, in_own_words=True)
+            return _explanation(hits, id, told)
 
     return _Server(
         "es-ttc",
@@ -248,20 +253,17 @@ def _nothing_here(summary: Mapping[str, Any]) -> str | None:
     return f"no document reaches a relevance of {told['min']}: {greatest}"
 
 
-def _explanation(hits: Sequence[Mapping[str, Any]], document: str, index: str) -> Explanation:
-    place = next((place for place, hit in enumerate(hits) if hit["_id"] == document), None)
-    if place is None:
-        raise InvalidRequest(
-            f"document [{document}] is not among the {len(hits)} best of index [{index}] for this query"
-        )
-    detail = hits[place].get("_ttc") or {}
+def _explanation(hits: Sequence[Mapping[str, Any]], document: str, told: Mapping[str, Any]) -> Explanation:
+    hit = next((hit for hit in hits if hit["_id"] == document), {})
+    detail = hit.get("_ttc") or {}
     return Explanation(
-        rank=place + 1,
-        compared=len(hits),
-        first_pass_rank=detail.get("first_pass_rank"),
-        score=hits[place].get("_score"),
-        signals=detail.get("signals") or {},
-        passage=_passage(hits[place]),
+        rank=told["rank"],
+        compared=told["found"],
+        first_pass_rank=told["first_pass_rank"],
+        score=told["score"],
+        signals=detail.get("signals") or told["signals"],
+        passage=_passage(hit),
+        reasons=told["reasons"],
     )
 
 
