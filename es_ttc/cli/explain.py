@@ -1,19 +1,15 @@
 """`es-ttc explain`: why a document stands where it does in a search."""
 
-import asyncio
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import adapted, adapter_flag, connected, engine_flag, given, json_flag, print_json, stderr
+from es_ttc.cli.common import adapted, adapter_flag, engine_flag, given, json_flag, print_json, stderr, with_engine
 from es_ttc.cli.options import FilterType, examples
 from es_ttc.cli.search import check_encoder
 from es_ttc.settings import GatewaySettings
-
-if TYPE_CHECKING:
-    from es_ttc.engine.protocol import Engine
 
 
 @click.command(
@@ -61,32 +57,21 @@ def explain(
     from es_ttc.serving.server import running_gateway
 
     settings = adapted(GatewaySettings(**given(engine=engine, port=0)), adapter)
-
-    async def asked(client: "Engine") -> dict[str, Any]:
-        fields = (await alike_locations(client, name))[0].spec.text_fields
-        query = matching(text, fields)
-        if among is not None:
-            query = {"bool": {"must": [query], "filter": [among]}}
-        search = {"query": query, "size": size, "rescore": {"ttc": {"method": method, "query_text": text}}}
-        body = {"index": name, "id": document, "search": search}
-        found: dict[str, Any] = await client.request("POST", "/_ttc/explain", body=body)
-        return found
-
-    async def ask(url: str) -> dict[str, Any]:
-        async with connected(settings.model_copy(update={"engine": url})) as client:
-            return await asked(client)
-
-    async def spec() -> Any:
-        async with connected(settings) as client:
-            return (await alike_locations(client, name))[0].spec
-
+    spec = with_engine(settings, lambda client: alike_locations(client, name))[0].spec
+    query = matching(text, spec.text_fields)
+    if among is not None:
+        query = {"bool": {"must": [query], "filter": [among]}}
+    search = {"query": query, "size": size, "rescore": {"ttc": {"method": method, "query_text": text}}}
+    body = {"index": name, "id": document, "search": search}
     with stderr.status("searching"), ExitStack() as stack:
         if gateway is None:
-            own = asyncio.run(spec())
-            loaded = load_encoder_for(own.encoder, settings.encoder, cache_dir=settings.cache_dir)
-            check_encoder(name, own, loaded)
+            loaded = load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
+            check_encoder(name, spec, loaded)
             gateway = stack.enter_context(running_gateway(settings, load=lambda _name, _folder: loaded))
-        told = asyncio.run(ask(gateway))
+        at_gateway = settings.model_copy(update={"engine": gateway})
+        told: dict[str, Any] = with_engine(
+            at_gateway, lambda client: client.request("POST", "/_ttc/explain", body=body)
+        )
     if as_json:
         print_json(told)
         return

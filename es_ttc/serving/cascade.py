@@ -105,11 +105,16 @@ class _Run:
         self.applied, self.groups = ranked.applied, ranked.groups
         summary = response["ttc"]
         took = {_FIRST_PASS: summary["took"].pop(_FIRST_PASS)}
+        relevance = {"relevance": summary.pop("relevance")} if "relevance" in summary else {}
         self.summaries.append(summary)
         if self._shows_details:
             for hit in self._hits:
                 _begin_details(hit, origins.get(id(hit), (None, None)), first.plan.section.method)
-        response["ttc"] = {"method": ">".join(one.plan.section.method for one in self.cascade.items), "took": took}
+        response["ttc"] = {
+            "method": ">".join(one.plan.section.method for one in self.cascade.items),
+            **relevance,
+            "took": took,
+        }
         self._summarise(summary["took"])
         joined = ranked.joined
         place = await self._run(1, lambda one: one.reads_bare_hits)

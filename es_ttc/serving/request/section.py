@@ -180,7 +180,8 @@ def require_clause(section: Section, hook: str, instead: Callable[[str], str]) -
     """
     for key in OF_RESCORE:
         if getattr(section, key) != Section.model_fields[key].default:
-            raise InvalidRequest(f"[{KEY}.{key}] belongs to [rescore]: {instead(key)}")
+            fix = f"add a [rescore] with a [{KEY}] section" if key in OF_RELEVANCE else instead(key)
+            raise InvalidRequest(f"[{KEY}.{key}] belongs to [rescore]: {fix}")
     if section.shows_map:
         raise InvalidRequest(
             f'[{KEY}.detail] "{MAP}" belongs to [rescore]: in [{hook}] take true, or add a [rescore] with a '
