@@ -137,7 +137,8 @@ class Explaining:
         if place is not None:
             _describe(told, hits, place, page)
         await self._examine(engine, told, asked.search)
-        own = found["hits"]["hits"][0].get("_ttc", {}) if found["hits"]["hits"] else {}
+        shown = hits[place : place + 1] if place is not None else found["hits"]["hits"]
+        own = shown[0].get("_ttc", {}) if shown else {}
         if place is None:
             told.signals = {name: {"score": one["score"], "rank": None} for name, one in _signals(own).items()}
         told.reasons = [*_reasons(told, own, summary, found[KEY], asked.search, item, window, page)]
@@ -387,8 +388,10 @@ def _reasons(
         yield f"its features are not used: {own['skipped']}"
     if own.get("stale"):
         yield "its features are of an earlier text: `es-ttc fill` brings them up to date"
-    if own and alone.get("without_features"):
-        yield "it has no features: only its words count"
+    elif _signals(own) and all(one["score"] is None for name, one in _signals(own).items() if name != "lexical"):
+        yield "it has no features of its present text: only its words count"
+    elif told.rank is None and not alone["applied"] and summary["applied"]:
+        yield f"alone it cannot be ranked: {alone.get('reason')}"
     if alone.get("read", 1) < 1:
         yield f"the encoder has read {alone['read']:.0%} of its text"
     least = section.get("min_relevance")
