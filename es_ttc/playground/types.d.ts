@@ -88,20 +88,6 @@ interface Found {
   ms: number;
 }
 
-/** What a dialog is open about: a hit, the request, or a document that is not found. */
-interface Opened {
-  found: Found;
-  hit?: Hit;
-  why?: boolean;
-}
-
-/** Why a document is where it is. */
-interface Why {
-  reasons: string[];
-  found: number;
-  signals: Record<string, { score: number | null; rank: number | null }>;
-}
-
 /** A column on the left of another: its method, and the ranks of its hits by key. */
 interface LeftColumn {
   method: string;

@@ -72,20 +72,6 @@ async def test_columns_show_how_methods_rank(either_playground: Playground, open
     await expect(again.get_by_label("Parameters of column 3")).to_have_value('{"scales":[1,3]}')
 
 
-async def test_a_column_tells_why_a_document_is_not_in_it(playground: Playground, open_page: OpenPage) -> None:
-    page = await open_page(playground.search("which cat drinks milk?"))
-    await expect(page.locator(".column .hit")).to_have_count(20)
-    await expect(page.get_by_role("button", name="Why not?")).to_have_count(1)  # not of bm25
-    await page.get_by_role("button", name="Why not?").click()
-    await page.get_by_label("Id of a document").fill("d50")
-    await page.get_by_role("button", name="Explain").click()
-    await expect(page.locator("dialog li").first).to_have_text(re.compile(r"blend ranks it \d+ of \d+"))
-    await expect(page.locator("dialog tbody tr")).to_have_count(4)
-    await page.get_by_label("Id of a document").fill("nowhere")
-    await page.get_by_role("button", name="Explain").click()
-    await expect(page.locator("dialog [role=alert]")).to_contain_text("[nowhere]")
-
-
 async def test_the_request_can_be_sent_by_other_clients(playground: Playground, open_page: OpenPage) -> None:
     page = await open_page(playground.search('what\'s a cat that "drinks" milk?'))
     await expect(page.locator(".column .hit")).to_have_count(20)

@@ -12,7 +12,6 @@ import { explain, search } from "./requests.js";
 import { describe } from "./state.js";
 import { Took } from "./took.js";
 import { Choices, Dialog, Fault, useAnswer } from "./ui.js";
-import { WhyDialog } from "./why.js";
 
 /**
  * @typedef {{query: Query | null, columns: Column[], answers: (Answer | undefined)[], error: string}} Searched
@@ -49,7 +48,7 @@ function useSearches(name, text, params) {
 export function Results({ name, text, params }) {
   const { query, columns, answers, error } = useSearches(name, text, params);
   const [chosen, choose] = useState(columns.length);
-  const [opened, open] = useState(/** @type {Opened | null} */ (null));
+  const [opened, open] = useState(/** @type {{found: Found, hit?: Hit} | null} */ (null));
   if (error) return h(Fault, { text: error });
   if (!query) return html`<p class="hint">Searching…</p>`;
   const { index } = query;
@@ -71,8 +70,7 @@ export function Results({ name, text, params }) {
       })}
     </div>
     ${opened?.hit && h(OpenedHit, { found: opened.found, hit: opened.hit, index, close })}
-    ${opened && !opened.hit && !opened.why && h(RequestDialog, { index: index.name, body: opened.found.request, close })}
-    ${opened?.why && h(WhyDialog, { index: index.name, search: opened.found.request, close })}
+    ${opened && !opened.hit && h(RequestDialog, { index: index.name, body: opened.found.request, close })}
   `;
 }
 
@@ -83,7 +81,7 @@ function ranksOf(answer) {
 
 /**
  * @param {{column: Column, answer: Answer | undefined, query: Query, left: LeftColumn | null, sorted: boolean,
- *   shown: boolean, open: (opened: Opened) => void}} props Whether its hits are sorted by their gain
+ *   shown: boolean, open: (opened: {found: Found, hit?: Hit}) => void}} props Whether its hits are sorted by their gain
  *   in ranks, whether a narrow screen shows it; opens a dialog.
  */
 function ColumnView({ column: { method, params }, answer, query, left, sorted, shown, open }) {
@@ -107,7 +105,6 @@ function ColumnView({ column: { method, params }, answer, query, left, sorted, s
         ${parameters !== "{}" && html`<code title=${parameters}>${parameters}</code>`}
         ${left && hits.length > 0 && h(Changes, { ranked, left })}
         ${found && html`<button class="plain" onClick=${() => open({ found })}>Request</button>`}
-        ${found?.request.rescore && html`<button class="plain" onClick=${() => open({ found, why: true })}>Why not?</button>`}
       </div>
       ${!answer && html`<p class="hint">Searching…</p>`} ${h(Fault, { text: answer?.error })}
       ${found && [h(Took, found), h(Notices, found)]}
