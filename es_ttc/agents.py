@@ -61,6 +61,7 @@ class FoundDocument(BaseModel):
     index: str
     id: str
     score: float | None
+    relevance: float | None = Field(description="Probability that it is relevant, if the index has a calibration.")
     passage: str | None = Field(description="The part of the text that matched best, if the method tells.")
     fields: dict[str, str] = Field(description="The beginning of each text field.")
 
@@ -71,18 +72,20 @@ class SearchResult(BaseModel):
     ranked_by: str = Field(description="The method; the engine's own ranking if it could not be applied.")
     reason: str | None = Field(description="Why the method was not applied.")
     total: int | None
+    nothing_here: str | None = Field(description="Why there is no document: none is relevant enough.")
     hits: list[FoundDocument]
 
 
 class Explanation(BaseModel):
     """Why a document ranks where it does."""
 
-    rank: int = Field(description="Its rank among the documents that were compared, from 1.")
+    rank: int | None = Field(description="Its rank among the documents that were compared, from 1; none if not found.")
     compared: int = Field(description="Number of documents that were compared.")
     first_pass_rank: int | None = Field(description="Its rank by BM25; none if only its vector found it.")
     score: float | None
     signals: dict[str, Any] = Field(description="Each signal's score, and its share from 0 to 1 in the window.")
     passage: str | None = Field(description="The part of the text that matched best.")
+    reasons: list[str] = Field(description="Why it is where it is, or why it is not found.")
 
 
 def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
@@ -128,17 +131,22 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
             dict[str, Any] | None,
             Field(description='A query that documents must match, e.g. {"term": {"lang": "en"}}.'),
         ] = None,
+        min_relevance: Annotated[
+            float | None,
+            Field(ge=0, le=1, description="Least relevance of a document; for an index whose documents show it."),
+        ] = None,
     ) -> SearchResult:
-        """Search an index; each hit has the passage that matched best."""
+        """Search an index; each hit has the passage that matched best, and its relevance if the index has one."""
         with _readable_errors():
             requests = gateway(context)
             names = tuple(fields or ()) or await _text_fields(requests, index)
-            answer = await _rank(requests, index, query, method, size, names, filter)
+            answer = await _rank(requests, index, query, method, size, names, filter, min_relevance)
             summary = answer.get("ttc") or {}
             return SearchResult(
                 ranked_by=method if summary.get("applied") else "bm25",
                 reason=summary.get("reason"),
                 total=(answer["hits"].get("total") or {}).get("value"),
+                nothing_here=_nothing_here(summary),
                 hits=[_document(hit, names) for hit in answer["hits"]["hits"]],
             )
 
@@ -149,12 +157,16 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         id: Annotated[str, Field(description="The document's id, from a search.")],  # noqa: A002 - the engines' own word
         method: Annotated[str, Field(description="Ranking method.")] = "blend",
     ) -> Explanation:
-        """Say why a document ranks where it does: its rank by BM25, each signal's score, the passage that matched."""
+        """Say why a document ranks where it does, or is not found: ranks, signals, words that it lacks, the passage."""
         with _readable_errors():
             requests = gateway(context)
             names = await _text_fields(requests, index)
             hits = (await _rank(requests, index, query, method, WINDOW, names, None))["hits"]["hits"]
-            return _explanation(hits, id, index)
+            search = {"query": matching(query, names), "rescore": {"ttc": {"method": method, "query_text": query}}}
+            body = {"index": index, "id": id, "search": search}
+            what = "the document could not be explained"
+            told = await requests.json("POST", b"/_ttc/explain", body=body, failing=what, in_own_words=True)
+            return _explanation(hits, id, told)
 
     return _Server(
         "es-ttc",
@@ -214,15 +226,17 @@ async def _rank(
     size: int,
     fields: Sequence[str],
     filters: Mapping[str, Any] | None,
+    min_relevance: float | None = None,
 ) -> dict[str, Any]:
     match = matching(query, fields)
+    least = {} if min_relevance is None else {"min_relevance": min_relevance}
     body = {
         "query": match if filters is None else {"bool": {"must": [match], "filter": [filters]}},
         "size": size,
         "_source": [*fields],
         "rescore": {
             "window_size": max(size, WINDOW),
-            "ttc": {"method": method, "query_text": query, "detail": True},
+            "ttc": {"method": method, "query_text": query, "detail": True, **least},
         },
     }
     path = f"/{quote(index, safe=',*')}/_search".encode()
@@ -230,20 +244,26 @@ async def _rank(
     return answer
 
 
-def _explanation(hits: Sequence[Mapping[str, Any]], document: str, index: str) -> Explanation:
-    place = next((place for place, hit in enumerate(hits) if hit["_id"] == document), None)
-    if place is None:
-        raise InvalidRequest(
-            f"document [{document}] is not among the {len(hits)} best of index [{index}] for this query"
-        )
-    detail = hits[place].get("_ttc") or {}
+def _nothing_here(summary: Mapping[str, Any]) -> str | None:
+    """Return why a least relevance leaves no document; None if there are some, or none is asked."""
+    told = summary.get("relevance") or {}
+    if told.get("hits") != 0:
+        return None
+    greatest = "no document was found" if told["greatest"] is None else f"the greatest is {told['greatest']}"
+    return f"no document reaches a relevance of {told['min']}: {greatest}"
+
+
+def _explanation(hits: Sequence[Mapping[str, Any]], document: str, told: Mapping[str, Any]) -> Explanation:
+    hit = next((hit for hit in hits if hit["_id"] == document), {})
+    detail = hit.get("_ttc") or {}
     return Explanation(
-        rank=place + 1,
-        compared=len(hits),
-        first_pass_rank=detail.get("first_pass_rank"),
-        score=hits[place].get("_score"),
-        signals=detail.get("signals") or {},
-        passage=_passage(hits[place]),
+        rank=told["rank"],
+        compared=told["found"],
+        first_pass_rank=told["first_pass_rank"],
+        score=told["score"],
+        signals=detail.get("signals") or told["signals"],
+        passage=_passage(hit),
+        reasons=told["reasons"],
     )
 
 
@@ -253,6 +273,7 @@ def _document(hit: Mapping[str, Any], fields: Sequence[str]) -> FoundDocument:
         index=hit["_index"],
         id=hit["_id"],
         score=hit.get("_score"),
+        relevance=(hit.get("_ttc") or {}).get("relevance"),
         passage=_passage(hit),
         fields={name: _shortened(text) for name, text in texts.items() if text},
     )

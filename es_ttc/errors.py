@@ -32,6 +32,13 @@ class InvalidRequest(EsTtcError):
     type = "illegal_argument_exception"
 
 
+class UnknownIndex(InvalidRequest):
+    """The searched index does not exist."""
+
+    status = 404
+    type = "index_not_found_exception"
+
+
 class RequestTooLarge(InvalidRequest):
     """A request's body is longer than what is read of it."""
 

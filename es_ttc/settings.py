@@ -393,7 +393,10 @@ class GatewaySettings(Settings):
         description="Serve promoted programs without the filter of system calls, on a Linux system without "
         "libseccomp. Then only the check of their source text prevents access to files and networks.",
     )
-    tuned: tuple[Path, ...] = Field((), description="Files of `es-ttc tune`: parameters for requests that set none.")
+    tuned: tuple[Path, ...] = Field(
+        (),
+        description="Files of `es-ttc tune` (parameters for requests that set none) and `es-ttc calibrate relevance`.",
+    )
     max_body_mb: int = Field(100, ge=1, description="Maximum size of a `_search` body that is read, in MiB.")
     max_bodies_mb: int = Field(
         512,

@@ -19,6 +19,7 @@ from es_ttc.cli.discover import discover
 from es_ttc.cli.doctor import doctor
 from es_ttc.cli.engine import engine
 from es_ttc.cli.evaluate import evaluate
+from es_ttc.cli.explain import explain
 from es_ttc.cli.graph import graph
 from es_ttc.cli.index import index
 from es_ttc.cli.ingest import ingest
@@ -40,7 +41,7 @@ from es_ttc.settings import wrong_setting
 SECTIONS: Mapping[str, tuple[click.Command, ...]] = {
     "Start": (demo, doctor, engine),
     "Index": (index, ingest, attach, fill, detach),
-    "Search": (search, ui, serve, mcp),
+    "Search": (search, explain, ui, serve, mcp),
     "Improve": (judge, evaluate, tune, train, discover, calibrate, graph),
     "Operate": (worker, jobs),
 }

@@ -1,4 +1,4 @@
-"""`es-ttc calibrate`: store statistics of queries with an index."""
+"""`es-ttc calibrate`: statistics of queries in an index, and the relevance of its hits."""
 
 import asyncio
 from pathlib import Path
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import click
 import orjson
 
+from es_ttc.cli.calibrate_relevance import relevance
 from es_ttc.cli.common import connected, encoder_flag, engine_flag, given, json_flag, print_json, stderr
+from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import examples
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
@@ -21,11 +23,21 @@ _FEW = 100
 """Number of queries below which the ranking suffers (docs/how-to/choose-a-program.md)."""
 
 
-@click.command(
-    epilog=examples(
-        "es-ttc calibrate articles --queries queries.txt",
-    ),
-)
+class _CalibrateGroup(CommandGroup):
+    """A group that stands for its command `queries` where it is followed by no command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the command in front of arguments that begin with none."""
+        plain = bool(args) and args[0] not in self.commands and not set(args) & set(ctx.help_option_names)
+        return super().parse_args(ctx, ["queries", *args] if plain else args)
+
+
+@click.group(cls=_CalibrateGroup)
+def calibrate() -> None:
+    """Relate the scores of an index to other queries, or to the relevance of hits."""
+
+
+@calibrate.command(epilog=examples("es-ttc calibrate queries articles --queries queries.txt"))
 @click.argument("name")
 @click.option(
     "--queries",
@@ -38,7 +50,7 @@ _FEW = 100
 @engine_flag
 @encoder_flag
 @json_flag
-def calibrate(name: str, file: Path, engine: str | None, encoder: str | None, as_json: bool) -> None:
+def queries(name: str, file: Path, engine: str | None, encoder: str | None, as_json: bool) -> None:
     """Store statistics of a sample of queries in the index NAME.
 
     The program `bidirzscore` relates a document's score to its scores for other queries. This command computes the mean
@@ -64,6 +76,9 @@ def calibrate(name: str, file: Path, engine: str | None, encoder: str | None, as
         print_json({"index": name, "queries": moments.size, "directions": len(moments.factor)})
     else:
         click.echo(f"calibrated index [{name}] with {moments.size:,} queries")
+
+
+calibrate.add_command(relevance)
 
 
 def read_queries(file: Path) -> list[str]:

@@ -342,7 +342,11 @@ def promote(search: Path, name: str, served_as: str | None, folder: Path | None,
     else:
         lines = (
             f"written: {path}",
-            *(["the index needs a sample of its queries: es-ttc calibrate INDEX --queries FILE"] if calibrated else []),
+            *(
+                ["the index needs a sample of its queries: es-ttc calibrate queries INDEX --queries FILE"]
+                if calibrated
+                else []
+            ),
             f"serve it: es-ttc serve --programs {target}   (a gateway that runs reads the folder when it starts)",
             f'ask for it: "ttc": {{"method": "program", "params": {{"name": "{chosen}"}}}}',
         )

@@ -80,8 +80,8 @@ _gateway_options = ModelOptions(
     multiple=True,
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="File of one method's parameters, written by `es-ttc tune`, for requests that give none. May be given "
-    "several times.",
+    help="File of one method's parameters, written by `es-ttc tune`, for requests that give none; or of an index's "
+    "relevance, written by `es-ttc calibrate relevance`. May be given several times.",
 )
 @_gateway_options
 @json_flag

@@ -1,4 +1,7 @@
-"""Parameters that `es-ttc tune` chose, as a file: `es-ttc evaluate` and `es-ttc serve` take them for defaults."""
+"""Parameters that `es-ttc tune` chose, as a file: `es-ttc evaluate` and `es-ttc serve` take them for defaults.
+
+A file of `es-ttc calibrate relevance` is one too: its method is `relevance`, its parameters are a calibration.
+"""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,6 +15,8 @@ from es_ttc.common.validation import first_error
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.rescorers.base import Params
 from es_ttc.rescorers.registry import load, parse_params
+from es_ttc.rescorers.relevance import METHOD as RELEVANCE
+from es_ttc.rescorers.relevance import Calibration
 
 
 class Tuned(BaseModel):
@@ -60,18 +65,36 @@ class TunedDefaults:
     Args:
         params: By method.
         served: What parameters may name; see :func:`es_ttc.common.entry_points.parse_params`.
+        relevance: By name of an index the calibration of its hits' relevance.
     """
 
-    def __init__(self, params: Mapping[str, Mapping[str, Any]], served: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        params: Mapping[str, Mapping[str, Any]],
+        served: Mapping[str, Any] | None = None,
+        relevance: Mapping[str, Calibration] | None = None,
+    ) -> None:
         self._params = params
         self._served = served
+        self.relevance = relevance or {}
 
     @classmethod
     def read(cls, files: Iterable[Path], served: Mapping[str, Any] | None = None) -> Self:
-        """Read files that `es-ttc tune` wrote."""
+        """Read files that `es-ttc tune` and `es-ttc calibrate relevance` wrote.
+
+        Raises:
+            ConfigurationError: Two files are about the same method or index, or the parameters do not fit the method.
+        """
         found: dict[str, dict[str, Any]] = {}
+        relevance: dict[str, Calibration] = {}
         for path in files:
             tuned = Tuned.read(path)
+            if tuned.method == RELEVANCE:
+                calibration = _calibration(tuned, path)
+                if known := [name for name in calibration.names if name in relevance]:
+                    raise ConfigurationError(f"[{path}] is a second file for index [{known[0]}]: give one an index")
+                relevance |= dict.fromkeys(calibration.names, calibration)
+                continue
             if tuned.method in found:
                 raise ConfigurationError(f"[{path}] is a second file for method [{tuned.method}]: give one a method")
             try:
@@ -79,7 +102,7 @@ class TunedDefaults:
             except InvalidRequest as error:
                 raise ConfigurationError(f"tuned parameters [{path}] do not fit: {error}") from error
             found[tuned.method] = tuned.params
-        return cls(found, served)
+        return cls(found, served, relevance)
 
     def parse(self, method: MethodWithParams, raw: Mapping[str, Any]) -> tuple[Params, dict[str, Any]]:
         """Return a request's parameters, and those of them that are tuned values.
@@ -103,6 +126,16 @@ class TunedDefaults:
             return entry_points.parse_params(method.Params, {**tuned, **raw}, method.name, self._served), tuned
         except InvalidRequest:
             return params, {}
+
+
+def _calibration(tuned: Tuned, path: Path) -> Calibration:
+    try:
+        return Calibration.model_validate({**tuned.params, "encoder": tuned.encoder})
+    except ValidationError as error:
+        raise ConfigurationError(
+            f"[{path}] is no calibration of relevance ({first_error(error)}): write one with `es-ttc calibrate "
+            "relevance ... --out FILE`"
+        ) from error
 
 
 def as_json(tuned: Mapping[str, Any]) -> bytes:

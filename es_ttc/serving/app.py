@@ -56,7 +56,7 @@ def create_app(
     if settings.traces:
         tracing.start()
     gateway = Gateway(settings, load, process)
-    writes = WriteEncoding(gateway)
+    writes, searches = WriteEncoding(gateway), Searches(gateway)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -77,10 +77,10 @@ def create_app(
 
     endpoints = [
         *(further(gateway) if further is not None else ()),
-        *routes(gateway, lambda: gateway.warm_up.done and process.all_ready()),
+        *routes(gateway, searches, lambda: gateway.warm_up.done and process.all_ready()),
     ]
     own = Starlette(routes=endpoints, exception_handlers={HTTPException: _not_found}, lifespan=lifespan)
-    return Entrance(gateway, own, Searches(gateway), writes, _admin_token(settings))
+    return Entrance(gateway, own, searches, writes, _admin_token(settings))
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

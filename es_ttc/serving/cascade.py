@@ -105,17 +105,22 @@ class _Run:
         self.applied, self.groups = ranked.applied, ranked.groups
         summary = response["ttc"]
         took = {_FIRST_PASS: summary["took"].pop(_FIRST_PASS)}
+        relevance = {"relevance": summary.pop("relevance")} if "relevance" in summary else {}
         self.summaries.append(summary)
         if self._shows_details:
             for hit in self._hits:
                 _begin_details(hit, origins.get(id(hit), (None, None)), first.plan.section.method)
-        response["ttc"] = {"method": ">".join(one.plan.section.method for one in self.cascade.items), "took": took}
+        response["ttc"] = {
+            "method": ">".join(one.plan.section.method for one in self.cascade.items),
+            **relevance,
+            "took": took,
+        }
         self._summarise(summary["took"])
         joined = ranked.joined
         place = await self._run(1, lambda one: one.reads_bare_hits)
         if place == len(self.cascade.items):
             self._cut()
-            return RescoredResponse(self.applied, self.groups, joined)
+            return RescoredResponse(self.applied, self.groups, joined, ranked.total)
         page, window = self.cascade.plan.page, self.cascade.items[place].plan.page.window
         kept = max(page.start + page.size, window)
         if len(self._hits) > kept:
@@ -125,9 +130,9 @@ class _Run:
         async def rest() -> RescoredResponse:
             await self._run(place, lambda _: True)
             self._cut()
-            return RescoredResponse(self.applied, self.groups, joined)
+            return RescoredResponse(self.applied, self.groups, joined, ranked.total)
 
-        return RescoredResponse(self.applied, self.groups, joined, rest)
+        return RescoredResponse(self.applied, self.groups, joined, ranked.total, rest)
 
     async def _run(self, place: int, may_run: Callable[[Item], bool]) -> int:
         """Run the items from a place on, as long as they may run; return the place of the next one."""
@@ -216,6 +221,8 @@ def _begin_details(hit: dict[str, Any], origin: tuple[int | None, float | None],
     own = hit.pop("_ttc", None)
     hit["_ttc"] = {"first_pass_rank": origin[0], "first_pass_score": origin[1], "items": []}
     if own is not None:
+        if "relevance" in own:
+            hit["_ttc"]["relevance"] = own["relevance"]
         rest = {key: value for key, value in own.items() if key not in hit["_ttc"]}
         hit["_ttc"]["items"].append({"method": method, **rest})
 

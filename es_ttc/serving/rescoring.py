@@ -171,6 +171,8 @@ class RescoredSearch:
             ranked = await ranked.rest()
         self.applied = ranked.applied
         await self._add_groups(response, ranked)
+        if ranked.total is not None:
+            set_total(response, ranked.total)
         for one in items_of(self._ranking):
             if one.plan.reads_passages or one.plan.section.shows_map:
                 await self._evidence.add(
@@ -318,6 +320,17 @@ def add_to_total(response: Mapping[str, Any], count: int, up_to: int | None) -> 
             hits["total"] = {"value": max(total["value"], up_to), "relation": "gte"}
         else:
             hits["total"] = {"value": whole, "relation": "eq"}
+
+
+def set_total(response: Mapping[str, Any], count: int) -> None:
+    """Set a response's total, if the engine has counted; without hits there is no greatest score."""
+    hits = response["hits"]
+    if not count:
+        hits["max_score"] = None
+    if isinstance(hits.get("total"), int):
+        hits["total"] = count if hits["total"] >= 0 else hits["total"]
+    elif hits.get("total") is not None:
+        hits["total"] = {"value": count, "relation": "eq"}
 
 
 def add_lost_shards(response: dict[str, Any], further: Mapping[str, Any]) -> None:

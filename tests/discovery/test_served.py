@@ -71,7 +71,7 @@ def test_a_promoted_program_is_served_as_it_was_measured(
         np.testing.assert_allclose(served(gateway, "words-first"), ran.scores, rtol=1e-5)
         lacking = asked(gateway, "usual", "insects")
         assert (lacking.status, lacking.json()["ttc"]["applied"]) == (200, False)
-        assert f"`es-ttc calibrate {index_name} --queries FILE`" in lacking.json()["ttc"]["reason"]
+        assert f"`es-ttc calibrate queries {index_name} --queries FILE`" in lacking.json()["ttc"]["reason"]
     queries = tmp_path / "queries.txt"
     queries.write_text("\n".join(SAMPLE))
     arguments = ["calibrate", index_name, "--queries", str(queries), "--engine", opensearch_url]

@@ -77,7 +77,7 @@ async def test_what_is_wrong_is_told_in_a_sentence(behind: Behind) -> None:
     async with Client(make_server(GatewaySettings(engine=behind.gateway), forwards=False)) as client:
         assert "no such index [nosuch]" in await ask(client, "search", index="nosuch", query="x")
         assert "unknown method [nosuch]" in await ask(client, "search", index=behind.index, query="x", method="nosuch")
-        assert "[d999] is not among" in await ask(client, "explain", index=behind.index, query="cat", id="d999")
+        assert "there is no document [d999]" in await ask(client, "explain", index=behind.index, query="cat", id="d999")
         assert "[size]" in await ask(client, "search", index=behind.index, query="x", size=51)
         for tool, given in (("search", {"query": "x", "filters": {}}), ("list_indices", {"index": "x"})):
             unknown = await ask(client, tool, **{"index": behind.index, **given})

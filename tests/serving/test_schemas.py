@@ -26,6 +26,7 @@ from es_ttc.serving.admin.openapi import OPERATIONS, openapi, routes
 from es_ttc.serving.admin.search_schema import search_body_schema
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.process import OnlyProcess
+from es_ttc.serving.search import Searches
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call, search
@@ -49,7 +50,8 @@ def gateway(opensearch_url: str, encoder: Encoder) -> Iterator[str]:
 
 def test_every_route_is_described() -> None:
     described = {(operation.path, operation.method.upper()) for operation in OPERATIONS}
-    own = routes(Gateway(GatewaySettings(), None, OnlyProcess()), lambda: True)
+    gateway = Gateway(GatewaySettings(), None, OnlyProcess())
+    own = routes(gateway, Searches(gateway), lambda: True)
     assert {(route.path, method) for route in own for method in (route.methods or ()) if method != "HEAD"} == described
 
 

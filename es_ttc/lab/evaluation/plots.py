@@ -138,6 +138,21 @@ def latencies(result: CollectionResult) -> str:
         return _svg(figure, f"Median and 95th percentile of the time a query on {result.name}")
 
 
+def reliability(predicted: Sequence[float], shares: Sequence[float]) -> str:
+    """Return the share of relevant hits by predicted relevance; on the diagonal both are the same."""
+    end = min(1.0, 1.1 * max([*predicted, *shares, 0.1]))
+    with _figure(1, 3.6) as (figure, [axes]):
+        axes.plot([0, end], [0, end], color=MUTED, linewidth=0.8)
+        axes.plot(predicted, shares, color=METHOD, marker="o", markersize=5, linewidth=1.2)
+        axes.set_xlim(0, end)
+        axes.set_ylim(0, end)
+        axes.set_xlabel("mean relevance")
+        axes.set_ylabel("share of relevant hits")
+        axes.grid()
+        axes.set_axisbelow(True)
+        return _svg(figure, "Share of relevant hits by predicted relevance")
+
+
 def columns(panels: int) -> int:
     """Return the number of panels per row: three, or two if three would leave a row with a single panel."""
     return 2 if panels in (2, 4) else _COLUMNS

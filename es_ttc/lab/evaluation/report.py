@@ -37,11 +37,10 @@ class ChangedQuery:
         return self.method - self.baseline
 
 
-def render(evaluation: Evaluation) -> str:
-    """Return the report as one HTML document."""
+def rendered(template: str, **values: Any) -> str:
+    """Return one of the templates of pages with its values."""
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
-        from markupsafe import Markup
     except ImportError as error:
         raise ConfigurationError("the report needs jinja2: pip install 'es-ttc[evaluate]'") from error
 
@@ -53,6 +52,11 @@ def render(evaluation: Evaluation) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(score=score, signed=signed, p=p_value, milliseconds=milliseconds)
+    return environment.get_template(template).render(**values)
+
+
+def render(evaluation: Evaluation) -> str:
+    """Return the report as one HTML document."""
     headline = headline_metrics(evaluation.k)
     main = headline[0]
     sections = [
@@ -64,14 +68,15 @@ def render(evaluation: Evaluation) -> str:
             "moved": moved(one, leader(one, main), main),
             "families": families(one),
             "plots": {
-                "metrics": Markup(plots.metric_bars(one, headline)),  # noqa: S704 - our own drawing, labels escaped
-                "deltas": Markup(plots.query_deltas(one, main)),  # noqa: S704
-                "latencies": Markup(plots.latencies(one)),  # noqa: S704
+                "metrics": plots.metric_bars(one, headline),
+                "deltas": plots.query_deltas(one, main),
+                "latencies": plots.latencies(one),
             },
         }
         for one in evaluation.collections
     ]
-    return environment.get_template("report.html.j2").render(
+    return rendered(
+        "report.html.j2",
         evaluation=evaluation,
         sections=sections,
         headline=headline,

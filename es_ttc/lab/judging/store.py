@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import orjson
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EngineError, InvalidRequest, NotAllowed
+from es_ttc.errors import EngineError, InvalidRequest, NotAllowed, UnknownIndex
 from es_ttc.index.ingest.bulk import write
 from es_ttc.lab.judging.records import (
     Judgement,
@@ -54,13 +54,6 @@ class UnknownQuery(InvalidRequest):
 
     status = 404
     type = "resource_not_found_exception"
-
-
-class UnknownIndex(InvalidRequest):
-    """The searched index does not exist."""
-
-    status = 404
-    type = "index_not_found_exception"
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,16 @@ class BlendRescorer:
         """Return the scores, ``(k,)``."""
         return shown_mean(_shares(query, window, params)[1], params.normalise)
 
+    def score_and_signals(
+        self, query: Query, window: Window, params: BlendParams
+    ) -> tuple[Float32, dict[str, Float32]]:
+        """Return the scores and the signals; `blend` is the mean of z-scores, absent with another `normalise`."""
+        signals, shares = _shares(query, window, params)
+        values: dict[str, Float32] = {name: one.values for name, one in signals.items()}
+        if params.normalise == "z":
+            values["blend"] = np.sum(list(shares.values()), axis=0, dtype=np.float32)
+        return shown_mean(shares, params.normalise), values
+
     def detail(self, query: Query, window: Window, params: BlendParams) -> list[dict[str, Any]]:
         """Return each signal's score and its share of the mean; with token vectors, spectral retrieval's evidence."""
         return self.detail_of(query, window, params, range(len(window)))

@@ -46,6 +46,11 @@ class SignalScores:
     scores: Float32
     known: Mask
 
+    @property
+    def values(self) -> Float32:
+        """The scores, ``(k,)``; NaN where the document does not have the signal."""
+        return np.where(self.known, self.scores, np.float32(np.nan))
+
 
 def _first_pass(query: Query, window: Window) -> Float32:  # noqa: ARG001
     return window.first_pass
@@ -104,7 +109,7 @@ def signals_summary(
 
 def signal_matrix(scores: Iterable[SignalScores]) -> Float32:
     """Return signals' scores as columns, ``(k, s)``; NaN where a document does not have one."""
-    return np.stack([np.where(one.known, one.scores, np.float32(np.nan)) for one in scores], axis=1)
+    return np.stack([one.values for one in scores], axis=1)
 
 
 def all_signal_scores(names: Iterable[SignalName], query: Query, window: Window) -> dict[SignalName, SignalScores]:

@@ -240,7 +240,7 @@ class ModelServer:
                 tokens=[TokenVectors(matrices[place]) for place in places] if with_tokens else None,
                 reversed=None if as_queries is None else as_queries[places],
             )
-            scores[places] = await self._gateway.scorer.run(method, encoded.query, window, Timings())
+            scores[places], _ = await self._gateway.scorer.run(method, encoded.query, window, Timings())
         return scores
 
     async def _embed(self, request: Request) -> dict[str, object]:

@@ -21,6 +21,7 @@ from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import compiled, registry
 from es_ttc.rewriters import registry as rewriters
 from es_ttc.serving.admin.endpoint import TOKEN_HEADER, json_response
+from es_ttc.serving.admin.explain import Explaining, ExplainRequest, Explanation
 from es_ttc.serving.admin.jobs import CHANGES, JobsApi
 from es_ttc.serving.admin.models import EmbeddingsRequest, ModelServer, RerankRequest, TextsRequest
 from es_ttc.serving.admin.search_schema import search_body_schema
@@ -28,6 +29,7 @@ from es_ttc.serving.admin.sidecar import MEDIA_TYPE as CBOR
 from es_ttc.serving.admin.sidecar import PROTOCOL_VERSION, EncodeRequest, ScoreRequest, Sidecar
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.metrics import CONTENT_TYPE
+from es_ttc.serving.search import Searches
 
 Schema = dict[str, Any]
 
@@ -292,6 +294,7 @@ OPERATIONS = (
     ),
     Operation("post", "/_ttc/score", Sidecar.score, (), (ScoreRequest,), CBOR, security=SIDECAR_TOKEN),
     Operation("post", "/_ttc/encode", Sidecar.encode, (), (EncodeRequest,), CBOR, security=SIDECAR_TOKEN),
+    Operation("post", "/_ttc/explain", Explaining.explain, (Explanation,), (ExplainRequest,), security=_ENGINE),
     Operation("get", "/_ttc/jobs", JobsApi.list, (JobList,), parameters=(_STATES,), security=_ENGINE),
     Operation("post", "/_ttc/jobs", JobsApi.submit, (JobView,), (JobRequest,), security=_ENGINE),
     Operation("get", "/_ttc/jobs/{job}", JobsApi.show, (JobView,), parameters=(_JOB,), security=_ENGINE),
@@ -306,10 +309,11 @@ OPERATIONS = (
 )
 
 
-def routes(gateway: Gateway, warm: Callable[[], bool]) -> list[Route]:
+def routes(gateway: Gateway, searches: Searches, warm: Callable[[], bool]) -> list[Route]:
     """Return the routes of all operations; `warm` tells whether everything that searches need is loaded."""
     parts = {type(part).__name__: part for part in (
-        Endpoints(gateway, warm), ModelServer(gateway), Sidecar(gateway), JobsApi(gateway)
+        Endpoints(gateway, warm), ModelServer(gateway), Sidecar(gateway), JobsApi(gateway),
+        Explaining(gateway, searches),
     )}  # fmt: skip
     return [
         Route(

@@ -41,6 +41,8 @@ class Method:
     params: Params
     detail: bool
     reversed: bool = False
+    signals: bool = False
+    """Whether the signals that it combines are returned with the scores."""
 
     @cached_property
     def needs(self) -> frozenset[Feature]:
@@ -146,10 +148,10 @@ class PreparedWindow:
     stale: frozenset[int] = frozenset()
     skipped: Mapping[int, SkipReason] = field(default_factory=dict)
 
-    def scored(self, values: Float32, first_pass: Float32) -> "WindowScores":
+    def scored(self, values: Float32, first_pass: Float32, signals: Mapping[str, Float32]) -> "WindowScores":
         """Return the window with its scores."""
         prepared = {one.name: getattr(self, one.name) for one in fields(self)}
-        return WindowScores(values=values, first_pass=first_pass, **prepared)
+        return WindowScores(values=values, first_pass=first_pass, signals=signals, **prepared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,10 +161,12 @@ class WindowScores(PreparedWindow):
     Attributes:
         values: ``(n,)`` float32, scores for the response; 0 for a hit without a score.
         first_pass: ``(n,)`` float32, the engine's scores.
+        signals: Values of each signal for the documents of `window`, if the method returns them.
     """
 
     values: Float32
     first_pass: Float32
+    signals: Mapping[str, Float32] = field(default_factory=dict)
 
     def positions(self) -> dict[int, int]:
         """Return the place of each hit with a score among those that have one, as `window` and `fields` hold them."""

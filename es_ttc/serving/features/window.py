@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from operator import not_
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from es_ttc.errors import EngineError, EsTtcError, MissingFeature
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.readers import layout_of
 from es_ttc.index.mappings.spec import CHUNKS, ENCODER, HASH, REVERSED
-from es_ttc.rescorers.base import Feature, Query, SelectiveRescorer, Window
+from es_ttc.rescorers.base import Feature, Query, SelectiveRescorer, SignalRescorer, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.serving.deadline import ScoringError
 from es_ttc.serving.features.attached import AttachedFeatureLocator, FeatureLocations, own_keys
@@ -202,8 +202,10 @@ class WindowScorer:
             return {}
         return method.partial.summary(scored.query, scored.window, method.params)
 
-    async def run(self, method: Method, query: Query, window: Window, timings: Timings) -> Float32:
-        """Return a method's scores of a window for the response, ``(k,)``, not negative.
+    async def run(
+        self, method: Method, query: Query, window: Window, timings: Timings
+    ) -> tuple[Float32, Mapping[str, Float32]]:
+        """Return a method's scores of a window for the response, ``(k,)``, not negative; and the signals, if wanted.
 
         Raises:
             ScoringError: The method failed, or returned invalid scores.
@@ -212,13 +214,18 @@ class WindowScorer:
         started = time.perf_counter()
         try:
             with span("score"):
-                scores = await self._pool.run(method.rescorer.score, query, window, method.params)
+                signals: Mapping[str, Float32] = {}
+                if method.signals:
+                    score = cast("SignalRescorer[Any]", method.rescorer).score_and_signals
+                    scores, signals = await self._pool.run(score, query, window, method.params)
+                else:
+                    scores = await self._pool.run(method.rescorer.score, query, window, method.params)
         except (EsTtcError, asyncio.CancelledError):
             raise
         except Exception as error:  # a method may raise anything
             raise ScoringError(f"method [{method.rescorer.name}] failed: {type(error).__name__}: {error}") from error
         timings.score = _ms_since(started)
-        return checked_scores(np.asarray(scores), len(window), method.rescorer)
+        return checked_scores(np.asarray(scores), len(window), method.rescorer), signals
 
     async def _read_numbers(
         self, hits: Sequence[Mapping[str, Any]], request: ScoringRequest
@@ -234,10 +241,11 @@ class WindowScorer:
 
     async def _scored(self, prepared: PreparedWindow, first_pass: Float32, request: ScoringRequest) -> WindowScores:
         values = np.zeros(len(first_pass), np.float32)
+        signals: Mapping[str, Float32] = {}
         if len(prepared.window):
-            window = prepared.window
-            values[prepared.mask] = await self.run(request.method, prepared.query, window, request.timings)
-        return prepared.scored(values, first_pass)
+            run = self.run(request.method, prepared.query, prepared.window, request.timings)
+            values[prepared.mask], signals = await run
+        return prepared.scored(values, first_pass, signals)
 
     async def _with_features(
         self,
@@ -284,7 +292,7 @@ class WindowScorer:
             if calibration is None and Feature.CALIBRATION in needs:
                 raise MissingFeature(
                     f"method [{rescorer.name}] needs a sample of the queries that index [{key.index}] is asked: "
-                    f"give it one with `es-ttc calibrate {key.index} --queries FILE`"
+                    f"give it one with `es-ttc calibrate queries {key.index} --queries FILE`"
                 )
             window = replace(window, calibration=calibration)
         return query, window

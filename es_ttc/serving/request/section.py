@@ -18,7 +18,8 @@ DEFAULT_METHOD = "blend"
 MAX_WEIGHT = 1e9
 MAX_CANDIDATES = 10_000
 MAX_PASSAGES = 10
-OF_RESCORE = ("score_mode", "query_weight", "rescore_query_weight", "candidates", "passages")
+OF_RELEVANCE = ("relevance", "min_relevance")
+OF_RESCORE = ("score_mode", "query_weight", "rescore_query_weight", "candidates", "passages", *OF_RELEVANCE)
 """Keys that are valid in `rescore` only."""
 MAP = "map"
 """The value of `detail` that asks for the cosines of every token."""
@@ -104,6 +105,19 @@ class Section(BaseModel):
         "the stored token vectors. In `rescore` only.",
     )
 
+    relevance: bool = Field(
+        False,
+        description="Whether `_ttc` of each hit contains `relevance`, the probability that the hit is relevant. For "
+        "`blend` in `rescore`, on an index with a calibration (`es-ttc calibrate relevance`).",
+    )
+    min_relevance: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Least relevance of a hit. Other hits are left out, and the total is the number of hits in the "
+        "window that have it. As `relevance`, needs a calibration.",
+    )
+
     @field_validator("query_texts")
     @classmethod
     def _without_empty(cls, texts: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -122,6 +136,11 @@ class Section(BaseModel):
         if timeout is not None and not milliseconds(timeout) > 0:
             raise ValueError("must be longer than nothing")
         return timeout
+
+    @property
+    def asks_relevance(self) -> bool:
+        """Whether the search needs a calibration of relevance."""
+        return self.relevance or self.min_relevance is not None
 
     @property
     def shows_map(self) -> bool:
@@ -152,7 +171,8 @@ def require_clause(section: Section, hook: str, instead: Callable[[str], str]) -
     """Refuse the parts of a section that are valid in `rescore` only."""
     for key in OF_RESCORE:
         if getattr(section, key) != Section.model_fields[key].default:
-            raise InvalidRequest(f"[{KEY}.{key}] belongs to [rescore]: {instead(key)}")
+            fix = f"add a [rescore] with a [{KEY}] section" if key in OF_RELEVANCE else instead(key)
+            raise InvalidRequest(f"[{KEY}.{key}] belongs to [rescore]: {fix}")
     if section.shows_map:
         raise InvalidRequest(
             f'[{KEY}.detail] "{MAP}" belongs to [rescore]: in [{hook}] take true, or add a [rescore] with a '

@@ -93,7 +93,7 @@ def window_groups(
     groups of documents in the ranking that it did not find. Without a ranking the order is that of the first pass.
     """
     factor, floor = np.float32(1), np.float32(np.inf)
-    if ranking is not None and len(first_pass):
+    if ranking is not None and len(ranking.scores) and len(first_pass):
         floor = ranking.scores[-1]
         lowest = first_pass.min()
         factor = floor / lowest if lowest > floor else factor

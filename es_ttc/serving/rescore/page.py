@@ -183,6 +183,8 @@ def shown_hit(
         hit["_explanation"] = explained(score, section.method, section.score_mode, rescored, engine, unscored=unscored)
     if section.detail:
         hit["_ttc"] = detail
+    elif section.relevance and score is not None:
+        hit["_ttc"] = {"relevance": detail.get("relevance")}
     if score is not None:
         hit["_score"] = score
     return hit

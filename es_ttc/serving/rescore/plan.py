@@ -217,6 +217,7 @@ def plan_search(
     section = parse_section(item[KEY], default_method=DEFAULT_METHOD)
     rest = {key: value for key, value in body.items() if key != "rescore"}
     url = dict(params)
+    _require_relevance(section, url, rest)
     by_retriever = _RETRIEVER in rest  # the engine collapses its hits before they are ranked
     collapse = None if by_retriever or rest.get("collapse") is None else parse_collapse(rest.pop("collapse"))
     most = _most_hits(rest[_RETRIEVER]) if by_retriever else None
@@ -306,6 +307,19 @@ def _most_hits(retriever: Any) -> int | None:
     rescorers = inner.get("rescore", []) if kind == "rescorer" else [{"window_size": inner.get("rank_window_size")}]
     windows = [one.get("window_size") for one in _as_list(rescorers) if isinstance(one, Mapping)]
     return min((body_integer(_RANK_WINDOW if one is None else one) or 1 for one in windows), default=None)
+
+
+def _require_relevance(section: Section, url: Mapping[str, str], body: Mapping[str, Any]) -> None:
+    """Refuse relevance of a method that has none, and a least relevance of no hits.
+
+    Raises:
+        InvalidRequest: The method is another one than `blend`, or `size` is 0.
+    """
+    if section.asks_relevance and section.method != BlendRescorer.name:
+        key = "relevance" if section.relevance else "min_relevance"
+        raise InvalidRequest(f"[{KEY}.{key}] is for method [blend], not [{section.method}]: leave one of them out")
+    if section.min_relevance is not None and not _ranks("size", url, body, DEFAULT_SIZE):
+        raise InvalidRequest(f"[{KEY}.min_relevance] counts hits of the window, and [size] is 0: take [size] 1 or more")
 
 
 def with_reranker(item: dict[str, Any]) -> list[dict[str, Any]]:
@@ -407,7 +421,12 @@ def _later_plans(first: SearchPlan, items: Sequence[Mapping[str, Any]]) -> tuple
 
 
 def require_later(section: Section, number: int) -> None:
-    """Refuse a section that fetches documents from outside its window after another item."""
+    """Refuse a section that fetches documents from outside its window, or asks for relevance, after another item."""
+    if section.asks_relevance:
+        raise InvalidRequest(
+            f"[{KEY}.{'relevance' if section.relevance else 'min_relevance'}] of item {number} of [rescore] would be "
+            "that of a part of the window: give it to the first item"
+        )
     if section.candidates is not None and section.candidates.knn:
         raise InvalidRequest(
             f"[{KEY}.candidates] of item {number} of [rescore] would join documents that the items before it have not "

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from es_ttc.errors import EsTtcError
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import SelectiveRescorer
+from es_ttc.rescorers.relevance import Calibration
 from es_ttc.serving.deadline import attempt, budget_ms, fell_back
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
@@ -43,7 +44,9 @@ from es_ttc.serving.rescore.page import (
     shown_hit,
 )
 from es_ttc.serving.rescore.plan import SearchPlan
+from es_ttc.serving.rescore.relevance import calibration_for, cut_by_relevance, relevance_of, shown_relevance
 from es_ttc.serving.rescore.two_requests import by_further_keys, places_in
+from es_ttc.vectors.tokens import Float32
 
 Again = Callable[[Mapping[str, Any]], Awaitable[tuple[dict[str, Any], float]]]
 """Sends another body of the search; returns the engine's response, and its time in ms."""
@@ -56,12 +59,14 @@ class RescoredResponse:
     Attributes:
         groups: The groups of the ranked documents, if the request collapses.
         joined: The candidates that joined the window; their hits on the page still lack their fields.
+        total: Number of hits of the window that have the least relevance; None if none is asked.
         rest: Runs the items that need complete hits, once the response's hits are complete; None if there are none.
     """
 
     applied: bool
     groups: WindowGroups | None = None
     joined: JoinedCandidates = NONE_JOINED
+    total: int | None = None
     rest: "Callable[[], Awaitable[RescoredResponse]] | None" = None
 
 
@@ -71,6 +76,7 @@ class WindowRescoring:
 
     Attributes:
         tuned: Those of the method's parameters that are tuned values, not the request's.
+        calibration: From which hits' relevance is computed; None if it is not shown, or there is none.
         again: Sends another body of the search.
         budget: The scoring timeout, in ms; the caller's own timeout may be shorter.
         started: `time.perf_counter` when the request arrived.
@@ -80,6 +86,7 @@ class WindowRescoring:
     plan: SearchPlan
     method: Method
     tuned: Mapping[str, Any]
+    calibration: Calibration | None
     begun: asyncio.Task[EncodedQuery] | None
     candidates: CandidateSearch | None
     again: Again
@@ -100,11 +107,12 @@ class WindowRescoring:
         """Check the method's name and parameters, and start to encode the query and to search candidates.
 
         Raises:
-            InvalidRequest: There is no such method, or its parameters are invalid.
+            InvalidRequest: There is no such method, its parameters are invalid, or a calibration is missing.
         """
         rescorer = registry.load(plan.section.method)
         params, tuned = gateway.tuned.parse(rescorer, plan.section.params)
-        method = Method(rescorer, params, bool(plan.section.detail))
+        calibration = calibration_for(plan.section, gateway.tuned.relevance, request.caller(item))
+        method = Method(rescorer, params, bool(plan.section.detail), signals=calibration is not None)
         plan = plan.reading(method.fields)
         possible = plan.problem is None
         begun = gateway.scorer.begin_encoding(method, plan.texts) if plan.page.fetch and encode and possible else None
@@ -115,7 +123,7 @@ class WindowRescoring:
             candidates = CandidateSearch(gateway, known, request, item, plan, count, begun, tokens=tokens)
         budget = plan.section.timeout_ms or gateway.settings.default_timeout_ms
         again = partial(gateway.engine.again, request, item)
-        return cls(gateway, plan, method, tuned, begun, candidates, again, budget, request.started)
+        return cls(gateway, plan, method, tuned, calibration, begun, candidates, again, budget, request.started)
 
     @property
     def counts_candidates(self) -> bool:
@@ -154,6 +162,7 @@ class WindowRescoring:
         hits = response["hits"]["hits"]
         groups = None if plan.collapse is None else groups_of(hits, plan.collapse.field)
         outcome: _ScoredWindow | EsTtcError
+        relevance: dict[str, Any] = {}
         if plan.problem is not None:
             outcome = plan.problem
         else:
@@ -168,8 +177,8 @@ class WindowRescoring:
                 raise outcome
             window = cut_first_pass(response, plan, groups)
         else:
-            window = await self._reorder(response, outcome)
-        response["ttc"] = self._summary(outcome, min(len(hits), plan.page.window), timings)
+            window, relevance = await self._reorder(response, outcome)
+        response["ttc"] = self._summary(outcome, min(len(hits), plan.page.window), relevance, timings)
         add_took(response, (time.perf_counter() - began) * 1000)
         if ranked_ms is None:  # one search is counted once
             for stage, ms in timings.as_dict().items():
@@ -180,7 +189,7 @@ class WindowRescoring:
             return RescoredResponse(False, window)
         if ranked_ms is None:
             metrics.skipped(outcome.scores.skipped.values())
-        return RescoredResponse(True, window, outcome.kept)
+        return RescoredResponse(True, window, outcome.kept, relevance.get("hits"))
 
     async def _scored(self, hits: Sequence[dict[str, Any]], caller: Caller, timings: Timings) -> "_ScoredWindow":
         """Return the scores of the window and the candidates that join it."""
@@ -196,7 +205,10 @@ class WindowRescoring:
         # the hits after the window keep the engine's order
         left = joined.places_left(hits, len(window))
         places = [*range(len(window)), *[None] * len(joined.hits), *left]
-        return _ScoredWindow([*union, *(hits[place] for place in left)], places, joined, scores, pinned)
+        relevance = None
+        if self.calibration is not None:
+            relevance = relevance_of(scores, self.calibration, self.plan.section, self.method.params)
+        return _ScoredWindow([*union, *(hits[place] for place in left)], places, joined, scores, pinned, relevance)
 
     async def _score(
         self, caller: Caller, hits: Sequence[dict[str, Any]], joined: int, pinned: int, timings: Timings
@@ -204,7 +216,10 @@ class WindowRescoring:
         request = ScoringRequest(self.method, self.plan.texts, self.begun, caller, timings)
         return await self.gateway.scorer.score(hits, request, joined=joined, pinned=pinned)
 
-    async def _reorder(self, response: dict[str, Any], outcome: "_ScoredWindow") -> WindowGroups | None:
+    async def _reorder(
+        self, response: dict[str, Any], outcome: "_ScoredWindow"
+    ) -> tuple[WindowGroups | None, dict[str, Any]]:
+        """Set the page's hits; return the window's groups, and what the response tells about relevance."""
         plan, section, scored = self.plan, self.plan.section, outcome.scores
         hits, window = outcome.hits, None
         first_pass = np.concatenate((scored.first_pass, first_pass_scores(hits[len(scored.first_pass) :])))
@@ -215,18 +230,25 @@ class WindowRescoring:
         ranking = outcome.without_incomplete(ranked())
         if plan.by_further_keys and len(np.unique(ranking.scores)) < len(ranking.scores):
             ranking = outcome.without_incomplete(ranked(await self._ties(outcome)))
+        counts: dict[str, Any] = {}
+        if outcome.relevance is not None and self.calibration is not None:
+            ranking, counts = cut_by_relevance(ranking, outcome.relevance, self.calibration, section, outcome.pinned)
         if plan.collapse is not None:
             groups = groups_of(hits, plan.collapse.field)
             ranking = collapsed(ranking, groups)
             own = list(compress(groups, in_first_pass))
             beyond = [groups[number] for number in ranking.order.tolist() if not in_first_pass[number]]
             window = window_groups(own, plan.page.fetch, first_pass[in_first_pass], ranking, beyond=beyond)
+            if section.min_relevance is not None:
+                window = replace(window, complete=True)  # groups outside the window have no relevance
         page = slice(plan.page.start, plan.page.start + plan.page.size)
         details = await self._details(scored, ranking, page)
         shown = []
         for place, score in zip(ranking.order[page].tolist(), map(shortest, ranking.scores[page]), strict=True):
             hit = hits[place]
             detail = outcome.origin(place) | details.get(place, {})
+            if outcome.relevance is not None:
+                detail["relevance"] = shown_relevance(outcome.relevance, place)
             if place in scored.stale:
                 detail["stale"] = True
             if place in scored.skipped:
@@ -238,7 +260,7 @@ class WindowRescoring:
         response["hits"]["hits"] = shown
         if not plan.by_further_keys or response["hits"].get("max_score") is not None:  # Elasticsearch sets none then
             set_max_score(response, ranking.scores)
-        return window
+        return window, counts
 
     async def _ties(self, outcome: "_ScoredWindow") -> Ints:
         """Return the places of hits in the order of the sort's further keys; the last place if they are gone."""
@@ -263,7 +285,13 @@ class WindowRescoring:
             for place, number, detail in zip(places, positions, details, strict=True)
         }
 
-    def _summary(self, outcome: "_ScoredWindow | EsTtcError", considered: int, timings: Timings) -> dict[str, Any]:
+    def _summary(
+        self,
+        outcome: "_ScoredWindow | EsTtcError",
+        considered: int,
+        relevance: Mapping[str, Any],
+        timings: Timings,
+    ) -> dict[str, Any]:
         summary: dict[str, Any] = {"method": self.plan.section.method, "applied": not isinstance(outcome, EsTtcError)}
         summary["window"] = considered
         if self.tuned:
@@ -281,6 +309,8 @@ class WindowRescoring:
             summary["skipped"] = skip_reasons.summary(scores.skipped.values())
         if scores.encoder is not None:
             summary |= {"encoder": scores.encoder, "features_from_memory": scores.from_memory}
+        if relevance:
+            summary["relevance"] = relevance
         return summary | {"took": timings.as_dict()}
 
 
@@ -291,6 +321,7 @@ class _ScoredWindow:
     Attributes:
         places: For each hit its place in the first pass, from 0; None for a candidate.
         scores: The scores of the window's hits and the candidates.
+        relevance: ``(n,)`` their relevance, NaN where it is unknown; None without a calibration.
     """
 
     hits: Sequence[dict[str, Any]]
@@ -298,6 +329,7 @@ class _ScoredWindow:
     joined: JoinedCandidates
     scores: WindowScores
     pinned: int
+    relevance: Float32 | None
 
     @property
     def kept(self) -> JoinedCandidates:

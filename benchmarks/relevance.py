@@ -1,0 +1,323 @@
+"""Relevance of hits: reliability, few judgements, answers removed, a promised precision, a null distribution.
+
+    python -m benchmarks.relevance
+
+Up to 150 queries of each collection, drawn at random; half of them fit, the other half is measured, and the other way
+round, for ten divisions into halves. The signals are those of `es-ttc calibrate relevance`, of blend's first ten hits.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.blend import DATA, prepared
+from benchmarks.common import heading, table
+from benchmarks.figures import INK, MUTED, STRONG, figure, save
+from es_ttc.encoders.base import Encoder
+from es_ttc.lab.evaluation.bootstrap import SEED
+from es_ttc.lab.evaluation.datasets import Collection, load_collection, sample
+from es_ttc.lab.ranking.pools import Float64, Pool, Pools, collect
+from es_ttc.lab.ranking.relevance import DEPTH, Figures, JudgedHits, auc, bins, figures, fit, judged_hits
+from es_ttc.lab.ranking.weights import by_default_weights, normalised
+from es_ttc.rescorers.blend.normalise import logistic
+from es_ttc.rescorers.relevance import Calibration
+
+COLLECTIONS = ("scifact", "toollens", "cranfield", "hotpotqa-train-hipporag", "npl-vaswani")
+MOST_QUERIES = 150
+DRAWS = 10
+PROMISE_DRAWS = 100
+SIZES = (10, 20, 30, 50)
+PRECISIONS = (0.5, 0.8)
+CONFIDENCE = 0.9
+LETTERS = "abcdefghijklmnoprstuvwxyz"
+GIBBERISH, STRANGE = 30, 60
+"""Queries of invented words, and queries of the other collections."""
+SHUFFLED = 200
+FIGURE = "relevance.svg"
+
+Halves = Sequence[tuple[NDArray[np.bool_], NDArray[np.bool_]]]
+
+
+def main() -> None:
+    """Print the page's tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", nargs="*", default=list(COLLECTIONS), help="names of collections")
+    names = parser.parse_args().data
+    encoder = prepared("minilm")
+    found, nothing, by_chance = {}, {}, {}
+    loaded = {name: sampled(load_collection(DATA / name, "test")) for name in names}
+    for name, collection in loaded.items():
+        found[name] = collect(collection, encoder)
+        nothing[name] = without_answers(collection, [one for other, one in loaded.items() if other != name], encoder)
+        by_chance[name] = chance(collection, encoder)
+        print(f"{name}: collected", file=sys.stderr)
+    sizes = ", ".join(f"{name} {len(pools)}" for name, pools in found.items())
+    print(heading(f"Relevance, {encoder.identity.model}", data=f"{sizes} test queries", packages=("numpy",)))
+    parts: Sequence[tuple[str, Callable[[str], list[list[object]]], Sequence[str]]] = (
+        ("Reliability", lambda name: [reliability(found[name])],
+         ("queries", "share relevant", "score: error", "score: Brier", "one number: Brier", "relevance: mean",
+          "error", "Brier", "AUC", "small windows: AUC", "error")),
+        ("Few judgements: fitted to so many queries, measured on the others", lambda name: few(found[name]),
+         ("fitted queries", "AUC", "Brier", "error", "mean relevance", "share relevant")),
+        ("Fitted on the other collections", lambda name: [elsewhere(name, found)],
+         ("AUC", "mean relevance", "share relevant", "error")),
+        ("Nothing here: greatest relevance of a page", lambda name: [nowhere(found[name], *nothing[name])],
+         ("AUC removed", "AUC gibberish", "AUC strange", "median with answers", "removed", "gibberish", "strange",
+          "pages kept at .3: with answers", "removed", "gibberish", "strange")),
+        (f"A promised precision, at {CONFIDENCE:.0%} confidence, by split-conformal risk control",
+         lambda name: promised(found[name]),
+         ("promise", "divisions with a threshold", "promise held", "mean precision", "hits shown a query")),
+        (f"A null distribution: the greatest cosine of a page against those of {SHUFFLED} random documents",
+         lambda name: [null(found[name], by_chance[name], *nothing[name])],
+         ("AUC removed", "AUC gibberish", "AUC strange", "called chance (p > .05): with answers", "removed",
+          "gibberish", "strange")),
+    )  # fmt: skip
+    for title, measured, columns in parts:
+        print(f"### {title}\n")
+        print(table(["collection", *columns], [[name, *row] for name in names for row in measured(name)]), flush=True)
+    print(f"### Time\n\n{timed(found[names[0]])}")
+    draw(found)
+
+
+def sampled(collection: Collection) -> Collection:
+    """Return a collection with as many of its queries as are measured."""
+    return sample(collection, MOST_QUERIES, SEED) if len(collection.queries) > MOST_QUERIES else collection
+
+
+def without_answers(collection: Collection, others: Sequence[Collection], encoder: Encoder) -> tuple[Pools, Pools]:
+    """Return the pools of gibberish, and those of queries of other collections."""
+    random = np.random.default_rng(SEED)
+    words = [["".join(random.choice([*LETTERS], random.integers(3, 9))) for _ in range(random.integers(2, 6))]
+             for _ in range(GIBBERISH)]  # fmt: skip
+    texts = [text for other in others for text in other.queries.values()]
+    strange = [texts[place] for place in random.choice(len(texts), STRANGE, replace=False)]
+
+    def pools(queries: Sequence[str]) -> Pools:
+        named = {str(place): text for place, text in enumerate(queries)}
+        return collect(replace(collection, queries=named, qrels={name: {} for name in named}), encoder)
+
+    return pools([" ".join(one) for one in words]), pools(strange)
+
+
+def halves(hits: JudgedHits) -> Halves:
+    """Return which hits fit and which are measured, for both halves of each division of the queries."""
+    found = []
+    for draw in range(DRAWS):
+        half = (np.random.default_rng([SEED, draw]).permutation(hits.queries) % 2 == 0)[hits.query]
+        found += [(half, ~half), (~half, half)]
+    return found
+
+
+def mean_of(rows: Sequence[Figures]) -> Figures:
+    """Return mean figures."""
+    return Figures(*np.mean([[*asdict(one).values()] for one in rows], axis=0).tolist())
+
+
+def measured_on(hits: JudgedHits) -> Figures:
+    """Return mean figures of the halves that were not fitted."""
+    return mean_of([figures(hits.relevant[test], fit(hits.of(train)).of(hits.signals[test]))
+                    for train, test in halves(hits)])  # fmt: skip
+
+
+def reliability(pools: Pools) -> list[object]:
+    """Return how reliable blend's score, one number for all hits, and relevance are."""
+    hits = judged_hits(pools)
+    score = figures(hits.relevant, logistic(hits.signals[:, -1]).astype(np.float64))
+    constant = mean_of([figures(hits.relevant[test], np.full(int(test.sum()), hits.relevant[train].mean()))
+                        for train, test in halves(hits)])  # fmt: skip
+    ours, small = measured_on(hits), measured_on(hits.without_blend)
+    return [hits.queries, *digits(ours.share, score.error, score.brier, constant.brier), *digits(
+        ours.relevance, ours.error, ours.brier, ours.auc, small.auc, small.error)]  # fmt: skip
+
+
+def draw(found: Mapping[str, Pools]) -> None:
+    """Draw the share of relevant hits by blend's score, and by relevance, of one division of each collection."""
+    with figure(9.2, 2.4) as picture:
+        panels = np.atleast_1d(picture.subplots(1, len(found), sharey=True))
+        for axes, (name, pools) in zip(panels, found.items(), strict=True):
+            hits = judged_hits(pools)
+            predicted = np.empty(len(hits.relevant))
+            for train, test in halves(hits)[:2]:
+                predicted[test] = fit(hits.of(train)).of(hits.signals[test])
+            score = logistic(hits.signals[:, -1]).astype(np.float64)
+            axes.plot([0, 1], [0, 1], color=INK, linewidth=0.6)
+            for values, colour, label in ((score, MUTED, "blend's score"), (predicted, STRONG, "relevance")):
+                points = bins(hits.relevant, values)
+                x, y = [one.relevance for one in points], [one.share for one in points]
+                axes.plot(x, y, color=colour, marker="o", markersize=3, linewidth=1, label=label)
+            axes.set_title(name.split("-")[0], loc="left", fontsize=10, color=INK)
+            axes.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
+        panels[0].set_ylabel("share of relevant hits", color=MUTED)
+        panels[0].legend(frameon=False, labelcolor=INK, fontsize=8)
+        save(picture, FIGURE)
+
+
+def few(pools: Pools) -> list[list[object]]:
+    """Return figures by number of fitted queries."""
+    hits = judged_hits(pools)
+    rows: list[list[object]] = []
+    for size in SIZES:
+        found = []
+        for draw in range(DRAWS):
+            chosen = np.random.default_rng([SEED, draw]).permutation(hits.queries)[:size]
+            train = np.isin(hits.query, chosen)
+            found.append(figures(hits.relevant[~train], fit(hits.of(train)).of(hits.signals[~train])))
+        one = mean_of(found)
+        rows.append([size, *digits(one.auc, one.brier, one.error, one.relevance, one.share)])
+    return rows
+
+
+def elsewhere(name: str, found: Mapping[str, Pools]) -> list[object]:
+    """Return figures of a model of the other collections."""
+    others = [judged_hits(pools) for other, pools in found.items() if other != name]
+    starts = np.cumsum([0, *(one.queries for one in others)])
+    together = JudgedHits(
+        others[0].names,
+        np.concatenate([one.signals for one in others]),
+        np.concatenate([one.relevant for one in others]),
+        np.concatenate([one.query + start for one, start in zip(others, starts, strict=False)]),
+    )
+    hits = judged_hits(found[name])
+    one = figures(hits.relevant, fit(together).of(hits.signals))
+    return digits(one.auc, one.relevance, one.share, one.error)
+
+
+def removed(pools: Pools) -> Pools:
+    """Return pools without their relevant documents."""
+
+    def bare(pool: Pool) -> Pool:
+        kept = np.flatnonzero(pool.grades <= 0)
+        names = tuple(pool.documents[place] for place in kept)
+        return replace(pool, documents=names, scores=pool.scores[kept], grades=pool.grades[kept])
+
+    return replace(pools, pools=tuple(map(bare, pools.pools)))
+
+
+def greatest(hits: JudgedHits, values: Float64) -> Float64:
+    """Return the greatest value of each query's hits, ``(q,)``."""
+    found = np.full(hits.queries, -np.inf)
+    np.maximum.at(found, hits.query, values)
+    return found
+
+
+def nowhere(pools: Pools, gibberish: Pools, strange: Pools) -> list[object]:
+    """Return how surely the greatest relevance of a page tells queries with answers from those without."""
+    hits, none = judged_hits(pools), judged_hits(removed(pools))
+    answered = np.bincount(hits.query, hits.relevant) > 0
+    others = [judged_hits(one) for one in (gibberish, strange)]
+    rows = []
+    for train, test in halves(hits):
+        model = fit(hits.of(train))
+        tested = np.zeros(hits.queries, np.bool_)
+        tested[hits.query[test]] = True
+        asked = tested & answered
+        with_answers = greatest(hits, model.of(hits.signals))[asked]
+        kinds = [greatest(none, model.of(none.signals))[asked]]
+        kinds += [greatest(one, model.of(one.signals)) for one in others]
+        rows.append([*(auc_of(with_answers, one) for one in kinds), *map(np.median, (with_answers, *kinds)),
+                     *(float(np.mean(one >= 0.3)) for one in (with_answers, *kinds))])  # fmt: skip
+    return digits(*np.mean(rows, axis=0))
+
+
+def auc_of(above: Float64, below: Float64) -> float:
+    """Return the probability that one of the first is greater than one of the second."""
+    return auc(np.append(np.ones(len(above)), np.zeros(len(below))), np.append(above, below))
+
+
+def promised(pools: Pools) -> list[list[object]]:
+    """Return how often a threshold that promises a precision keeps it.
+
+    The threshold is the least one at which an upper bound of the mean loss is not above 0; a query's loss is the
+    promise less 1 for a shown hit that is relevant, the promise for one that is not, summed over its hits (Bates et
+    al., 2021). The bound is of a t-statistic over queries, for each of 50 thresholds from the greatest on, until the
+    first that fails (fixed-sequence testing).
+    """
+    hits = judged_hits(pools)
+    rows: list[list[object]] = []
+    for promise in PRECISIONS:
+        found, held, precisions, shown = 0, [], [], []
+        for draw in range(PROMISE_DRAWS):
+            part = np.random.default_rng([SEED, draw]).permutation(hits.queries) % 4
+            fits, calibrates, tests = part[hits.query] < 1, np.isin(part[hits.query], (1, 2)), part[hits.query] == 3
+            model = fit(hits.of(fits))
+            threshold = threshold_of(hits.of(calibrates), model.of(hits.signals[calibrates]), promise)
+            if threshold is None:
+                continue
+            found += 1
+            above = tests & (model.of(hits.signals) >= threshold)
+            shown.append(above.sum() / len(np.unique(hits.query[tests])))
+            if above.any():
+                precisions.append(hits.relevant[above].mean())
+                held.append(precisions[-1] >= promise)
+        means = [f"{np.mean(one):.2f}" if one else "" for one in (held, precisions, shown)]
+        rows.append([f"{promise:.0%}", f"{found} of {PROMISE_DRAWS}", *means])
+    return rows
+
+
+def threshold_of(hits: JudgedHits, predicted: Float64, promise: float) -> float | None:
+    """Return the least threshold whose promise is shown to hold; None if none is."""
+    z = 1.2816  # the 90 % quantile of the normal distribution: CONFIDENCE
+    chosen = None
+    for threshold in np.quantile(predicted, np.linspace(0.995, 0.5, 50)):
+        loss = np.bincount(hits.query, np.where(predicted >= threshold, promise - hits.relevant, 0.0))
+        shown = np.bincount(hits.query, predicted >= threshold) > 0
+        if shown.sum() < 10:
+            continue
+        if loss.mean() + z * loss.std(ddof=1) / np.sqrt(len(loss)) > 0:
+            break
+        chosen = float(threshold)
+    return chosen
+
+
+def chance(collection: Collection, encoder: Encoder) -> Pools:
+    """Return what the queries find among documents drawn at random."""
+    places = np.random.default_rng(SEED).permutation(len(collection.documents))[:SHUFFLED]
+    return collect(replace(collection, documents=tuple(collection.documents[place] for place in places)), encoder)
+
+
+def null(pools: Pools, by_chance: Pools, gibberish: Pools, strange: Pools) -> list[object]:
+    """Return how a page's greatest late-interaction cosine compares with those that the index gives by chance."""
+
+    def cosines(found: Pools) -> Float64:
+        hits = judged_hits(found)
+        return greatest(hits, hits.signals[:, hits.names.index("late_interaction")])
+
+    hits = judged_hits(pools)
+    answered = np.bincount(hits.query, hits.relevant) > 0
+    kinds = [cosines(pools)[answered], cosines(removed(pools))[answered], cosines(gibberish), cosines(strange)]
+    drawn = np.sort(cosines(removed(by_chance)))
+    flagged = [float(np.mean(1 - np.searchsorted(drawn, one) / len(drawn) > 0.05)) for one in kinds]
+    return digits(*(auc_of(kinds[0], one) for one in kinds[1:]), *flagged)
+
+
+def digits(*values: float) -> list[object]:
+    """Return numbers with three decimals."""
+    return [f"{value:.3f}" for value in values]
+
+
+def timed(pools: Pools) -> str:
+    """Return the time of the added work of a search: a window of 200 documents, warm."""
+    hits = judged_hits(pools)
+    calibration = Calibration(
+        names=("x",), encoder="", model=fit(hits).as_logistic(), few=fit(hits.without_blend).as_logistic(),
+        queries=hits.queries, auc=0, error=0,
+    )  # fmt: skip
+    pool = next(pool for pool in pools.pools if len(pool.documents) > 150)
+    values = dict(zip(pools.signals, np.ascontiguousarray(pool.scores.T), strict=True))
+    values["blend"] = by_default_weights(pools.some([0]), normalised(pools.some([0]), "z"))[0][: len(pool.documents)]
+    signals: dict[str, NDArray[np.float32]] = {**values}
+    times = []
+    for _ in range(2000):
+        began = time.perf_counter()
+        calibration.probabilities(signals)
+        times.append(time.perf_counter() - began)
+    return f"{len(pool.documents)} documents: {1e6 * float(np.median(times)):.0f} us ({DEPTH} hits are fitted)"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""`es-ttc calibrate relevance`: the probability that a hit of an index is relevant, from judgements."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.markup import escape
+
+from es_ttc.cli import tables
+from es_ttc.cli.common import adapter_flag, encoder_flag, engine_flag, given, json_flag, print_json, stderr, with_engine
+from es_ttc.cli.judge_options import with_llm_flag
+from es_ttc.cli.judged import SEED, JudgedQueries
+from es_ttc.cli.options import examples
+from es_ttc.common.interruption import interruptible
+from es_ttc.errors import InvalidRequest
+from es_ttc.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from es_ttc.lab.ranking.relevance import Fit
+
+_WINDOW = 100
+
+
+@click.command(
+    epilog=examples(
+        "es-ttc calibrate relevance shop --out relevance.json",
+        "es-ttc calibrate relevance shop --with-llm --out relevance.json --report relevance",
+        "es-ttc calibrate relevance shop data/mine --split test --out relevance.json",
+        "es-ttc serve --tuned relevance.json",
+    )
+)
+@click.argument("name")
+@click.argument("data", metavar="[DATA]", required=False, type=click.Path(path_type=Path))
+@click.option("--split", metavar="NAME", default="train", show_default=True, help="Split of DATA's queries.")
+@click.option(
+    "--queries", type=click.IntRange(2), metavar="N", help="Number of queries, sampled at random. Default: all."
+)
+@with_llm_flag
+@click.option(
+    "--tuned",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Weights of blend that the gateway serves, a file of `es-ttc tune`. Default: the default weights.",
+)
+@engine_flag
+@encoder_flag
+@adapter_flag
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="File for the numbers, for `es-ttc serve --tuned`. It is not written if they cannot be trusted.",
+)
+@click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Folder for a page with the reliability diagram (index.html) and for relevance.json.",
+)
+@json_flag
+def relevance(
+    name: str,
+    data: Path | None,
+    split: str,
+    queries: int | None,
+    with_llm: bool,
+    tuned: Path | None,
+    engine: str | None,
+    encoder: str | None,
+    adapter: str | None,
+    out: Path | None,
+    report: Path | None,
+    as_json: bool,
+) -> None:
+    """Fit the relevance of hits of the index NAME to judgements.
+
+    Relevance is the probability that a hit is relevant. A search with `"relevance": true` shows it, and
+    `"min_relevance": 0.3` leaves out hits with less. It is fitted to the first ten hits of `blend` for each judged
+    query, by logistic regression; no hit becomes less relevant by a greater signal. Judgements are those of `es-ttc
+    judge`, whoever made them; or those of the BEIR folder DATA, where a document without a judgement is not relevant.
+
+    All figures are of queries that were not fitted. Nothing is written with too few judgements, or if relevance is no
+    better than one number for all hits; the message says what is missing. NAME may be an alias or a data stream: the
+    numbers then hold for searches of this name, and of each index behind it.
+    """
+    from es_ttc.lab.evaluation.report import replace, require_writable
+    from es_ttc.lab.ranking.relevance import evaluated, judged_hits, too_few
+    from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
+    from es_ttc.rescorers.tuned import Tuned
+    from es_ttc.rescorers.tuned import as_json as file_content
+
+    if data is not None and with_llm:
+        raise click.UsageError("--with-llm is for the judgements of the index: leave DATA out")
+    for folder in (report, out and out.absolute().parent):
+        if folder is not None:
+            require_writable(folder)
+    blend = None if tuned is None else Tuned.read(tuned).params.get("signals")
+    names = _names(name, engine)
+    judgements = name if data is None else None
+    asked = JudgedQueries(split, queries, _WINDOW, name, engine, encoder, adapter, judgements, with_llm)
+    with interruptible():
+        collection = asked.load(data)
+        pools = asked.pools([collection], DEFAULT_SIGNALS)
+        hits = judged_hits(pools, collection.qrels if data is None else None, blend=blend)
+        if hits.queries < 2:
+            raise InvalidRequest("; ".join(too_few(hits.queries, int(hits.relevant.sum()), 0)[:1]))
+        fit = evaluated(hits, seed=SEED)
+    params = fit.calibration(names, pools.encoder, blend).model_dump(mode="json", exclude={"encoder"})
+    source = {"data": collection.name, "split": collection.split, "encoder": pools.encoder}
+    summary = {"method": "relevance", "params": params, **source, **_origin(pools.settings), "report": fit.as_dict()}
+    if report is not None:
+        replace(report / "relevance.json", file_content(summary))
+        replace(report / "index.html", _page(name, summary).encode())
+        stderr.print(f"report: {escape(str(report / 'index.html'))}", highlight=False, soft_wrap=True)
+    if out is not None and not fit.lacking:
+        replace(out, file_content(summary))
+        stderr.print(f"relevance: {escape(str(out))}", highlight=False, soft_wrap=True)
+    if as_json:
+        print_json(summary)
+    else:
+        _show(name, fit)
+    if fit.lacking:
+        why = escape("; ".join(fit.lacking))
+        stderr.print(f"[yellow]not to be trusted, and not written:[/] {why}", highlight=False, soft_wrap=True)
+        raise click.exceptions.Exit(1)
+
+
+def _names(name: str, engine: str | None) -> list[str]:
+    """Return the name and the indices behind it."""
+    from es_ttc.index.attach.feature_locations import alike_locations
+
+    located = with_engine(EngineSettings(**given(engine=engine)), lambda client: alike_locations(client, name))
+    return list(dict.fromkeys((name, *(one.source.index for one in located))))
+
+
+def _origin(settings: Mapping[str, Any]) -> dict[str, Any]:
+    from es_ttc.lab.evaluation import provenance
+
+    return {**settings, "seed": SEED, "versions": provenance.versions(), "date": provenance.now()}
+
+
+def _page(name: str, summary: Mapping[str, Any]) -> str:
+    from es_ttc.lab.evaluation.plots import reliability
+    from es_ttc.lab.evaluation.report import rendered
+
+    bins = summary["report"]["bins"]
+    diagram = reliability([one["relevance"] for one in bins], [one["share"] for one in bins])
+    return rendered("relevance.html.j2", **{**summary, "index": name, "diagram": diagram})
+
+
+def _show(name: str, fit: "Fit") -> None:
+    """Display the figures, by number of judged queries too, and the reliability."""
+    from es_ttc.lab.evaluation.report import score
+    from es_ttc.lab.ranking.relevance import bins
+
+    relevant, console = fit.hits.relevant, tables.console()
+    heading = f"{name}: {fit.hits.queries:,} queries, {len(relevant):,} judged hits, {int(relevant.sum()):,} relevant"
+    console.print(heading, style="italic", highlight=False, markup=False, soft_wrap=True)
+    measured = [*fit.curve.items(), (f"{fit.hits.queries} (5 folds)", fit.figures)]
+    rows = [(str(size), *map(score, (one.auc, one.brier, one.error))) for size, one in measured]
+    columns = ("judged queries", "AUC", "Brier score", "calibration error")
+    console.print(tables.table(columns, rows, title="on queries that were not fitted"))
+    shares = [(score(one.relevance), score(one.share), str(one.hits)) for one in bins(relevant, fit.predicted)]
+    console.print(tables.table(("mean relevance", "share of relevant hits", "hits"), shares))

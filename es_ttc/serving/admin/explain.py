@@ -1,0 +1,404 @@
+"""`/_ttc/explain`: why a document stands where it does in a search, or why it is not on the first page.
+
+The search runs as it is, with details of its whole window. Further searches, all with the caller's credentials, tell of
+the document alone: whether the query matches it, at which rank, which clauses it fails (by the engine's named queries),
+which of the query's words it lacks.
+"""
+
+import asyncio
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message
+
+from es_ttc.common.validation import validated
+from es_ttc.errors import EngineError, InvalidRequest, UnknownIndex
+from es_ttc.serving.admin.endpoint import EndpointRunner, json_object, with_callers_errors
+from es_ttc.serving.engine_requests import JSON, EngineRequests, reason_of, require_complete
+from es_ttc.serving.gateway import Gateway
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.caller import Caller, callers
+from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.request.body import texts_of
+from es_ttc.serving.request.request import Api
+from es_ttc.serving.request.section import DEFAULT_METHOD, KEY
+from es_ttc.serving.rescore.plan import DEFAULT_SIZE, DEFAULT_WINDOW, find_rescore
+from es_ttc.serving.search import Searches
+
+_KIND = "explain"
+_AT_ONCE = 4
+_MAX_BODY = 2**20
+_MAX_CLAUSES = 500
+_MAX_WORDS = 50
+_MAX_SHOWN = 120
+_FACTORS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+_FAILING = "the document could not be examined"
+_OF_MATCHING = frozenset({"derived", "runtime_mappings"})
+
+
+class ExplainRequest(BaseModel):
+    """A document, and the search that it is expected in."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    index: str = Field(min_length=1, description="The searched index, an alias or a list, as in the URL.")
+    id: str = Field(min_length=1, description="Id of the document.")
+    search: dict[str, Any] = Field(
+        description="Body of the search. Without a `ttc` section in `rescore` it is explained with `blend`."
+    )
+
+
+class FailedClause(BaseModel):
+    """A clause that the document fails."""
+
+    path: str = Field(description="Its place in the body.")
+    clause: dict[str, Any] = Field(description="The clause.")
+
+
+class WeightChange(BaseModel):
+    """A change of one weight of blend that brings the document to the first page."""
+
+    signal: str
+    times: float = Field(description="Factor of the signal's weight.")
+    rank: int = Field(description="The document's rank with it.")
+
+
+class Explanation(BaseModel):
+    """Where a document stands in a search, and why."""
+
+    index: str
+    id: str
+    reasons: list[str] = Field(description="What is found, in sentences.")
+    rank: int | None = Field(None, description="Its rank in the answer; null if it is not among the documents found.")
+    found: int = Field(0, description="Number of documents of the answer that were compared.")
+    score: float | None = None
+    matches: bool = Field(False, description="Whether the query matches it.")
+    first_pass_rank: int | None = Field(None, description="Its rank by the query alone, the least of equal scores.")
+    first_pass_score: float | None = None
+    joined: bool = Field(False, description="Whether it joined the window by its vector.")
+    relevance: float | None = None
+    signals: dict[str, dict[str, float | int | None]] = Field(
+        default_factory=dict, description="By signal `score`, and `rank` among the documents of the window."
+    )
+    failed: list[FailedClause] = Field(default_factory=list, description="Clauses that keep it from matching.")
+    lacking_words: list[str] = Field(default_factory=list, description="Words of the query that it does not have.")
+    weights: list[WeightChange] = Field(default_factory=list, description="Least changes of one weight.")
+
+
+class Explaining:
+    """Answers requests about documents of a search."""
+
+    def __init__(self, gateway: Gateway, searches: Searches) -> None:
+        self._gateway = gateway
+        self._searches = searches
+        self._runner = EndpointRunner(_KIND, gateway.metrics, _AT_ONCE)
+
+    async def explain(self, request: Request) -> Response:
+        """Tell why a document stands where it does in a search, or why it is not found."""
+        return await self._runner.json(request, with_callers_errors(self._answered(request)))
+
+    async def _answered(self, request: Request) -> dict[str, Any]:
+        """Return the explanation; what the engine refuses in the caller's search is the caller's error.
+
+        Raises:
+            InvalidRequest: The search is malformed.
+            UnknownIndex: There is no such index.
+        """
+        try:
+            return await self._explained(request)
+        except EngineError as error:
+            if error.upstream_status in (400, 404):
+                raise (UnknownIndex if error.upstream_status == 404 else InvalidRequest)(str(error)) from error
+            raise
+
+    async def _explained(self, request: Request) -> dict[str, Any]:
+        asked = validated(ExplainRequest, await json_object(request, _MAX_BODY, self._gateway.offload), _KIND)
+        body, item = _with_detail(asked.search)
+        window = item.get("window_size", DEFAULT_WINDOW)
+        window = window if isinstance(window, int) else DEFAULT_WINDOW
+        size = asked.search.get("size", DEFAULT_SIZE)
+        page = size if isinstance(size, int) else DEFAULT_SIZE
+        whole = {**body, "from": 0, "size": min(2 * max(window, page), self._gateway.settings.max_window)}
+        alone = _among(body, asked.id)
+        answer, found = await asyncio.gather(
+            self._search(request, asked.index, whole), self._search(request, asked.index, alone)
+        )
+        told = Explanation(index=asked.index, id=asked.id, reasons=[])
+        engine = EngineRequests(self._gateway.upstream, Caller(request.headers.raw))
+        hits, summary = answer["hits"]["hits"], answer[KEY]
+        place = next((place for place, hit in enumerate(hits) if hit["_id"] == asked.id), None)
+        told.found = len(hits)
+        if place is not None:
+            _describe(told, hits, place, page)
+        await self._examine(engine, told, asked.search)
+        shown = hits[place : place + 1] if place is not None else found["hits"]["hits"]
+        own = shown[0].get("_ttc", {}) if shown else {}
+        if place is None:
+            told.signals = {name: {"score": one["score"], "rank": None} for name, one in _signals(own).items()}
+        told.reasons = [*_reasons(told, own, summary, found[KEY], asked.search, item, window, page)]
+        return told.model_dump()
+
+    async def _examine(self, engine: EngineRequests, told: Explanation, search: Mapping[str, Any]) -> None:
+        """Find out whether the query matches the document, at which rank, and what it fails and lacks."""
+        query = search.get("query") or {"match_all": {}}
+        shared = {key: value for key, value in search.items() if key in _OF_MATCHING}
+        clauses = list(_clauses("query", query))
+        if search.get("post_filter"):
+            clauses.append(("post_filter", search["post_filter"], True))
+        named = [_named(path, clause) for path, clause, _ in clauses[:_MAX_CLAUSES]]
+        words = await self._words(engine, told.index, query)
+        named += [_named(f"word {word}", one) for word, one in words.items()]
+        ids = {"ids": {"values": [told.id]}}
+        body = {**shared, "query": {"bool": {"filter": [ids], "should": [_named("query", query), *named]}}}
+        body |= {"size": 1, "_source": False}
+        answer = await _matching(engine, told.index, body)
+        if not answer["hits"]["hits"]:
+            raise InvalidRequest(f"there is no document [{told.id}] in [{told.index}] that you may read")
+        matched = set(answer["hits"]["hits"][0].get("matched_queries", ()))
+        told.matches = "query" in matched
+        told.failed = [
+            FailedClause(path=path, clause=clause)
+            for path, clause, wanted in clauses
+            if wanted is not None and (path in matched) != wanted
+        ]
+        told.lacking_words = [word for word in words if f"word {word}" not in matched]
+        if told.matches:
+            alone = {**shared, "query": {"bool": {"must": [query], "filter": [ids]}}, "size": 1, "_source": False}
+            hit = (await _matching(engine, told.index, alone))["hits"]["hits"][0]
+            told.first_pass_score = hit["_score"]
+            above = float(np.nextafter(np.float32(hit["_score"] or 0.0), np.float32(np.inf)))
+            count = {**shared, "query": query, "min_score": above, "size": 0, "track_total_hits": True}
+            if search.get("post_filter"):
+                count["query"] = {"bool": {"must": [query], "filter": [search["post_filter"]]}}
+            told.first_pass_rank = (await _matching(engine, told.index, count))["hits"]["total"]["value"] + 1
+
+    async def _words(self, engine: EngineRequests, index: str, query: Any) -> dict[str, Any]:
+        """Return for each word of the query's text, as the engine reads it, the clauses with this word in its place."""
+        texts = list(dict.fromkeys(texts_of(query)))
+        if len(texts) != 1:
+            return {}
+        text, leaves = texts[0], [clause for _, clause, _ in _clauses("query", query) if texts[0] in texts_of(clause)]
+        field = next((name for clause in leaves for name in _fields(clause)), None)
+        words = text.split()
+        if field is not None:
+            path = f"/{quote(index)}/_analyze".encode()
+            try:
+                read = await engine.json("POST", path, body={"field": field, "text": text}, failing=_FAILING)
+                words = [text[one["start_offset"] : one["end_offset"]] for one in read["tokens"]]
+            except EngineError:  # an alias of several indices, or no right to analyse
+                pass
+        some = list(dict.fromkeys(word for word in words if word.strip()))[:_MAX_WORDS]
+        return {word: {"bool": {"should": [_with_word(one, text, word) for one in leaves]}} for word in some}
+
+    async def _search(self, request: Request, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the gateway's own answer to a search of the caller."""
+        raw = jsonio.dumps(body)
+        messages: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": raw, "more_body": False}
+
+        async def send(message: Message) -> None:
+            messages.append(message)
+
+        path = f"/{quote(index, safe=',:*')}/_search"
+        length = (b"content-length", str(len(raw)).encode())
+        headers = [*callers(request.headers.raw), (b"content-type", JSON), length]
+        scope = {**request.scope, "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+        incoming = RawRequest({**scope, "headers": headers}, receive, self._gateway.bodies)
+        try:
+            with self._gateway.callers.request(incoming):
+                outcome = await self._searches.answer(incoming, Api.SEARCH, send, is_template=False)
+        finally:
+            incoming.forget()
+        answer: dict[str, Any] = jsonio.loads(b"".join(message.get("body", b"") for message in messages))
+        if outcome.status != 200:
+            reason = f"the search failed: {reason_of(answer, outcome.status)}"
+            raise EngineError(reason, upstream_status=outcome.status)
+        return answer
+
+
+async def _matching(engine: EngineRequests, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the engine's answer to a search without a section."""
+    path = f"/{quote(index, safe=',:*')}/_search".encode()
+    answer: dict[str, Any] = await engine.json("POST", path, body=body, failing=_FAILING, in_own_words=True)
+    require_complete(answer, _FAILING)
+    return answer
+
+
+def _with_detail(search: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a search with details of all hits, without what an explanation does not need; and its first section."""
+    found = find_rescore(search.get("rescore"))
+    natives, item = ([], {KEY: {}}) if found is None else (found[0], found[1][0])
+    section = item[KEY] if isinstance(item[KEY], dict) else {}
+    kept = {key: value for key, value in section.items() if key not in ("min_relevance", "passages", "relevance")}
+    item = {**item, KEY: {**kept, "detail": True, "on_error": "first_pass"}}
+    dropped = {"aggs", "aggregations", "collapse", "explain", "fields", "highlight", "profile", "rescore", "suggest"}
+    body = {key: value for key, value in search.items() if key not in dropped}
+    return body | {"_source": False, "rescore": [*natives, item]}, {**item, KEY: section}
+
+
+def _among(body: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a search among one document."""
+    must = [body["query"]] if body.get("query") else []
+    ids = {"ids": {"values": [name]}}
+    return {**body, "query": {"bool": {"must": must, "filter": [ids]}}, "from": 0, "size": 1}
+
+
+def _clauses(path: str, query: Any, wanted: bool | None = True) -> Iterator[tuple[str, dict[str, Any], bool | None]]:
+    """Yield the clauses of a query with their places, and whether the document must match each; None if it need not."""
+    if not isinstance(query, dict):
+        return
+    inner = query.get("bool")
+    if not isinstance(inner, dict) or wanted is False:
+        yield path, query, wanted
+        return
+    needed = inner.get("minimum_should_match", 0 if inner.get("must") or inner.get("filter") else 1)
+    for kind in ("must", "filter", "must_not", "should"):
+        given = inner.get(kind)
+        several = given if isinstance(given, list) else [given]
+        required = {"must_not": False, "should": None}.get(kind, True)
+        if kind == "should" and len(several) == 1 and needed not in (0, "0"):
+            required = True
+        for place, clause in enumerate(several):
+            place_of = f"[{place}]" if isinstance(given, list) else ""
+            yield from _clauses(f"{path}.bool.{kind}{place_of}", clause, None if wanted is None else required)
+    if isinstance(inner.get("should"), list) and len(inner["should"]) > 1 and needed not in (0, "0"):
+        least = {"should": inner["should"], "minimum_should_match": needed}
+        yield f"{path}.bool.should", {"bool": least}, wanted
+
+
+def _named(name: str, clause: Any) -> dict[str, Any]:
+    return {"bool": {"must": [clause], "_name": name}}
+
+
+def _fields(clause: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a clause that ranks by a text."""
+    [(kind, inner)] = list(clause.items())[:1] or [("", {})]
+    if not isinstance(inner, Mapping):
+        return []
+    given = inner.get("fields", [] if kind != "match" else [*inner])
+    names = [one.partition("^")[0] for one in given if isinstance(one, str)] if isinstance(given, list) else []
+    return [name for name in names if "*" not in name]
+
+
+def _with_word(clause: Mapping[str, Any], text: str, word: str) -> Any:
+    """Return a clause with a word in the place of its text, whatever number of words must match."""
+
+    def replaced(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: replaced(value) for key, value in part.items() if key != "minimum_should_match"}
+        return word if part == text else copy.deepcopy(part)
+
+    return replaced(dict(clause))
+
+
+def _signals(detail: Mapping[str, Any]) -> Mapping[str, Mapping[str, float | None]]:
+    found: Mapping[str, Mapping[str, float | None]] = detail.get("signals", {})
+    return found
+
+
+def _describe(told: Explanation, hits: Sequence[Mapping[str, Any]], place: int, page: int) -> None:
+    """Fill in what the search's answer tells of a hit."""
+    hit = hits[place]
+    detail = hit.get("_ttc", {})
+    told.rank, told.score, told.relevance = place + 1, hit.get("_score"), detail.get("relevance")
+    told.joined = detail.get("first_pass_rank") is None
+    for name, one in _signals(detail).items():
+        others = [_signals(other.get("_ttc", {})).get(name, {}).get("score") for other in hits]
+        own = one["score"]
+        rank = None if own is None else 1 + sum(other is not None and other > own for other in others)
+        told.signals[name] = {"score": own, "rank": rank}
+    if place >= page:
+        told.weights = least_changes([_signals(other.get("_ttc", {})) for other in hits], place, page)
+
+
+def least_changes(
+    hits: Sequence[Mapping[str, Mapping[str, float | None]]], place: int, page: int
+) -> list[WeightChange]:
+    """Return for each signal the least factor of its weight that brings a hit to the first page, if one does.
+
+    Args:
+        hits: The signals of the hits, in the order of their sums of shares.
+        place: The hit's place, from 0.
+        page: Number of hits of the first page.
+    """
+    names = list(hits[place])
+    scored = [one for one in hits if one.keys() >= set(names)]
+    shares = np.array([[one[name]["share"] or 0.0 for name in names] for one in scored], np.float64)
+    if not names or not len(shares):
+        return []
+    own = np.array([hits[place][name]["share"] or 0.0 for name in names])
+    found = []
+    for column, name in enumerate(names):
+        for factor in (*_FACTORS, 0.5, 0.0):
+            weights = np.ones(len(names))
+            weights[column] = factor
+            rank = int((shares @ weights > own @ weights + 1e-9).sum()) + 1
+            if rank <= page:
+                found.append(WeightChange(signal=name, times=factor, rank=rank))
+                break
+    return found
+
+
+def _reasons(
+    told: Explanation,
+    own: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    alone: Mapping[str, Any],
+    search: Mapping[str, Any],
+    item: Mapping[str, Any],
+    window: int,
+    page: int,
+) -> Iterator[str]:
+    """Yield what is found, in sentences."""
+    section = item[KEY]
+    method = section.get("method", DEFAULT_METHOD)
+    if told.rank is not None and told.rank <= page:
+        yield f"it is on the first page, at rank {told.rank} of {told.found}"
+    elif told.rank is not None:
+        yield f"{method} ranks it {told.rank} of {told.found}; the first page ends at {page}"
+    else:
+        yield f"it is not among the {told.found} documents that {method} ranks"
+    if not summary["applied"]:
+        yield f"{method} was not applied: {summary.get('reason')}"
+    if told.matches and told.first_pass_rank is not None:
+        yield f"the query matches it; {told.first_pass_rank - 1:,} documents have a greater score in the first pass"
+        if told.first_pass_rank > window and not told.joined:
+            yield f"only the first {window} are ranked: a [window_size] of {told.first_pass_rank} would hold it"
+    for one in told.failed:
+        negative = "must_not" in one.path.rsplit(".", 1)[-1]
+        clause = jsonio.dumps(one.clause).decode()
+        shown = clause if len(clause) <= _MAX_SHOWN else f"{clause[:_MAX_SHOWN]}..."
+        yield f"it {'matches' if negative else 'does not match'} [{one.path}], {shown}"
+    if told.lacking_words:
+        yield f"it lacks the words {', '.join(told.lacking_words)}"
+    if told.joined:
+        yield "its vector is among the nearest to the query, by which it joined"
+    elif told.rank is None and "candidates" in summary and not any("filter" in one.path for one in told.failed):
+        why = summary["candidates"].get("reason")
+        yield why or f"its vector is not among the {summary['candidates']['knn']} nearest to the query"
+    if own.get("skipped"):
+        yield f"its features are not used: {own['skipped']}"
+    if own.get("stale"):
+        yield "its features are of an earlier text: `es-ttc fill` brings them up to date"
+    elif _signals(own) and all(one["score"] is None for name, one in _signals(own).items() if name != "lexical"):
+        yield "it has no features of its present text: only its words count"
+    elif told.rank is None and not alone["applied"] and summary["applied"]:
+        yield f"alone it cannot be ranked: {alone.get('reason')}"
+    if alone.get("read", 1) < 1:
+        yield f"the encoder has read {alone['read']:.0%} of its text"
+    least = section.get("min_relevance")
+    if least is not None and told.relevance is not None and told.relevance < least:
+        yield f"its relevance {told.relevance} is below the [min_relevance] {least}"
+    minimum = search.get("min_score")
+    if isinstance(minimum, int | float) and told.first_pass_score is not None and told.first_pass_score < minimum:
+        yield f"its score {told.first_pass_score:.6g} is below the [min_score] {minimum}"
+    for change in told.weights:
+        yield f"{change.times:g} times the weight of [{change.signal}] would bring it to rank {change.rank}"

@@ -1,0 +1,87 @@
+"""Why a document is where it is in a search, over HTTP and by the command, on real engines."""
+
+import json
+from typing import Any
+
+import pytest
+
+from es_ttc.cli.app import run
+from es_ttc.serving.admin.explain import least_changes
+from tests.serving.client import Reply, call, search
+from tests.serving.conftest import Behind
+
+CAT = "which cat drinks milk?"
+QUERY = {"match": {"text": CAT}}
+
+
+def told(behind: Behind, name: str, body: dict[str, Any], status: int = 200) -> Any:
+    reply = call(behind.gateway, "POST", "/_ttc/explain", {"index": behind.index, "id": name, "search": body})
+    assert reply.status == status, reply.body
+    return reply.json() if status == 200 else reply.reason
+
+
+def ranking(behind: Behind, body: dict[str, Any], size: int = 60) -> Reply:
+    return search(behind.gateway, behind.index, {"rescore": {"ttc": {}}, **body, "size": size})
+
+
+def test_the_rank_is_that_of_the_search_and_a_change_of_weights_is_true(behind: Behind) -> None:
+    body = {"query": QUERY, "size": 3}
+    ids = ranking(behind, body).ids
+    for rank in (1, 9, len(ids)):
+        found = told(behind, ids[rank - 1], body)
+        assert (found["rank"], found["found"]) == (rank, len(ids))
+    native = search(behind.engine, behind.index, {"query": QUERY, "size": 60})
+    found = told(behind, ids[5], body)
+    assert found["first_pass_score"] == native.scores[native.ids.index(ids[5])]
+    assert found["first_pass_rank"] == 1 + sum(score > found["first_pass_score"] for score in native.scores)
+    assert sorted(found["signals"]) == ["dense", "late_interaction", "lexical", "spectral"]
+    for change in [change for name in ids[3:9] for change in told(behind, name, body)["weights"]]:
+        assert change["rank"] <= 3
+
+
+def test_a_weight_is_changed_no_more_than_needed() -> None:
+    hits = [{"a": {"share": a}, "b": {"share": b}} for a, b in ((2.0, 0.0), (1.0, 0.5), (0.5, 0.9))]
+    assert {one.signal: one.times for one in least_changes(hits, 2, 1)} == {"b": 2.0, "a": 0.5}
+    assert {one.signal: one.times for one in least_changes(hits, 2, 2)} == {"b": 1.25, "a": 0.5}
+    assert not least_changes([*hits, {"a": {"share": -1.0}, "b": {"share": -1.0}}], 3, 2)
+
+
+def test_clauses_and_words_that_keep_a_document_away(behind: Behind) -> None:
+    clauses = {
+        "must": [QUERY],
+        "filter": [{"term": {"number": 3}}, {"bool": {"must_not": {"match": {"text": "sofa"}}}}],
+        "should": {"term": {"number": 9}},
+    }
+    found = told(behind, "d0", {"query": {"bool": clauses}})  # a cat, asleep on the sofa
+    assert (found["rank"], found["matches"]) == (None, False)
+    assert [one["path"] for one in found["failed"]] == ["query.bool.filter[0]", "query.bool.filter[1].bool.must_not"]
+    assert found["lacking_words"] == ["which", "drinks", "milk"]
+    either = {"bool": {"should": [{"term": {"number": 3}}, {"term": {"number": 4}}]}}
+    assert [one["path"] for one in told(behind, "d0", {"query": either})["failed"]] == ["query.bool.should"]
+    posted = told(behind, "d0", {"query": QUERY, "post_filter": {"term": {"number": 3}}, "min_score": 99})
+    assert [one["path"] for one in posted["failed"]] == ["post_filter"]
+    assert posted["matches"]
+    japanese = told(behind, "d7", {"query": {"match": {"text": "猫が牛乳"}}})
+    assert "猫" in japanese["lacking_words"]
+    assert any("no features" in reason or "nearest" in reason for reason in japanese["reasons"])
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [({"query": {"match_all": {}}}, "query_text"), ({"query": QUERY, "rescore": {"ttc": {"method": "x"}}}, "[x]")],
+)
+def test_what_cannot_be_ranked_is_told(behind: Behind, body: dict[str, Any], reason: str) -> None:
+    if "rescore" in body:
+        assert reason in told(behind, "d4", body, 400)
+    else:
+        assert any(reason in sentence for sentence in told(behind, "d4", body)["reasons"])
+    assert "[nowhere]" in told(behind, "nowhere", {"query": QUERY}, 400)
+
+
+def test_the_command_tells_the_same(behind: Behind, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["explain", behind.index, CAT, "--id", "d2", "--engine", behind.engine, "--gateway", behind.gateway]
+    assert run([*arguments, "--filter", "number>5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["path"] for one in found["failed"]] == ["query.bool.filter[0]"]
+    assert run(arguments) == 0
+    assert "late_interaction" in capsys.readouterr().out
