@@ -1,8 +1,8 @@
 """Run the tests that need an engine on older versions, one node after the other: `make test-engines`.
 
 The table goes to `docs/results/engine-versions.md`, whose further sections stay. Arguments are those of pytest, after
-the suites' own. The variable ES_TTC_TEST_VERSIONS restricts a run to some versions, separated by spaces; it then neither
-writes the table nor opens older indices.
+the suites' own. The variable ES_TTC_TEST_VERSIONS restricts a run to some versions, separated by spaces; it then writes
+no table and opens no older indices.
 """
 
 import os

@@ -75,6 +75,7 @@ def test_what_a_retriever_cannot_have(shop: Behind) -> None:
         ({"method": "spectral", "timeout": 5}, "[ext.ttc.timeout]"),
         ({"candidates": {"knn": -1}}, "[ext.ttc.candidates]"),
         ([7], "[ext.ttc]"),
+        (None, "[ext.ttc]"),
     ],
 )
 def test_errors_name_the_place_in_ext(shop: Behind, section: Any, field: str) -> None:

@@ -293,14 +293,14 @@ def with_rescore(body: dict[str, Any]) -> dict[str, Any]:
     if _RETRIEVER not in body:
         return body
     ext = body["ext"] if isinstance(body.get("ext"), dict) else {}
-    section = ext.get(KEY)
-    if body.get("rescore") and (section is not None or find_rescore(body["rescore"]) is not None):
+    if body.get("rescore") and (KEY in ext or find_rescore(body["rescore"]) is not None):
         raise InvalidRequest(
             f"[rescore] cannot be used with [retriever]: put the section into [{ExtSection.place}], and native "
             "rescorers into a [rescorer] retriever"
         )
-    if section is None:
+    if KEY not in ext:
         return body
+    section = ext[KEY]
     parse_section(section, default_method=DEFAULT_METHOD, model=ExtSection)
     others = {name: value for name, value in ext.items() if name != KEY}
     rest = {key: value for key, value in body.items() if key != "ext"} | ({"ext": others} if others else {})
