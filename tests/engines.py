@@ -1,8 +1,8 @@
 """Run the tests that need an engine on older versions, one node after the other: `make test-engines`.
 
-The table goes to `docs/results/engine-versions.md`. Arguments are those of pytest, after the suites' own. The variable
-ES_TTC_TEST_VERSIONS restricts a run to some versions, separated by spaces; it then neither writes the table nor opens
-older indices.
+The table goes to `docs/results/engine-versions.md`, whose further sections stay. Arguments are those of pytest, after
+the suites' own. The variable ES_TTC_TEST_VERSIONS restricts a run to some versions, separated by spaces; it then writes
+no table and opens no older indices.
 """
 
 import os
@@ -43,27 +43,6 @@ OWN_NODES = (
     "tests/ingest/test_recovery.py",
 )
 """Files whose tests start nodes of their own, or are about the default versions."""
-
-BY_HAND = """
-## Tried by hand
-
-| engine | what was done | result |
-| --- | --- | --- |
-| Elasticsearch 9.5.3, the vendor's package for tests, without analysers, scripts and processors; a relay answered \
-`GET /`, which that package lacks | `index create --analyzer standard`, `ingest`, `index show`, `search`, `attach`, \
-`fill`, `graph build`, `graph show`, `index enrichment`, `jobs list`, `doctor`, `serve`, `detach`, `index delete` | \
-all work |
-| Elasticsearch 8.5.0, the same kind of package | every command | each refused in one sentence; the gateway forwards, \
-and refuses sections |
-| Python's `http.server` | every command | each refused in one sentence |
-| Elasticsearch 9.4.3 with security, a user with rights on indices only | every command | each names the missing \
-right; with `cluster:monitor/main` all work |
-
-2026-11-23. Modules of other releases cannot be added to these packages: those of 9.4.3 do not start in 9.5.3, nor does
-ingest-common of 8.19.13 in 8.13.4 or 8.14.1. No package registry has a whole Elasticsearch 9.5. OpenSearch 3.5.0 is the
-newest with vectors there: the registries have its k-NN plugin for 2.19.1 and 3.5.0 only, and that one needs a class of
-Lucene 10.3 (`Lucene103Codec`) which the Lucene of 3.6.0 and newer (10.4, 10.5) has no more.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +117,8 @@ def main(arguments: Sequence[str]) -> int:
     for title, name in failed:
         click.echo(f"failed on {title}: {name}")
     if not arguments and not ONLY:
-        PAGE.write_text(page)
+        _, heading, rest = PAGE.read_text().partition("\n## ")
+        PAGE.write_text(page + heading + rest)
     return 1 if failed else upgraded
 
 
@@ -176,7 +156,7 @@ def table(rows: Mapping[str, Mapping[str, Outcome]], minutes: float) -> str:
         cells = (f"{one.passed} / {len(one.failed)}" for one in suites.values())
         lines.append(f"| {title} | {' | '.join(cells)} |")
     machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    return HEAD + "\n".join(lines) + f"\n\n`make test-engines`: {minutes:.0f} minutes on {machine}.\n" + BY_HAND
+    return HEAD + "\n".join(lines) + f"\n\n`make test-engines`: {minutes:.0f} minutes on {machine}.\n"
 
 
 if __name__ == "__main__":

@@ -274,9 +274,11 @@ async def _estimated(
 
 
 async def _estimate(engine: "Engine", source: "Index", spec: "IndexSpec", encoder: "Encoder") -> _Estimated:
+    from es_ttc.index.attach.source_checks import require_readable
     from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
     from es_ttc.index.mappings.contents import stored_bytes
 
+    await require_readable(engine, source, spec.text_fields)
     documents = await first_documents(engine, source.index, _READ)
     size = await asyncio.to_thread(estimate_size, documents, spec, encoder)
     count = round(await engine.count(source.index) * share_with_text(documents, spec))

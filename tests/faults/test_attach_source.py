@@ -64,14 +64,17 @@ async def traces(engine: Engine, name: str) -> list[str]:
             {"properties": {"title": TEXT, "story": {"type": "keyword"}, "body": {"type": "alias", "path": "story"}}},
             r"name the field \[story\]",
         ),
+        ({"properties": {"title": TEXT, "body": {"type": "integer_range"}}}, r"\[body\].* is an object"),
     ],
 )
 async def test_a_text_that_is_not_in_the_source_is_refused(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, mappings: Any, says: str, inside: bool
 ) -> None:
-    document = {"title": "The cat", "story": "sleeps"}
+    document: dict[str, Any] = {"title": "The cat", "story": "sleeps"}
     if "_source" in mappings:
         document["body"] = "sleeps on the sofa"
+    if mappings["properties"]["body"]["type"] == "integer_range":
+        document["body"] = {"gte": 1}
     await made(engine, index_name, mappings, document=document)
     before = await engine.request("GET", f"/{index_name}")
     with pytest.raises(InvalidRequest, match=says):

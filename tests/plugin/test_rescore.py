@@ -1,6 +1,8 @@
 """The rescorer inside the engine: the order and the scores of the gateway, what it refuses, what it says of itself."""
 
+from io import BytesIO
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,6 +12,7 @@ from tests.plugin.conftest import CODED, DOC_VALUES, NESTED, SHARDED, Plugged
 from tests.serving.client import Reply, call, search
 from tests.serving.test_identity import queries
 from tests.serving.test_rescore import CATS, EVERYTHING
+from tests.support.plugin import built
 
 TEXTS = [CATS, "birds singing in the rain", "قطة", "who is awake at night"]
 METHODS: list[tuple[str, dict[str, Any]]] = [
@@ -40,6 +43,15 @@ def same(plugin: Reply, gateway: Reply) -> None:
     assert plugin.json()["hits"]["total"] == gateway.json()["hits"]["total"]
     best = gateway.json()["hits"]["max_score"]
     assert plugin.json()["hits"]["max_score"] == (best if best is None else pytest.approx(best, abs=1e-4))
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("product", ["opensearch", "elasticsearch"])
+def test_a_zip_brings_no_class_that_a_node_may_have_in_another_version(product: str) -> None:
+    with ZipFile(built(product)) as plugin:
+        jars = [ZipFile(BytesIO(plugin.read(name))) for name in plugin.namelist() if name.endswith(".jar")]
+    classes = [name for jar in jars for name in jar.namelist() if name.endswith(".class")]
+    assert {name.partition("/")[0] for name in classes} == {"esttc"}
 
 
 @pytest.mark.parametrize("index", [CODED, DOC_VALUES, NESTED])

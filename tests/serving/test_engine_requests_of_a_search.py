@@ -1,4 +1,7 @@
-"""How many requests to the engine a search costs; the table in docs/architecture.md has the same numbers."""
+"""How many requests to the engine a search costs, as in docs/architecture.md; all carry the caller's headers.
+
+Any header may give or restrict rights: security plugins and proxies read headers of their own.
+"""
 
 import re
 from collections.abc import Iterator
@@ -17,6 +20,8 @@ from tests.serving.relay import Relay, relay
 
 pytestmark = pytest.mark.engine
 
+HEADERS = {"cookie": "a=b", "x-any-rights": "of-a-tenant", "x-forwarded-for": "192.0.2.1"}
+OF_THE_GATEWAY = "/_nodes/"
 ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
 QUERY = {"match": {"text": "cat drinks milk"}}
 
@@ -65,11 +70,11 @@ def indexed(opensearch_url: str, encoder: Encoder) -> Iterator[tuple[str, str]]:
 
 def send(url: str, index: str, body: dict[str, Any] | list[dict[str, Any]]) -> None:
     if isinstance(body, dict):
-        reply = call(url, "POST", f"/{index}/_search", body)
+        reply = call(url, "POST", f"/{index}/_search", body, HEADERS)
         answers = [reply.json()]
     else:
         lines = b"".join(b"{}\n%b\n" % orjson.dumps(one) for one in body)
-        reply = call(url, "POST", f"/{index}/_msearch", lines, {"content-type": "application/x-ndjson"})
+        reply = call(url, "POST", f"/{index}/_msearch", lines, {"content-type": "application/x-ndjson", **HEADERS})
         answers = reply.json()["responses"]
     assert reply.status == 200, reply.body
     assert all(answer.get("ttc", {}).get("applied", True) for answer in answers)
@@ -78,6 +83,9 @@ def send(url: str, index: str, body: dict[str, Any] | list[dict[str, Any]]) -> N
 def counted(seen: Relay, gateway: str, index: str, body: dict[str, Any] | list[dict[str, Any]]) -> int:
     seen.passed.clear()
     send(gateway, index, body)
+    for passed in seen.passed:
+        carried = {name: passed.headers.get(name) for name in HEADERS}
+        assert carried == HEADERS or passed.target.startswith(OF_THE_GATEWAY), passed.target
     return len(seen.passed)
 
 

@@ -20,6 +20,7 @@ _TIMES = re.compile(rb'"took":\d+')
 _OURS = {"x-request-id"}
 NDJSON = {"content-type": "application/x-ndjson"}
 JSON = {"content-type": "application/json"}
+FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 REQUESTS: list[tuple[str, str, Any, dict[str, str]]] = [
     ("GET", "/", None, {}),
@@ -42,6 +43,8 @@ REQUESTS: list[tuple[str, str, Any, dict[str, str]]] = [
     ("POST", "/{index}/_search", gzip.compress(b'{"size":1}', mtime=0), JSON | {"content-encoding": "gzip"}),
     ("POST", "/{index}/_search", b"{broken", JSON),
     ("POST", "/{index}/_search", b"{}", {"content-type": "text/plain"}),
+    ("POST", "/{index}/_search", b"source=%7B%22rescore%22%3A%7B%22ttc%22%3A%7B%7D%7D%7D", FORM),
+    ("POST", "/{index}/_search", b'{"rescore":{"ttc":{}}}', FORM),
     ("POST", "/{index}/_search", {"unknown": 1}, {}),
     ("POST", "/{index}/_search/", {"size": 1}, {}),
     ("PUT", "/{index}/_search", {"size": 1}, {}),

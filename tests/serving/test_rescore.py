@@ -177,12 +177,23 @@ def test_score_modes_are_the_engines_own_arithmetic(behind: Behind, encoder: Enc
     )
 
 
-def test_native_rescorers_run_before_ours(behind: Behind) -> None:
-    boost = {"rescore_query": {"match": {"title": "owl"}}, "score_mode": "total", "rescore_query_weight": 100}
-    native = {"window_size": 60, "query": boost}
+@pytest.mark.parametrize(
+    "native",
+    [
+        {"query": {"rescore_query": {"match": {"title": "owl"}}, "score_mode": "total", "rescore_query_weight": 100}},
+        {"script": {"script": {"source": "_score + doc['number'].value"}}},
+        {"learning_to_rank": {"model_id": "none"}},
+    ],
+)
+def test_native_rescorers_run_before_ours(behind: Behind, native: dict[str, Any]) -> None:
+    native = {"window_size": 60, **native}
     body = {"query": {"match": {"text": "the"}}, "size": 10}
     alone = search(behind.engine, behind.index, body | {"rescore": native})
     mixed = search(behind.gateway, behind.index, body | {"rescore": [native, ours(detail=True) | {"window_size": 10}]})
+    if alone.status != 200:  # not every engine has each
+        assert "query" not in native
+        assert (mixed.status, mixed.json()["error"]["type"]) == (alone.status, alone.json()["error"]["type"])
+        return
     assert set(mixed.ids) == set(alone.ids)
     ranks = {hit["_id"]: hit["_ttc"]["first_pass_rank"] for hit in mixed.json()["hits"]["hits"]}
     assert [one for one, _ in sorted(ranks.items(), key=lambda pair: pair[1])] == alone.ids

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import orjson
 import pytest
+from jsonschema_rs import Draft202012Validator
 
 from es_ttc.errors import InvalidRequest
+from es_ttc.serving.admin.search_schema import search_body_schema
 from es_ttc.serving.rescore.plan import plan_search, with_rescore
 from tests.serving.client import call, search
 from tests.serving.conftest import Behind
@@ -61,10 +64,33 @@ def test_what_a_retriever_cannot_have(shop: Behind) -> None:
     wide = {"retriever": RESCORER, "size": 8}
     refused = search(shop.gateway, shop.index, wide | {"ext": {"ttc": ttc}})
     assert (refused.status, refused.reason) == (400, search(shop.engine, shop.index, wide).reason)
-    lines = b'{"index":"%s"}\n{"retriever":{"standard":{"query":{"match_all":{}}}},"ext":{"ttc":{"window_size":"x"}}}\n'
-    headers = {"content-type": "application/x-ndjson"}
-    item = call(shop.gateway, "POST", "/_msearch", lines % shop.index.encode(), headers).json()["responses"][0]
-    assert (item["status"], "window_size" in item["error"]["reason"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("section", "field"),
+    [
+        ({"window_size": "7"}, "[ext.ttc.window_size]"),
+        ({"window_size": 0}, "[ext.ttc.window_size]"),
+        ({"window": 7}, "[window_size]"),
+        ({"method": "spectral", "timeout": 5}, "[ext.ttc.timeout]"),
+        ({"candidates": {"knn": -1}}, "[ext.ttc.candidates]"),
+        ([7], "[ext.ttc]"),
+        (None, "[ext.ttc]"),
+    ],
+)
+def test_errors_name_the_place_in_ext(shop: Behind, section: Any, field: str) -> None:
+    body = {"retriever": STANDARD, "ext": {"ttc": section}}
+    single = search(shop.gateway, shop.index, body)
+    lines = orjson.dumps({"index": shop.index}) + b"\n" + orjson.dumps(body) + b"\n"
+    several = call(shop.gateway, "POST", "/_msearch", lines, {"content-type": "application/x-ndjson"}).json()
+    for status, reason in (
+        (single.status, single.reason),
+        (several["responses"][0]["status"], several["responses"][0]["error"]["reason"]),
+    ):
+        assert (status, field in reason) == (400, True), reason
+    schema = Draft202012Validator(search_body_schema())
+    assert not schema.is_valid(body)
+    assert schema.is_valid(body | {"ext": {"ttc": {"window_size": 7, "query_text": CATS}}})
 
 
 @pytest.mark.parametrize(
@@ -87,6 +113,13 @@ def test_retrievers_of_other_licences_get_no_more_hits_than_they_return(
     assert plan.body["retriever"] == retriever
     assert "rescore" not in plan.body
     assert "rescore" not in plan.plain
+
+
+def test_a_window_that_shrinks_shrinks_for_a_reranker_too() -> None:
+    reranked = {"params": {"signals": {"dense": 1, "reranker": 1}}, "window_size": 50}
+    plan = plan_search(with_rescore({"retriever": RESCORER, "ext": {"ttc": reranked}}), [], max_window=300)
+    assert plan is not None
+    assert [one.page.window for one in (plan, *plan.later)] == [7, 7]
 
 
 def test_a_section_of_the_plugin_is_left_to_it() -> None:

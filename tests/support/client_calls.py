@@ -4,7 +4,7 @@ The clients are installed elsewhere, from their package registries::
 
     npm install --prefix DIR @elastic/elasticsearch @opensearch-project/opensearch
     cd DIR && go mod init calls && go get github.com/elastic/go-elasticsearch/v9 github.com/opensearch-project/opensearch-go/v4
-    mvn dependency:copy-dependencies -DoutputDirectory=DIR/lib    # of a project that depends on elasticsearch-java
+    mvn dependency:copy-dependencies -DoutputDirectory=DIR/lib  # of elasticsearch-java, opensearch-java, httpclient5 5.6
     python -m tests.support.client_calls DIR
 
 writes docs/reference/clients.md.
@@ -46,10 +46,15 @@ address.
 
 """
 TAIL = """
-The typed answers of opensearch-go have no field for `ttc`, so its program reads the body of that call; that of
-elasticsearch-java sends it by the low-level client. With elasticsearch-py and opensearch-py the vendors' own tests run
-([how](../../tests/support/client_suites.py)), and the engines' YAML tests of
-[searches](../results/engine-versions.md). opensearch-java and clients for .NET, PHP and Ruby were not run.
+The typed answers of opensearch-go have no field for `ttc`, so its program reads the body of that call; those with
+elasticsearch-java and opensearch-java send it by the low-level and the generic client.
+
+The vendors' own tests of elasticsearch-py, opensearch-py and opensearch-go run [on an engine and through the
+gateway](../../tests/support/client_suites.py), test by test. Of opensearch-go 4.8.1 on OpenSearch 3.5.0 all 778 end
+alike (744 pass; 33 fail on the engine alone, which has no snapshot repository and no JDK of its own; 2026-11-28). The
+packages of the other clients contain no such tests; the engines' YAML tests of
+[searches](../results/engine-versions.md) run.
+Clients for .NET, PHP and Ruby were not run.
 """
 
 
@@ -91,17 +96,27 @@ def _go(module: str, name: str, product: Callable[[], Distribution]) -> Client:
     )
 
 
+def _java(name: str, product: Callable[[], Distribution], configured: str) -> Client:
+    client = f"{product().product}-java"
+    return Client(
+        client,
+        product,
+        ("java", "-cp", "lib/*", str(PROGRAMS / f"{name}.java")),
+        ("sh", "-c", f"ls lib | sed -n 's/^{client}-\\(.*\\)[.]jar/\\1/p'"),
+        configured,
+    )
+
+
 CLIENTS = (
     _javascript("@elastic/elasticsearch", ElasticsearchDistribution),
     _javascript("@opensearch-project/opensearch", OpenSearchDistribution),
     _go("github.com/elastic/go-elasticsearch/v9", "elasticsearch", ElasticsearchDistribution),
     _go("github.com/opensearch-project/opensearch-go/v4", "opensearch", OpenSearchDistribution),
-    Client(
-        "elasticsearch-java",
-        ElasticsearchDistribution,
-        ("java", "-cp", "lib/*", str(PROGRAMS / "Elasticsearch.java")),
-        ("sh", "-c", "ls lib | sed -n 's/^elasticsearch-java-\\(.*\\)[.]jar/\\1/p'"),
-        'ElasticsearchClient.of(b -> b.host("http://127.0.0.1:9280"))',
+    _java("Elasticsearch", ElasticsearchDistribution, 'ElasticsearchClient.of(b -> b.host("http://127.0.0.1:9280"))'),
+    _java(
+        "OpenSearch",
+        OpenSearchDistribution,
+        'ApacheHttpClient5TransportBuilder.builder(HttpHost.create("http://127.0.0.1:9280"))',
     ),
 )
 

@@ -4,8 +4,11 @@ The suites are the clients' public ones and are read from checkouts that stand e
 they run on, so they get nodes of their own::
 
     python -m tests.support.client_suites --python VENV/bin/python --elasticsearch-py DIR --opensearch-py DIR
+    go mod download github.com/opensearch-project/opensearch-go/v4  # a copy of its folder in `go env GOMODCACHE`:
+    python -m tests.support.client_suites --opensearch-go DIR
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -40,12 +43,14 @@ class Suite:
         node: What they run against.
         address: The variable that tells them where that is.
         paths: Where they stand in the client's repository; what needs other services, or licences, is left out.
+        is_go: Whether they are Go packages, and not Python files.
     """
 
     client: str
     node: Callable[[], Distribution]
     address: str
     paths: tuple[str, ...]
+    is_go: bool = False
 
 
 SUITES = (
@@ -73,7 +78,16 @@ SUITES = (
             "test_opensearchpy/test_async/test_server/test_helpers",
         ),
     ),
+    Suite(
+        "opensearch-go",
+        OpenSearchDistribution,
+        "OPENSEARCH_URL",
+        (".", "./opensearchapi", "./opensearchutil"),
+        is_go=True,
+    ),
 )
+_GO = ("go", "test", "-json", "-count=1", "-p=1", "-tags=integration,core")
+_GO_OUTCOMES = {"pass": "passed", "fail": "failed", "skip": "skipped"}
 
 Outcomes = dict[str, str]
 
@@ -82,9 +96,10 @@ Outcomes = dict[str, str]
 @click.option("--python", default=sys.executable, show_default=True, help="Interpreter with the clients and pytest.")
 @click.option("--elasticsearch-py", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--opensearch-py", type=click.Path(exists=True, file_okay=False, path_type=Path))
-def main(python: str, elasticsearch_py: Path | None, opensearch_py: Path | None) -> None:
+@click.option("--opensearch-go", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def main(python: str, **options: Path | None) -> None:
     """Run the suites whose checkouts are given; fail where a test ends otherwise through the gateway."""
-    checkouts = {"elasticsearch-py": elasticsearch_py, "opensearch-py": opensearch_py}
+    checkouts = {name.replace("_", "-"): checkout for name, checkout in options.items()}
     rows, different = [], 0
     for suite in SUITES:
         checkout = checkouts[suite.client]
@@ -112,6 +127,17 @@ def main(python: str, elasticsearch_py: Path | None, opensearch_py: Path | None)
 
 def run(suite: Suite, checkout: Path, python: str, url: str) -> Outcomes:
     """Return how each test ends."""
+    if suite.is_go:
+        variables = {**os.environ, suite.address: url, "SECURE_INTEGRATION": "false", "OPENSEARCH_NODE_COUNT": "1"}
+        output = subprocess.run(
+            [*_GO, *suite.paths], cwd=checkout, env=variables, capture_output=True, timeout=LONGEST_SECONDS, check=False
+        ).stdout
+        events = [event for line in output.splitlines() if (event := json.loads(line)).get("Test")]
+        return {
+            f"{event['Package']}.{event['Test']}": _GO_OUTCOMES[event["Action"]]
+            for event in events
+            if event["Action"] in _GO_OUTCOMES
+        }
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [python, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider", f"--junitxml={report}"]

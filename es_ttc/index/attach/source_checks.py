@@ -11,6 +11,7 @@ from typing import Any
 from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
+from es_ttc.index.ingest.compose import value_at
 from es_ttc.index.mappings.indices import Index
 
 _SAMPLE = 10
@@ -34,8 +35,9 @@ async def require_readable(engine: Engine, source: Index, text_fields: Sequence[
             raise InvalidRequest(
                 f"[{name}] of index [{source.index}] is an alias, which _source does not have: name the field [{path}]"
             )
-        if await _is_lost(engine, source, name):
-            raise _unreadable(source, name, "documents are found by it and do not have it there, as after a copy_to")
+        why = await _why_unreadable(engine, source, name)
+        if why is not None:
+            raise _unreadable(source, name, why)
 
 
 def require_updatable(source: Index) -> None:
@@ -95,26 +97,19 @@ def _alias_path(mapping: Mapping[str, Any], name: str) -> str | None:
     return str(mapping["path"]) if mapping.get("type") == "alias" else None
 
 
-async def _is_lost(engine: Engine, source: Index, name: str) -> bool:
-    """Return whether documents have a field in the index, and a sample of them lacks it in `_source`."""
+async def _why_unreadable(engine: Engine, source: Index, name: str) -> str | None:
+    """Return why the text of a field cannot be read, by a sample of documents that have it in the index."""
     body = {"query": {"exists": {"field": name}}, "size": _SAMPLE, "_source": [name], "track_total_hits": False}
     answer = await engine.search(source.index, body)
     require_all_shards(answer, source.index)
     hits = answer["hits"]["hits"]
-    return bool(hits) and not any(_has(hit.get("_source") or {}, name) for hit in hits)
-
-
-def _has(document: Any, name: str) -> bool:
-    """Return whether a document has a field, by its literal name or by its path through objects and lists."""
-    if isinstance(document, list):
-        return any(_has(item, name) for item in document)
-    if not isinstance(document, Mapping):
-        return False
-    if name in document:
-        return True
-    return any(
-        name.startswith(f"{key}.") and _has(inner, name.removeprefix(f"{key}.")) for key, inner in document.items()
-    )
+    values = [value_at(hit.get("_source") or {}, name) for hit in hits]
+    parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
+    if any(isinstance(part, Mapping) for part in parts):
+        return "it is an object there, as a range is, and semantic_text in indices from before Elasticsearch 8.18"
+    if hits and all(part is None for part in parts):
+        return "documents are found by it and do not have it there, as after a copy_to"
+    return None
 
 
 def _unreadable(source: Index, name: str, why: str) -> InvalidRequest:

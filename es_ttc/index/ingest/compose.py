@@ -42,7 +42,7 @@ def compose(document: Document, text_fields: Sequence[str]) -> tuple[str, tuple[
     spans: list[Span] = []
     position = 0
     for ordinal, name in enumerate(text_fields):
-        text = _text(_value(document, name), name)
+        text = _text(value_at(document, name), name)
         if not text:
             continue
         parts.append(text)
@@ -107,7 +107,7 @@ def locate(offsets: NDArray[np.int32], spans: Sequence[Span]) -> NDArray[np.int3
     return located
 
 
-def _value(document: Document, name: str) -> Any:
+def value_at(document: Document, name: str) -> Any:
     """Return a field's value by its literal name, else by its path through objects and lists of objects.
 
     Return None if it is absent.
@@ -119,8 +119,8 @@ def _value(document: Document, name: str) -> Any:
     if not dot:
         return None
     if isinstance(inner, list | tuple):
-        return [_value(item, rest) for item in inner if isinstance(item, Mapping)]
-    return _value(inner, rest) if isinstance(inner, Mapping) else None
+        return [value_at(item, rest) for item in inner if isinstance(item, Mapping)]
+    return value_at(inner, rest) if isinstance(inner, Mapping) else None
 
 
 def _text(value: Any, name: str) -> str:

@@ -17,6 +17,7 @@ from es_ttc.rescorers import registry as rescorers
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.rewriters import registry as rewriters
 from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, OF_RESCORE, Section
+from es_ttc.serving.rescore.plan import ExtSection
 
 Schema = dict[str, Any]
 
@@ -29,21 +30,23 @@ _ONE_TEXT = "query_texts"
 def search_body_schema() -> Schema:
     """Return the schema of a search body, with the parameters of every installed method."""
     strategies = {name: strategy.Params for name, strategy in STRATEGIES.items()}
+    rescoring = _params_in(rescorers) | strategies
     by_hook = {
-        "rescore": _params_in(rescorers) | strategies,
+        "rescore": rescoring,
+        "ext": rescoring,
         "knn": _params_in(retrievers),
         "query": _params_in(rewriters),
     }
-    models = {model for params in by_hook.values() for model in params.values()} | {Section}
+    models = {model for params in by_hook.values() for model in params.values()} | {Section, ExtSection}
     references, defined = models_json_schema(
         [(model, "validation") for model in sorted(models, key=lambda model: (model.__module__, model.__name__))],
         ref_template="#/$defs/{model}",
     )
     own = {model: references[model, "validation"] for model in models}
     definitions: Schema = defined["$defs"]
-    section = _resolved(own[Section], definitions)
+    whole = {hook: _resolved(own[ExtSection if hook == "ext" else Section], definitions) for hook in by_hook}
     sections = {
-        f"{hook}_section": _section(section, hook, {name: own[model] for name, model in params.items()})
+        f"{hook}_section": _section(whole[hook], hook, {name: own[model] for name, model in params.items()})
         for hook, params in by_hook.items()
     }
     return {
@@ -55,9 +58,11 @@ def search_body_schema() -> Schema:
             "knn": _one_or_several("knn_clause"),
             "query": {"$ref": "#/$defs/query_clause"},
             "retriever": {"$ref": "#/$defs/query_clause"},
+            "ext": _with_section("ext_section"),
         },
+        "dependentSchemas": {"retriever": {"properties": {"rescore": False}}},
         "$defs": {
-            **{name: one for name, one in definitions.items() if name != Section.__name__},
+            **{name: one for name, one in definitions.items() if name not in (Section.__name__, ExtSection.__name__)},
             **sections,
             "rescore_clause": _with_section("rescore_section"),
             "knn_clause": _with_section("knn_section"),
@@ -73,11 +78,11 @@ def _params_in(registry: ModuleType) -> dict[str, type[BaseModel]]:
 
 def _section(section: Schema, hook: str, params: Mapping[str, Schema]) -> Schema:
     """Return the schema of one hook's section: its keys, its methods, and the parameters of each."""
-    left_out = {"rescore": (), "knn": OF_RESCORE, "query": (*OF_RESCORE, _ONE_TEXT)}[hook]
+    left_out = {"knn": OF_RESCORE, "query": (*OF_RESCORE, _ONE_TEXT)}.get(hook, ())
     keys = {name: one for name, one in section["properties"].items() if name not in left_out}
-    required = {"rescore": [], "knn": ["method"], "query": ["method", "query_text"]}[hook]
+    required = {"knn": ["method"], "query": ["method", "query_text"]}.get(hook, [])
     cases = [_params_if(_named(name), one) for name, one in params.items()]
-    if hook == "rescore":
+    if hook in ("rescore", "ext"):
         keys["method"] = keys["method"] | {"default": DEFAULT_METHOD}
         cases.append(_params_if({"not": {"required": ["method"]}}, params[DEFAULT_METHOD]))
     else:

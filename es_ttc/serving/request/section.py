@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -61,6 +61,7 @@ class Section(BaseModel):
     """The contents of a ``ttc`` section."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    place: ClassVar[str] = KEY
 
     method: str = Field(
         min_length=1,
@@ -153,16 +154,16 @@ class Section(BaseModel):
         return None if self.timeout is None else milliseconds(self.timeout)
 
 
-def parse_section(data: Any, *, default_method: str | None = None) -> Section:
+def parse_section(data: Any, *, default_method: str | None = None, model: type[Section] = Section) -> Section:
     """Validate a ``ttc`` section."""
     if not isinstance(data, dict):
-        raise InvalidRequest(f'[{KEY}] must be an object such as {{"method": "spectral"}}, got {shown(data)}')
+        raise InvalidRequest(f'[{model.place}] must be an object such as {{"method": "spectral"}}, got {shown(data)}')
     check_section(data)
     if default_method is not None:
         data = {"method": default_method, **data}
-    section = validated(Section, data, KEY)
+    section = validated(model, data, model.place)
     if section.query_text is not None and section.query_texts is not None:
-        raise InvalidRequest(f"[{KEY}] takes [query_text] or [query_texts], not both")
+        raise InvalidRequest(f"[{model.place}] takes [query_text] or [query_texts], not both")
     check_query(section.query_texts or (section.query_text or "",))
     return section
 

@@ -12,7 +12,9 @@ Several items with a section run in order. Each has a plan of its own, which dif
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import Field
 
 from es_ttc.common.entry_points import parse_params
 from es_ttc.common.validation import shown, unknown_field
@@ -40,7 +42,8 @@ DEFAULT_WINDOW = 100
 DEFAULT_SIZE = 10
 MAX_ITEMS = 4
 """Maximum number of items with a section in one `rescore` list."""
-_RESCORE_KEYS = ["window_size", KEY]
+_WINDOW_SIZE = "window_size"
+_RESCORE_KEYS = [_WINDOW_SIZE, KEY]
 _NO_STORED_FIELDS = "_none_"
 _TOTAL_UP_TO = 10_000
 _NEED_STORED_FIELDS = frozenset(
@@ -88,6 +91,13 @@ def unsafe_params(params: Sequence[tuple[str, str]], *, of_hits: bool) -> list[s
     """Return the URL parameters by which a further request may find other documents, or other contents of hits."""
     safe = _SAFE_PARAMS | PARAMS_OF_HITS if of_hits else _SAFE_PARAMS
     return [name for name, value in params if name not in safe and value not in _SAFE_VALUES.get(name, ())]
+
+
+class ExtSection(Section):
+    """The contents of a ``ttc`` section in `ext`, with the window's size inside."""
+
+    place: ClassVar[str] = f"ext.{KEY}"
+    window_size: int = Field(DEFAULT_WINDOW, ge=1, description="How many of the retriever's first hits are ranked.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,15 +223,15 @@ def plan_search(
     if found is None:
         return None
     natives, items = found[0], [part for item in found[1] for part in with_reranker(item)]
-    item = items[0]
-    section = parse_section(item[KEY], default_method=DEFAULT_METHOD)
+    section = parse_section(items[0][KEY], default_method=DEFAULT_METHOD)
     rest = {key: value for key, value in body.items() if key != "rescore"}
     url = dict(params)
     _require_relevance(section, url, rest)
     by_retriever = _RETRIEVER in rest  # the engine collapses its hits before they are ranked
     collapse = None if by_retriever or rest.get("collapse") is None else parse_collapse(rest.pop("collapse"))
     most = _most_hits(rest[_RETRIEVER]) if by_retriever else None
-    item = _within(item, most) if by_retriever else _within_natives(item, natives)
+    bound = most if by_retriever else _most_ranked(natives)
+    item, *later = [_within(one, bound) for one in items]
     page = plan_page(_ranks("from", url, rest, 0), _ranks("size", url, rest, DEFAULT_SIZE), item, max_window)
     if most is not None and page.size <= most:
         page = replace(page, fetch=min(page.fetch, most))
@@ -233,7 +243,7 @@ def plan_search(
     check_query(texts)
     highlights = take_highlights(rest) if "highlight" in rest else ()
     own_window = page.window if "window_size" in item else max(1, page.start + page.size)
-    one_window = not natives and len(items) == 1 and section.method not in STRATEGIES and "search_after" not in rest
+    one_window = not natives and not later and section.method not in STRATEGIES and "search_after" not in rest
     sortable = one_window and url.keys().isdisjoint(("scroll", "sort"))
     by_further_keys = sortable and _has_keys_after_score(rest.get("sort"))
     plain = {**rest, "from": page.start, "size": page.size}
@@ -271,32 +281,31 @@ def plan_search(
         changes_scores=changes_scores(rest.get("query")),
         by_further_keys=by_further_keys,
     )
-    return replace(plan, later=_later_plans(plan, items[1:]))
+    return replace(plan, later=_later_plans(plan, later))
 
 
 def with_rescore(body: dict[str, Any]) -> dict[str, Any]:
     """Return a search with its section as an item of `rescore`, if it has a `retriever` and the section is in `ext`.
 
     Raises:
-        InvalidRequest: It has a `rescore` too.
+        InvalidRequest: It has a `rescore` too, or the section is invalid.
     """
-    ext = body.get("ext") if _RETRIEVER in body else None
-    section = ext.get(KEY) if isinstance(ext, Mapping) else None
-    is_ours = section is not None or (_RETRIEVER in body and find_rescore(body.get("rescore")) is not None)
-    if is_ours and body.get("rescore"):
-        raise InvalidRequest(
-            f"[rescore] cannot be used with [retriever]: put the section into [ext.{KEY}], and native rescorers into a "
-            "[rescorer] retriever"
-        )
-    if not isinstance(ext, Mapping) or section is None:
+    if _RETRIEVER not in body:
         return body
+    ext = body["ext"] if isinstance(body.get("ext"), dict) else {}
+    if body.get("rescore") and (KEY in ext or find_rescore(body["rescore"]) is not None):
+        raise InvalidRequest(
+            f"[rescore] cannot be used with [retriever]: put the section into [{ExtSection.place}], and native "
+            "rescorers into a [rescorer] retriever"
+        )
+    if KEY not in ext:
+        return body
+    section = ext[KEY]
+    parse_section(section, default_method=DEFAULT_METHOD, model=ExtSection)
     others = {name: value for name, value in ext.items() if name != KEY}
     rest = {key: value for key, value in body.items() if key != "ext"} | ({"ext": others} if others else {})
-    item: dict[str, Any] = {KEY: section}
-    if isinstance(section, Mapping) and "window_size" in section:
-        item["window_size"] = section["window_size"]
-        item[KEY] = {key: value for key, value in section.items() if key != "window_size"}
-    return rest | {"rescore": item}
+    item = {key: value for key, value in section.items() if key == _WINDOW_SIZE}
+    return rest | {"rescore": item | {KEY: {key: value for key, value in section.items() if key != _WINDOW_SIZE}}}
 
 
 def _most_hits(retriever: Any) -> int | None:
@@ -355,13 +364,10 @@ def _has_keys_after_score(sort: Any) -> bool:
     return isinstance(sort, list) and len(sort) > 1 and sort[0] in by_score
 
 
-def _within_natives(item: dict[str, Any], natives: Sequence[Any]) -> dict[str, Any]:
-    """Return an item with a window that is not greater than that of a rescorer before it which allows no greater one.
-
-    Elasticsearch accepts neither a hit nor a window beyond the window of `learning_to_rank`.
-    """
+def _most_ranked(natives: Sequence[Any]) -> int | None:
+    """Return the window of native rescorers after which Elasticsearch accepts no greater one, and no hit beyond it."""
     bounds = [one.get("window_size") for one in natives if isinstance(one, dict) and _LEARNING_TO_RANK in one]
-    return _within(item, min((one for one in bounds if isinstance(one, int) and one > 0), default=None))
+    return min((one for one in bounds if isinstance(one, int) and one > 0), default=None)
 
 
 def _within(item: dict[str, Any], bound: int | None) -> dict[str, Any]:
