@@ -119,6 +119,11 @@ def learn(
     loaded: list[Encoder] = []
 
     def load(spec: "IndexSpec") -> "Encoder":
+        if spec.encoder.tokens is not None:
+            raise InvalidRequest(
+                f"the token vectors of [{name}] are another encoder's, [{spec.encoder.tokens.model}], and one adapter "
+                "maps both kinds: attach the index with one encoder"
+            )
         if not loaded:
             loaded.append(load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir))
             check_encoder(name, spec, loaded[0])
