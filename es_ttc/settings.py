@@ -24,7 +24,8 @@ from es_ttc.errors import ConfigurationError
 
 SideCredentials = Literal["caller", "gateway"]
 
-_MOST_WORKERS = 4
+_FILE = "es-ttc.toml"
+_MAX_WORKERS = 4
 
 
 def default_workers() -> int:
@@ -32,13 +33,13 @@ def default_workers() -> int:
     if sys.platform == "win32":
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(_MOST_WORKERS, cores)
+    return min(_MAX_WORKERS, cores)
 
 
 class _Sources(BaseSettings):
     """The sources of settings, in order."""
 
-    model_config = SettingsConfigDict(env_prefix="ES_TTC_", toml_file="es-ttc.toml", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="ES_TTC_", toml_file=_FILE, extra="ignore")
 
     @classmethod
     def settings_customise_sources(
@@ -98,7 +99,21 @@ def wrong_setting(error: ValidationError | SettingsError) -> str | None:
     secret = field is None or "Secret" in str(field.annotation) or not field.repr
     got = "" if secret else f", got [{first['input']}]"
     variable = f"ES_TTC_{name.upper()}"
-    return f"[{name}] is wrong{got}: {problem}; set it by a flag, by {variable}, or in es-ttc.toml"
+    if (line := _line_in_file(first["loc"], first["input"])) is not None and variable not in os.environ:
+        return f"{_FILE}, line {line}: [{name}] is wrong{got}: {problem}; correct the file"
+    return f"[{name}] is wrong{got}: {problem}; set it by a flag, by {variable}, or in {_FILE}"
+
+
+def _line_in_file(location: tuple[int | str, ...], value: Any) -> int | None:
+    """Return the line on which the file sets a value; None if the value comes from elsewhere."""
+    try:
+        text = Path(_FILE).read_text(encoding="utf-8")
+        found = tomllib.loads(text)
+        for key in location:
+            found = found[key]  # type: ignore[index]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return _line_of(str(location[0]), text) if location and found == value else None
 
 
 def _all_kinds(kind: type[BaseSettings]) -> list[type[BaseSettings]]:

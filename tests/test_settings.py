@@ -32,6 +32,19 @@ def test_a_wrong_file_is_refused(
     assert capsys.readouterr().err.startswith("es-ttc: es-ttc.toml")
 
 
+@pytest.mark.parametrize(("key", "input_"), [("request_timeout", "'soon'"), ("aws_region", "'EU Central'")])
+def test_a_wrong_value_is_refused_with_its_line(
+    key: str, input_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "es-ttc.toml").write_text(f"engine = 'http://x:1'\n{key} = {input_}\n")
+    assert run(["jobs", "list"]) == 1
+    assert capsys.readouterr().err.startswith(f"es-ttc: es-ttc.toml, line 2: [{key}] is wrong, got [{input_[1:-1]}]: ")
+    monkeypatch.setenv(f"ES_TTC_{key.upper()}", "''")
+    assert run(["jobs", "list"]) == 1
+    assert "line 2" not in capsys.readouterr().err
+
+
 def test_a_file_is_read_by_every_kind_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "es-ttc.toml").write_text("engine = 'http://x:1'\nport = 5\n[rerankers.first]\nkind = 'http'\n")

@@ -25,6 +25,7 @@ from es_ttc.cli.index import index
 from es_ttc.cli.ingest import ingest
 from es_ttc.cli.jobs import jobs
 from es_ttc.cli.judge import judge
+from es_ttc.cli.learn import learn
 from es_ttc.cli.mcp import mcp
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import examples
@@ -42,7 +43,7 @@ SECTIONS: Mapping[str, tuple[click.Command, ...]] = {
     "Start": (demo, doctor, engine),
     "Index": (index, ingest, attach, fill, detach),
     "Search": (search, explain, ui, serve, mcp),
-    "Improve": (judge, evaluate, tune, train, discover, calibrate, graph),
+    "Improve": (judge, evaluate, tune, learn, train, discover, calibrate, graph),
     "Operate": (worker, jobs),
 }
 """All commands, in the order in which help lists them."""

@@ -20,6 +20,7 @@ from es_ttc.index.attach.feature_locations import contents_of, feature_location
 from es_ttc.index.attach.side_index import serving_side, sides_of
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.judging.store import INDEX as JUDGEMENTS
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, wait_for
 from tests.attach.test_detach import state
@@ -27,6 +28,7 @@ from tests.support.killing_relay import killing_relay
 from tests.support.own_node import OwnNode
 
 T = TypeVar("T")
+HIDDEN_TOO = {"expand_wildcards": "all"}
 OPTIONS = ["--text-fields", "title,body", "--scales", "1,3,mean", "--max-tokens", "64", "--encoder", "minilm@onnx"]
 
 
@@ -111,6 +113,17 @@ def test_an_engine_that_is_killed_under_it_and_comes_back(own_node: OwnNode, tmp
     documents, states = asyncio.run(_with_engine(own_node.url, _found))
     assert documents == 400
     assert states == {"ready": 19 * 20, "empty": 20}
+    # Everything of every index goes on request, es-ttc's own indices among it; the user's documents stay.
+    asyncio.run(_with_engine(own_node.url, lambda engine: put(engine, JUDGEMENTS, {"one": {"grade": 1}})))
+    everything = [*command[:3], "detach", "--all", "--json", "--engine", own_node.url]
+    asked = subprocess.run(everything, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (asked.returncode, asked.stdout) == (2, "")
+    assert "--yes" in asked.stderr
+    told = json.loads(subprocess.check_output([*everything, "--yes"], cwd=tmp_path, timeout=60))
+    assert ([each["index"] for each in told["indices"]], told["deleted"]) == (["shop"], [JUDGEMENTS])
+    left = asyncio.run(_with_engine(own_node.url, lambda engine: engine.request("GET", "/*", params=HIDDEN_TOO)))
+    assert [name for name in left if not name.startswith(".")] == ["shop"]
+    assert asyncio.run(_with_engine(own_node.url, lambda engine: engine.count("shop"))) == 400
 
 
 async def _with_engine(url: str, work: Callable[[Engine], Awaitable[T]]) -> T:

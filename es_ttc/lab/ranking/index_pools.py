@@ -14,7 +14,8 @@ from urllib.parse import quote
 import numpy as np
 
 from es_ttc.common.interruption import InterruptibleRunner
-from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.base import Encoder, Role
+from es_ttc.encoders.heads import Head
 from es_ttc.engine.connect import connect
 from es_ttc.errors import InvalidRequest, MissingFeature
 from es_ttc.index.attach.feature_locations import alike_locations
@@ -39,6 +40,7 @@ from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller, RawHeaders
 from es_ttc.serving.library import Document, FoundWindow, IndexReader, Key, document_of, own_gateway, parts, window_of
 from es_ttc.settings import GatewaySettings
+from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import Float32
 
 MAX_DOCUMENTS_TOGETHER = 256
@@ -61,9 +63,12 @@ def collect_from_index(
     signals: Sequence[SignalName] = DEFAULT_SIGNALS,
     *,
     fields: Sequence[str] = (),
+    adapters: Mapping[Role, Head] | None = None,
     progress: Progress = silent,
 ) -> Pools:
     """Score every signal once for each query's pool: what a gateway would score for a search of the query's text.
+
+    With adapters the pools are the same documents, scored as after `es-ttc attach --adapter`.
 
     Raises:
         InvalidRequest: The index has no features, or the indices of an alias differ in text fields or encoder.
@@ -72,7 +77,7 @@ def collect_from_index(
     """
     signals = tuple(name for name in SIGNALS if name in signals or name in DEFAULT_SIGNALS)
     with InterruptibleRunner() as runner:
-        return runner.run(_collect(judged, source, signals, fields, progress))
+        return runner.run(_collect(judged, source, signals, fields, adapters, progress))
 
 
 async def _collect(
@@ -80,6 +85,7 @@ async def _collect(
     source: IndexSource,
     signals: Sequence[SignalName],
     fields: Sequence[str],
+    adapters: Mapping[Role, Head] | None,
     progress: Progress,
 ) -> Pools:
     spec, described = await _index(source)
@@ -87,7 +93,7 @@ async def _collect(
     async with own_gateway(source.settings, encoder) as gateway:
         caller = Caller(gateway.upstream.service_headers(), quote(source.name, safe=",:*"))
         reader = IndexReader(gateway, caller, encoder, fields)
-        log = PoolLog(reader, source.name, spec, signals, progress, window=source.window)
+        log = PoolLog(reader, source.name, spec, signals, progress, window=source.window, adapters=adapters)
         pools = await log.pools(judged)
     return replace(pools, settings={"index": source.name, "engine": described, **pools.settings})
 
@@ -144,6 +150,7 @@ class PoolLog:
         progress: Progress,
         *,
         window: int = 100,
+        adapters: Mapping[Role, Head] | None = None,
     ) -> None:
         self._reader = reader
         self._index = index
@@ -151,6 +158,7 @@ class PoolLog:
         self._signals = signals
         self._progress = progress
         self._window = window
+        self._adapters = adapters
         self._features = frozenset((read_by(signals) | {Feature.NORMS}) & FEATURES.keys())
         self._needs = read_by(name for name in signals if name in BASE_SIGNALS) & FEATURES.keys()
 
@@ -173,10 +181,12 @@ class PoolLog:
             lambda done: self._progress("searching", done, len(queries)),
         )
         keys = await self._reader.keys([hit for one in found for hit in one.hits])
-        scores, reads = await self._scored(queries, found, keys)
+        if self._adapters is not None:
+            queries = [_mapped_query(query, self._adapters["query"]) for query in queries]
+        scored = await self._scored(queries, found, keys)
         pools = [
-            self._pool(query, judged.qrels[query], one, matrix, read)
-            for query, one, matrix, read in zip(judged.queries, found, scores, reads, strict=True)
+            self._pool(query, judged.qrels[query], asked, one, scores)
+            for query, asked, one, scores in zip(judged.queries, queries, found, scored, strict=True)
         ]
         _require_signals(pools, self._signals, self._index)
         settings = {"window": self._window, "first_pass": "bm25"}
@@ -184,10 +194,12 @@ class PoolLog:
 
     async def _scored(
         self, queries: Sequence[Query], found: Sequence[FoundWindow], keys: Mapping[Document, Key]
-    ) -> tuple[list[Float32], list[list[float]]]:
-        """Return each query's ``(k, s)`` scores, NaN where a document lacks a signal, and the shares that were read."""
-        scores = [np.full((len(one.hits), len(self._signals)), np.nan, np.float32) for one in found]
-        reads: list[list[float]] = [[] for _ in found]
+    ) -> list["_Scores"]:
+        """Return each query's scores."""
+        shape = len(self._signals)
+        scored = [
+            _Scores(np.full((len(one.hits), shape), np.nan, np.float32), [], [None] * len(one.hits)) for one in found
+        ]
         places: dict[Key, list[tuple[int, int]]] = defaultdict(list)
         for number, one in enumerate(found):
             for place, hit in enumerate(one.hits):
@@ -196,10 +208,10 @@ class PoolLog:
         done = 0
         for block in parts([*places], MAX_DOCUMENTS_TOGETHER):
             documents = await self._reader.features(block, self._features)
-            await self._reader.compute(self._score_block, queries, block, documents, places, scores, reads)
+            await self._reader.compute(self._score_block, queries, block, documents, places, scored)
             done += len(block)
             self._progress("reading documents", done, len(places))
-        return scores, reads
+        return scored
 
     def _score_block(
         self,
@@ -207,39 +219,69 @@ class PoolLog:
         block: Sequence[Key],
         documents: Sequence[Mapping[Feature, Any]],
         places: Mapping[Key, Sequence[tuple[int, int]]],
-        scores: Sequence[Float32],
-        reads: Sequence[list[float]],
+        scored: Sequence["_Scores"],
     ) -> None:
         """Put the scores of a block's documents into those of the queries."""
         of_query: dict[int, list[tuple[int, Any]]] = defaultdict(list)
         for key, stored in zip(block, documents, strict=True):
             if self._needs <= stored.keys():
+                own = stored if self._adapters is None else _mapped_features(stored, self._adapters["document"])
                 for number, place in places[key]:
-                    of_query[number].append((place, stored))
+                    of_query[number].append((place, own))
         for number, held in of_query.items():
             rows = [place for place, _ in held]
             window = window_of([str(place) for place in rows], [stored for _, stored in held], self._features)
-            scores[number][rows] = _signals(self._signals, queries[number], window)
-            reads[number] += [one.read for one in window.tokens or () if len(one)]
+            scored[number].signals[rows] = _signals(self._signals, queries[number], window)
+            scored[number].reads.extend(one.read for one in window.tokens or () if len(one))
+            for place, own in held:
+                scored[number].vectors[place] = own.get(Feature.POOLED)
 
-    def _pool(
-        self, query: str, judged: Mapping[str, int], found: FoundWindow, scores: Float32, reads: Sequence[float]
-    ) -> Pool:
+    def _pool(self, name: str, judged: Mapping[str, int], query: Query, found: FoundWindow, scored: "_Scores") -> Pool:
         in_first_pass = np.arange(len(found.hits)) < found.first
         first_pass = np.array([hit.get("_score") or 0.0 for hit in found.hits], np.float32)
-        scores[:, self._signals.index("lexical")] = first_pass
+        scored.signals[:, self._signals.index("lexical")] = first_pass
         names = tuple(str(hit["_id"]) for hit in found.hits)
         words = weight_of_words(Window(names, first_pass, present={Feature.FIRST_PASS: in_first_pass}))
         return Pool(
-            query,
+            name,
             names,
-            scores,
-            Trust(words, trust_in_vectors(reads)),
+            scored.signals,
+            Trust(words, trust_in_vectors(scored.reads)),
             grades=np.array([judged.get(name, 0) for name in names], np.int64),
             behind=np.zeros(0, np.int64),
             judged=np.array(sorted(judged.values(), reverse=True), np.int64),
             numbers=self._reader.numbers(found.hits),
+            query_vector=query.vectors[0],
+            vectors=scored.vectors,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """One query's ``(k, s)`` signals, NaN where a document lacks one; the shares that were read; pooled vectors."""
+
+    signals: Float32
+    reads: list[float]
+    vectors: list[Float32 | None]
+
+
+def _mapped_query(query: Query, head: Head) -> Query:
+    """Return a query with the vectors that a trained encoder gives it."""
+    return replace(
+        query, vectors=head.alone(query.vectors), tokens=None if query.tokens is None else head(query.tokens)
+    )
+
+
+def _mapped_features(stored: Mapping[Feature, Any], head: Head) -> dict[Feature, Any]:
+    """Return stored features as `es-ttc attach --adapter` maps them; norms are computed again where they are read."""
+    mapped = dict(stored)
+    mapped.pop(Feature.NORMS, None)
+    if Feature.POOLED in mapped:
+        mapped[Feature.POOLED] = head.alone(mapped[Feature.POOLED][None])[0]
+    if Feature.TOKENS in mapped:
+        tokens = mapped[Feature.TOKENS]
+        mapped[Feature.TOKENS] = replace(quantise(head(dequantise(tokens)), tokens.codec), read=tokens.read)
+    return mapped
 
 
 def _signals(names: Sequence[SignalName], query: Query, window: Window) -> Float32:

@@ -48,6 +48,8 @@ class Pool:
         behind: ``(b,)`` grades of the documents that are ranked behind the pool, in their order.
         judged: Grades of all judged documents, in the pool or not.
         numbers: By numeric field ``(k,)`` values; NaN where a document has none.
+        query_vector: ``(d,)`` float32 unit row; None where pools were kept without.
+        vectors: For each document its ``(d,)`` pooled vector; None where it has none; empty as above.
     """
 
     query: str
@@ -58,6 +60,8 @@ class Pool:
     behind: Grades
     judged: Grades
     numbers: Mapping[str, Float64] = field(default_factory=dict)
+    query_vector: Float32 | None = None
+    vectors: Sequence[Float32 | None] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class Pools:
     split: str
     encoder: str
     signals: tuple[SignalName, ...]
-    pools: tuple[Pool, ...]
+    pools: tuple[Pool, ...] = field(repr=False)  # asyncio formats the result of a task when a runner ends
     settings: Mapping[str, Any]
 
     def __len__(self) -> int:
@@ -185,4 +189,6 @@ def _pool(
         behind=np.array([judged.get(document, 0) for document in behind], np.int64),
         judged=np.array(sorted(judged.values(), reverse=True), np.int64),
         numbers=joined.window.numbers,
+        query_vector=joined.query.vectors[0],
+        vectors=() if joined.window.pooled is None else list(joined.window.pooled),
     )

@@ -71,6 +71,7 @@ def write(
 def page(folder: Path, content: Mapping[str, Any]) -> str:
     """Return a card as a Markdown page."""
     data, base = content["data"], content["base"]["identity"]
+    command = "learn" if content["kind"] == "learn" else f"train {content['kind']}"
     figures = content["metrics"]
     columns = list(next(iter(figures.values()), {}))
     rows = [
@@ -85,7 +86,7 @@ def page(folder: Path, content: Mapping[str, Any]) -> str:
         (
             f"# {content['name']}",
             "",
-            f"Trained by `es-ttc train {content['kind']}` on {data['name']} ({data['train_queries']:,} train queries, "
+            f"Trained by `es-ttc {command}` on {data['name']} ({data['train_queries']:,} train queries, "
             f"{data['valid_queries']:,} for validation: {data['valid']}), on top of {base['model']}, revision "
             f"{base['revision']}, {base['dims']} dimensions.",
             "",

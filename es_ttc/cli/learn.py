@@ -1,0 +1,210 @@
+"""`es-ttc learn`: adapters of the encoder from an index's own queries."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.markup import escape
+
+from es_ttc.cli import tables
+from es_ttc.cli.common import (
+    adapted,
+    adapter_flag,
+    encoder_flag,
+    engine_flag,
+    given,
+    json_flag,
+    print_json,
+    stderr,
+    with_engine,
+)
+from es_ttc.cli.evaluating import stages
+from es_ttc.cli.judge_options import load_judged, with_llm_flag
+from es_ttc.cli.judged import SEED
+from es_ttc.cli.options import examples
+from es_ttc.cli.tune_blend import interval_text, told_of_file
+from es_ttc.common.interruption import interruptible
+from es_ttc.errors import InvalidRequest
+from es_ttc.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from es_ttc.encoders.base import Encoder
+    from es_ttc.index.mappings.spec import IndexSpec
+    from es_ttc.lab.evaluation.datasets import Collection
+    from es_ttc.lab.learning.query_log import QueryLog
+    from es_ttc.lab.learning.session import Learned
+
+_MAX_QUERIES = 2000
+_SHOWN = 10
+
+
+@click.command(
+    epilog=examples(
+        "es-ttc learn shop --queries queries.log --out encoders/shop",
+        "es-ttc learn shop --queries ubi_events.jsonl --out encoders/shop",
+        "es-ttc learn shop --out encoders/shop",
+        "es-ttc attach shop --adapter encoders/shop",
+        "es-ttc serve --encoder encoders/shop",
+    )
+)
+@click.argument("name")
+@click.option(
+    "--queries",
+    "log",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Query log: one query per line, CSV with a column `query`, JSON Lines, or UBI events with clicks; .gz too. "
+    "Default: the judged queries of the index alone.",
+)
+@click.option(
+    "--out",
+    required=True,
+    metavar="FOLDER",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the trained encoder.",
+)
+@click.option(
+    "--teacher",
+    "teachers",
+    multiple=True,
+    type=click.Choice(["judgements", "clicks", "blend"]),
+    help="Who says what a query should find; may be given several times. Default: all; a query takes the first that "
+    "says something about it.",
+)
+@click.option(
+    "--most",
+    type=click.IntRange(20, 100_000),
+    default=_MAX_QUERIES,
+    show_default=True,
+    metavar="N",
+    help="Number of queries of the log, the most frequent ones.",
+)
+@with_llm_flag
+@click.option("--force", is_flag=True, help="Write the encoder even if its gain is not clear.")
+@engine_flag
+@encoder_flag
+@adapter_flag
+@json_flag
+def learn(
+    name: str, log: Path | None, out: Path, teachers: tuple[Any, ...], most: int, with_llm: bool, force: bool,
+    engine: str | None, encoder: str | None, adapter: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Learn a better encoder for the index NAME from its queries.
+
+    For each query the documents that blend would rank are scored once. Small networks over the encoder's vectors, one
+    for queries and one for documents, learn to order them as judgements (`es-ttc judge`), clicks or, where there are
+    neither, blend itself do. They are tested on queries that they have not learned from (five folds), and written only
+    if they are clearly better: blend's nDCG@10 on 20 judged queries or more; with fewer, the agreement of the vectors
+    alone with blend's order, which is no proof of relevance.
+
+    The index does not change. `es-ttc attach NAME --adapter FOLDER` maps its stored vectors into a side index while
+    the old one serves; `es-ttc attach NAME --encoder ENCODER` goes back.
+    """
+    from es_ttc.cli.search import check_encoder
+    from es_ttc.index.mappings.encoder import load_encoder_for
+    from es_ttc.lab.evaluation.report import require_writable
+    from es_ttc.lab.learning.query_log import read_log
+    from es_ttc.lab.learning.session import Lesson, learn_from, write
+    from es_ttc.lab.learning.teachers import TEACHERS
+    from es_ttc.lab.ranking.index_pools import IndexSource
+
+    if out.is_dir() and any(out.iterdir()):
+        raise InvalidRequest(f"[{out}] is no empty folder: choose another --out")
+    require_writable(out.absolute().parent)
+    settings = adapted(GatewaySettings(**given(engine=engine, encoder=encoder)), adapter)
+    logged = None if log is None else read_log(log)
+    queries = _queries(name, settings, logged, most, with_llm=with_llm)
+    loaded: list[Encoder] = []
+
+    def load(spec: "IndexSpec") -> "Encoder":
+        if spec.encoder.tokens is not None:
+            raise InvalidRequest(
+                f"the token vectors of [{name}] are another encoder's, [{spec.encoder.tokens.model}], and one adapter "
+                "maps both kinds: attach the index with one encoder"
+            )
+        if not loaded:
+            loaded.append(load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir))
+            check_encoder(name, spec, loaded[0])
+        return loaded[0]
+
+    lesson = Lesson(queries, _clicks(queries, logged), tuple(teachers) or TEACHERS, SEED)
+    with interruptible(), stages(name) as progress:
+        found = learn_from(lesson, IndexSource(name, settings, load), progress)
+    if found.verdict.clear or force:
+        write(out, found, base_name=settings.encoder, base=loaded[0], cache_dir=settings.cache_dir)
+    if as_json:
+        print_json({"index": name, "folder": str(out), **found.as_dict()})
+    else:
+        _show(name, found, logged)
+        if found.verdict.clear or force:
+            console = tables.console()
+            console.print(_next_steps(name, out, settings), highlight=False, markup=False, soft_wrap=True)
+    told_of_file(out, clear=found.verdict.clear, force=force, what="encoder", default="the present encoder")
+
+
+def _queries(
+    name: str, settings: GatewaySettings, log: "QueryLog | None", most: int, *, with_llm: bool
+) -> "Collection":
+    """Return the judged queries of the index and the most frequent ones of the log, by their texts."""
+    from es_ttc.lab.evaluation.datasets import Collection
+
+    judged = Collection(name, "log", (), {}, {})
+    try:
+        judged = load_judged(settings, name, with_llm=with_llm)
+    except InvalidRequest:
+        if log is None:
+            raise
+    texts = {text: judged.qrels[query] for query, text in judged.queries.items()}
+    frequent = [] if log is None else sorted(log.counts, key=lambda text: -log.counts[text])[:most]
+    qrels: dict[str, Mapping[str, int]] = {text: {} for text in frequent} | texts
+    return replace(judged, queries={text: text for text in qrels}, qrels=qrels)
+
+
+def _clicks(queries: "Collection", log: "QueryLog | None") -> Mapping[str, Mapping[str, float]]:
+    return {} if log is None else {text: log.clicks[text] for text in queries.queries if text in log.clicks}
+
+
+def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
+    verdict, console = found.verdict, tables.console()
+    taught = ", ".join(f"{count:,} by {teacher}" for teacher, count in found.taught.items())
+    skipped = f"; {log.skipped:,} lines of the log were no query" if log is not None and log.skipped else ""
+    console.print(f"{name}: {found.queries:,} queries ({taught}){skipped}", style="italic", highlight=False)
+    compared = [
+        ("blend, by judgements", verdict.blend),
+        ("vectors alone, by judgements", verdict.dense),
+        ("vectors alone, agreement with blend", verdict.agreement),
+    ]
+    rows = [
+        (what, interval_text(one), f"{one.wins}/{one.ties}/{one.losses}") for what, one in compared if one is not None
+    ]
+    columns = ("nDCG@10 of queries that were not learned from", "difference (95 % interval)", "won/tied/lost")
+    console.print(tables.table(columns, rows))
+    console.print(f"{verdict.new_hits:.0%} of blend's first ten documents are new", highlight=False)
+    moved = [change for change in verdict.changes if change.before[:3] != change.after[:3]][:_SHOWN]
+    shown = [(escape(one.query), escape(", ".join(one.before[:3])), escape(", ".join(one.after[:3]))) for one in moved]
+    if shown:
+        console.print(tables.table(("query", "first three before", "after"), shown))
+    if verdict.blend is None:
+        stderr.print(
+            f"[yellow]mind:[/] {verdict.judged} queries are judged, so nothing proves that users see better hits: "
+            f"compare both with `es-ttc judge pool {escape(name)}`",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
+
+
+def _next_steps(name: str, out: Path, settings: GatewaySettings) -> str:
+    """Return how to serve the encoder, and how to go back."""
+    from es_ttc.index.attach.feature_locations import alike_locations
+
+    located = with_engine(settings, lambda engine: alike_locations(engine, name))
+    if all(one.index != one.source.index for one in located):
+        return (
+            f"serve it: es-ttc attach {name} --adapter {out}; es-ttc serve --encoder {out}\n"
+            f"go back:  es-ttc attach {name} --encoder {settings.encoder}; es-ttc serve --encoder {settings.encoder}"
+        )
+    return (
+        f"serve it: [{name}] carries its vectors itself, so make a new index: es-ttc index create NEW --encoder {out}; "
+        f"es-ttc ingest NEW FILE --encoder {out}; es-ttc serve --encoder {out}"
+    )

@@ -1,0 +1,86 @@
+"""Adapters by listwise distillation: a query's cosines over its pool shall be distributed as a teacher says.
+
+The loss is ListNet's top-one cross-entropy (Cao et al. 2007, *Learning to rank: from pairwise approach to listwise
+approach*, equation 6), with the temperature of a contrastive loss on the cosines.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from es_ttc.encoders.base import Role
+from es_ttc.encoders.heads import Head
+from es_ttc.lab.ranking.pools import Float64
+from es_ttc.lab.training.data import Places
+from es_ttc.lab.training.heads import MixedMlp
+from es_ttc.vectors.tokens import Float32
+
+HIDDEN = 768
+TEMPERATURE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """Queries, each with some documents and what share of 1 each should get.
+
+    Attributes:
+        vectors: ``(q, d)`` float32 unit rows.
+        documents: For each query ``(k,)`` positions in the matrix of documents.
+        targets: For each query ``(k,)`` shares of sum 1.
+    """
+
+    vectors: Float32
+    documents: Sequence[Places]
+    targets: Sequence[Float64]
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def part(self, places: Places) -> "Lists":
+        """Return some of them."""
+        return Lists(self.vectors[places], [self.documents[i] for i in places], [self.targets[i] for i in places])
+
+
+class ListwiseRecipe:
+    """Trains an adapter for queries and one for documents."""
+
+    def __init__(self, documents: Float32, train: Lists, valid: Lists) -> None:
+        dims = documents.shape[1]
+        self.query, self.document = MixedMlp(dims, HIDDEN), MixedMlp(dims, HIDDEN)
+        self.learned: nn.Module = nn.ModuleList([self.query, self.document])
+        self._documents = torch.from_numpy(documents)
+        self._train, self._valid = train, valid
+        self.examples = len(train)
+
+    def begin_epoch(self, random: np.random.Generator) -> None:
+        """Do nothing."""
+
+    def loss(self, batch: Places, random: np.random.Generator) -> Tensor:  # noqa: ARG002
+        """Return the mean cross-entropy of some queries."""
+        return self._cross_entropy(self._train.part(batch))
+
+    def validate(self) -> float:
+        """Return the negative cross-entropy of the validation queries."""
+        return -float(self._cross_entropy(self._valid))
+
+    def heads(self) -> dict[Role, Head]:
+        """Return the heads for serving."""
+        return {"query": Head((self.query.layer(),)), "document": Head((self.document.layer(),))}
+
+    def _cross_entropy(self, lists: Lists) -> Tensor:
+        device = self._documents.device
+        used, where = np.unique(np.concatenate(lists.documents), return_inverse=True)
+        queries = self.query(torch.from_numpy(lists.vectors).to(device))
+        documents = self.document(self._documents[torch.from_numpy(used)])
+        lengths = [len(one) for one in lists.documents]
+        rows = np.repeat(np.arange(len(lists)), lengths)
+        columns = np.concatenate([np.arange(length) for length in lengths])
+        logits = torch.full((len(lists), max(lengths)), float("-inf"), device=device)
+        cosines = (queries @ documents.T)[torch.from_numpy(rows), torch.from_numpy(where)]
+        logits[torch.from_numpy(rows), torch.from_numpy(columns)] = cosines / TEMPERATURE
+        logs = torch.log_softmax(logits, dim=1)[torch.from_numpy(rows), torch.from_numpy(columns)]
+        targets = torch.from_numpy(np.concatenate(lists.targets).astype(np.float32)).to(device)
+        return -(targets * logs).sum() / len(lists)

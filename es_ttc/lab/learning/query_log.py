@@ -1,0 +1,133 @@
+"""Query logs: plain text, CSV, JSON Lines and OpenSearch's UBI events, as distinct queries with their clicks."""
+
+import csv
+import gzip
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import orjson
+
+from es_ttc.errors import ConfigurationError
+
+MAX_LENGTH = 1000
+"""Characters of a query; longer lines of a log are no queries that somebody typed."""
+_TEXT_KEYS = ("query", "query_text", "user_query", "text", "q")
+_CLICK_KEYS = ("clicked", "object_id", "doc_id")
+_QUERY_ID, _POSITION = "query_id", "position"
+MIN_PROPENSITY = 0.1
+"""Least probability that a position is looked at; bounds the weight of one click to 10."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLog:
+    """The distinct queries of a log.
+
+    Attributes:
+        counts: How often each query was sent, by its text without outer and repeated blanks, in order of appearance.
+        clicks: By query and document the clicks, each weighted by the inverse of the probability that its position is
+            looked at.
+        skipped: Lines without a query, or with one that is too long.
+    """
+
+    counts: Mapping[str, int]
+    clicks: Mapping[str, Mapping[str, float]]
+    skipped: int
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+def propensity(position: int) -> float:
+    """Return the probability that a user looks at a position, from 1: 1 / position, at least :data:`MIN_PROPENSITY`.
+
+    The position-based model (Joachims, Swaminathan and Schnabel 2017, *Unbiased learning-to-rank with biased feedback*,
+    section 5, eta = 1).
+    """
+    return max(1 / max(1, position), MIN_PROPENSITY)
+
+
+def read_log(file: Path) -> QueryLog:
+    """Read a log; ``.gz`` is decompressed.
+
+    A line of JSON has the query in `query`, `query_text`, `user_query`, `text` or `q`; a CSV file has a column of one
+    of these names; any other file has a query per line. A click is an event with `object_id` (or `doc_id`, `clicked`),
+    at the top or in UBI's `event_attributes.object`, beside its query or with the `query_id` of one before it.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or has no query.
+    """
+    counts: Counter[str] = Counter()
+    clicks: dict[str, dict[str, float]] = {}
+    by_id: dict[str, str] = {}
+    skipped = 0
+    for record in _records(file):
+        found = next((record[key] for key in _TEXT_KEYS if isinstance(record.get(key), str)), "")
+        text, query_id = " ".join(found.split()), record.get(_QUERY_ID)
+        document, position = _click(record)
+        if text and query_id is not None:
+            by_id[str(query_id)] = text
+        text = text or by_id.get(str(query_id), "")
+        if not text or len(text) > MAX_LENGTH:
+            skipped += 1
+            continue
+        if document is None:
+            counts[text] += 1
+        else:
+            counts[text] += 0
+            of_query = clicks.setdefault(text, {})
+            of_query[document] = of_query.get(document, 0.0) + 1 / propensity(position)
+    if not counts:
+        raise ConfigurationError(
+            f"[{file}] has no query: give one per line, a CSV column or JSON key [{'], ['.join(_TEXT_KEYS)}]"
+        )
+    return QueryLog(counts, clicks, skipped)
+
+
+def _records(file: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield a log's records, a query alone as ``{"query": text}``."""
+    try:
+        with _opened(file) as lines:
+            if ".csv" in file.suffixes:
+                yield from csv.DictReader(lines)
+                return
+            for number, line in enumerate(lines, 1):
+                text = line.strip()
+                if not text.startswith("{"):
+                    yield {"query": text}
+                    continue
+                try:
+                    yield orjson.loads(text)
+                except orjson.JSONDecodeError as error:
+                    raise ConfigurationError(f"line {number} of [{file}] is not JSON: {error}") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigurationError(f"[{file}] cannot be read: {error}") from error
+
+
+def _opened(file: Path) -> TextIO:
+    if file.suffix == ".gz":
+        return gzip.open(file, "rt", encoding="utf-8-sig")
+    return file.open(encoding="utf-8-sig", newline="")
+
+
+def _click(record: Mapping[str, Any]) -> tuple[str | None, int]:
+    """Return the clicked document of an event and its position; None for a record that is no click."""
+    attributes = record.get("event_attributes")
+    attributes = attributes if isinstance(attributes, Mapping) else {}
+    inner = attributes.get("object")
+    for source in (record, inner if isinstance(inner, Mapping) else {}):
+        document = next((source[key] for key in _CLICK_KEYS if source.get(key) not in (None, "")), None)
+        if document is not None and record.get("action_name", "click") == "click":
+            return str(document), _position(attributes.get(_POSITION, record.get(_POSITION)))
+    return None, 1
+
+
+def _position(given: Any) -> int:
+    """Return a position from 1; UBI writes ``{"ordinal": 3}``."""
+    number = given.get("ordinal", 1) if isinstance(given, Mapping) else given
+    try:
+        return max(1, int(number or 1))
+    except (TypeError, ValueError):
+        return 1

@@ -1,0 +1,127 @@
+"""Whether adapters are better, on queries that they have not learned from."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from es_ttc.lab.evaluation.bootstrap import Comparison
+from es_ttc.lab.evaluation.metrics import Float64
+from es_ttc.lab.evaluation.tuning import fold_of
+from es_ttc.lab.learning.teachers import blend_scores
+from es_ttc.lab.ranking.pools import Pool, Pools
+from es_ttc.lab.ranking.weights import compared, values_of_default, values_of_scores
+from es_ttc.vectors.tokens import Float32
+
+METRIC = "ndcg@10"
+FOLDS = 5
+FIRST = 10
+"""Hits of a page, for the share that changes."""
+_FOLLOWED = 2
+"""Blend's first documents, which a dense ranking should have first where nothing is judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One query's first documents by blend, before and after."""
+
+    query: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What adapters change on queries that they have not learned from.
+
+    Attributes:
+        judged: Number of queries with a relevant document among their candidates.
+        blend: nDCG@10 of blend after and before, on those queries; None if there are fewer than two.
+        dense: The same of the pooled vectors alone.
+        agreement: nDCG@10 of the pooled vectors alone, with blend's first two documents before as the relevant ones, on
+            all queries.
+        new_hits: Mean share of blend's first ten documents that were not among them before.
+        changes: Each query's first documents.
+    """
+
+    judged: int
+    blend: Comparison | None
+    dense: Comparison | None
+    agreement: Comparison
+    new_hits: float
+    changes: tuple[Change, ...]
+
+    @property
+    def clear(self) -> bool:
+        """Whether the decisive difference is above 0 with its 95 % interval: blend's if queries are judged."""
+        return (self.blend or self.agreement).interval.low > 0
+
+
+def cross_fitted(pools: Pools, fit: Callable[[Pools], Callable[[Pools], Pools]], *, seed: int) -> Pools:
+    """Return the pools of all queries, each scored with adapters that the other folds have taught.
+
+    Args:
+        pools: The pools before.
+        fit: Returns, for the pools of some queries, what scores the pools of others.
+        seed: Of the folds.
+    """
+    fold = fold_of(len(pools), FOLDS, seed)
+    scored: list[Pool] = [*pools.pools]
+    for number in range(FOLDS):
+        places = np.flatnonzero(fold == number)
+        after = fit(pools.some(np.flatnonzero(fold != number)))(pools.some(places))
+        for place, pool in zip(places.tolist(), after.pools, strict=True):
+            scored[place] = pool
+    return replace(pools, pools=tuple(scored))
+
+
+def verdict_of(before: Pools, after: Pools, *, least: int, seed: int) -> Verdict:
+    """Compare the pools of the same queries.
+
+    Args:
+        before: Scored as the index is now.
+        after: Scored with adapters.
+        least: Number of judged queries from which they decide.
+        seed: Of the bootstrap.
+    """
+    places = np.array([number for number, pool in enumerate(before.pools) if (pool.grades > 0).any()], np.intp)
+    blend = dense = None
+    if len(places) >= least:
+        one, other = before.some(places), after.some(places)
+        blend = compared(values_of_default(other, METRIC), values_of_default(one, METRIC), seed)
+        dense = compared(by_dense(other), by_dense(one), seed)
+    scores, new_scores = blend_scores(before), blend_scores(after)
+    followed = [_first(pool, row, _FOLLOWED) for pool, row in zip(before.pools, scores, strict=True)]
+    agreement = compared(by_dense(_judged_by(after, followed)), by_dense(_judged_by(before, followed)), seed)
+    changes = tuple(
+        Change(pool.query, _first(pool, row, FIRST), _first(pool, new, FIRST))
+        for pool, row, new in zip(before.pools, scores, new_scores, strict=True)
+    )
+    shares = [len({*one.after} - {*one.before}) / max(1, len(one.after)) for one in changes]
+    return Verdict(len(places), blend, dense, agreement, float(np.mean(shares)), changes)
+
+
+def by_dense(pools: Pools) -> Float64:
+    """Return nDCG of the pools ranked by cosine, ``(q,)``; documents without a vector last."""
+    column = pools.signals.index("dense")
+    scores = np.full((len(pools), max(len(pool.documents) for pool in pools.pools)), -np.inf, np.float32)
+    for row, pool in zip(scores, pools.pools, strict=True):
+        row[: len(pool.documents)] = np.nan_to_num(pool.scores[:, column], nan=-2.0)
+    return values_of_scores(pools, scores, METRIC)
+
+
+def _judged_by(pools: Pools, relevant: Sequence[tuple[str, ...]]) -> Pools:
+    """Return the pools with other documents as the relevant ones."""
+    judged = tuple(
+        replace(
+            pool,
+            grades=np.array([name in names for name in pool.documents], np.int64),
+            judged=np.ones(len(names), np.int64),
+        )
+        for pool, names in zip(pools.pools, relevant, strict=True)
+    )
+    return replace(pools, pools=judged)
+
+
+def _first(pool: Pool, scores: Float32, count: int) -> tuple[str, ...]:
+    return tuple(pool.documents[place] for place in np.argsort(-scores, kind="stable")[:count])

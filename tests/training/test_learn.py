@@ -1,0 +1,172 @@
+"""Learning from a query log: what a log says, what is learned, what is written."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from es_ttc.cli.app import run
+from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import ConfigurationError
+from es_ttc.lab.learning.query_log import read_log
+from es_ttc.lab.learning.teachers import blend_scores, targets
+from es_ttc.lab.learning.training import fit_adapters
+from es_ttc.lab.learning.verdict import cross_fitted, verdict_of
+from es_ttc.lab.ranking.pools import Pool, Pools
+from es_ttc.lab.training.options import LoopOptions
+from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
+from es_ttc.settings import EngineSettings
+from tests.attach.conftest import put, remove_traces
+from tests.training.conftest import ASKED, NAME, TOOLS
+
+UBI = "\n".join(
+    json.dumps(event)
+    for event in (
+        {"query_id": "q1", "user_query": "red  shoes"},
+        {
+            "query_id": "q1",
+            "action_name": "click",
+            "event_attributes": {"object": {"object_id": "shoe"}, "position": {"ordinal": 3}},
+        },
+        {"query_id": "q1", "action_name": "view", "event_attributes": {"object": {"object_id": "boot"}}},
+        {"query_id": "unknown", "action_name": "click", "event_attributes": {"object": {"object_id": "boot"}}},
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "counts", "clicks"),
+    [
+        ("plain.log", "red shoes\n\nblue  hat\nred shoes\n", {"red shoes": 2, "blue hat": 1}, {}),
+        ("rows.csv", "time,query\n1,red shoes\n2,\n3,タイヤ\n", {"red shoes": 1, "タイヤ": 1}, {}),
+        ("a.jsonl", '\ufeff{"q": "red"}\n{"text": "blue", "clicked": 7}\n', {"red": 1, "blue": 0}, {"blue": {"7": 1}}),
+        ("ubi.jsonl.gz", UBI, {"red shoes": 2}, {"red shoes": {"shoe": 3}}),
+    ],
+)  # fmt: skip
+def test_a_log_is_distinct_queries_and_their_clicks(
+    name: str, content: str, counts: dict[str, int], clicks: dict[str, dict[str, float]], tmp_path: Path
+) -> None:
+    data = content.encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    found = read_log(tmp_path / name)
+    assert (found.counts, found.clicks) == (counts, clicks)
+
+
+@pytest.mark.parametrize(("content", "said"), [("\n\n", "has no query"), ('a\n{"q": \n', "line 2"), ("\xff", "read")])
+def test_a_log_that_cannot_be_read_is_refused(content: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(content.encode("latin-1"))
+    with pytest.raises(ConfigurationError, match=said):
+        read_log(tmp_path / "a.log")
+
+
+def made_pools(*, queries: int = 120, documents: int = 40, dims: int = 16, words_know: float = 0.8) -> Pools:
+    """Pools in which a query is a fixed rotation of its relevant document, which words find and vectors do not."""
+    random = np.random.default_rng(3)
+    corpus = random.standard_normal((documents, dims)).astype(np.float32)
+    corpus /= np.linalg.norm(corpus, axis=1, keepdims=True)
+    rotation = np.linalg.qr(random.standard_normal((dims, dims)))[0].astype(np.float32)
+    pools = []
+    for number in range(queries):
+        relevant = number % documents
+        vector = corpus[relevant] @ rotation + random.standard_normal(dims).astype(np.float32) / 20
+        vector /= np.linalg.norm(vector)
+        grades = (np.arange(documents) == relevant).astype(np.int64)
+        words = words_know * grades + random.random(documents)
+        constant = np.zeros(documents)
+        scores = np.stack([words, corpus @ vector, constant, constant], axis=1).astype(np.float32)
+        names = tuple(map(str, range(documents)))
+        pools.append(
+            Pool(str(number), names, scores, Trust(1.0, 1.0), grades, grades[:0], grades[grades > 0],
+                 query_vector=vector, vectors=[*corpus])
+        )  # fmt: skip
+    return Pools("made", "log", "any", DEFAULT_SIGNALS, tuple(pools), {})
+
+
+def test_a_query_takes_the_first_teacher_that_says_something() -> None:
+    pools = made_pools(queries=3, documents=4)
+    other = unjudged(pools.pools[1])
+    given = replace(pools, pools=(pools.pools[0], other, replace(other, query="2")))
+    clicks = {"0": {"3": 9.0}, "1": {"3": 6.0, "2": 2.0, "elsewhere": 5.0}, "2": {"3": 1.0}}
+    found = targets(given, clicks)
+    assert [one.teacher for one in found] == ["judgements", "clicks", "blend"]
+    assert found[0].shares.tolist() == [1, 0, 0, 0]
+    assert found[1].shares.tolist() == [0, 0, 0.25, 0.75]
+    assert found[2].shares.sum() == pytest.approx(1)
+    assert found[2].shares.argmax() == blend_scores(given)[2].argmax()
+    assert [one.teacher for one in targets(given, clicks, allowed=("judgements",))] == ["judgements", None, None]
+
+
+def unjudged(pool: Pool) -> Pool:
+    return replace(pool, grades=pool.grades * 0)
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_what_is_learned_holds_on_other_queries(judged: bool) -> None:
+    pools = made_pools(words_know=0.8 if judged else 4)
+    loop = LoopOptions(epochs=20, learning_rate=5e-3, patience=20, threads=1)
+    given = pools if judged else replace(pools, pools=tuple(unjudged(pool) for pool in pools.pools))
+
+    def fit(some: Pools) -> Callable[[Pools], Pools]:
+        heads = fit_adapters(some, loop=loop).heads
+
+        def scored(pool: Pool) -> Pool:
+            assert pool.query_vector is not None
+            cosines = heads["document"](np.array(pool.vectors)) @ heads["query"](pool.query_vector[None])[0]
+            return replace(pool, scores=np.column_stack([pool.scores[:, 0], cosines, pool.scores[:, 2:]]))
+
+        return lambda others: replace(others, pools=tuple(map(scored, others.pools)))
+
+    after = cross_fitted(given, fit, seed=1)
+    found = verdict_of(given, after, least=20, seed=1)
+    assert found.judged == (len(pools) if judged else 0)
+    assert found.clear
+    assert (found.blend or found.agreement).delta > 0.05
+    assert (found.dense is None) is not judged
+    assert not verdict_of(given, given, least=20, seed=1).clear
+
+
+async def _with_index(url: str, name: str, work: Callable[[Engine, str], Awaitable[None]]) -> None:
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        await work(engine, name)
+    finally:
+        await engine.close()
+
+
+async def _make(engine: Engine, name: str) -> None:
+    mapping = {"dynamic": False, "properties": {"text": {"type": "text"}}}
+    await engine.create_index(name, {"settings": {"number_of_replicas": 0}, "mappings": mapping})
+    await put(engine, name, {tool: {"text": f"{tool}: {text}"} for tool, text in TOOLS.items()})
+
+
+def test_an_index_learns_from_its_log(
+    opensearch_url: str, index_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(_with_index(opensearch_url, index_name, _make))
+    common = ["--engine", opensearch_url, "--json", "--encoder", NAME]
+    attach = ["attach", index_name, "--text-fields", "text", "--yes", *common]
+    log, out = tmp_path / "queries.jsonl", tmp_path / "out"
+    clicks = [{"query": text, "clicked": tool, "position": 2} for text, tools in ASKED.items() for tool in tools]
+    log.write_text("\n".join([*map(json.dumps, clicks), *(json.dumps({"q": f"{text}, please"}) for text in ASKED)]))
+    learn = ["learn", index_name, "--out", str(out), *common]
+    try:
+        assert run(attach) == 0
+        assert run(learn) == 1
+        assert "has no judgements that count" in capsys.readouterr().err
+        assert run([*learn, "--queries", str(log), "--force"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["queries"], found["taught"]) == (20, {"clicks": 10, "blend": 10})
+        assert {one["query"] for one in found["verdict"]["changes"]} == {*ASKED, *(f"{text}, please" for text in ASKED)}
+        assert run([*learn, "--queries", str(log)]) == 1
+        assert "is no empty folder" in capsys.readouterr().err
+        assert run([*attach, "--adapter", str(out)]) == 0
+        [filled] = json.loads(capsys.readouterr().out)["indices"]
+        assert (filled["carried"], filled["written"]) == (len(TOOLS), 0)
+    finally:
+        asyncio.run(_with_index(opensearch_url, index_name, remove_traces))
