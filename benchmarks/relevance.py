@@ -10,7 +10,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,18 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.lab.evaluation.bootstrap import SEED
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, sample
 from es_ttc.lab.ranking.pools import Float64, Pool, Pools, collect
-from es_ttc.lab.ranking.relevance import DEPTH, Figures, JudgedHits, auc, bins, figures, fit, judged_hits
+from es_ttc.lab.ranking.relevance import (
+    DEPTH,
+    Figures,
+    JudgedHits,
+    auc,
+    bins,
+    figures,
+    figures_of_size,
+    fit,
+    judged_hits,
+    mean_figures,
+)  # fmt: skip
 from es_ttc.lab.ranking.weights import by_default_weights, normalised
 from es_ttc.rescorers.blend.normalise import logistic
 from es_ttc.rescorers.relevance import Calibration
@@ -113,23 +124,18 @@ def halves(hits: JudgedHits) -> Halves:
     return found
 
 
-def mean_of(rows: Sequence[Figures]) -> Figures:
-    """Return mean figures."""
-    return Figures(*np.mean([[*asdict(one).values()] for one in rows], axis=0).tolist())
-
-
 def measured_on(hits: JudgedHits) -> Figures:
     """Return mean figures of the halves that were not fitted."""
-    return mean_of([figures(hits.relevant[test], fit(hits.of(train)).of(hits.signals[test]))
-                    for train, test in halves(hits)])  # fmt: skip
+    return mean_figures([figures(hits.relevant[test], fit(hits.of(train)).of(hits.of(test).signals))
+                         for train, test in halves(hits)])  # fmt: skip
 
 
 def reliability(pools: Pools) -> list[object]:
     """Return how reliable blend's score, one number for all hits, and relevance are."""
     hits = judged_hits(pools)
-    score = figures(hits.relevant, logistic(hits.signals[:, -1]).astype(np.float64))
-    constant = mean_of([figures(hits.relevant[test], np.full(int(test.sum()), hits.relevant[train].mean()))
-                        for train, test in halves(hits)])  # fmt: skip
+    score = figures(hits.relevant, logistic(hits.signals["blend"]).astype(np.float64))
+    constant = mean_figures([figures(hits.relevant[test], np.full(int(test.sum()), hits.relevant[train].mean()))
+                             for train, test in halves(hits)])  # fmt: skip
     ours, small = measured_on(hits), measured_on(hits.without_blend)
     return [hits.queries, *digits(ours.share, score.error, score.brier, constant.brier), *digits(
         ours.relevance, ours.error, ours.brier, ours.auc, small.auc, small.error)]  # fmt: skip
@@ -143,8 +149,8 @@ def draw(found: Mapping[str, Pools]) -> None:
             hits = judged_hits(pools)
             predicted = np.empty(len(hits.relevant))
             for train, test in halves(hits)[:2]:
-                predicted[test] = fit(hits.of(train)).of(hits.signals[test])
-            score = logistic(hits.signals[:, -1]).astype(np.float64)
+                predicted[test] = fit(hits.of(train)).of(hits.of(test).signals)
+            score = logistic(hits.signals["blend"]).astype(np.float64)
             axes.plot([0, 1], [0, 1], color=INK, linewidth=0.6)
             for values, colour, label in ((score, MUTED, "blend's score"), (predicted, STRONG, "relevance")):
                 points = bins(hits.relevant, values)
@@ -162,12 +168,7 @@ def few(pools: Pools) -> list[list[object]]:
     hits = judged_hits(pools)
     rows: list[list[object]] = []
     for size in SIZES:
-        found = []
-        for draw in range(DRAWS):
-            chosen = np.random.default_rng([SEED, draw]).permutation(hits.queries)[:size]
-            train = np.isin(hits.query, chosen)
-            found.append(figures(hits.relevant[~train], fit(hits.of(train)).of(hits.signals[~train])))
-        one = mean_of(found)
+        one = figures_of_size(hits, size)
         rows.append([size, *digits(one.auc, one.brier, one.error, one.relevance, one.share)])
     return rows
 
@@ -177,8 +178,7 @@ def elsewhere(name: str, found: Mapping[str, Pools]) -> list[object]:
     others = [judged_hits(pools) for other, pools in found.items() if other != name]
     starts = np.cumsum([0, *(one.queries for one in others)])
     together = JudgedHits(
-        others[0].names,
-        np.concatenate([one.signals for one in others]),
+        {name: np.concatenate([one.signals[name] for one in others]) for name in others[0].signals},
         np.concatenate([one.relevant for one in others]),
         np.concatenate([one.query + start for one, start in zip(others, starts, strict=False)]),
     )
@@ -245,7 +245,7 @@ def promised(pools: Pools) -> list[list[object]]:
             part = np.random.default_rng([SEED, draw]).permutation(hits.queries) % 4
             fits, calibrates, tests = part[hits.query] < 1, np.isin(part[hits.query], (1, 2)), part[hits.query] == 3
             model = fit(hits.of(fits))
-            threshold = threshold_of(hits.of(calibrates), model.of(hits.signals[calibrates]), promise)
+            threshold = threshold_of(hits.of(calibrates), model.of(hits.of(calibrates).signals), promise)
             if threshold is None:
                 continue
             found += 1
@@ -285,7 +285,7 @@ def null(pools: Pools, by_chance: Pools, gibberish: Pools, strange: Pools) -> li
 
     def cosines(found: Pools) -> Float64:
         hits = judged_hits(found)
-        return greatest(hits, hits.signals[:, hits.names.index("late_interaction")])
+        return greatest(hits, hits.signals["late_interaction"])
 
     hits = judged_hits(pools)
     answered = np.bincount(hits.query, hits.relevant) > 0
@@ -304,7 +304,7 @@ def timed(pools: Pools) -> str:
     """Return the time of the added work of a search: a window of 200 documents, warm."""
     hits = judged_hits(pools)
     calibration = Calibration(
-        names=("x",), encoder="", model=fit(hits).as_logistic(), few=fit(hits.without_blend).as_logistic(),
+        names=("x",), encoder="", model=fit(hits), few=fit(hits.without_blend),
         queries=hits.queries, auc=0, error=0,
     )  # fmt: skip
     pool = next(pool for pool in pools.pools if len(pool.documents) > 150)

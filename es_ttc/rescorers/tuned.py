@@ -90,7 +90,13 @@ class TunedDefaults:
         for path in files:
             tuned = Tuned.read(path)
             if tuned.method == RELEVANCE:
-                calibration = _calibration(tuned, path)
+                try:
+                    calibration = Calibration.model_validate({**tuned.params, "encoder": tuned.encoder})
+                except ValidationError as error:
+                    raise ConfigurationError(
+                        f"[{path}] is no calibration of relevance ({first_error(error)}): write one with `es-ttc "
+                        "calibrate relevance ... --out FILE`"
+                    ) from error
                 if known := [name for name in calibration.names if name in relevance]:
                     raise ConfigurationError(f"[{path}] is a second file for index [{known[0]}]: give one an index")
                 relevance |= dict.fromkeys(calibration.names, calibration)
@@ -126,16 +132,6 @@ class TunedDefaults:
             return entry_points.parse_params(method.Params, {**tuned, **raw}, method.name, self._served), tuned
         except InvalidRequest:
             return params, {}
-
-
-def _calibration(tuned: Tuned, path: Path) -> Calibration:
-    try:
-        return Calibration.model_validate({**tuned.params, "encoder": tuned.encoder})
-    except ValidationError as error:
-        raise ConfigurationError(
-            f"[{path}] is no calibration of relevance ({first_error(error)}): write one with `es-ttc calibrate "
-            "relevance ... --out FILE`"
-        ) from error
 
 
 def as_json(tuned: Mapping[str, Any]) -> bytes:

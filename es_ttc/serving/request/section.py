@@ -138,9 +138,9 @@ class Section(BaseModel):
         return timeout
 
     @property
-    def asks_relevance(self) -> bool:
-        """Whether the search needs a calibration of relevance."""
-        return self.relevance or self.min_relevance is not None
+    def relevance_key(self) -> str | None:
+        """The key that needs a calibration of relevance; None if the section has none."""
+        return "min_relevance" if self.min_relevance is not None else "relevance" if self.relevance else None
 
     @property
     def shows_map(self) -> bool:

@@ -232,7 +232,9 @@ class WindowRescoring:
             ranking = outcome.without_incomplete(ranked(await self._ties(outcome)))
         counts: dict[str, Any] = {}
         if outcome.relevance is not None and self.calibration is not None:
-            ranking, counts = cut_by_relevance(ranking, outcome.relevance, self.calibration, section, outcome.pinned)
+            ranking, counts = cut_by_relevance(
+                ranking, outcome.relevance, self.calibration, section.min_relevance, outcome.pinned
+            )
         if plan.collapse is not None:
             groups = groups_of(hits, plan.collapse.field)
             ranking = collapsed(ranking, groups)
