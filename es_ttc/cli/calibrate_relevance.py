@@ -98,7 +98,10 @@ def relevance(
     for folder in (report, out and out.absolute().parent):
         if folder is not None:
             require_writable(folder)
-    blend = None if tuned is None else Tuned.read(tuned).params.get("signals")
+    weights = None if tuned is None else Tuned.read(tuned)
+    if weights is not None and weights.method != "blend":
+        raise InvalidRequest(f"[{tuned}] is of method [{weights.method}]: name a file of `es-ttc tune --method blend`")
+    blend = None if weights is None else weights.params.get("signals")
     judgements = name if data is None else None
     asked = JudgedQueries(split, queries, _WINDOW, name, engine, encoder, adapter, judgements, with_llm)
     with interruptible():

@@ -83,7 +83,8 @@ class TunedDefaults:
         """Read files that `es-ttc tune` and `es-ttc calibrate relevance` wrote.
 
         Raises:
-            ConfigurationError: Two files are about the same method or index, or the parameters do not fit the method.
+            ConfigurationError: Two files are about the same method or index, parameters do not fit the method, or
+                relevance was fitted to other weights of `blend`.
         """
         found: dict[str, dict[str, Any]] = {}
         relevance: dict[str, Calibration] = {}
@@ -108,6 +109,12 @@ class TunedDefaults:
             except InvalidRequest as error:
                 raise ConfigurationError(f"tuned parameters [{path}] do not fit: {error}") from error
             found[tuned.method] = tuned.params
+        blend = found.get("blend", {}).get("signals")
+        if other := [name for name, one in relevance.items() if one.blend != blend]:
+            raise ConfigurationError(
+                f"the relevance of [{other[0]}] was fitted to other weights of [blend] than these files have: fit it "
+                f"again with `es-ttc calibrate relevance {other[0]} --tuned FILE`, FILE being that of [blend], if any"
+            )
         return cls(found, served, relevance)
 
     def parse(self, method: MethodWithParams, raw: Mapping[str, Any]) -> tuple[Params, dict[str, Any]]:

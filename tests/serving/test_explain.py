@@ -12,6 +12,9 @@ from tests.serving.conftest import Behind
 
 CAT = "which cat drinks milk?"
 QUERY = {"match": {"text": CAT}}
+NARROW: dict[str, Any] = {
+    "query": QUERY, "rescore": {"window_size": 5, "ttc": {"candidates": {"knn": 0}}}
+}  # fmt: skip
 
 
 def told(behind: Behind, name: str, body: dict[str, Any], status: int = 200) -> Any:
@@ -56,6 +59,9 @@ def test_clauses_and_words_that_keep_a_document_away(behind: Behind) -> None:
     assert (found["rank"], found["matches"]) == (None, False)
     assert [one["path"] for one in found["failed"]] == ["query.bool.filter[0]", "query.bool.filter[1].bool.must_not"]
     assert found["lacking_words"] == ["which", "drinks", "milk"]
+    outside = told(behind, ranking(behind, {"query": QUERY}).ids[-1], {**NARROW, "size": 1})
+    assert outside["rank"] is None
+    assert outside["first_pass_rank"] > 5 < outside["signals"]["dense"]["rank"]
     either = {"bool": {"should": [{"term": {"number": 3}}, {"term": {"number": 4}}]}}
     assert [one["path"] for one in told(behind, "d0", {"query": either})["failed"]] == ["query.bool.should"]
     posted = told(behind, "d0", {"query": QUERY, "post_filter": {"term": {"number": 3}}, "min_score": 99})

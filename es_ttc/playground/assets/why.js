@@ -26,18 +26,18 @@ export function WhyDialog({ found, others, index, close }) {
     </form>
     ${h(Fault, { text: error })}
     <div class="evidence" role="status">
-      ${!error && id && (why?.id === id ? h(Places, { why, page: found.request.size }) : "Searching…")}
+      ${!error && id && (why?.id === id ? h(Places, { why, request: found.request }) : "Searching…")}
     </div>
   `;
   return h(Dialog, { title: "Why is a document not on page one?", kind: "why", close }, content);
 }
 
-/** @param {{why: Why, page: number}} props Its ranks on a logarithmic scale, and the page's end. */
-function Places({ why: { reasons, signals, rank, found, first_pass_rank: first }, page }) {
+/** @param {{why: Why, request: any}} props The document's ranks on a logarithmic scale, of which page one is marked. */
+function Places({ why: { reasons, signals, rank, found, first_pass_rank: first }, request: { size: page, rescore } }) {
   const last = Math.max(found, first ?? 0, page + 1);
   const at = (/** @type {number} */ place) => `${(100 * Math.log(place)) / Math.log(last)}%`;
   const ranks = Object.entries(signals).map(([name, one]) => ({ name: name.replaceAll("_", " "), rank: one.rank }));
-  const rows = [{ name: "this column", rank }, { name: "the query alone", rank: first }, ...ranks].map((one) => {
+  const rows = [{ name: rescore.ttc.method, rank }, { name: "the query alone", rank: first }, ...ranks].map((one) => {
     const dot = one.rank && html`<circle cx=${at(one.rank)} cy="50%" r="4" />`;
     const track = html`<td class="interval">
       <svg aria-hidden="true">
@@ -52,6 +52,7 @@ function Places({ why: { reasons, signals, rank, found, first_pass_rank: first }
     <ul>
       ${reasons.map((sentence) => html`<li key=${sentence}>${sentence}</li>`)}
     </ul>
-    ${h(Table, { kind: "signals", head: ["ranked by", `page one, then to ${last}`, "rank"], rows })}
+    ${h(Table, { kind: "signals", head: ["ranked by", `1 to ${last}`, "rank"], rows })}
+    <p class="hint">The strong part of a line is page one.</p>
   `;
 }

@@ -24,9 +24,9 @@ from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, callers
 from es_ttc.serving.http.raw_request import RawRequest
-from es_ttc.serving.request.body import texts_of
+from es_ttc.serving.request.body import find_clauses, texts_of
 from es_ttc.serving.request.request import Api
-from es_ttc.serving.request.section import DEFAULT_METHOD, KEY
+from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, Section, parse_section
 from es_ttc.serving.rescore.plan import DEFAULT_SIZE, DEFAULT_WINDOW, find_rescore
 from es_ttc.serving.search import Searches
 
@@ -43,7 +43,7 @@ _OF_MATCHING = frozenset({"derived", "runtime_mappings"})
 _DROPPED = frozenset(
     {"aggs", "aggregations", "collapse", "explain", "fields", "highlight", "profile", "rescore", "suggest"}
 )
-_DROPPED_OF_SECTION = frozenset({"min_relevance", "passages", "relevance"})
+_DROPPED_OF_SECTION = frozenset({"min_relevance", "passages"})
 _REFUSED = {400: InvalidRequest, 404: UnknownIndex}
 
 
@@ -88,6 +88,7 @@ class Explanation(BaseModel):
     first_pass_score: float | None = None
     joined: bool = Field(False, description="Whether it joined the window by its vector.")
     relevance: float | None = None
+    left_out: bool = Field(False, description="Whether it is left out by `min_relevance`.")
     signals: dict[str, dict[str, float | int | None]] = Field(
         default_factory=dict, description="By signal `score`, and `rank` among the documents of the window."
     )
@@ -121,28 +122,33 @@ class Explaining:
 
     async def _explained(self, request: Request, asked: ExplainRequest) -> Explanation:
         search, ids = asked.search, {"ids": {"values": [asked.id]}}
-        body, item = _with_detail(search)
-        window, page = (
-            value if isinstance(value, int) else default
-            for value, default in ((item.get("window_size"), DEFAULT_WINDOW), (search.get("size"), DEFAULT_SIZE))
-        )
+        body, section, window = _with_detail(search)
+        size = search.get("size")
+        page = size if isinstance(size, int) else DEFAULT_SIZE
         whole = {**body, "from": 0, "size": min(2 * max(window, page), self._gateway.settings.max_window)}
         must = [body["query"]] if body.get("query") else []
         alone = {**body, "query": {"bool": {"must": must, "filter": [ids]}}, "from": 0, "size": 1}
         answer, own = await asyncio.gather(*(self._search(request, asked.index, one) for one in (whole, alone)))
-        hits = answer["hits"]["hits"]
-        place = next((place for place, hit in enumerate(hits) if hit["_id"] == asked.id), None)
-        [hit] = hits[place : place + 1] if place is not None else own["hits"]["hits"] or [{}]
-        detail = hit.get("_ttc", {})
-        told = Explanation(index=asked.index, id=asked.id, reasons=[], found=len(hits))
-        told.signals = _ranked_signals(hit, hits)
-        if place is not None:
-            told.rank, told.score, told.relevance = place + 1, hit.get("_score"), detail.get("relevance")
+        hits, summary = answer["hits"]["hits"], answer[KEY]
+        found = [hit for hit in hits if hit["_id"] == asked.id]
+        [hit] = found[:1] or own["hits"]["hits"] or [{}]
+        detail, signals = hit.get("_ttc", {}), _ranked_signals(hit, hits)
+        left_out = False
+        if section.min_relevance is not None and summary["applied"]:
+            least = section.min_relevance
+            reaching = [one for one in hits if (one["_ttc"].get("relevance") or 0) >= least]
+            left_out = bool(found) and hit not in reaching
+            hits = hits if left_out else reaching
+        told = Explanation(index=asked.index, id=asked.id, reasons=[], found=len(hits), signals=signals)
+        told.left_out = left_out
+        if found:
+            told.rank, told.score = 1 + hits.index(hit), hit.get("_score")
+            told.relevance = detail.get("relevance") if "relevance" in summary else None
             told.joined = detail.get("first_pass_rank") is None
-            if place >= page:
-                told.weights = least_changes([*map(_signals, hits)], place, page)
+            if told.rank > page and not left_out and "items" not in detail:
+                told.weights = least_changes([*map(_signals, hits)], told.rank - 1, page)
         await self._examine(EngineRequests(self._gateway.upstream, Caller(request.headers.raw)), told, search, ids)
-        told.reasons = [*_reasons(told, detail, answer[KEY], own[KEY], search, item[KEY], window, page)]
+        told.reasons = [*_reasons(told, detail, summary, own[KEY], search, section, window, page)]
         return told
 
     async def _examine(
@@ -230,15 +236,21 @@ def _search_path(index: str) -> bytes:
     return f"/{quote(index, safe=',:*')}/_search".encode()
 
 
-def _with_detail(search: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a search with details of all hits, without what an explanation does not need; and its first section."""
+def _with_detail(search: Mapping[str, Any]) -> tuple[dict[str, Any], Section, int]:
+    """Return a search with details of all hits, without what an explanation does not need; its section and window."""
+    if "retriever" in search or "knn" in search or find_clauses(search):
+        raise InvalidRequest(
+            f"[search] has a [retriever], a [knn] or a [{KEY}] query, which cannot be explained: give a native [query]"
+        )
     found = find_rescore(search.get("rescore"))
     natives, item = ([], {KEY: {}}) if found is None else (found[0], found[1][0])
-    section = item[KEY] if isinstance(item[KEY], dict) else {}
-    kept = {key: value for key, value in section.items() if key not in _DROPPED_OF_SECTION}
-    detailed = {**item, KEY: {**kept, "detail": True, "on_error": "first_pass"}}
+    section = parse_section(item[KEY], default_method=DEFAULT_METHOD)
+    kept = {key: value for key, value in item[KEY].items() if key not in _DROPPED_OF_SECTION}
+    asked = {"detail": True, "on_error": "first_pass", "relevance": section.relevance_key is not None}
     body = {key: value for key, value in search.items() if key not in _DROPPED}
-    return body | {"_source": False, "rescore": [*natives, detailed]}, {**item, KEY: section}
+    body |= {"_source": False, "rescore": [*natives, {**item, KEY: {**kept, **asked}}]}
+    window = item.get("window_size")
+    return body, section, window if isinstance(window, int) else DEFAULT_WINDOW
 
 
 def _clauses(path: str, query: Any, wanted: bool | None = True) -> Iterator[tuple[str, dict[str, Any], bool | None]]:
@@ -262,14 +274,16 @@ def _clauses(path: str, query: Any, wanted: bool | None = True) -> Iterator[tupl
             yield from _clauses(f"{path}.bool.{kind}{place_of}", clause, None if wanted is None else required)
 
 
-def _fields(clause: Mapping[str, Any]) -> list[str]:
-    """Return the fields of a clause that ranks by a text."""
-    kind, inner = next(iter(clause.items()))
-    if not isinstance(inner, Mapping):
-        return []
-    given = [*inner] if kind == "match" else inner.get("fields", [])
-    names = [str(one).partition("^")[0] for one in given] if isinstance(given, list) else []
-    return [name for name in names if "*" not in name]
+def _fields(part: Any) -> Iterator[str]:
+    """Yield the fields that a clause searches for a text."""
+    for key, inner in part.items() if isinstance(part, dict) else ():
+        if key.startswith("match") and isinstance(inner, dict):
+            yield from inner
+        elif key == "fields" and isinstance(inner, list):
+            yield from (one.partition("^")[0] for one in map(str, inner) if "*" not in one)
+        else:
+            for one in inner if isinstance(inner, list) else [inner]:
+                yield from _fields(one)
 
 
 def _with_word(part: Any, text: str, word: str) -> Any:
@@ -280,8 +294,9 @@ def _with_word(part: Any, text: str, word: str) -> Any:
 
 
 def _signals(hit: Mapping[str, Any]) -> Mapping[str, Mapping[str, float | None]]:
-    """Return the signals in a hit's detail."""
-    found: Mapping[str, Mapping[str, float | None]] = hit.get("_ttc", {}).get("signals", {})
+    """Return the signals in a hit's detail, those of the first of several methods."""
+    detail = hit.get("_ttc", {})
+    found: Mapping[str, Mapping[str, float | None]] = detail.get("items", [detail])[0].get("signals", {})
     return found
 
 
@@ -326,14 +341,16 @@ def _reasons(
     summary: Mapping[str, Any],
     alone: Mapping[str, Any],
     search: Mapping[str, Any],
-    section: Mapping[str, Any],
+    section: Section,
     window: int,
     page: int,
 ) -> Iterator[str]:
     """Yield what is found, in sentences."""
-    method = section.get("method", DEFAULT_METHOD)
+    method = section.method
     if told.rank is None:
         yield f"it is not among the {told.found} documents that {method} ranks"
+    elif told.left_out:
+        yield f"its relevance {told.relevance} is below the [min_relevance] {section.min_relevance}: it is left out"
     elif told.rank <= page:
         yield f"it is on the first page, at rank {told.rank} of {told.found}"
     else:
@@ -365,8 +382,6 @@ def _reasons(
         yield f"alone it cannot be ranked: {alone.get('reason')}"
     if alone.get("read", 1) < 1:
         yield f"the encoder has read {alone['read']:.0%} of its text"
-    if told.relevance is not None and told.relevance < (section.get("min_relevance") or 0):
-        yield f"its relevance {told.relevance} is below the [min_relevance] {section['min_relevance']}"
     minimum = search.get("min_score")
     if isinstance(minimum, int | float) and told.first_pass_score is not None and told.first_pass_score < minimum:
         yield f"its score {told.first_pass_score:.6g} is below the [min_score] {minimum}"

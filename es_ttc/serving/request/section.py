@@ -114,8 +114,9 @@ class Section(BaseModel):
         None,
         ge=0,
         le=1,
-        description="Least relevance of a hit. Other hits are left out, and the total is the number of hits in the "
-        "window that have it. As `relevance`, needs a calibration.",
+        description="Least relevance of a hit. Hits below it are left out wherever they stand in the order, so that "
+        "the total, the number of hits of the window that reach it, is the same on every page; `ttc.relevance.cut` "
+        "says how many are left out. Needs a calibration, as `relevance` does.",
     )
 
     @field_validator("query_texts")

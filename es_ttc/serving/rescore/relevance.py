@@ -49,15 +49,15 @@ def relevance_of(scored: WindowScores, calibration: Calibration, section: Sectio
     elif lacking := calibration.model.weights.keys() - scored.signals:
         why = f"it has no [{', '.join(sorted(lacking))}]"
     elif getattr(params, "signals", None) != calibration.blend:
-        why = "it weighs its signals otherwise"
+        why = "it weighs its signals otherwise (leave [params] out)"
     else:
         return calibration.probabilities(scored.signals)
     if section.relevance_key is None:
         return None
     name = calibration.names[0]
     raise MissingFeature(
-        f"the relevance of [{name}] was not fitted to this search: {why}. Leave [params] out, or fit it again with "
-        f"`es-ttc calibrate relevance {name}` (--tuned FILE for tuned weights)"
+        f"the relevance of [{name}] was not fitted to this search: {why}. Fit it again with `es-ttc calibrate relevance "
+        f"{name}` (--tuned FILE for tuned weights)"
     )
 
 
