@@ -56,8 +56,8 @@ def relevance_of(scored: WindowScores, calibration: Calibration, section: Sectio
         return None
     name = calibration.names[0]
     raise MissingFeature(
-        f"the relevance of [{name}] was not fitted to this search: {why}. Fit it again with `es-ttc calibrate relevance "
-        f"{name}` (--tuned FILE for tuned weights)"
+        f"the relevance of [{name}] was not fitted to this search: {why}. Fit it again with `es-ttc calibrate "
+        f"relevance {name}` (--tuned FILE for tuned weights)"
     )
 
 
