@@ -342,7 +342,7 @@ def searched(engine: str, rounds: int) -> str:
     asyncio.run(filled(engine))
     model = Logistic(intercept=-3, weights={"dense": 2, "spectral": 2, "late_interaction": 2, "blend": 1})
     few = Logistic(intercept=-3, weights={"dense": 2, "spectral": 2, "late_interaction": 2})
-    encoder = str(load_encoder(ENCODER).identity)
+    encoder = load_encoder(ENCODER).identity.key
     params = calibration_of(INDEX, encoder, model, few).model_dump(exclude={"encoder"})
     kinds: dict[str, dict[str, object]] = {
         "none": {}, "`relevance`": {"relevance": True}, "`min_relevance`": {"min_relevance": 0}
