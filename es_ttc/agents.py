@@ -22,6 +22,7 @@ from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.queries import matching
 from es_ttc.index.mappings.spec import ROOT
+from es_ttc.serving.admin.explain import Explanation
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
@@ -76,16 +77,10 @@ class SearchResult(BaseModel):
     hits: list[FoundDocument]
 
 
-class Explanation(BaseModel):
-    """Why a document ranks where it does."""
+class ExplanationWithPassage(Explanation):
+    """Why a document ranks where it does, or is not found."""
 
-    rank: int | None = Field(description="Its rank among the documents that were compared, from 1; none if not found.")
-    compared: int = Field(description="Number of documents that were compared.")
-    first_pass_rank: int | None = Field(description="Its rank by BM25; none if only its vector found it.")
-    score: float | None
-    signals: dict[str, Any] = Field(description="Each signal's score, and the document's rank by it alone.")
     passage: str | None = Field(description="The part of the text that matched best.")
-    reasons: list[str] = Field(description="Why it is where it is, or why it is not found.")
 
 
 def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
@@ -156,7 +151,7 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         query: Annotated[str, Field(description="The query of the search.")],
         id: Annotated[str, Field(description="The document's id, from a search.")],  # noqa: A002 - the engines' own word
         method: Annotated[str, Field(description="Ranking method.")] = "blend",
-    ) -> Explanation:
+    ) -> ExplanationWithPassage:
         """Say why a document ranks where it does, or is not found: ranks, signals, words that it lacks, the passage."""
         with _readable_errors():
             requests = gateway(context)
@@ -167,7 +162,7 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
             what = "the document could not be explained"
             told = await requests.json("POST", b"/_ttc/explain", body=body, failing=what, in_own_words=True)
             [hit] = alone["hits"]["hits"] or [{}]
-            return Explanation(**told, compared=told["found"], passage=_passage(hit))
+            return ExplanationWithPassage(**told, passage=_passage(hit))
 
     return _Server(
         "es-ttc",
