@@ -386,4 +386,5 @@ def _reasons(
     if isinstance(minimum, int | float) and told.first_pass_score is not None and told.first_pass_score < minimum:
         yield f"its score {told.first_pass_score:.6g} is below the [min_score] {minimum}"
     for change in told.weights:
-        yield f"{change.times:g} times the weight of [{change.signal}] would bring it to rank {change.rank}"
+        weight = f"{change.times:g} times the weight of [{change.signal}]" if change.times else f"no [{change.signal}]"
+        yield f"{weight} would bring it to rank {change.rank}"
