@@ -114,6 +114,12 @@ async def _take(browser: Browser, address: str, folder: Path) -> None:
         await page.locator(".column").last.get_by_role("button", name="Request").click()
         await page.get_by_role("button", name="Python, elasticsearch").click()
 
+    async def explained(page: Page) -> None:
+        await page.locator(".column").last.get_by_role("button", name="Why not?").click()
+        await page.get_by_label("Id of a document").fill("sched")
+        await page.get_by_role("button", name="Explain").click()
+        await page.locator("dialog table").wait_for()
+
     async def hit_opened(page: Page) -> None:
         await page.locator(".hit:visible").nth(1).click()
         await page.locator("dialog .text").first.wait_for()
@@ -124,6 +130,7 @@ async def _take(browser: Browser, address: str, folder: Path) -> None:
         "search": (1280, 760, "light", searched),
         "request": (1280, 760, "dark", request_shown),
         "hit": (1280, 1000, "light", hit_opened),
+        "why": (1280, 760, "light", explained),
         "narrow": (360, 700, "dark", nothing),
     }
     for name, (width, height, scheme, act) in shots.items():

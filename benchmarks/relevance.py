@@ -1,31 +1,52 @@
 """Relevance of hits: reliability, few judgements, answers removed, a promised precision, a null distribution.
 
     python -m benchmarks.relevance
+    python -m benchmarks.relevance --engine URL     # what relevance adds to the time of a search
 
 Up to 150 queries of each collection, drawn at random; half of them fit, the other half is measured, and the other way
 round, for ten divisions into halves. The signals are those of `es-ttc calibrate relevance`, of blend's first ten hits.
 """
 
 import argparse
+import asyncio
+import json
+import os
+import random
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.blend import DATA, prepared
+from benchmarks.blend_speed import ours
 from benchmarks.common import heading, table
 from benchmarks.figures import INK, MUTED, STRONG, figure, save
+from benchmarks.served import ENCODER, GROUPS, Client, delete, fill, gateway, opened
+from es_ttc.encoders import load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.lab.evaluation.bootstrap import SEED
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, sample
 from es_ttc.lab.ranking.pools import Float64, Pool, Pools, collect
-from es_ttc.lab.ranking.relevance import DEPTH, Figures, JudgedHits, auc, bins, figures, fit, judged_hits
-from es_ttc.lab.ranking.weights import by_default_weights, normalised
+from es_ttc.lab.ranking.relevance import (
+    DEPTH,
+    Figures,
+    JudgedHits,
+    auc,
+    bins,
+    figures,
+    figures_of_size,
+    fit,
+    judged_hits,
+    mean_figures,
+)  # fmt: skip
 from es_ttc.rescorers.blend.normalise import logistic
-from es_ttc.rescorers.relevance import Calibration
+from es_ttc.rescorers.relevance import METHOD, Calibration, Logistic
+from es_ttc.rescorers.tuned import as_json
 
 COLLECTIONS = ("scifact", "toollens", "cranfield", "hotpotqa-train-hipporag", "npl-vaswani")
 MOST_QUERIES = 150
@@ -39,6 +60,7 @@ GIBBERISH, STRANGE = 30, 60
 """Queries of invented words, and queries of the other collections."""
 SHUFFLED = 200
 FIGURE = "relevance.svg"
+INDEX = "benchmark-relevance"
 
 Halves = Sequence[tuple[NDArray[np.bool_], NDArray[np.bool_]]]
 
@@ -47,7 +69,14 @@ def main() -> None:
     """Print the page's tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="*", default=list(COLLECTIONS), help="names of collections")
-    names = parser.parse_args().data
+    parser.add_argument("--engine", metavar="URL", help="only time searches, through a gateway before this engine")
+    parser.add_argument("--rounds", type=int, default=2000, help="timed searches of each kind")
+    options = parser.parse_args()
+    if options.engine is not None:
+        print(heading("Added time of relevance", data=f"{GROUPS} x 100 documents", packages=("numpy",)))
+        print(searched(options.engine, options.rounds))
+        return
+    names = options.data
     encoder = prepared("minilm")
     found, nothing, by_chance = {}, {}, {}
     loaded = {name: sampled(load_collection(DATA / name, "test")) for name in names}
@@ -113,23 +142,18 @@ def halves(hits: JudgedHits) -> Halves:
     return found
 
 
-def mean_of(rows: Sequence[Figures]) -> Figures:
-    """Return mean figures."""
-    return Figures(*np.mean([[*asdict(one).values()] for one in rows], axis=0).tolist())
-
-
 def measured_on(hits: JudgedHits) -> Figures:
     """Return mean figures of the halves that were not fitted."""
-    return mean_of([figures(hits.relevant[test], fit(hits.of(train)).of(hits.signals[test]))
-                    for train, test in halves(hits)])  # fmt: skip
+    return mean_figures([figures(hits.relevant[test], fit(hits.of(train)).of(hits.of(test).signals))
+                         for train, test in halves(hits)])  # fmt: skip
 
 
 def reliability(pools: Pools) -> list[object]:
     """Return how reliable blend's score, one number for all hits, and relevance are."""
     hits = judged_hits(pools)
-    score = figures(hits.relevant, logistic(hits.signals[:, -1]).astype(np.float64))
-    constant = mean_of([figures(hits.relevant[test], np.full(int(test.sum()), hits.relevant[train].mean()))
-                        for train, test in halves(hits)])  # fmt: skip
+    score = figures(hits.relevant, logistic(hits.signals["blend"]).astype(np.float64))
+    constant = mean_figures([figures(hits.relevant[test], np.full(int(test.sum()), hits.relevant[train].mean()))
+                             for train, test in halves(hits)])  # fmt: skip
     ours, small = measured_on(hits), measured_on(hits.without_blend)
     return [hits.queries, *digits(ours.share, score.error, score.brier, constant.brier), *digits(
         ours.relevance, ours.error, ours.brier, ours.auc, small.auc, small.error)]  # fmt: skip
@@ -143,8 +167,8 @@ def draw(found: Mapping[str, Pools]) -> None:
             hits = judged_hits(pools)
             predicted = np.empty(len(hits.relevant))
             for train, test in halves(hits)[:2]:
-                predicted[test] = fit(hits.of(train)).of(hits.signals[test])
-            score = logistic(hits.signals[:, -1]).astype(np.float64)
+                predicted[test] = fit(hits.of(train)).of(hits.of(test).signals)
+            score = logistic(hits.signals["blend"]).astype(np.float64)
             axes.plot([0, 1], [0, 1], color=INK, linewidth=0.6)
             for values, colour, label in ((score, MUTED, "blend's score"), (predicted, STRONG, "relevance")):
                 points = bins(hits.relevant, values)
@@ -162,12 +186,7 @@ def few(pools: Pools) -> list[list[object]]:
     hits = judged_hits(pools)
     rows: list[list[object]] = []
     for size in SIZES:
-        found = []
-        for draw in range(DRAWS):
-            chosen = np.random.default_rng([SEED, draw]).permutation(hits.queries)[:size]
-            train = np.isin(hits.query, chosen)
-            found.append(figures(hits.relevant[~train], fit(hits.of(train)).of(hits.signals[~train])))
-        one = mean_of(found)
+        one = figures_of_size(hits, size)
         rows.append([size, *digits(one.auc, one.brier, one.error, one.relevance, one.share)])
     return rows
 
@@ -177,8 +196,7 @@ def elsewhere(name: str, found: Mapping[str, Pools]) -> list[object]:
     others = [judged_hits(pools) for other, pools in found.items() if other != name]
     starts = np.cumsum([0, *(one.queries for one in others)])
     together = JudgedHits(
-        others[0].names,
-        np.concatenate([one.signals for one in others]),
+        {name: np.concatenate([one.signals[name] for one in others]) for name in others[0].signals},
         np.concatenate([one.relevant for one in others]),
         np.concatenate([one.query + start for one, start in zip(others, starts, strict=False)]),
     )
@@ -245,7 +263,7 @@ def promised(pools: Pools) -> list[list[object]]:
             part = np.random.default_rng([SEED, draw]).permutation(hits.queries) % 4
             fits, calibrates, tests = part[hits.query] < 1, np.isin(part[hits.query], (1, 2)), part[hits.query] == 3
             model = fit(hits.of(fits))
-            threshold = threshold_of(hits.of(calibrates), model.of(hits.signals[calibrates]), promise)
+            threshold = threshold_of(hits.of(calibrates), model.of(hits.of(calibrates).signals), promise)
             if threshold is None:
                 continue
             found += 1
@@ -285,7 +303,7 @@ def null(pools: Pools, by_chance: Pools, gibberish: Pools, strange: Pools) -> li
 
     def cosines(found: Pools) -> Float64:
         hits = judged_hits(found)
-        return greatest(hits, hits.signals[:, hits.names.index("late_interaction")])
+        return greatest(hits, hits.signals["late_interaction"])
 
     hits = judged_hits(pools)
     answered = np.bincount(hits.query, hits.relevant) > 0
@@ -301,22 +319,68 @@ def digits(*values: float) -> list[object]:
 
 
 def timed(pools: Pools) -> str:
-    """Return the time of the added work of a search: a window of 200 documents, warm."""
+    """Return the time of the added computation of a search, warm."""
     hits = judged_hits(pools)
-    calibration = Calibration(
-        names=("x",), encoder="", model=fit(hits).as_logistic(), few=fit(hits.without_blend).as_logistic(),
-        queries=hits.queries, auc=0, error=0,
-    )  # fmt: skip
-    pool = next(pool for pool in pools.pools if len(pool.documents) > 150)
-    values = dict(zip(pools.signals, np.ascontiguousarray(pool.scores.T), strict=True))
-    values["blend"] = by_default_weights(pools.some([0]), normalised(pools.some([0]), "z"))[0][: len(pool.documents)]
-    signals: dict[str, NDArray[np.float32]] = {**values}
+    calibration = calibration_of("x", "", fit(hits), fit(hits.without_blend))
+    [values] = [pool.scores for pool in pools.pools if len(pool.documents) > 150][:1]
+    signals = dict(zip((*pools.signals, "blend"), np.column_stack([values, values[:, 0]]).T.copy(), strict=True))
     times = []
     for _ in range(2000):
         began = time.perf_counter()
         calibration.probabilities(signals)
         times.append(time.perf_counter() - began)
-    return f"{len(pool.documents)} documents: {1e6 * float(np.median(times)):.0f} us ({DEPTH} hits are fitted)"
+    return f"{len(values)} documents: {1e6 * float(np.median(times)):.0f} us ({DEPTH} hits are fitted)"
+
+
+def calibration_of(index: str, encoder: str, model: Logistic, few: Logistic) -> Calibration:
+    """Return a calibration, with no figures of how good it is."""
+    return Calibration(names=(index,), encoder=encoder, model=model, few=few, queries=0, auc=0, error=0)
+
+
+def searched(engine: str, rounds: int) -> str:
+    """Return the time of searches through a gateway, without relevance and with it, one after the other."""
+    asyncio.run(filled(engine))
+    model = Logistic(intercept=-3, weights={"dense": 2, "spectral": 2, "late_interaction": 2, "blend": 1})
+    few = Logistic(intercept=-3, weights={"dense": 2, "spectral": 2, "late_interaction": 2})
+    encoder = load_encoder(ENCODER).identity.key
+    params = calibration_of(INDEX, encoder, model, few).model_dump(exclude={"encoder"})
+    kinds: dict[str, dict[str, object]] = {
+        "none": {}, "`relevance`": {"relevance": True}, "`min_relevance`": {"min_relevance": 0}
+    }  # fmt: skip
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "relevance.json"
+        file.write_bytes(as_json({"method": METHOD, "params": params, "data": "", "split": "", "encoder": encoder}))
+        with gateway(engine, tuned=json.dumps([str(file)])) as running, Client(running.url) as client:
+            for turn in range(rounds + GROUPS):  # each group is read once before it counts
+                for kind in random.sample([*kinds], len(kinds)):
+                    began = time.perf_counter()
+                    answer = client.search(ours(turn % GROUPS, **kinds[kind]), INDEX)
+                    ms = 1000 * (time.perf_counter() - began)
+                    assert ("relevance" in answer["ttc"]) == bool(kinds[kind]), answer["ttc"]
+                    if turn >= GROUPS:
+                        times[kind].append(ms)
+    asyncio.run(emptied(engine))
+    rows = []
+    for kind, each in times.items():
+        added = np.subtract(each, times["none"])
+        means = np.random.default_rng(SEED).choice(added, (1000, rounds)).mean(axis=1)
+        low, high = np.quantile(means, [0.025, 0.975])
+        rows.append([kind, *digits(np.median(each), np.median(added), added.mean()), f"{low:.3f} to {high:.3f}"])
+    columns = ("asked for", "median ms", "median added", "mean added", "95 % interval")
+    return f"{rounds} searches of each kind, load {os.getloadavg()[0]:.1f}\n\n{table(columns, rows)}"
+
+
+async def filled(engine: str) -> None:
+    """Make the index of the timed searches."""
+    async with opened(engine) as client:
+        await fill(client, INDEX)
+
+
+async def emptied(engine: str) -> None:
+    """Delete the index of the timed searches."""
+    async with opened(engine) as client:
+        await delete(client, INDEX)
 
 
 if __name__ == "__main__":

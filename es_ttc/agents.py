@@ -22,6 +22,7 @@ from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.queries import matching
 from es_ttc.index.mappings.spec import ROOT
+from es_ttc.serving.admin.explain import Explanation
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
@@ -76,16 +77,10 @@ class SearchResult(BaseModel):
     hits: list[FoundDocument]
 
 
-class Explanation(BaseModel):
-    """Why a document ranks where it does."""
+class ExplanationWithPassage(Explanation):
+    """Why a document ranks where it does, or is not found."""
 
-    rank: int | None = Field(description="Its rank among the documents that were compared, from 1; none if not found.")
-    compared: int = Field(description="Number of documents that were compared.")
-    first_pass_rank: int | None = Field(description="Its rank by BM25; none if only its vector found it.")
-    score: float | None
-    signals: dict[str, Any] = Field(description="Each signal's score, and its share from 0 to 1 in the window.")
     passage: str | None = Field(description="The part of the text that matched best.")
-    reasons: list[str] = Field(description="Why it is where it is, or why it is not found.")
 
 
 def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
@@ -156,17 +151,18 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         query: Annotated[str, Field(description="The query of the search.")],
         id: Annotated[str, Field(description="The document's id, from a search.")],  # noqa: A002 - the engines' own word
         method: Annotated[str, Field(description="Ranking method.")] = "blend",
-    ) -> Explanation:
+    ) -> ExplanationWithPassage:
         """Say why a document ranks where it does, or is not found: ranks, signals, words that it lacks, the passage."""
         with _readable_errors():
             requests = gateway(context)
             names = await _text_fields(requests, index)
-            hits = (await _rank(requests, index, query, method, WINDOW, names, None))["hits"]["hits"]
+            alone = await _rank(requests, index, query, method, 1, names, {"ids": {"values": [id]}})
             search = {"query": matching(query, names), "rescore": {"ttc": {"method": method, "query_text": query}}}
             body = {"index": index, "id": id, "search": search}
             what = "the document could not be explained"
             told = await requests.json("POST", b"/_ttc/explain", body=body, failing=what, in_own_words=True)
-            return _explanation(hits, id, told)
+            [hit] = alone["hits"]["hits"] or [{}]
+            return ExplanationWithPassage(**told, passage=_passage(hit))
 
     return _Server(
         "es-ttc",
@@ -251,20 +247,6 @@ def _nothing_here(summary: Mapping[str, Any]) -> str | None:
         return None
     greatest = "no document was found" if told["greatest"] is None else f"the greatest is {told['greatest']}"
     return f"no document reaches a relevance of {told['min']}: {greatest}"
-
-
-def _explanation(hits: Sequence[Mapping[str, Any]], document: str, told: Mapping[str, Any]) -> Explanation:
-    hit = next((hit for hit in hits if hit["_id"] == document), {})
-    detail = hit.get("_ttc") or {}
-    return Explanation(
-        rank=told["rank"],
-        compared=told["found"],
-        first_pass_rank=told["first_pass_rank"],
-        score=told["score"],
-        signals=detail.get("signals") or told["signals"],
-        passage=_passage(hit),
-        reasons=told["reasons"],
-    )
 
 
 def _document(hit: Mapping[str, Any], fields: Sequence[str]) -> FoundDocument:

@@ -23,16 +23,7 @@ _FEW = 100
 """Number of queries below which the ranking suffers (docs/how-to/choose-a-program.md)."""
 
 
-class _CalibrateGroup(CommandGroup):
-    """A group that stands for its command `queries` where it is followed by no command."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the command in front of arguments that begin with none."""
-        plain = bool(args) and args[0] not in self.commands and not set(args) & set(ctx.help_option_names)
-        return super().parse_args(ctx, ["queries", *args] if plain else args)
-
-
-@click.group(cls=_CalibrateGroup)
+@click.group(cls=CommandGroup)
 def calibrate() -> None:
     """Relate the scores of an index to other queries, or to the relevance of hits."""
 

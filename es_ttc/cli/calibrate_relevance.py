@@ -1,8 +1,7 @@
 """`es-ttc calibrate relevance`: the probability that a hit of an index is relevant, from judgements."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.markup import escape
@@ -84,9 +83,13 @@ def relevance(
     better than one number for all hits; the message says what is missing. NAME may be an alias or a data stream: the
     numbers then hold for searches of this name, and of each index behind it.
     """
-    from es_ttc.lab.evaluation.report import replace, require_writable
-    from es_ttc.lab.ranking.relevance import evaluated, judged_hits, too_few
+    from es_ttc.index.attach.feature_locations import alike_locations
+    from es_ttc.lab.evaluation import provenance
+    from es_ttc.lab.evaluation.plots import reliability
+    from es_ttc.lab.evaluation.report import rendered, replace, require_writable
+    from es_ttc.lab.ranking.relevance import MIN_QUERIES, evaluated, judged_hits
     from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
+    from es_ttc.rescorers.relevance import METHOD, Calibration
     from es_ttc.rescorers.tuned import Tuned
     from es_ttc.rescorers.tuned import as_json as file_content
 
@@ -95,23 +98,47 @@ def relevance(
     for folder in (report, out and out.absolute().parent):
         if folder is not None:
             require_writable(folder)
-    blend = None if tuned is None else Tuned.read(tuned).params.get("signals")
-    names = _names(name, engine)
+    weights = None if tuned is None else Tuned.read(tuned)
+    if weights is not None and weights.method != "blend":
+        raise InvalidRequest(f"[{tuned}] is of method [{weights.method}]: name a file of `es-ttc tune --method blend`")
+    blend = None if weights is None else weights.params.get("signals")
     judgements = name if data is None else None
     asked = JudgedQueries(split, queries, _WINDOW, name, engine, encoder, adapter, judgements, with_llm)
     with interruptible():
+        located = with_engine(EngineSettings(**given(engine=engine)), lambda client: alike_locations(client, name))
         collection = asked.load(data)
         pools = asked.pools([collection], DEFAULT_SIGNALS)
         hits = judged_hits(pools, collection.qrels if data is None else None, blend=blend)
         if hits.queries < 2:
-            raise InvalidRequest("; ".join(too_few(hits.queries, int(hits.relevant.sum()), 0)[:1]))
+            raise InvalidRequest(f"{hits.queries} queries have judged hits, and {MIN_QUERIES} are needed: judge more")
         fit = evaluated(hits, seed=SEED)
-    params = fit.calibration(names, pools.encoder, blend).model_dump(mode="json", exclude={"encoder"})
-    source = {"data": collection.name, "split": collection.split, "encoder": pools.encoder}
-    summary = {"method": "relevance", "params": params, **source, **_origin(pools.settings), "report": fit.as_dict()}
+    calibration = Calibration(
+        names=tuple(dict.fromkeys((name, *(one.source.index for one in located)))),
+        encoder=pools.encoder,
+        blend=blend,
+        model=fit.model,
+        few=fit.few,
+        queries=hits.queries,
+        auc=fit.figures.auc,
+        error=fit.figures.error,
+    )
+    summary = {
+        "method": METHOD,
+        "params": calibration.model_dump(mode="json", exclude={"encoder"}),
+        "data": collection.name,
+        "split": collection.split,
+        "encoder": pools.encoder,
+        **pools.settings,
+        "seed": SEED,
+        "versions": provenance.versions(),
+        "date": provenance.now(),
+        "report": fit.report(),
+    }
     if report is not None:
         replace(report / "relevance.json", file_content(summary))
-        replace(report / "index.html", _page(name, summary).encode())
+        diagram = reliability(*zip(*((one.relevance, one.share) for one in fit.bins), strict=True))
+        page = rendered("relevance.html.j2", **{**summary, "index": name, "diagram": diagram})
+        replace(report / "index.html", page.encode())
         stderr.print(f"report: {escape(str(report / 'index.html'))}", highlight=False, soft_wrap=True)
     if out is not None and not fit.lacking:
         replace(out, file_content(summary))
@@ -126,40 +153,16 @@ def relevance(
         raise click.exceptions.Exit(1)
 
 
-def _names(name: str, engine: str | None) -> list[str]:
-    """Return the name and the indices behind it."""
-    from es_ttc.index.attach.feature_locations import alike_locations
-
-    located = with_engine(EngineSettings(**given(engine=engine)), lambda client: alike_locations(client, name))
-    return list(dict.fromkeys((name, *(one.source.index for one in located))))
-
-
-def _origin(settings: Mapping[str, Any]) -> dict[str, Any]:
-    from es_ttc.lab.evaluation import provenance
-
-    return {**settings, "seed": SEED, "versions": provenance.versions(), "date": provenance.now()}
-
-
-def _page(name: str, summary: Mapping[str, Any]) -> str:
-    from es_ttc.lab.evaluation.plots import reliability
-    from es_ttc.lab.evaluation.report import rendered
-
-    bins = summary["report"]["bins"]
-    diagram = reliability([one["relevance"] for one in bins], [one["share"] for one in bins])
-    return rendered("relevance.html.j2", **{**summary, "index": name, "diagram": diagram})
-
-
 def _show(name: str, fit: "Fit") -> None:
     """Display the figures, by number of judged queries too, and the reliability."""
     from es_ttc.lab.evaluation.report import score
-    from es_ttc.lab.ranking.relevance import bins
 
     relevant, console = fit.hits.relevant, tables.console()
     heading = f"{name}: {fit.hits.queries:,} queries, {len(relevant):,} judged hits, {int(relevant.sum()):,} relevant"
     console.print(heading, style="italic", highlight=False, markup=False, soft_wrap=True)
-    measured = [*fit.curve.items(), (f"{fit.hits.queries} (5 folds)", fit.figures)]
+    measured = [*fit.by_queries.items(), (f"{fit.hits.queries} (5 folds)", fit.figures)]
     rows = [(str(size), *map(score, (one.auc, one.brier, one.error))) for size, one in measured]
     columns = ("judged queries", "AUC", "Brier score", "calibration error")
     console.print(tables.table(columns, rows, title="on queries that were not fitted"))
-    shares = [(score(one.relevance), score(one.share), str(one.hits)) for one in bins(relevant, fit.predicted)]
+    shares = [(score(one.relevance), score(one.share), str(one.hits)) for one in fit.bins]
     console.print(tables.table(("mean relevance", "share of relevant hits", "hits"), shares))

@@ -208,9 +208,16 @@ def _engine_of(url: str, judgements: str | None) -> "EngineSettings | None":
 
 
 def _tuned(files: Sequence[Path]) -> "list[Tuned]":
+    from es_ttc.rescorers.relevance import METHOD
     from es_ttc.rescorers.tuned import Tuned
 
-    return [Tuned.read(path) for path in files]
+    found = {path: Tuned.read(path) for path in files}
+    for path, tuned in found.items():
+        if tuned.method == METHOD:
+            raise InvalidRequest(
+                f"[{path}] is the relevance of hits, which changes no ranking: leave --tuned {path} out"
+            )
+    return [*found.values()]
 
 
 def with_tuned(params: Mapping[str, Mapping[str, Any]], tuned: "Sequence[Tuned]") -> dict[str, Mapping[str, Any]]:

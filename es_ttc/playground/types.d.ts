@@ -88,6 +88,23 @@ interface Found {
   ms: number;
 }
 
+/** What a dialog is open about: a hit, why a document is not there, or else the request. */
+interface Opened {
+  found: Found;
+  hit?: Hit;
+  why?: boolean;
+}
+
+/** Why a document is where it is, or is not found: its ranks, and sentences. */
+interface Why {
+  id: string;
+  reasons: string[];
+  rank: number | null;
+  found: number;
+  first_pass_rank: number | null;
+  signals: Record<string, { rank: number | null }>;
+}
+
 /** A column on the left of another: its method, and the ranks of its hits by key. */
 interface LeftColumn {
   method: string;

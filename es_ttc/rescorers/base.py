@@ -217,15 +217,6 @@ class SelectiveRescorer(Rescorer[P], Protocol[P]):
 
 
 @runtime_checkable
-class SignalRescorer(Rescorer[P], Protocol[P]):
-    """A rescorer that combines signals, from which the relevance of documents can be computed."""
-
-    def score_and_signals(self, query: Query, window: Window, params: P) -> tuple[Float32, dict[str, Float32]]:
-        """Return what `score` returns, and ``(k,)`` float32 values of each signal; NaN where a document lacks it."""
-        ...
-
-
-@runtime_checkable
 class FieldRescorer(Rescorer[P], Protocol[P]):
     """A rescorer that also reads numeric fields of the documents: their doc values, with the caller's credentials."""
 

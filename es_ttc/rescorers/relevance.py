@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from es_ttc.vectors.tokens import Float32
@@ -33,6 +34,12 @@ class Logistic(BaseModel):
 
     intercept: float = Field(allow_inf_nan=False)
     weights: dict[RelevanceSignal, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(min_length=1)
+
+    def of(self, signals: Mapping[str, NDArray[np.floating]]) -> NDArray[np.float64]:
+        """Return the relevance of k documents, ``(k,)``, from ``(k,)`` values of each signal."""
+        odds = self.intercept + sum(signals[name] * weight for name, weight in self.weights.items())
+        relevance: NDArray[np.float64] = 1 / (1 + np.exp(-np.asarray(odds, np.float64)))
+        return relevance
 
 
 class Calibration(BaseModel):
@@ -67,6 +74,4 @@ class Calibration(BaseModel):
             signals: ``(k,)`` float32 of each signal of the models, NaN where a document lacks it.
         """
         whole = int(np.logical_and.reduce([~np.isnan(signals[name]) for name in self.model.weights]).sum())
-        used = self.model if whole >= MIN_WINDOW else self.few
-        odds = used.intercept + sum(signals[name] * weight for name, weight in used.weights.items())
-        return (1 / (1 + np.exp(-np.asarray(odds, np.float64)))).astype(np.float32)
+        return (self.model if whole >= MIN_WINDOW else self.few).of(signals).astype(np.float32)

@@ -83,14 +83,21 @@ class TunedDefaults:
         """Read files that `es-ttc tune` and `es-ttc calibrate relevance` wrote.
 
         Raises:
-            ConfigurationError: Two files are about the same method or index, or the parameters do not fit the method.
+            ConfigurationError: Two files are about the same method or index, parameters do not fit the method, or
+                relevance was fitted to other weights of `blend`.
         """
         found: dict[str, dict[str, Any]] = {}
         relevance: dict[str, Calibration] = {}
         for path in files:
             tuned = Tuned.read(path)
             if tuned.method == RELEVANCE:
-                calibration = _calibration(tuned, path)
+                try:
+                    calibration = Calibration.model_validate({**tuned.params, "encoder": tuned.encoder})
+                except ValidationError as error:
+                    raise ConfigurationError(
+                        f"[{path}] is no calibration of relevance ({first_error(error)}): write one with `es-ttc "
+                        "calibrate relevance ... --out FILE`"
+                    ) from error
                 if known := [name for name in calibration.names if name in relevance]:
                     raise ConfigurationError(f"[{path}] is a second file for index [{known[0]}]: give one an index")
                 relevance |= dict.fromkeys(calibration.names, calibration)
@@ -102,6 +109,12 @@ class TunedDefaults:
             except InvalidRequest as error:
                 raise ConfigurationError(f"tuned parameters [{path}] do not fit: {error}") from error
             found[tuned.method] = tuned.params
+        blend = found.get("blend", {}).get("signals")
+        if other := [name for name, one in relevance.items() if one.blend != blend]:
+            raise ConfigurationError(
+                f"the relevance of [{other[0]}] was fitted to other weights of [blend] than these files have: fit it "
+                f"again with `es-ttc calibrate relevance {other[0]} --tuned FILE`, FILE being that of [blend], if any"
+            )
         return cls(found, served, relevance)
 
     def parse(self, method: MethodWithParams, raw: Mapping[str, Any]) -> tuple[Params, dict[str, Any]]:
@@ -126,16 +139,6 @@ class TunedDefaults:
             return entry_points.parse_params(method.Params, {**tuned, **raw}, method.name, self._served), tuned
         except InvalidRequest:
             return params, {}
-
-
-def _calibration(tuned: Tuned, path: Path) -> Calibration:
-    try:
-        return Calibration.model_validate({**tuned.params, "encoder": tuned.encoder})
-    except ValidationError as error:
-        raise ConfigurationError(
-            f"[{path}] is no calibration of relevance ({first_error(error)}): write one with `es-ttc calibrate "
-            "relevance ... --out FILE`"
-        ) from error
 
 
 def as_json(tuned: Mapping[str, Any]) -> bytes:

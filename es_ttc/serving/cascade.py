@@ -120,7 +120,7 @@ class _Run:
         place = await self._run(1, lambda one: one.reads_bare_hits)
         if place == len(self.cascade.items):
             self._cut()
-            return RescoredResponse(self.applied, self.groups, joined, ranked.total)
+            return RescoredResponse(self.applied, self.groups, joined)
         page, window = self.cascade.plan.page, self.cascade.items[place].plan.page.window
         kept = max(page.start + page.size, window)
         if len(self._hits) > kept:
@@ -130,9 +130,9 @@ class _Run:
         async def rest() -> RescoredResponse:
             await self._run(place, lambda _: True)
             self._cut()
-            return RescoredResponse(self.applied, self.groups, joined, ranked.total)
+            return RescoredResponse(self.applied, self.groups, joined)
 
-        return RescoredResponse(self.applied, self.groups, joined, ranked.total, rest)
+        return RescoredResponse(self.applied, self.groups, joined, rest)
 
     async def _run(self, place: int, may_run: Callable[[Item], bool]) -> int:
         """Run the items from a place on, as long as they may run; return the place of the next one."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.serving.http import jsonio
@@ -147,8 +147,14 @@ class EngineRequests:
         return answer
 
     async def search_as_cbor(self, concrete: Sequence[str], body: dict[str, Any], *, failing: str) -> bytes:
-        """Send one `_search` and return its answer as CBOR, not decoded; see :meth:`search`."""
-        path, query_string, body = self._search_target(concrete, body, None)
+        """Send one `_search` and return its answer as CBOR, not decoded; see :meth:`search`.
+
+        An alias may name indices without the fields that are read: shards that cannot match are left out beforehand.
+        """
+        caller = self._bound()
+        own = caller.indices == "" or unquote(caller.indices) in concrete
+        skips = None if own else caller.query_string(pre_filter_shard_size="1")
+        path, query_string, body = self._search_target(concrete, body, skips)
         return await self.read("POST", path, query_string, body, failing=failing, accept=_CBOR)
 
     def _search_target(

@@ -171,8 +171,8 @@ class RescoredSearch:
             ranked = await ranked.rest()
         self.applied = ranked.applied
         await self._add_groups(response, ranked)
-        if ranked.total is not None:
-            set_total(response, ranked.total)
+        if "min" in (relevance := response["ttc"].get("relevance", {})):
+            set_total(response, relevance["hits"])
         for one in items_of(self._ranking):
             if one.plan.reads_passages or one.plan.section.shows_map:
                 await self._evidence.add(

@@ -74,7 +74,7 @@ def test_a_promoted_program_is_served_as_it_was_measured(
         assert f"`es-ttc calibrate queries {index_name} --queries FILE`" in lacking.json()["ttc"]["reason"]
     queries = tmp_path / "queries.txt"
     queries.write_text("\n".join(SAMPLE))
-    arguments = ["calibrate", index_name, "--queries", str(queries), "--engine", opensearch_url]
+    arguments = ["calibrate", "queries", index_name, "--queries", str(queries), "--engine", opensearch_url]
     assert run([*arguments, "--encoder", "minilm@onnx"]) == 0
     sample = encoder.encode(SAMPLE, role="query", tokens=False).pooled
     (ran,) = sandboxed(CALIBRATED, [replace(bees, sample=sample)], Limits())

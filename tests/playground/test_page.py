@@ -64,12 +64,25 @@ async def test_columns_show_how_methods_rank(either_playground: Playground, open
     await expect(page.locator("svg.moves path")).to_have_count(sum(map(len, both)))
     assert await page.locator(".column").nth(1).locator(".hit mark").count() == 10
     await expect(page.locator(".column").nth(1).locator(".took")).to_have_attribute("title", re.compile(r"score \d"))
-    await expect(page.locator(".column .changes")).to_have_count(2)
 
     again = await open_page(page.url)
     await expect(again.locator(".column .hit")).to_have_count(30)
     assert [await ids(again, column) for column in range(3)] == [await ids(page, column) for column in range(3)]
     await expect(again.get_by_label("Parameters of column 3")).to_have_value('{"scales":[1,3]}')
+
+
+async def test_a_column_tells_why_a_document_is_not_in_it(playground: Playground, open_page: OpenPage) -> None:
+    page = await open_page(playground.search("which cat drinks milk?"))
+    await expect(page.locator(".column .hit")).to_have_count(20)
+    await page.get_by_role("button", name="Why not?").click()  # one: not of bm25
+    missing = set(await ids(page, 0)) - set(await ids(page, 1))
+    assert set(await page.locator("dialog option").evaluate_all("all => all.map(one => one.value)")) == missing
+    for name, words in (("d50", r"blend ranks it \d+ of \d+"), ("nowhere", r"\[nowhere\]")):
+        await page.get_by_label("Id of a document").fill(name)
+        await page.get_by_role("button", name="Explain").click()
+        await expect(page.locator("dialog")).to_contain_text(re.compile(words))
+        await expect(page.locator("dialog tbody tr")).to_have_count(6 if name == "d50" else 0)
+        assert await faults_of_accessibility(page) == []
 
 
 async def test_the_request_can_be_sent_by_other_clients(playground: Playground, open_page: OpenPage) -> None:

@@ -53,3 +53,24 @@ def test_what_is_no_such_file_is_told(tmp_path: Path) -> None:
     for changes, message in (({"params": {"l1": 7}}, r"\[l1\]"), ({"method": "bm2"}, "unknown method")):
         with pytest.raises(ConfigurationError, match=rf"do not fit: .*{message}"):
             TunedDefaults.read([written(tmp_path, **changes)])
+
+
+def test_relevance_is_of_the_weights_that_are_served(tmp_path: Path) -> None:
+    model = {"intercept": -2.0, "weights": {"dense": 3.0}}
+    params = {"names": ["shop"], "model": model, "few": model, "queries": 50, "auc": 0.8, "error": 0.02}
+    file = {"method": "relevance", "encoder": "minilm"}
+    blend = written(tmp_path, "blend.json", method="blend", params={"signals": {"dense": 1.0}})
+    default, other = (
+        written(tmp_path, name, params={**params, "blend": signals}, **file)
+        for name, signals in (("default.json", None), ("other.json", {"dense": 1.0}))
+    )
+    assert TunedDefaults.read([default]).relevance["shop"].encoder == "minilm"
+    assert TunedDefaults.read([other, blend]).relevance["shop"].blend == {"dense": 1.0}
+    for files, message in (
+        ([default, blend], r"\[shop\].*calibrate relevance"),
+        ([other], r"\[shop\].*calibrate relevance"),
+        ([default, other], r"second file for index \[shop\]"),
+        ([written(tmp_path, "bad.json", params={**params, "model": {}}, **file)], r"bad.json\].*\[model.intercept\]"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            TunedDefaults.read(files)

@@ -12,6 +12,9 @@ from tests.serving.conftest import Behind
 
 CAT = "which cat drinks milk?"
 QUERY = {"match": {"text": CAT}}
+NARROW: dict[str, Any] = {
+    "query": QUERY, "rescore": {"window_size": 5, "ttc": {"candidates": {"knn": 0}}}
+}  # fmt: skip
 
 
 def told(behind: Behind, name: str, body: dict[str, Any], status: int = 200) -> Any:
@@ -56,6 +59,10 @@ def test_clauses_and_words_that_keep_a_document_away(behind: Behind) -> None:
     assert (found["rank"], found["matches"]) == (None, False)
     assert [one["path"] for one in found["failed"]] == ["query.bool.filter[0]", "query.bool.filter[1].bool.must_not"]
     assert found["lacking_words"] == ["which", "drinks", "milk"]
+    last = search(behind.engine, behind.index, {"query": QUERY, "size": 60}).ids[-1]
+    outside = told(behind, last, {**NARROW, "size": 1})
+    assert (outside["rank"], outside["first_pass_rank"] > 5) == (None, True)
+    assert outside["signals"]["dense"]["rank"] >= 1
     either = {"bool": {"should": [{"term": {"number": 3}}, {"term": {"number": 4}}]}}
     assert [one["path"] for one in told(behind, "d0", {"query": either})["failed"]] == ["query.bool.should"]
     posted = told(behind, "d0", {"query": QUERY, "post_filter": {"term": {"number": 3}}, "min_score": 99})
@@ -68,13 +75,19 @@ def test_clauses_and_words_that_keep_a_document_away(behind: Behind) -> None:
 
 @pytest.mark.parametrize(
     ("body", "reason"),
-    [({"query": {"match_all": {}}}, "query_text"), ({"query": QUERY, "rescore": {"ttc": {"method": "x"}}}, "[x]")],
+    [
+        ({"query": {"match_all": {}}}, "query_text"),
+        ({"query": QUERY, "rescore": {"ttc": {"method": "x"}}}, "[x]"),
+        ({"query": QUERY, "rescore": {"ttc": {"min_relevance": "x"}}}, "[ttc.min_relevance]"),
+        ({"query": {"ttc": {"method": "rm3", "query_text": CAT}}}, "[query]"),
+        ({"retriever": {"standard": {"query": QUERY}}, "ext": {"ttc": {}}}, "[retriever]"),
+    ],
 )
 def test_what_cannot_be_ranked_is_told(behind: Behind, body: dict[str, Any], reason: str) -> None:
-    if "rescore" in body:
-        assert reason in told(behind, "d4", body, 400)
-    else:
+    if reason == "query_text":
         assert any(reason in sentence for sentence in told(behind, "d4", body)["reasons"])
+    else:
+        assert reason in told(behind, "d4", body, 400)
     assert "[nowhere]" in told(behind, "nowhere", {"query": QUERY}, 400)
 
 

@@ -266,7 +266,7 @@ def test_features_are_read_without_scripts_where_the_engine_allows_none(
     assert not [one for one in relayed.passed if b'"script"' in one.body]  # they are not tried again
 
 
-def test_a_memory_smaller_than_one_window_still_serves(behind: Behind, encoder: Encoder) -> None:
+def test_a_memory_smaller_than_one_window_still_serves(behind: Behind, encoder: Encoder, index_name: str) -> None:
     body = {"query": EVERYTHING, "size": 60, "rescore": ours("cats") | {"window_size": 60}}
     expected = search(behind.gateway, behind.index, body).scores
     settings = GatewaySettings(engine=behind.engine, port=0, feature_cache_mb=0, default_timeout_ms=20_000)
@@ -275,6 +275,13 @@ def test_a_memory_smaller_than_one_window_still_serves(behind: Behind, encoder: 
             reply = search(url, behind.index, body)
             assert reply.scores == expected
             assert reply.json()["ttc"]["features_from_memory"] == 0
+        call(behind.engine, "PUT", f"/{index_name}/_doc/1?refresh=true", {"text": "no features here"})
+        both = [{"add": {"index": name, "alias": f"{index_name}-both"}} for name in (behind.index, index_name)]
+        call(behind.engine, "POST", "/_aliases", {"actions": both})
+        reply = search(url, f"{index_name}-both", body)
+        own = {"index": behind.index, "alias": f"{index_name}-both"}  # else the index goes with this test's own
+        call(behind.engine, "POST", "/_aliases", {"actions": [{"remove": own}]})
+        assert reply.scores == expected
 
 
 def test_credentials_go_on_every_call_and_into_no_log(

@@ -87,6 +87,13 @@ def test_relevance_is_that_of_the_file_and_tells_hits_from_others(fitted: Fitted
     assert "relevance" not in asked(fitted, detail=True, **other).json()["hits"]["hits"][0]["_ttc"]
 
 
+def test_a_file_of_relevance_is_refused_as_one_of_a_method(fitted: Fitted, capsys: pytest.CaptureFixture[str]) -> None:
+    data, file = str(fitted.file.parent / "data"), str(fitted.file)
+    for arguments in (["evaluate", data], ["calibrate", "relevance", fitted.index, data]):
+        assert run([*arguments, "--tuned", file]) == 1
+        assert f"[{file}]" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("collapse", [False, True])
 def test_a_least_relevance_bounds_pages_and_totals(fitted: Fitted, collapse: bool) -> None:
     every = asked(fitted, size=100, relevance=True).json()["hits"]["hits"]
@@ -103,6 +110,13 @@ def test_a_least_relevance_bounds_pages_and_totals(fitted: Fitted, collapse: boo
         assert (told["hits"], told["cut"]) == (len(kept), len(every) - len(kept))
         found += reply.ids
     assert found == wanted
+    search = {"query": {"match": {"text": CAT}}, "size": 2, "rescore": {"ttc": {"min_relevance": LEAST}}}
+    for hit, left_out in ((kept[-1], False), (next(hit for hit in every if hit not in kept), True)):
+        body = {"index": fitted.index, "id": hit["_id"], "search": search}
+        why = call(fitted.gateway, "POST", "/_ttc/explain", body).json()
+        assert (why["left_out"], why["relevance"]) == (left_out, hit["_ttc"]["relevance"])
+        hits = every if left_out else kept
+        assert (why["rank"], why["found"]) == (hits.index(hit) + 1, len(hits))
 
 
 def group(hit: dict[str, Any]) -> str:

@@ -1,13 +1,13 @@
 """Relevance from judgements: the probability that a hit is relevant, fitted to the first hits of `blend`.
 
-The model is :class:`es_ttc.rescorers.relevance.Calibration`. It is fitted by penalised maximum likelihood under the
+The model is :class:`es_ttc.rescorers.relevance.Logistic`. It is fitted by penalised maximum likelihood under the
 constraint that no weight is negative (accelerated projected gradient; Beck and Teboulle, 2009). All figures are of
 queries that were not fitted: each fold is predicted by the others.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from es_ttc.lab.evaluation.tuning import fold_of
 from es_ttc.lab.ranking.pools import Float64, Pools
 from es_ttc.lab.ranking.weights import compared, normalised
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
-from es_ttc.rescorers.relevance import Calibration, Logistic, RelevanceSignal
+from es_ttc.rescorers.relevance import Logistic, RelevanceSignal
 
 DEPTH = 10
 """First hits of each query that are fitted."""
@@ -38,56 +38,33 @@ class JudgedHits:
     """The first hits of judged queries that have all signals.
 
     Attributes:
-        names: The signals.
-        signals: ``(n, s)`` float64.
+        signals: ``(n,)`` float64 by signal.
         relevant: ``(n,)`` 1 for a relevant hit, else 0.
         query: ``(n,)`` the place of each hit's query, from 0 without gaps.
     """
 
-    names: tuple[RelevanceSignal, ...]
-    signals: Float64
+    signals: Mapping[str, Float64]
     relevant: Float64
     query: NDArray[np.intp]
 
     @property
     def queries(self) -> int:
         """Number of queries with a hit."""
-        return int(self.query[-1]) + 1 if len(self.query) else 0
+        return int(self.query.max(initial=-1)) + 1
 
     @property
     def without_blend(self) -> "JudgedHits":
         """The hits with the signals that do not depend on other documents."""
-        columns = [place for place, name in enumerate(self.names) if name != "blend"]
-        names = tuple(self.names[place] for place in columns)
-        return JudgedHits(names, self.signals[:, columns], self.relevant, self.query)
+        signals = {name: values for name, values in self.signals.items() if name != "blend"}
+        return JudgedHits(signals, self.relevant, self.query)
 
     def of(self, mask: NDArray[np.bool_]) -> "JudgedHits":
         """Return some of the hits."""
         _, query = np.unique(self.query[mask], return_inverse=True)
-        return JudgedHits(self.names, self.signals[mask], self.relevant[mask], query)
+        return JudgedHits({name: one[mask] for name, one in self.signals.items()}, self.relevant[mask], query)
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """An intercept and a weight for each signal, ``(s,)``."""
-
-    names: tuple[RelevanceSignal, ...]
-    intercept: float
-    weights: Float64
-
-    def as_logistic(self) -> Logistic:
-        """Return the numbers as a file has them."""
-        weights = dict(zip(self.names, self.weights.tolist(), strict=True))
-        return Logistic(intercept=self.intercept, weights=weights)
-
-    def of(self, signals: Float64) -> Float64:
-        """Return the relevance of hits, ``(n,)``, from their signals, ``(n, s)``."""
-        relevance: Float64 = 1 / (1 + np.exp(-(self.intercept + signals @ self.weights)))
-        return relevance
-
-
-@dataclass(frozen=True, slots=True)
-class Bin:
+class Bin(NamedTuple):
     """Hits of similar relevance: their mean relevance, the share of relevant ones, and their number."""
 
     relevance: float
@@ -95,8 +72,7 @@ class Bin:
     hits: int
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(NamedTuple):
     """How good predicted relevances are.
 
     Attributes:
@@ -116,80 +92,39 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What was fitted to all queries, and how good it is on queries that were not fitted.
+    """Models of all queries, and how good they are on queries that were not fitted.
 
     Attributes:
-        model: Fitted to all queries.
-        few: The same for small windows: without the signal `blend`.
-        predicted: ``(n,)`` the relevance of each hit by a model that the other folds' queries gave.
-        figures: Of `predicted`.
-        figures_of_few: Those of the other model, measured in the same way.
+        model: For windows of 30 documents and more.
+        few: For smaller ones: without the signal `blend`.
+        figures: Of the hits, each predicted by a model of the other folds' queries.
+        bins: Of the same.
         gain: By how much the Brier score is less than with the other folds' share of relevant hits for all.
-        curve: By number of fitted queries the mean figures on the other queries, over ten draws.
+        by_queries: By number of fitted queries the figures of the other queries.
+        lacking: What is missing for numbers that can be trusted; empty if nothing is.
     """
 
     hits: JudgedHits
-    model: Model
-    few: Model
-    predicted: Float64
+    model: Logistic
+    few: Logistic
     figures: Figures
-    figures_of_few: Figures
+    bins: Sequence[Bin]
     gain: Comparison
-    curve: Mapping[int, Figures]
+    by_queries: Mapping[int, Figures]
+    lacking: Sequence[str]
 
-    @property
-    def lacking(self) -> list[str]:
-        """What is missing for numbers that can be trusted; empty if nothing is."""
-        relevant = int(self.hits.relevant.sum())
-        lacking = too_few(self.hits.queries, relevant, len(self.hits.relevant) - relevant)
-        low, high = self.gain.interval.low, self.gain.interval.high
-        if not lacking and low <= 0:
-            lacking.append(
-                "the signals tell relevant hits from others no better than one share for all (the Brier score gains "
-                f"{self.gain.delta:.3f}, 95 % interval {low:.3f} to {high:.3f}): judge more queries"
-            )
-        return lacking
-
-    def calibration(self, names: Sequence[str], encoder: str, blend: Mapping[str, float] | None = None) -> Calibration:
-        """Return the numbers that a gateway reads."""
-        return Calibration(
-            names=tuple(names),
-            encoder=encoder,
-            blend=None if blend is None else dict(blend),
-            model=self.model.as_logistic(),
-            few=self.few.as_logistic(),
-            queries=self.hits.queries,
-            auc=self.figures.auc,
-            error=self.figures.error,
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON."""
+    def report(self) -> dict[str, Any]:
+        """Return the figures as JSON."""
         return {
             "queries": self.hits.queries,
             "hits": len(self.hits.relevant),
             "relevant": int(self.hits.relevant.sum()),
-            "figures": asdict(self.figures),
-            "figures_of_small_windows": asdict(self.figures_of_few),
+            "figures": self.figures._asdict(),
             "gain": asdict(self.gain),
-            "bins": [asdict(one) for one in bins(self.hits.relevant, self.predicted)],
-            "by_queries": {str(size): asdict(one) for size, one in self.curve.items()},
+            "bins": [one._asdict() for one in self.bins],
+            "by_queries": {str(size): one._asdict() for size, one in self.by_queries.items()},
             "lacking": self.lacking,
         }
-
-
-def too_few(queries: int, relevant: int, others: int) -> list[str]:
-    """Return which judgements are missing."""
-    lacking = []
-    if queries < MIN_QUERIES:
-        lacking.append(f"{queries} queries have judged hits, and {MIN_QUERIES} are needed: judge more queries")
-    if relevant < MIN_HITS:
-        lacking.append(f"{relevant} judged hits are relevant, and {MIN_HITS} are needed: judge more queries")
-    if others < MIN_HITS:
-        lacking.append(
-            f"{others} judged hits are not relevant, and {MIN_HITS} are needed: judge those that are not, too"
-        )
-    return lacking
 
 
 def judged_hits(
@@ -210,28 +145,29 @@ def judged_hits(
     if blend is not None:
         weights[:] = [blend.get(name, 0.0) for name in pools.signals]
     means = np.einsum("qs,qns->qn", weights / weights.sum(axis=1, keepdims=True), normalised(pools, "z"))
-    names = get_args(RelevanceSignal)
     rows, relevant, query = [], [], []
     for place, (pool, mean) in enumerate(zip(pools.pools, means, strict=True)):
         first = np.argsort(-mean[: len(pool.documents)], kind="stable")[:DEPTH]
-        values = {**dict(zip(pools.signals, pool.scores[first].T, strict=True)), "blend": mean[first]}
-        signals = np.stack([values[name] for name in names], axis=1).astype(np.float64)
-        known = ~np.isnan(signals).any(axis=1)
+        signals = np.column_stack([pool.scores[first], mean[first]]).astype(np.float64)
+        known = ~np.isnan(signals[:, 1:]).any(axis=1)
         if judged is not None:
             known &= np.array([pool.documents[number] in judged.get(pool.query, {}) for number in first], np.bool_)
         rows.append(signals[known])
         relevant.append((pool.grades[first] > 0)[known])
         query.append(np.full(int(known.sum()), place))
+    columns = dict(zip((*pools.signals, "blend"), np.concatenate(rows).T, strict=True))
     _, numbers = np.unique(np.concatenate(query), return_inverse=True)
-    return JudgedHits(names, np.concatenate(rows), np.concatenate(relevant).astype(np.float64), numbers)
+    named = {name: columns[name] for name in get_args(RelevanceSignal)}
+    return JudgedHits(named, np.concatenate(relevant).astype(np.float64), numbers)
 
 
-def fit(hits: JudgedHits) -> Model:
+def fit(hits: JudgedHits) -> Logistic:
     """Fit a model; with hits of one kind only, all weights are 0."""
-    mean, spread = hits.signals.mean(axis=0), hits.signals.std(axis=0) + 1e-9
-    columns = np.column_stack([(hits.signals - mean) / spread, np.ones(len(hits.relevant))])
+    signals = np.column_stack([*hits.signals.values()])
+    mean, spread = signals.mean(axis=0), signals.std(axis=0) + 1e-9
+    columns = np.column_stack([(signals - mean) / spread, np.ones(len(signals))])
     penalty = np.append(np.full(len(mean), _PENALTY), 0.0)
-    positive, size = hits.relevant.sum() + 0.5, len(hits.relevant) + 1
+    positive, size = hits.relevant.sum() + 0.5, len(signals) + 1
     weights = np.append(np.zeros(len(mean)), np.log(positive / (size - positive)))
     step = 1 / (np.linalg.norm(columns, 2) ** 2 / 4 + _PENALTY)
     ahead, theta = weights, 1.0
@@ -245,7 +181,8 @@ def fit(hits: JudgedHits) -> Model:
         ahead = following + (theta - 1) / theta_next * (following - weights)
         weights, theta = following, theta_next
     slopes = weights[:-1] / spread
-    return Model(hits.names, float(weights[-1] - slopes @ mean), slopes)
+    by_name = dict(zip(hits.signals, slopes.tolist(), strict=True))
+    return Logistic.model_validate({"intercept": float(weights[-1] - slopes @ mean), "weights": by_name})
 
 
 def bins(relevant: Float64, predicted: Float64) -> list[Bin]:
@@ -261,6 +198,11 @@ def figures(relevant: Float64, predicted: Float64) -> Figures:
     return Figures(brier, float(off), auc(relevant, predicted), float(predicted.mean()), float(relevant.mean()))
 
 
+def mean_figures(found: Sequence[Figures]) -> Figures:
+    """Return the mean of each figure."""
+    return Figures(*np.mean(found, axis=0).tolist())
+
+
 def auc(relevant: Float64, predicted: Float64) -> float:
     """Return the share of pairs of a relevant hit and another in which the former has more, ties half; .5 of none."""
     others = np.sort(predicted[relevant == 0])
@@ -274,34 +216,52 @@ def auc(relevant: Float64, predicted: Float64) -> float:
 def evaluated(hits: JudgedHits, *, seed: int = SEED) -> Fit:
     """Fit to all hits, and measure on queries that were not fitted; there are two queries at least."""
     fold = fold_of(hits.queries, min(FOLDS, hits.queries), seed)[hits.query]
-    constant = np.empty(len(fold))
+    predicted, share = np.empty(len(fold)), np.empty(len(fold))
     for one in range(fold.max() + 1):
-        constant[fold == one] = hits.relevant[fold != one].mean()
-    predicted, of_few = _cross_fitted(hits, fold), _cross_fitted(hits.without_blend, fold)
-
-    def by_query(values: Float64) -> Float64:
-        errors: Float64 = np.bincount(hits.query, (values - hits.relevant) ** 2) / np.bincount(hits.query)
-        return errors
-
-    gain = compared(by_query(constant), by_query(predicted), seed)
-    curve = {size: _mean_figures(hits, size, seed) for size in SIZES if size <= hits.queries // 2}
-    measured = figures(hits.relevant, predicted), figures(hits.relevant, of_few)
-    return Fit(hits, fit(hits), fit(hits.without_blend), predicted, *measured, gain, curve)
-
-
-def _cross_fitted(hits: JudgedHits, fold: NDArray[np.intp]) -> Float64:
-    """Return the relevance of each hit, ``(n,)``, by a model that the other folds' hits gave."""
-    predicted = np.empty(len(fold))
-    for one in range(fold.max() + 1):
-        predicted[fold == one] = fit(hits.of(fold != one)).of(hits.signals[fold == one])
-    return predicted
+        test = fold == one
+        predicted[test] = fit(hits.of(~test)).of(hits.of(test).signals)
+        share[test] = hits.relevant[~test].mean()
+    of_share, of_model = (
+        np.bincount(hits.query, (one - hits.relevant) ** 2) / np.bincount(hits.query) for one in (share, predicted)
+    )
+    gain = compared(of_share, of_model, seed)
+    return Fit(
+        hits,
+        fit(hits),
+        fit(hits.without_blend),
+        figures(hits.relevant, predicted),
+        bins(hits.relevant, predicted),
+        gain,
+        {size: figures_of_size(hits, size, seed) for size in SIZES if size <= hits.queries // 2},
+        _lacking(hits, gain),
+    )
 
 
-def _mean_figures(hits: JudgedHits, size: int, seed: int) -> Figures:
-    """Return mean figures of fits to `size` queries, drawn at random, on the other queries."""
+def figures_of_size(hits: JudgedHits, size: int, seed: int = SEED) -> Figures:
+    """Return mean figures of fits to `size` queries, drawn at random ten times, on the other queries."""
     found = []
     for draw in range(_DRAWS):
         chosen = np.random.default_rng([seed, draw]).permutation(hits.queries)[:size]
-        fitted = np.isin(hits.query, chosen)
-        found.append(figures(hits.relevant[~fitted], fit(hits.of(fitted)).of(hits.signals[~fitted])))
-    return Figures(*np.mean([list(asdict(one).values()) for one in found], axis=0).tolist())
+        train = np.isin(hits.query, chosen)
+        found.append(figures(hits.relevant[~train], fit(hits.of(train)).of(hits.of(~train).signals)))
+    return mean_figures(found)
+
+
+def _lacking(hits: JudgedHits, gain: Comparison) -> list[str]:
+    """Return what is missing for numbers that can be trusted."""
+    relevant = int(hits.relevant.sum())
+    lacking = [
+        f"{count} {what}, and {least} are needed: {fix}"
+        for count, least, what, fix in (
+            (hits.queries, MIN_QUERIES, "queries have judged hits", "judge more queries"),
+            (relevant, MIN_HITS, "judged hits are relevant", "judge more queries"),
+            (len(hits.relevant) - relevant, MIN_HITS, "judged hits are not relevant", "judge those that are not, too"),
+        )
+        if count < least
+    ]
+    if not lacking and gain.interval.low <= 0:
+        lacking.append(
+            "the signals tell relevant hits from others no better than one share for all (the Brier score gains "
+            f"{gain.delta:.3f}, 95 % interval {gain.interval.low:.3f} to {gain.interval.high:.3f}): judge more queries"
+        )
+    return lacking

@@ -23,23 +23,16 @@ let pending = null;
 
 /** Why a request failed, in one sentence; the status is 0 if nothing answered. */
 export class Refused extends Error {
-  /**
-   * @param {number} status
-   * @param {string} reason
-   */
-  constructor(status, reason) {
+  constructor(/** @type {number} */ status, /** @type {string} */ reason) {
     super(reason);
     this.status = status;
   }
 }
 
 /**
- * Send a request to a path with encoded names, as in `/index/_search`, and ask for credentials when they are refused.
- * @param {string} method
- * @param {string} path
- * @param {unknown} [body]
- * @param {AbortSignal} [abort]
- * @returns {Promise<any>} The parsed answer of status 200; any other is thrown as `Refused`.
+ * Send a request to a path with encoded names, and ask for credentials when they are refused.
+ * @type {(method: string, path: string, body?: unknown, abort?: AbortSignal) => Promise<any>}
+ *   The parsed answer of status 200; any other is thrown as `Refused`.
  */
 export async function request(method, path, body, abort) {
   for (;;) {

@@ -39,10 +39,7 @@ function Header({ view, index }) {
   `;
 }
 
-/**
- * Indices with features are listed; any other name can be typed: an alias, a pattern, an index without features.
- * @param {{view: string, index: string}} props
- */
+/** @param {{view: string, index: string}} props Indices with features are listed; any other name can be typed. */
 function IndexPicker({ view, index }) {
   const change = (/** @type {string} */ name) => {
     const { filter: _, show: __, ...params } = Object.fromEntries(route.value.params);

@@ -11,27 +11,23 @@ const WORDS = /** @type {Record<string, string>} */ ({ true: "True", false: "Fal
 /** @param {{index: string, body: any, close: () => void}} props */
 export function RequestDialog({ index, body, close }) {
   const [chosen, setChosen] = useState(0);
-  const [copied, setCopied] = useState("");
+  const [copied, setCopied] = useState({ text: "", note: "" });
   const languages = inLanguages(index, body);
   const [, text] = languages[chosen];
-  const choose = (/** @type {number} */ place) => {
-    setChosen(place);
-    setCopied("");
-  };
   const copy = async () => {
     try {
       await navigator.clipboard.writeText(text);
-      setCopied("Copied");
+      setCopied({ text, note: "Copied" });
     } catch {
-      setCopied("This browser copies nothing here: select the text");
+      setCopied({ text, note: "This browser copies nothing here: select the text" });
     }
   };
   const names = languages.map(([name]) => name);
   const content = html`
     <div class="actions">
-      ${h(Choices, { label: "Language", kind: "actions", names, chosen, choose })}
+      ${h(Choices, { label: "Language", kind: "actions", names, chosen, choose: setChosen })}
       <button class="primary" onClick=${copy}>Copy</button>
-      <span role="status" class="hint">${copied}</span>
+      <span role="status" class="hint">${copied.text === text && copied.note}</span>
     </div>
     <pre class="json" tabindex="0">${text}</pre>
   `;

@@ -33,10 +33,11 @@ export function Evidence({ hit, request, response: { ttc }, index }) {
 }
 
 /** @type {(detail: Detail) => string} */
-function originOf({ first_pass_rank: rank, first_pass_score: score, stale, skipped }) {
+function originOf({ first_pass_rank: rank, first_pass_score: score, signals, relevance, stale, skipped }) {
   const said = [
     rank && `The engine's own rank: ${rank}${typeof score === "number" ? ` (score ${score.toPrecision(4)})` : ""}.`,
     rank === null && "The words did not find it: it joined by its vector, or through the graph.",
+    signals && typeof relevance === "number" && `Its relevance: ${shown(relevance)}.`,
     stale && "Its features are of an earlier text.",
     skipped && `Its features are not used: ${skipped}.`,
   ];

@@ -30,12 +30,7 @@ export function moveFocus(event) {
   else if (event.key === "End") focusHit(event, column, Infinity);
 }
 
-/**
- * @param {Event} event
- * @param {number} column Among those that show hits.
- * @param {number} place The last one is taken for a greater one.
- * @param {string} [key] A hit that is preferred to that place.
- */
+/** @type {(event: Event, column: number, place: number, key?: string) => void} The hit with the key is preferred. */
 export function focusHit(event, column, place, key) {
   const hits = hitsOf(visibleLists()[column]);
   focusOn(event, hits.find((hit) => key && hit.dataset.key === key) ?? hits[Math.min(place, hits.length - 1)]);

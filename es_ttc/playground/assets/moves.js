@@ -3,10 +3,7 @@
 import { marked } from "./hits.js";
 import { html, useLayoutEffect, useRef, useState } from "./lib.js";
 
-/**
- * Drawn behind the columns, which are the other children of the same parent.
- * @param {{drawn: unknown}} props A value that changes when the columns do.
- */
+/** @param {{drawn: unknown}} props Changes when the columns do, its siblings, behind which the lines are drawn. */
 export function Moves({ drawn }) {
   const place = useRef(/** @type {SVGSVGElement | null} */ (null));
   const [lines, setLines] = useState(/** @type {MoveLine[]} */ ([]));

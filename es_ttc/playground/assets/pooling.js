@@ -6,7 +6,7 @@ import { judgementsPath } from "./judging.js";
 import { h, html, useState } from "./lib.js";
 import { runBody, searchPath } from "./requests.js";
 import { describe, route } from "./state.js";
-import { Fault, typed } from "./ui.js";
+import { Fault, Field, typed } from "./ui.js";
 
 /** What is pooled where the address names no columns. */
 const METHODS = JSON.stringify(["blend", "hybrid", "bm25"]);
@@ -24,6 +24,7 @@ export function PoolMaker({ index, open, done }) {
   const [depth, setDepth] = useState("5");
   const [progress, setProgress] = useState("");
   const [error, setError] = useState("");
+  const number = { type: "number", min: 1, max: 100 };
 
   /** @param {Event} event */
   async function submit(event) {
@@ -56,10 +57,7 @@ export function PoolMaker({ index, open, done }) {
           <legend>Methods</legend>
           ${h(ColumnEditors, { what: "run", drafts, change: setDrafts, fewest: 1, most: MOST })}
         </fieldset>
-        <label>
-          Documents of each method
-          <input type="number" min="1" max="100" value=${depth} onInput=${typed(setDepth)} />
-        </label>
+        ${h(Field, { label: "Documents of each method", ...number, value: depth, onInput: typed(setDepth) })}
         <div class="actions">
           <button type="submit" class="primary" disabled=${Boolean(progress)}>Pool</button>
           <span class="hint" role="status">${progress}</span>

@@ -12,6 +12,7 @@ import { explain, search } from "./requests.js";
 import { describe } from "./state.js";
 import { Took } from "./took.js";
 import { Choices, Dialog, Fault, useAnswer } from "./ui.js";
+import { WhyDialog } from "./why.js";
 
 /**
  * @typedef {{query: Query | null, columns: Column[], answers: (Answer | undefined)[], error: string}} Searched
@@ -48,13 +49,14 @@ function useSearches(name, text, params) {
 export function Results({ name, text, params }) {
   const { query, columns, answers, error } = useSearches(name, text, params);
   const [chosen, choose] = useState(columns.length);
-  const [opened, open] = useState(/** @type {{found: Found, hit?: Hit} | null} */ (null));
+  const [opened, open] = useState(/** @type {Opened | null} */ (null));
   if (error) return h(Fault, { text: error });
   if (!query) return html`<p class="hint">Searching…</p>`;
   const { index } = query;
   const shown = Math.min(chosen, columns.length - 1);
   const ready = answers.filter(Boolean).length === columns.length;
   const methods = columns.map(({ method }) => method);
+  const others = answers.flatMap((answer) => answer?.found?.response.hits.hits ?? []);
   const close = () => open(null);
   return html`
     <p class="visually-hidden" role="status">${ready ? "All columns are there." : "Searching…"}</p>
@@ -70,7 +72,8 @@ export function Results({ name, text, params }) {
       })}
     </div>
     ${opened?.hit && h(OpenedHit, { found: opened.found, hit: opened.hit, index, close })}
-    ${opened && !opened.hit && h(RequestDialog, { index: index.name, body: opened.found.request, close })}
+    ${opened?.why && h(WhyDialog, { found: opened.found, others, index, close })}
+    ${opened && !opened.hit && !opened.why && h(RequestDialog, { index: index.name, body: opened.found.request, close })}
   `;
 }
 
@@ -81,7 +84,7 @@ function ranksOf(answer) {
 
 /**
  * @param {{column: Column, answer: Answer | undefined, query: Query, left: LeftColumn | null, sorted: boolean,
- *   shown: boolean, open: (opened: {found: Found, hit?: Hit}) => void}} props Whether its hits are sorted by their gain
+ *   shown: boolean, open: (opened: Opened) => void}} props Whether its hits are sorted by their gain
  *   in ranks, whether a narrow screen shows it; opens a dialog.
  */
 function ColumnView({ column: { method, params }, answer, query, left, sorted, shown, open }) {
@@ -103,7 +106,7 @@ function ColumnView({ column: { method, params }, answer, query, left, sorted, s
       <div class="head">
         <h2>${method}</h2>
         ${parameters !== "{}" && html`<code title=${parameters}>${parameters}</code>`}
-        ${left && hits.length > 0 && h(Changes, { ranked, left })}
+        ${found?.request.rescore && html`<button class="plain" onClick=${() => open({ found, why: true })}>Why not?</button>`}
         ${found && html`<button class="plain" onClick=${() => open({ found })}>Request</button>`}
       </div>
       ${!answer && html`<p class="hint">Searching…</p>`} ${h(Fault, { text: answer?.error })}
@@ -114,30 +117,6 @@ function ColumnView({ column: { method, params }, answer, query, left, sorted, s
       </ol>
     </section>
   `;
-}
-
-/** @param {{ranked: Ranked[], left: LeftColumn}} props A bar for each rank: its gain, its loss, or a dot if it is new. */
-function Changes({ ranked, left }) {
-  const added = ranked.filter(({ before }) => before === undefined).length;
-  const moved = ranked.filter(({ rank, before }) => before !== undefined && before !== rank).length;
-  const said = `${added} new and ${moved} moved of ${ranked.length}, against ${left.method}`;
-  const bar = (/** @type {Ranked} */ { rank, before }) => {
-    if (before === undefined) return html`<circle class="new" cx=${rank * 8 - 4} cy="11" r="3" />`;
-    const height = Math.min(10, Math.abs(before - rank) * 2) || 1;
-    const [move, y] = before > rank ? ["up", 11 - height] : ["down", 11];
-    return html`<rect
-      class=${before === rank ? "" : move}
-      x=${rank * 8 - 7}
-      y=${y}
-      width="6"
-      height=${height}
-      rx="1"
-    />`;
-  };
-  return html`<svg class="changes" width=${8 * Math.min(20, ranked.length)} height="22" role="img" aria-label=${said}>
-    <title>${said}</title>
-    ${ranked.slice(0, 20).map(bar)}
-  </svg>`;
 }
 
 /** @param {{response: SearchResponse}} props What a user must know: the method was not applied, a part is missing. */

@@ -66,19 +66,10 @@ function Beginning({ index }) {
       <code>es-ttc ingest NAME FILE</code>, or <code>es-ttc attach NAME</code> for an index that exists.
     </p>`;
   return html`
-    <div class="beginning">
-      <p>
-        Type a query: each column ranks the same documents by another method, and lines show how they move.
-        ${indices.value.length > 1 && ` ${indices.value.length} indices have features.`}
-      </p>
-      <dl class="keys">
-        <dt><kbd>/</kbd></dt>
-        <dd>to the query</dd>
-        <dt><kbd>↓</kbd> <kbd>↑</kbd> <kbd>←</kbd> <kbd>→</kbd></dt>
-        <dd>between hits and columns</dd>
-        <dt><kbd>Enter</kbd></dt>
-        <dd>why a hit ranks where it does</dd>
-      </dl>
-    </div>
+    <p class="beginning">
+      Type a query: each column ranks the same documents by another method, and lines show how they move.
+      ${indices.value.length > 1 && ` ${indices.value.length} indices have features.`} Keys: <kbd>/</kbd> to the query,
+      <kbd>↓</kbd> <kbd>↑</kbd> <kbd>←</kbd> <kbd>→</kbd> between hits and columns, <kbd>Enter</kbd> opens a hit.
+    </p>
   `;
 }

@@ -1,7 +1,7 @@
 /** The dialog that asks for credentials. */
 
 import { h, html, useState } from "./lib.js";
-import { Dialog, Fault, PLAIN, Select } from "./ui.js";
+import { Dialog, Fault, Field, PLAIN, Select } from "./ui.js";
 
 const KINDS = [
   ["Basic", "user name and password"],
@@ -24,12 +24,13 @@ export function SignIn({ asking: { gateway, again, answer } }) {
   };
   const title = gateway ? "The gateway asks for its token" : "The engine asks who you are";
   const close = () => answer(null);
+  const given = { required: true, autofocus: true, ...PLAIN };
   const by = h(Select, { label: "By", value: kind, options: KINDS, change });
   const form = html`<form onSubmit=${submit}>
     ${h(Fault, { text: again && "These credentials were refused." })}
     ${!gateway && html`<label><span>By</span> ${by}</label>`}
-    ${!gateway && kind === "Basic" && h(Field, { label: "User name", name: "user", type: "text" })}
-    ${h(Field, { label: gateway ? "Token of the gateway" : SECRETS[kind], name: "secret", type: "password" })}
+    ${!gateway && kind === "Basic" && h(Field, { label: "User name", name: "user", type: "text", ...given })}
+    ${h(Field, { label: gateway ? "Token of the gateway" : SECRETS[kind], name: "secret", type: "password", ...given })}
     <p class="hint">Kept in this page's memory only: gone when it is closed or loaded again.</p>
     <div class="actions">
       <button type="button" onClick=${close}>Cancel</button>
@@ -37,12 +38,6 @@ export function SignIn({ asking: { gateway, again, answer } }) {
     </div>
   </form>`;
   return h(Dialog, { title, kind: "signin", close, closedby: "closerequest" }, form);
-}
-
-/** @param {{label: string, name: string, type: string}} props */
-function Field({ label, name, type }) {
-  const input = h("input", { name, type, required: true, autofocus: true, ...PLAIN });
-  return html`<label><span>${label}</span> ${input}</label>`;
 }
 
 /** @type {(user: string, password: string) => string} In UTF-8, as both engines read them. */

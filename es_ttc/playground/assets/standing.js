@@ -54,15 +54,10 @@ function Methods({ methods, judged_queries: queries, clear }) {
 
 /** @param {{index: string} & NonNullable<Stands["tuned"]>} props */
 function Tuned({ index, weights, gain, low, high, clear }) {
-  const named = Object.entries(weights ?? {}).map(([name, weight]) => {
-    return html`<div key=${name}>
-      <dt>${name.replaceAll("_", " ")}</dt>
-      <dd>${weight.toFixed(2)}</dd>
-    </div>`;
-  });
+  const named = Object.entries(weights ?? {}).map(([name, one]) => `${name.replaceAll("_", " ")} ${one.toFixed(2)}`);
   return html`
     <h3>What tuning would choose</h3>
-    ${weights ? h("dl", { class: "weights" }, named) : "Blend's default weights."}
+    <p>${weights ? `Weights of blend: ${named.join(", ")}.` : "Blend's default weights."}</p>
     <p>
       ${signed(gain, 3)} nDCG@10 (${signed(low, 3)} to ${signed(high, 3)}), each query with weights that other queries
       chose. ${!clear && "No clear gain yet: keep the default weights."}

@@ -34,6 +34,9 @@ export function Fault({ text, children }) {
   return text ? html`<p class="error" role="alert">${text} ${children}</p>` : null;
 }
 
+/** @param {Record<string, unknown> & {label: string}} props An input below its label. */
+export const Field = ({ label, ...given }) => html`<label><span>${label}</span> ${h("input", given)}</label>`;
+
 /** @param {{label: string, value: string, options: string[][], change: (value: string) => void}} props */
 export function Select({ label, value, options, change }) {
   const all = options.map(([name, text = name]) => html`<option key=${name} value=${name}>${text}</option>`);
@@ -54,11 +57,11 @@ export function Choices({ label, kind, names, chosen, choose }) {
 /**
  * A table whose rows begin with what they are about. What is no `td` itself is put into one.
  * @param {{kind?: string, caption?: Child, head?: Child[], rows: TableRow[], foot?: Child[]}} props
- * @typedef {{key: string, on?: boolean, cells: Child[]}} TableRow
+ * @typedef {{key: string, cells: Child[]}} TableRow
  */
 export function Table({ kind, caption, head, rows, foot }) {
-  const row = (/** @type {TableRow} */ { key, on, cells: [first, ...others] }) =>
-    html`<tr key=${key} class=${on ? "on" : undefined}>
+  const row = (/** @type {TableRow} */ { key, cells: [first, ...others] }) =>
+    html`<tr key=${key}>
       <th scope="row">${first}</th>
       ${others.map((cell) => (isCell(cell) ? cell : h("td", null, cell)))}
     </tr>`;

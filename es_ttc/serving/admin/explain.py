@@ -6,7 +6,6 @@ which of the query's words it lacks.
 """
 
 import asyncio
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -25,9 +24,9 @@ from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, callers
 from es_ttc.serving.http.raw_request import RawRequest
-from es_ttc.serving.request.body import texts_of
+from es_ttc.serving.request.body import find_clauses, texts_of
 from es_ttc.serving.request.request import Api
-from es_ttc.serving.request.section import DEFAULT_METHOD, KEY
+from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, Section, parse_section
 from es_ttc.serving.rescore.plan import DEFAULT_SIZE, DEFAULT_WINDOW, find_rescore
 from es_ttc.serving.search import Searches
 
@@ -37,9 +36,15 @@ _MAX_BODY = 2**20
 _MAX_CLAUSES = 500
 _MAX_WORDS = 50
 _MAX_SHOWN = 120
-_FACTORS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+_FACTORS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 0.5, 0.0)
+_ALIKE = 1e-9
 _FAILING = "the document could not be examined"
 _OF_MATCHING = frozenset({"derived", "runtime_mappings"})
+_DROPPED = frozenset(
+    {"aggs", "aggregations", "collapse", "explain", "fields", "highlight", "profile", "rescore", "suggest"}
+)
+_DROPPED_OF_SECTION = frozenset({"min_relevance", "passages"})
+_REFUSED = {400: InvalidRequest, 404: UnknownIndex}
 
 
 class ExplainRequest(BaseModel):
@@ -83,6 +88,7 @@ class Explanation(BaseModel):
     first_pass_score: float | None = None
     joined: bool = Field(False, description="Whether it joined the window by its vector.")
     relevance: float | None = None
+    left_out: bool = Field(False, description="Whether it is left out by `min_relevance`.")
     signals: dict[str, dict[str, float | int | None]] = Field(
         default_factory=dict, description="By signal `score`, and `rank` among the documents of the window."
     )
@@ -104,63 +110,64 @@ class Explaining:
         return await self._runner.json(request, with_callers_errors(self._answered(request)))
 
     async def _answered(self, request: Request) -> dict[str, Any]:
-        """Return the explanation; what the engine refuses in the caller's search is the caller's error.
-
-        Raises:
-            InvalidRequest: The search is malformed.
-            UnknownIndex: There is no such index.
-        """
+        """Return the explanation; what the engine refuses in the caller's search is the caller's error."""
+        asked = validated(ExplainRequest, await json_object(request, _MAX_BODY, self._gateway.offload), _KIND)
         try:
-            return await self._explained(request)
+            with self._gateway.callers.request(RawRequest(request.scope, request.receive)):
+                return (await self._explained(request, asked)).model_dump()
         except EngineError as error:
-            if error.upstream_status in (400, 404):
-                raise (UnknownIndex if error.upstream_status == 404 else InvalidRequest)(str(error)) from error
+            if refused := _REFUSED.get(error.upstream_status or 0):
+                raise refused(str(error)) from error
             raise
 
-    async def _explained(self, request: Request) -> dict[str, Any]:
-        asked = validated(ExplainRequest, await json_object(request, _MAX_BODY, self._gateway.offload), _KIND)
-        body, item = _with_detail(asked.search)
-        window = item.get("window_size", DEFAULT_WINDOW)
-        window = window if isinstance(window, int) else DEFAULT_WINDOW
-        size = asked.search.get("size", DEFAULT_SIZE)
+    async def _explained(self, request: Request, asked: ExplainRequest) -> Explanation:
+        search, ids = asked.search, {"ids": {"values": [asked.id]}}
+        body, section, window = _with_detail(search)
+        size = search.get("size")
         page = size if isinstance(size, int) else DEFAULT_SIZE
         whole = {**body, "from": 0, "size": min(2 * max(window, page), self._gateway.settings.max_window)}
-        alone = _among(body, asked.id)
-        answer, found = await asyncio.gather(
-            self._search(request, asked.index, whole), self._search(request, asked.index, alone)
-        )
-        told = Explanation(index=asked.index, id=asked.id, reasons=[])
-        engine = EngineRequests(self._gateway.upstream, Caller(request.headers.raw))
+        must = [body["query"]] if body.get("query") else []
+        alone = {**body, "query": {"bool": {"must": must, "filter": [ids]}}, "from": 0, "size": 1}
+        answer, own = await asyncio.gather(*(self._search(request, asked.index, one) for one in (whole, alone)))
         hits, summary = answer["hits"]["hits"], answer[KEY]
-        place = next((place for place, hit in enumerate(hits) if hit["_id"] == asked.id), None)
-        told.found = len(hits)
-        if place is not None:
-            _describe(told, hits, place, page)
-        await self._examine(engine, told, asked.search)
-        shown = hits[place : place + 1] if place is not None else found["hits"]["hits"]
-        own = shown[0].get("_ttc", {}) if shown else {}
-        if place is None:
-            told.signals = {name: {"score": one["score"], "rank": None} for name, one in _signals(own).items()}
-        told.reasons = [*_reasons(told, own, summary, found[KEY], asked.search, item, window, page)]
-        return told.model_dump()
+        found = [hit for hit in hits if hit["_id"] == asked.id]
+        [hit] = found[:1] or own["hits"]["hits"] or [{}]
+        detail, signals = hit.get("_ttc", {}), _ranked_signals(hit, hits)
+        left_out = False
+        if section.min_relevance is not None and summary["applied"]:
+            least = section.min_relevance
+            reaching = [one for one in hits if (one["_ttc"].get("relevance") or 0) >= least]
+            left_out = bool(found) and hit not in reaching
+            hits = hits if left_out else reaching
+        told = Explanation(index=asked.index, id=asked.id, reasons=[], found=len(hits), signals=signals)
+        told.left_out = left_out
+        if found:
+            told.rank, told.score = 1 + hits.index(hit), hit.get("_score")
+            told.relevance = detail.get("relevance") if "relevance" in summary else None
+            told.joined = detail.get("first_pass_rank") is None
+            if told.rank > page and not left_out and "items" not in detail:
+                told.weights = least_changes([*map(_signals, hits)], told.rank - 1, page)
+        await self._examine(EngineRequests(self._gateway.upstream, Caller(request.headers.raw)), told, search, ids)
+        told.reasons = [*_reasons(told, detail, summary, own[KEY], search, section, window, page)]
+        return told
 
-    async def _examine(self, engine: EngineRequests, told: Explanation, search: Mapping[str, Any]) -> None:
+    async def _examine(
+        self, engine: EngineRequests, told: Explanation, search: Mapping[str, Any], ids: Mapping[str, Any]
+    ) -> None:
         """Find out whether the query matches the document, at which rank, and what it fails and lacks."""
-        query = search.get("query") or {"match_all": {}}
+        query, after = search.get("query") or {"match_all": {}}, search.get("post_filter")
         shared = {key: value for key, value in search.items() if key in _OF_MATCHING}
-        clauses = list(_clauses("query", query))
-        if search.get("post_filter"):
-            clauses.append(("post_filter", search["post_filter"], True))
-        named = [_named(path, clause) for path, clause, _ in clauses[:_MAX_CLAUSES]]
+        clauses = [*_clauses("query", query), *([("post_filter", after, True)] if after else [])][:_MAX_CLAUSES]
         words = await self._words(engine, told.index, query)
-        named += [_named(f"word {word}", one) for word, one in words.items()]
-        ids = {"ids": {"values": [told.id]}}
-        body = {**shared, "query": {"bool": {"filter": [ids], "should": [_named("query", query), *named]}}}
-        body |= {"size": 1, "_source": False}
-        answer = await _matching(engine, told.index, body)
-        if not answer["hits"]["hits"]:
+        named = [(path, clause) for path, clause, _ in clauses] + [(f"word {word}", one) for word, one in words.items()]
+        # a clause in `filter` adds nothing to the score, which is the query's own
+        should = [{"bool": {"filter": [clause], "_name": name}} for name, clause in named]
+        should.append({"bool": {"must": [query], "_name": "query"}})
+        body = {**shared, "query": {"bool": {"filter": [ids], "should": should}}, "size": 1, "_source": False}
+        found = (await _matching(engine, told.index, body))["hits"]["hits"]
+        if not found:
             raise InvalidRequest(f"there is no document [{told.id}] in [{told.index}] that you may read")
-        matched = set(answer["hits"]["hits"][0].get("matched_queries", ()))
+        matched = set(found[0].get("matched_queries", ()))
         told.matches = "query" in matched
         told.failed = [
             FailedClause(path=path, clause=clause)
@@ -169,13 +176,10 @@ class Explaining:
         ]
         told.lacking_words = [word for word in words if f"word {word}" not in matched]
         if told.matches:
-            alone = {**shared, "query": {"bool": {"must": [query], "filter": [ids]}}, "size": 1, "_source": False}
-            hit = (await _matching(engine, told.index, alone))["hits"]["hits"][0]
-            told.first_pass_score = hit["_score"]
-            above = float(np.nextafter(np.float32(hit["_score"] or 0.0), np.float32(np.inf)))
-            count = {**shared, "query": query, "min_score": above, "size": 0, "track_total_hits": True}
-            if search.get("post_filter"):
-                count["query"] = {"bool": {"must": [query], "filter": [search["post_filter"]]}}
+            told.first_pass_score = found[0]["_score"]
+            above = float(np.nextafter(np.float32(told.first_pass_score), np.float32(np.inf)))
+            counted = {"bool": {"must": [query], "filter": [after] if after else []}}
+            count = {**shared, "query": counted, "min_score": above, "size": 0, "track_total_hits": True}
             told.first_pass_rank = (await _matching(engine, told.index, count))["hits"]["total"]["value"] + 1
 
     async def _words(self, engine: EngineRequests, index: str, query: Any) -> dict[str, Any]:
@@ -183,10 +187,10 @@ class Explaining:
         texts = list(dict.fromkeys(texts_of(query)))
         if len(texts) != 1:
             return {}
-        text, leaves = texts[0], [clause for _, clause, _ in _clauses("query", query) if texts[0] in texts_of(clause)]
-        field = next((name for clause in leaves for name in _fields(clause)), None)
+        [text] = texts
+        leaves = [clause for _, clause, _ in _clauses("query", query) if text in texts_of(clause)]
         words = text.split()
-        if field is not None:
+        for field in [name for clause in leaves for name in _fields(clause)][:1]:
             path = f"/{quote(index)}/_analyze".encode()
             try:
                 read = await engine.json("POST", path, body={"field": field, "text": text}, failing=_FAILING)
@@ -198,26 +202,21 @@ class Explaining:
 
     async def _search(self, request: Request, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the gateway's own answer to a search of the caller."""
-        raw = jsonio.dumps(body)
-        messages: list[Message] = []
-
-        async def receive() -> Message:
-            return {"type": "http.request", "body": raw, "more_body": False}
+        raw, parts = jsonio.dumps(body), list[bytes]()
 
         async def send(message: Message) -> None:
-            messages.append(message)
+            parts.append(message.get("body", b""))
 
-        path = f"/{quote(index, safe=',:*')}/_search"
-        length = (b"content-length", str(len(raw)).encode())
-        headers = [*callers(request.headers.raw), (b"content-type", JSON), length]
-        scope = {**request.scope, "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
-        incoming = RawRequest({**scope, "headers": headers}, receive, self._gateway.bodies)
+        path = _search_path(index)
+        headers = [*callers(request.headers.raw), (b"content-type", JSON), (b"content-length", b"%d" % len(raw))]
+        scope = {**request.scope, "path": path.decode(), "raw_path": path, "query_string": b"", "headers": headers}
+        incoming = RawRequest(scope, request.receive, self._gateway.bodies)
+        incoming.whole_body = raw
         try:
-            with self._gateway.callers.request(incoming):
-                outcome = await self._searches.answer(incoming, Api.SEARCH, send, is_template=False)
+            outcome = await self._searches.answer(incoming, Api.SEARCH, send, is_template=False)
         finally:
             incoming.forget()
-        answer: dict[str, Any] = jsonio.loads(b"".join(message.get("body", b"") for message in messages))
+        answer: dict[str, Any] = jsonio.loads(b"".join(parts))
         if outcome.status != 200:
             reason = f"the search failed: {reason_of(answer, outcome.status)}"
             raise EngineError(reason, upstream_status=outcome.status)
@@ -226,97 +225,91 @@ class Explaining:
 
 async def _matching(engine: EngineRequests, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the engine's answer to a search without a section."""
-    path = f"/{quote(index, safe=',:*')}/_search".encode()
-    answer: dict[str, Any] = await engine.json("POST", path, body=body, failing=_FAILING, in_own_words=True)
+    answer: dict[str, Any] = await engine.json(
+        "POST", _search_path(index), body=body, failing=_FAILING, in_own_words=True
+    )
     require_complete(answer, _FAILING)
     return answer
 
 
-def _with_detail(search: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a search with details of all hits, without what an explanation does not need; and its first section."""
+def _search_path(index: str) -> bytes:
+    return f"/{quote(index, safe=',:*')}/_search".encode()
+
+
+def _with_detail(search: Mapping[str, Any]) -> tuple[dict[str, Any], Section, int]:
+    """Return a search with details of all hits, without what an explanation does not need; its section and window."""
+    if "retriever" in search or "knn" in search or find_clauses(search):
+        raise InvalidRequest(
+            f"[search] has a [retriever], a [knn] or a [{KEY}] query, which cannot be explained: give a native [query]"
+        )
     found = find_rescore(search.get("rescore"))
     natives, item = ([], {KEY: {}}) if found is None else (found[0], found[1][0])
-    section = item[KEY] if isinstance(item[KEY], dict) else {}
-    kept = {key: value for key, value in section.items() if key not in ("min_relevance", "passages", "relevance")}
-    item = {**item, KEY: {**kept, "detail": True, "on_error": "first_pass"}}
-    dropped = {"aggs", "aggregations", "collapse", "explain", "fields", "highlight", "profile", "rescore", "suggest"}
-    body = {key: value for key, value in search.items() if key not in dropped}
-    return body | {"_source": False, "rescore": [*natives, item]}, {**item, KEY: section}
-
-
-def _among(body: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a search among one document."""
-    must = [body["query"]] if body.get("query") else []
-    ids = {"ids": {"values": [name]}}
-    return {**body, "query": {"bool": {"must": must, "filter": [ids]}}, "from": 0, "size": 1}
+    section = parse_section(item[KEY], default_method=DEFAULT_METHOD)
+    kept = {key: value for key, value in item[KEY].items() if key not in _DROPPED_OF_SECTION}
+    asked = {"detail": True, "on_error": "first_pass", "relevance": section.relevance_key is not None}
+    body = {key: value for key, value in search.items() if key not in _DROPPED}
+    body |= {"_source": False, "rescore": [*natives, {**item, KEY: {**kept, **asked}}]}
+    window = item.get("window_size")
+    return body, section, window if isinstance(window, int) else DEFAULT_WINDOW
 
 
 def _clauses(path: str, query: Any, wanted: bool | None = True) -> Iterator[tuple[str, dict[str, Any], bool | None]]:
     """Yield the clauses of a query with their places, and whether the document must match each; None if it need not."""
-    if not isinstance(query, dict):
-        return
-    inner = query.get("bool")
+    inner = query.get("bool") if isinstance(query, dict) else None
     if not isinstance(inner, dict) or wanted is False:
-        yield path, query, wanted
+        if isinstance(query, dict):
+            yield path, query, wanted
         return
     needed = inner.get("minimum_should_match", 0 if inner.get("must") or inner.get("filter") else 1)
-    for kind in ("must", "filter", "must_not", "should"):
+    for kind, required in (("must", True), ("filter", True), ("must_not", False), ("should", None)):
         given = inner.get(kind)
         several = given if isinstance(given, list) else [given]
-        required = {"must_not": False, "should": None}.get(kind, True)
-        if kind == "should" and len(several) == 1 and needed not in (0, "0"):
-            required = True
+        if kind == "should" and needed not in (0, "0"):
+            if len(several) == 1:
+                required = True
+            else:
+                yield f"{path}.bool.should", {"bool": {"should": given, "minimum_should_match": needed}}, wanted
         for place, clause in enumerate(several):
             place_of = f"[{place}]" if isinstance(given, list) else ""
             yield from _clauses(f"{path}.bool.{kind}{place_of}", clause, None if wanted is None else required)
-    if isinstance(inner.get("should"), list) and len(inner["should"]) > 1 and needed not in (0, "0"):
-        least = {"should": inner["should"], "minimum_should_match": needed}
-        yield f"{path}.bool.should", {"bool": least}, wanted
 
 
-def _named(name: str, clause: Any) -> dict[str, Any]:
-    return {"bool": {"must": [clause], "_name": name}}
+def _fields(part: Any) -> Iterator[str]:
+    """Yield the fields that a clause searches for a text."""
+    for key, inner in part.items() if isinstance(part, dict) else ():
+        if key.startswith("match") and isinstance(inner, dict):
+            yield from inner
+        elif key == "fields" and isinstance(inner, list):
+            yield from (one.partition("^")[0] for one in map(str, inner) if "*" not in one)
+        else:
+            for one in inner if isinstance(inner, list) else [inner]:
+                yield from _fields(one)
 
 
-def _fields(clause: Mapping[str, Any]) -> list[str]:
-    """Return the fields of a clause that ranks by a text."""
-    [(kind, inner)] = list(clause.items())[:1] or [("", {})]
-    if not isinstance(inner, Mapping):
-        return []
-    given = inner.get("fields", [] if kind != "match" else [*inner])
-    names = [one.partition("^")[0] for one in given if isinstance(one, str)] if isinstance(given, list) else []
-    return [name for name in names if "*" not in name]
-
-
-def _with_word(clause: Mapping[str, Any], text: str, word: str) -> Any:
+def _with_word(part: Any, text: str, word: str) -> Any:
     """Return a clause with a word in the place of its text, whatever number of words must match."""
-
-    def replaced(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {key: replaced(value) for key, value in part.items() if key != "minimum_should_match"}
-        return word if part == text else copy.deepcopy(part)
-
-    return replaced(dict(clause))
+    if isinstance(part, dict):
+        return {key: _with_word(value, text, word) for key, value in part.items() if key != "minimum_should_match"}
+    return word if part == text else part
 
 
-def _signals(detail: Mapping[str, Any]) -> Mapping[str, Mapping[str, float | None]]:
-    found: Mapping[str, Mapping[str, float | None]] = detail.get("signals", {})
+def _signals(hit: Mapping[str, Any]) -> Mapping[str, Mapping[str, float | None]]:
+    """Return the signals in a hit's detail, those of the first of several methods."""
+    detail = hit.get("_ttc", {})
+    found: Mapping[str, Mapping[str, float | None]] = detail.get("items", [detail])[0].get("signals", {})
     return found
 
 
-def _describe(told: Explanation, hits: Sequence[Mapping[str, Any]], place: int, page: int) -> None:
-    """Fill in what the search's answer tells of a hit."""
-    hit = hits[place]
-    detail = hit.get("_ttc", {})
-    told.rank, told.score, told.relevance = place + 1, hit.get("_score"), detail.get("relevance")
-    told.joined = detail.get("first_pass_rank") is None
-    for name, one in _signals(detail).items():
-        others = [_signals(other.get("_ttc", {})).get(name, {}).get("score") for other in hits]
-        own = one["score"]
-        rank = None if own is None else 1 + sum(other is not None and other > own for other in others)
-        told.signals[name] = {"score": own, "rank": rank}
-    if place >= page:
-        told.weights = least_changes([_signals(other.get("_ttc", {})) for other in hits], place, page)
+def _ranked_signals(
+    hit: Mapping[str, Any], hits: Sequence[Mapping[str, Any]]
+) -> dict[str, dict[str, float | int | None]]:
+    """Return the score of each of a hit's signals, and its rank by it among hits."""
+    found: dict[str, dict[str, float | int | None]] = {}
+    for name, one in _signals(hit).items():
+        scores = [_signals(other).get(name, {}).get("score") for other in hits]
+        above = sum(score is not None and score > (one["score"] or 0) for score in scores)
+        found[name] = {"score": one["score"], "rank": None if one["score"] is None else 1 + above}
+    return found
 
 
 def least_changes(
@@ -329,18 +322,13 @@ def least_changes(
         place: The hit's place, from 0.
         page: Number of hits of the first page.
     """
-    names = list(hits[place])
-    scored = [one for one in hits if one.keys() >= set(names)]
-    shares = np.array([[one[name]["share"] or 0.0 for name in names] for one in scored], np.float64)
-    if not names or not len(shares):
-        return []
-    own = np.array([hits[place][name]["share"] or 0.0 for name in names])
+    names, own = list(hits[place]), hits[place]
+    scored = [one for one in hits if one.keys() >= own.keys()]
+    gaps = np.array([[(one[name]["share"] or 0) - (own[name]["share"] or 0) for name in names] for one in scored])
     found = []
     for column, name in enumerate(names):
-        for factor in (*_FACTORS, 0.5, 0.0):
-            weights = np.ones(len(names))
-            weights[column] = factor
-            rank = int((shares @ weights > own @ weights + 1e-9).sum()) + 1
+        for factor in _FACTORS:
+            rank = 1 + int((gaps.sum(axis=1) + (factor - 1) * gaps[:, column] > _ALIKE).sum())
             if rank <= page:
                 found.append(WeightChange(signal=name, times=factor, rank=rank))
                 break
@@ -349,56 +337,54 @@ def least_changes(
 
 def _reasons(
     told: Explanation,
-    own: Mapping[str, Any],
+    detail: Mapping[str, Any],
     summary: Mapping[str, Any],
     alone: Mapping[str, Any],
     search: Mapping[str, Any],
-    item: Mapping[str, Any],
+    section: Section,
     window: int,
     page: int,
 ) -> Iterator[str]:
     """Yield what is found, in sentences."""
-    section = item[KEY]
-    method = section.get("method", DEFAULT_METHOD)
-    if told.rank is not None and told.rank <= page:
-        yield f"it is on the first page, at rank {told.rank} of {told.found}"
-    elif told.rank is not None:
-        yield f"{method} ranks it {told.rank} of {told.found}; the first page ends at {page}"
-    else:
+    method = section.method
+    if told.rank is None:
         yield f"it is not among the {told.found} documents that {method} ranks"
+    elif told.left_out:
+        yield f"its relevance {told.relevance} is below the [min_relevance] {section.min_relevance}: it is left out"
+    elif told.rank <= page:
+        yield f"it is on the first page, at rank {told.rank} of {told.found}"
+    else:
+        yield f"{method} ranks it {told.rank} of {told.found}; the first page ends at {page}"
     if not summary["applied"]:
         yield f"{method} was not applied: {summary.get('reason')}"
-    if told.matches and told.first_pass_rank is not None:
+    if told.first_pass_rank is not None:
         yield f"the query matches it; {told.first_pass_rank - 1:,} documents have a greater score in the first pass"
         if told.first_pass_rank > window and not told.joined:
             yield f"only the first {window} are ranked: a [window_size] of {told.first_pass_rank} would hold it"
     for one in told.failed:
-        negative = "must_not" in one.path.rsplit(".", 1)[-1]
+        verb = "matches" if "must_not" in one.path.rsplit(".", 1)[-1] else "does not match"
         clause = jsonio.dumps(one.clause).decode()
-        shown = clause if len(clause) <= _MAX_SHOWN else f"{clause[:_MAX_SHOWN]}..."
-        yield f"it {'matches' if negative else 'does not match'} [{one.path}], {shown}"
+        yield f"it {verb} [{one.path}], {clause if len(clause) <= _MAX_SHOWN else f'{clause[:_MAX_SHOWN]}...'}"
     if told.lacking_words:
         yield f"it lacks the words {', '.join(told.lacking_words)}"
     if told.joined:
         yield "its vector is among the nearest to the query, by which it joined"
     elif told.rank is None and "candidates" in summary and not any("filter" in one.path for one in told.failed):
-        why = summary["candidates"].get("reason")
-        yield why or f"its vector is not among the {summary['candidates']['knn']} nearest to the query"
-    if own.get("skipped"):
-        yield f"its features are not used: {own['skipped']}"
-    if own.get("stale"):
+        nearest = summary["candidates"]
+        yield nearest.get("reason") or f"its vector is not among the {nearest['knn']} nearest to the query"
+    if detail.get("skipped"):
+        yield f"its features are not used: {detail['skipped']}"
+    if detail.get("stale"):
         yield "its features are of an earlier text: `es-ttc fill` brings them up to date"
-    elif _signals(own) and all(one["score"] is None for name, one in _signals(own).items() if name != "lexical"):
+    elif told.signals and all(one["score"] is None for name, one in told.signals.items() if name != "lexical"):
         yield "it has no features of its present text: only its words count"
     elif told.rank is None and not alone["applied"] and summary["applied"]:
         yield f"alone it cannot be ranked: {alone.get('reason')}"
     if alone.get("read", 1) < 1:
         yield f"the encoder has read {alone['read']:.0%} of its text"
-    least = section.get("min_relevance")
-    if least is not None and told.relevance is not None and told.relevance < least:
-        yield f"its relevance {told.relevance} is below the [min_relevance] {least}"
     minimum = search.get("min_score")
     if isinstance(minimum, int | float) and told.first_pass_score is not None and told.first_pass_score < minimum:
         yield f"its score {told.first_pass_score:.6g} is below the [min_score] {minimum}"
     for change in told.weights:
-        yield f"{change.times:g} times the weight of [{change.signal}] would bring it to rank {change.rank}"
+        weight = f"{change.times:g} times the weight of [{change.signal}]" if change.times else f"no [{change.signal}]"
+        yield f"{weight} would bring it to rank {change.rank}"

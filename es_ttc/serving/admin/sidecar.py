@@ -162,8 +162,8 @@ class Sidecar:
             raise InvalidRequest(
                 "[ttc.candidates] needs a search through the gateway: the engine's plugin sees the window alone"
             )
-        if section.asks_relevance:
-            raise InvalidRequest("[ttc.relevance] and [ttc.min_relevance] need a search through the gateway")
+        if section.relevance_key is not None:
+            raise InvalidRequest(f"[ttc.{section.relevance_key}] needs a search through the gateway")
         if not (texts := texts_in(section)):
             raise MissingText("[ttc.query_text] is missing: inside the engine the text must be given here")
         if section.method in STRATEGIES:

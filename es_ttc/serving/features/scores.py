@@ -42,7 +42,7 @@ class Method:
     detail: bool
     reversed: bool = False
     signals: bool = False
-    """Whether the signals that it combines are returned with the scores."""
+    """Whether the signals that it combines are returned with the scores; for `blend`."""
 
     @cached_property
     def needs(self) -> frozenset[Feature]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from operator import not_
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from es_ttc.errors import EngineError, EsTtcError, MissingFeature
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.readers import layout_of
 from es_ttc.index.mappings.spec import CHUNKS, ENCODER, HASH, REVERSED
-from es_ttc.rescorers.base import Feature, Query, SelectiveRescorer, SignalRescorer, Window
+from es_ttc.rescorers.base import Feature, Query, SelectiveRescorer, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.serving.deadline import ScoringError
 from es_ttc.serving.features.attached import AttachedFeatureLocator, FeatureLocations, own_keys
@@ -214,12 +214,10 @@ class WindowScorer:
         started = time.perf_counter()
         try:
             with span("score"):
-                signals: Mapping[str, Float32] = {}
-                if method.signals:
-                    score = cast("SignalRescorer[Any]", method.rescorer).score_and_signals
-                    scores, signals = await self._pool.run(score, query, window, method.params)
-                else:
-                    scores = await self._pool.run(method.rescorer.score, query, window, method.params)
+                rescorer: Any = method.rescorer
+                score = rescorer.score_and_signals if method.signals else rescorer.score
+                found = await self._pool.run(score, query, window, method.params)
+                scores, signals = found if method.signals else (found, {})
         except (EsTtcError, asyncio.CancelledError):
             raise
         except Exception as error:  # a method may raise anything

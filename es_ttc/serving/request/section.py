@@ -115,8 +115,9 @@ class Section(BaseModel):
         None,
         ge=0,
         le=1,
-        description="Least relevance of a hit. Other hits are left out, and the total is the number of hits in the "
-        "window that have it. As `relevance`, needs a calibration.",
+        description="Least relevance of a hit. Hits below it are left out wherever they stand in the order, so that "
+        "the total, the number of hits of the window that reach it, is the same on every page; `ttc.relevance.cut` "
+        "says how many are left out. Needs a calibration, as `relevance` does.",
     )
 
     @field_validator("query_texts")
@@ -139,9 +140,9 @@ class Section(BaseModel):
         return timeout
 
     @property
-    def asks_relevance(self) -> bool:
-        """Whether the search needs a calibration of relevance."""
-        return self.relevance or self.min_relevance is not None
+    def relevance_key(self) -> str | None:
+        """The key that needs a calibration of relevance; None if the section has none."""
+        return "min_relevance" if self.min_relevance is not None else "relevance" if self.relevance else None
 
     @property
     def shows_map(self) -> bool:

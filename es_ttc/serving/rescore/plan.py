@@ -226,13 +226,17 @@ def plan_search(
     section = parse_section(items[0][KEY], default_method=DEFAULT_METHOD)
     rest = {key: value for key, value in body.items() if key != "rescore"}
     url = dict(params)
-    _require_relevance(section, url, rest)
+    key = section.relevance_key
+    if key is not None and section.method != DEFAULT_METHOD:
+        raise InvalidRequest(f"[{KEY}.{key}] is for method [{DEFAULT_METHOD}], not [{section.method}]: leave one out")
     by_retriever = _RETRIEVER in rest  # the engine collapses its hits before they are ranked
     collapse = None if by_retriever or rest.get("collapse") is None else parse_collapse(rest.pop("collapse"))
     most = _most_hits(rest[_RETRIEVER]) if by_retriever else None
     bound = most if by_retriever else _most_ranked(natives)
     item, *later = [_within(one, bound) for one in items]
     page = plan_page(_ranks("from", url, rest, 0), _ranks("size", url, rest, DEFAULT_SIZE), item, max_window)
+    if section.min_relevance is not None and not page.size:
+        raise InvalidRequest(f"[{KEY}.min_relevance] counts hits of the window, and [size] is 0: take [size] 1 or more")
     if most is not None and page.size <= most:
         page = replace(page, fetch=min(page.fetch, most))
     if collapse is not None:
@@ -316,19 +320,6 @@ def _most_hits(retriever: Any) -> int | None:
     rescorers = inner.get("rescore", []) if kind == "rescorer" else [{"window_size": inner.get("rank_window_size")}]
     windows = [one.get("window_size") for one in _as_list(rescorers) if isinstance(one, Mapping)]
     return min((body_integer(_RANK_WINDOW if one is None else one) or 1 for one in windows), default=None)
-
-
-def _require_relevance(section: Section, url: Mapping[str, str], body: Mapping[str, Any]) -> None:
-    """Refuse relevance of a method that has none, and a least relevance of no hits.
-
-    Raises:
-        InvalidRequest: The method is another one than `blend`, or `size` is 0.
-    """
-    if section.asks_relevance and section.method != BlendRescorer.name:
-        key = "relevance" if section.relevance else "min_relevance"
-        raise InvalidRequest(f"[{KEY}.{key}] is for method [blend], not [{section.method}]: leave one of them out")
-    if section.min_relevance is not None and not _ranks("size", url, body, DEFAULT_SIZE):
-        raise InvalidRequest(f"[{KEY}.min_relevance] counts hits of the window, and [size] is 0: take [size] 1 or more")
 
 
 def with_reranker(item: dict[str, Any]) -> list[dict[str, Any]]:
@@ -428,10 +419,10 @@ def _later_plans(first: SearchPlan, items: Sequence[Mapping[str, Any]]) -> tuple
 
 def require_later(section: Section, number: int) -> None:
     """Refuse a section that fetches documents from outside its window, or asks for relevance, after another item."""
-    if section.asks_relevance:
+    if section.relevance_key is not None:
         raise InvalidRequest(
-            f"[{KEY}.{'relevance' if section.relevance else 'min_relevance'}] of item {number} of [rescore] would be "
-            "that of a part of the window: give it to the first item"
+            f"[{KEY}.{section.relevance_key}] of item {number} of [rescore] would be that of a part of the window: "
+            "give it to the first item"
         )
     if section.candidates is not None and section.candidates.knn:
         raise InvalidRequest(

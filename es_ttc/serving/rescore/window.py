@@ -59,14 +59,12 @@ class RescoredResponse:
     Attributes:
         groups: The groups of the ranked documents, if the request collapses.
         joined: The candidates that joined the window; their hits on the page still lack their fields.
-        total: Number of hits of the window that have the least relevance; None if none is asked.
         rest: Runs the items that need complete hits, once the response's hits are complete; None if there are none.
     """
 
     applied: bool
     groups: WindowGroups | None = None
     joined: JoinedCandidates = NONE_JOINED
-    total: int | None = None
     rest: "Callable[[], Awaitable[RescoredResponse]] | None" = None
 
 
@@ -189,7 +187,7 @@ class WindowRescoring:
             return RescoredResponse(False, window)
         if ranked_ms is None:
             metrics.skipped(outcome.scores.skipped.values())
-        return RescoredResponse(True, window, outcome.kept, relevance.get("hits"))
+        return RescoredResponse(True, window, outcome.kept)
 
     async def _scored(self, hits: Sequence[dict[str, Any]], caller: Caller, timings: Timings) -> "_ScoredWindow":
         """Return the scores of the window and the candidates that join it."""
@@ -232,7 +230,9 @@ class WindowRescoring:
             ranking = outcome.without_incomplete(ranked(await self._ties(outcome)))
         counts: dict[str, Any] = {}
         if outcome.relevance is not None and self.calibration is not None:
-            ranking, counts = cut_by_relevance(ranking, outcome.relevance, self.calibration, section, outcome.pinned)
+            ranking, counts = cut_by_relevance(
+                ranking, outcome.relevance, self.calibration, section.min_relevance, outcome.pinned
+            )
         if plan.collapse is not None:
             groups = groups_of(hits, plan.collapse.field)
             ranking = collapsed(ranking, groups)
