@@ -233,7 +233,6 @@ def run_to_completion(work: Coroutine[Any, Any, T], how_to_go_on: str) -> T:
     """Run a long operation that can be resumed; Ctrl-C and SIGTERM stop it.
 
     Args:
-        work: The operation.
         how_to_go_on: What resumes it, if it is stopped or fails.
 
     Raises:

@@ -99,14 +99,8 @@ def _training(
     """Return a decorator that adds a command of a training, whose help is the function's docstring.
 
     Args:
-        name: The command.
-        model: Name of its options' model.
-        fields: The fields of the model that are options.
         loop: Options of the loop that differ from its defaults.
-        example: Further options for the example.
-        defaults: Defaults of options that differ from those of the model.
         several: Whether it learns from several collections.
-        more: Further options.
     """
     path = click.Path(path_type=Path)
     own = ModelOptions("Model", f"{_OPTIONS}:{model}", fields, defaults=defaults or {})

@@ -137,8 +137,6 @@ def fix_for(stored: str, present: Iterable[str], otherwise: str) -> str:
     """Return how to get from one encoder to another, for messages about encoders that differ.
 
     Args:
-        stored: The identity's key that an index has.
-        present: The keys of the encoders at hand.
         otherwise: The fix where they are other models.
     """
     model, content = _content(stored)

@@ -27,7 +27,6 @@ def snapshot(name: str, backend: str, short_names: Sequence[str]) -> Path:
     Args:
         name: ``organisation/model``; a bare name is one of the sentence-transformers organisation.
         backend: ``torch``, ``onnx`` or ``vllm``: only that backend's weights are downloaded.
-        short_names: Names of encoders that need no hub, for the message.
 
     Raises:
         ConfigurationError: There is no such model, or it is unavailable.

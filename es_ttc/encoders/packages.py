@@ -202,10 +202,7 @@ def make_model_folder(folder: Path, model: str, fill: Callable[[Path], None], ho
     """Make the folder of a model unless it exists; it appears complete, or not at all.
 
     Args:
-        folder: The folder.
-        model: The public name, for messages.
         fill: Writes the files into an empty folder.
-        how: What `fill` does, for the log.
     """
     if folder.is_dir():
         return

@@ -52,8 +52,6 @@ class TextEncoder:
     Args:
         identity: ``dims`` may be smaller than the model's own (Matryoshka): vectors are truncated, then normalised.
         backend: Backend and arithmetic, for display and as part of a cache's key.
-        reader: Cuts texts into windows.
-        model: Runs them.
         load_adapted: Loads the same model with an adapter that it ships, or returns None.
         distinguishes_roles: Whether a text may have one vector as a query and another as a document.
     """

@@ -60,7 +60,6 @@ class ClientEngine(ABC):
     """An engine behind the product's own client, which sends; requests are built and responses parsed here.
 
     Args:
-        settings: Address, credentials, certificates and timeout.
         info: The engine's response to ``GET /``, if it was requested already.
     """
 
@@ -183,7 +182,6 @@ class ClientEngine(ABC):
         """Send one `_bulk`, once, and return each action's result, in order.
 
         Args:
-            index: The index for actions that name none.
             lines: NDJSON lines without their newline: action, source, action, source...
 
         Raises:

@@ -146,7 +146,6 @@ class Engine(Protocol):
         """Send one `_bulk` and return each action's result, in order; single items are not retried here.
 
         Args:
-            index: The index for actions that name none.
             lines: NDJSON lines without their newline: action, source, action, source...
         """
         ...

@@ -41,7 +41,6 @@ def token_similarities(vectors: Float32, documents: Iterable[TokenVectors], outs
 
     Args:
         vectors: ``(r, d)`` float32 unit rows.
-        documents: Documents of n token vectors of d components each.
         outs: For each document a ``(r, n)`` float32 array, written.
 
     Raises:

@@ -63,8 +63,6 @@ class TunedDefaults:
     """What stands in place of the methods' own defaults.
 
     Args:
-        params: By method.
-        served: What parameters may name; see :func:`es_ttc.common.entry_points.parse_params`.
         relevance: By name of an index the calibration of its hits' relevance.
     """
 
@@ -113,7 +111,6 @@ class TunedDefaults:
 
         Args:
             method: A rescorer, or the retriever of the same name, whose parameters include the rescorer's.
-            raw: What the request gives.
 
         Raises:
             InvalidRequest: The request's own parameters do not fit.

@@ -130,14 +130,7 @@ def configure(app: Celery, settings: Settings, queue: str, sweep: str, *, longes
 
 
 def run_until_stopped(app: Celery, settings: Settings, ending: threading.Event | None = None, **options: Any) -> int:
-    """Run a worker of an application with its schedule until it is stopped; return the exit status.
-
-    Args:
-        app: The application.
-        settings: The worker's settings.
-        ending: Set when the worker is told to stop.
-        options: Options of Celery's worker.
-    """
+    """Run a worker of an application with its schedule until it is stopped; return the exit status."""
     # In memory: the default scheduler stores a shelf, which is a pickle, in the working folder.
     beat = EmbeddedService(
         app, max_interval=settings.jobs_sweep_seconds, scheduler_cls="celery.beat:Scheduler", thread=True

@@ -82,7 +82,6 @@ class Documents:
         """Yield the keys of documents to enrich, as of the last refresh.
 
         Args:
-            job: The job.
             partition: Partition of the job; None for all.
         """
         async with aclosing(self._matching(to_enrich(job))) as keys:

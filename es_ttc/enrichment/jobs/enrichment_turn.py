@@ -67,10 +67,7 @@ async def take_turn(engine: Engine, settings: Settings, redis: Any, job_id: str,
     """Work on one partition of a job for a while.
 
     Args:
-        engine: The engine.
-        settings: The worker's settings: the model's endpoint, the limits.
         redis: An async client of Redis, for the shared limits; None without.
-        job_id: The job.
         partition: The partition, from 0.
 
     Raises:

@@ -59,7 +59,6 @@ class JobIndices:
     """The indices with the records of jobs.
 
     Args:
-        engine: The engine.
         jobs: Name of the index of jobs; the names of the others begin with it.
     """
 

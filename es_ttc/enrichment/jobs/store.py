@@ -83,7 +83,6 @@ class Jobs(Generic[AnyJob]):
         """Change a job's record; after a conflict, the change is applied to the newer version.
 
         Args:
-            name: The job.
             change: Returns the changed record, or None to leave it unchanged.
 
         Raises:

@@ -86,11 +86,8 @@ async def hold_turn(
     """Work on one partition of a job with its lease; pause the job for errors that an operator must see to.
 
     Args:
-        store: The records of jobs.
-        job: The job.
         partition: The partition, from 0.
         seconds: Time after which the partition of a killed worker is taken over.
-        work: The work, with the lease.
         is_refusal: Returns whether an operator must see to an error of the engine; after others the next turn tries
             again.
 

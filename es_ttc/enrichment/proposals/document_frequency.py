@@ -82,8 +82,6 @@ def by_frequency(
     """Keep phrases with DF <= tau |C|, and on the query side DF > 0.
 
     Args:
-        phrases: Phrases with known frequencies.
-        frequencies: Their frequencies.
         tau: Maximum share of the documents that may have a phrase, 0 to 1.
         present: Whether a document must have it: on the query side, where it would otherwise match nothing. On the
             document side the enrichment itself adds new vocabulary.

@@ -157,7 +157,6 @@ def stamping_pipeline(spec: IndexSpec, former: str, key: str = "") -> dict[str, 
     """Return the pipeline that marks written documents.
 
     Args:
-        spec: The spec of the features.
         former: The final pipeline that the index had before, which runs first; ``_none`` for none.
         key: Key of the writes of es-ttc itself, which keep their features; empty if its writes are not followed.
     """

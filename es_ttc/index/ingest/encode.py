@@ -193,7 +193,6 @@ def share_read(offsets: NDArray[np.int32], spans: Sequence[Span]) -> float:
 
     Args:
         offsets: ``(n, 2)`` first and end character of each token in the composed text.
-        spans: Positions of the document's fields in it.
     """
     end = int(offsets[:, 1].max(initial=0))
     return end / spans[-1].end if end else 1.0
@@ -205,8 +204,6 @@ def token_features(matrix: Float32, offsets: NDArray[np.int32], spec: IndexSpec,
     Args:
         matrix: ``(n, d)`` float32 unit rows.
         offsets: ``(n, 3)`` int32 ordinal of the text field, first and end character of each.
-        spec: The spec of the index, which stores tokens.
-        read: The share of the text that they cover; see :class:`TokenVectors`.
     """
     vectors = replace(quantise(matrix, spec.codec if spec.tokens == "packed" else "float32"), read=read)
     # Norms of the stored vectors, not of the encoded ones: a rescorer that computes them gets the same values.

@@ -112,12 +112,7 @@ class Inputs:
 
 
 def open_source(path: str, types: Mapping[str, ColumnType] | None = MappingProxyType({})) -> Source:
-    """Return the reader for a file's name: .jsonl, .ndjson, .csv, .tsv (each also .gz), .parquet, or ``-``.
-
-    Args:
-        path: The file.
-        types: Types of the columns of CSV and TSV, see :class:`Csv`.
-    """
+    """Return the reader for a file's name: .jsonl, .ndjson, .csv, .tsv (each also .gz), .parquet, or ``-``."""
     if path == STDIN:
         return JsonLines(STDIN)
     file = Path(path)
@@ -236,7 +231,6 @@ class Csv:
     """Rows with a header line, UTF-8. An empty cell is an absent field.
 
     Args:
-        name: The file.
         delimiter: The separator; a header line without it that has semicolons is separated by these.
         types: Types of columns by name; the others are found from the first rows. None: every value is text.
     """

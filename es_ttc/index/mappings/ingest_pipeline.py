@@ -50,7 +50,6 @@ async def check_processor(engine: Engine, step: Mapping[str, Any]) -> None:
     """Check that the engine has the processor and accepts its options; nothing is changed.
 
     Args:
-        engine: The engine.
         step: A processor with a key: the document of the simulation has it, so the gateway is not asked.
 
     Raises:

@@ -70,7 +70,6 @@ class FeatureReader(Protocol):
         """Return the part of a `_search` body that requests features, beside the query.
 
         Args:
-            features: The features.
             bare: Whether hits need no `_id`, and inline scripts are allowed, so that features are read faster.
         """
         ...

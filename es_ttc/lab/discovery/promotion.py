@@ -157,7 +157,6 @@ def exported(records: Sequence[Record], suffix: str) -> bytes:
     """Return all programs of a search in a file format.
 
     Args:
-        records: The memory.
         suffix: ``.jsonl`` for `--proposer replay`, ``.csv`` for a table of results.
     """
     if suffix == ".jsonl":

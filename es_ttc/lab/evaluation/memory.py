@@ -50,12 +50,9 @@ class MemorySearcher:
     """Answers a collection's queries from arrays.
 
     Args:
-        collection: Documents and queries.
         texts: The documents' texts as they are encoded, in the collection's order.
-        retrieval: The retrieval methods by name, with their parameters.
         features: The documents' features; None where no method needs any.
         queries: The encoded queries, in the collection's order; empty where no method needs any.
-        first_pass: The method that finds the window of a rescorer.
         window: Documents that a rescorer scores; None for the whole corpus.
         candidates: Nearest documents that join the window of a method that takes them; None for as many as the window.
     """

@@ -119,7 +119,6 @@ def resolve(
     Args:
         requested: Names of methods; a name of :data:`GROUPS` means all of its methods.
         params: Parameters by method name; a method without any takes its defaults.
-        served: What parameters may name; see :func:`es_ttc.common.entry_points.parse_params`.
     """
     params = params or {}
     requested = list(dict.fromkeys(chain.from_iterable(GROUPS.get(name, (name,)) for name in requested)))

@@ -153,9 +153,6 @@ def answer_coverage(
 
     Args:
         answers: Accepted answers by query id; a query without any counts as not covered.
-        rankings: Document ids by query id, best first.
-        texts: The documents' texts by id.
-        k: Cutoff.
 
     Returns:
         ``(n,)`` of 0 and 1 in the order of ``answers``.

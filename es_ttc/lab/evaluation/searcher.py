@@ -26,7 +26,6 @@ def depth_of(window: int | None, documents: int) -> int:
 
     Args:
         window: Number of documents that a rescorer scores; None for the whole corpus.
-        documents: Size of the corpus.
     """
     return min(max(window or documents, MIN_DEPTH), MAX_DEPTH, documents)
 

@@ -93,7 +93,6 @@ def standing(queries: Sequence[PooledQuery], qrels: Qrels) -> Standing:
     """Return how the pooled methods stand on the judged queries.
 
     Args:
-        queries: The pooled queries.
         qrels: Grades by query and document. A document without a grade counts as not relevant.
     """
     pooled = [query for query in queries if qrels.get(query.id) and query.methods]

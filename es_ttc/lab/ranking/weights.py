@@ -120,11 +120,8 @@ def values_of_weights(
     """Return a metric of every candidate and query, ``(c, q)``.
 
     Args:
-        pools: The queries' pools.
         signals: ``(q, n, s)``, their signals made comparable.
         weights: ``(c, s)``.
-        metric: What is measured.
-        progress: Told about every candidate.
     """
     measured, planes = measure(pools, metric), np.ascontiguousarray(signals.reshape(-1, signals.shape[2]).T)
     values = np.empty((len(weights), len(pools)))
@@ -181,7 +178,6 @@ def by_default_weights(pools: Pools, signals: Float32) -> Float32:
     """Return scores of each pool's documents, ``(q, n)``: their signals with blend's default weights.
 
     Args:
-        pools: The pools.
         signals: ``(q, n, s)``, their signals made comparable.
     """
     scores: Float32 = np.einsum("qs,qns->qn", pools.default_weights(), signals)

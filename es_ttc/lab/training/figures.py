@@ -22,7 +22,6 @@ def rankings(documents: Float32, queries: Float32, penalty: Penalty | None = Non
     Args:
         documents: ``(n, d)``.
         queries: ``(q, d)``.
-        penalty: Penalty of `nnn`.
     """
     found = []
     for vector in queries:

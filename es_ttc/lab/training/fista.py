@@ -33,9 +33,6 @@ def unrolled(
     Args:
         documents: ``(n, d)`` the dictionary's rows.
         queries: ``(b, d)``, each a problem of its own.
-        l1: The threshold.
-        l2: The ridge.
-        steps: T.
         bound: ``L``; :func:`lipschitz` if None.
         scales: ``(steps,)`` positive factors of the step 1/L, where steps are learned; none for the paper's own.
     """
@@ -76,9 +73,7 @@ def selection_scores(
         documents: ``(n, d)``.
         queries: ``(b, d)``.
         x: ``(b, n)`` coefficients.
-        l1: The threshold.
         relevant: ``(b, n)`` bool.
-        slack: Weight of the gap.
     """
     if slack == 0:
         return x

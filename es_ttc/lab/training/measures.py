@@ -15,7 +15,6 @@ def found_at(scores: Tensor, relevant: Tensor, k: int) -> Tensor:
     Args:
         scores: ``(b, n)``; of equal scores the earlier one ranks first.
         relevant: ``(b, n)`` bool.
-        k: Cutoff.
     """
     order = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :k]
     return relevant.gather(1, order).sum(dim=1)

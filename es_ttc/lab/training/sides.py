@@ -19,7 +19,6 @@ class FrozenSide(nn.Module):
 
     Args:
         vectors: By name, ``(n, d)`` each.
-        head: A module that is a :class:`es_ttc.lab.training.heads.HeadModule`.
     """
 
     def __init__(self, vectors: Mapping[str, Float32], head: Any) -> None:

@@ -41,7 +41,6 @@ def build(vectors: Float32, params: GraphParams | None = None) -> NeighbourGraph
 
     Args:
         vectors: ``(n, d)`` unit rows.
-        params: Degree, candidates, alpha.
 
     Raises:
         ConfigurationError: There are more than :data:`EXACT_UP_TO` documents and usearch is not installed.
@@ -59,8 +58,6 @@ def steps(
 
     Args:
         vectors: ``(n, d)`` unit rows, of the whole corpus.
-        rows: Numbers of the documents whose neighbours are computed.
-        params: Degree, candidates, alpha.
         method: How nearest documents are found; None: by the corpus's size.
     """
     index = None

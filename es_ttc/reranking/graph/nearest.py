@@ -46,7 +46,6 @@ class Hnsw:
 
     Args:
         vectors: ``(n, d)`` unit rows.
-        k: Number of neighbours.
         expansion: Size of the search's candidate list; greater is slower and more exact.
 
     Raises:

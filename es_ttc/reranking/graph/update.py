@@ -30,12 +30,8 @@ def update(
     Numbers do not change: a deleted document keeps its row, has no neighbours and is no document's neighbour.
 
     Args:
-        graph: The graph before the change, of n documents.
         vectors: ``(n', d)`` float32, the present vectors; n' >= n, new documents at the end. The rows of deleted
             documents are not read.
-        written: Numbers of new and changed documents.
-        deleted: Numbers of deleted documents.
-        params: The parameters with which the graph was built.
         near: ``(m, k)`` for each written document, in the order of their numbers, the documents nearest to it;
             :data:`ABSENT` where there are fewer. None: they are computed here, by comparing with every other document.
         takers: Numbers of the documents that written ones are offered to as neighbours, as :func:`takers_of` returns

@@ -8,12 +8,7 @@ from typing import Protocol, runtime_checkable
 
 
 class PartialScores(Exception):
-    """A reranker failed after it had scored some documents.
-
-    Args:
-        scores: The scores so far, by position in the request.
-        cause: The failure.
-    """
+    """A reranker failed after it had scored some documents."""
 
     def __init__(self, scores: Mapping[int, float], cause: Exception) -> None:
         super().__init__(str(cause))
@@ -77,11 +72,7 @@ class StopReason(StrEnum):
 
 
 class BudgetedReranker(ABC):
-    """Sends documents to a reranker within a budget, and keeps the results. After a failure nothing more is sent.
-
-    Args:
-        budget: Number of documents that may be sent.
-    """
+    """Sends documents to a reranker within a budget, and keeps the results. After a failure nothing more is sent."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
@@ -126,11 +117,7 @@ class BudgetedReranker(ABC):
 
 
 class StepLimit:
-    """Limits the steps of a graph traversal from the first pass.
-
-    Args:
-        depth: Maximum number of steps.
-    """
+    """Limits the steps of a graph traversal from the first pass."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -182,10 +169,7 @@ def reranked_so_far(
     """Return the result for a ranking: reranked documents first, the others in first-pass order.
 
     Args:
-        ranked: Documents in the strategy's order; each once.
         first_pass: Documents of the first pass. Those that are not in the ranking follow it.
-        reranker: The budgeted reranker.
-        found_from: As in :class:`RerankedList`.
     """
     seen = set(reranker.judged)
     top = _by_score([document for document in ranked if document in seen], reranker)

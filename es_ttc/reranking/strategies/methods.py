@@ -138,7 +138,6 @@ def with_defaults(params: StrategyParams, reranker: str | None) -> StrategyParam
     """Return parameters with the reranker, and its budget, that a request left out.
 
     Args:
-        params: The request's parameters.
         reranker: The reranker of a request that names none; None for spectral retrieval.
     """
     name = params.reranker

@@ -86,9 +86,7 @@ def field_columns(fields: Sequence[NumericField], numbers: Mapping[str, Float64]
     """Return the fields' values as a model reads them, ``(k, f)``; NaN where a document has none.
 
     Args:
-        fields: The fields.
         numbers: ``(k,)`` values by field, NaN where a document has none; a field may be absent.
-        documents: k.
     """
     columns = np.full((documents, len(fields)), np.nan)
     for place, field in enumerate(fields):

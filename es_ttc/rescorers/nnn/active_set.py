@@ -177,8 +177,6 @@ def _one_alone(face: Face, x: Float64, excess: float) -> tuple[Face, Float64]:
     """Lower the objective by one document, the face's last, whose coefficient is still 0.
 
     Args:
-        face: The selection with that document.
-        x: The coefficients: the others' are the minimum without it.
         excess: By how much its inner product with the residual exceeds l1: the slope with which the objective falls.
     """
     others = np.arange(len(x)) < len(x) - 1

@@ -78,10 +78,8 @@ def details(solution: Solution, rows: Float32, query: Float64, ids: Sequence[str
     """Return each document's part in a solution; see :meth:`NnnRescorer.detail`.
 
     Args:
-        solution: The solution for a dictionary of these documents.
         rows: ``(k, d)`` the documents' vectors.
         query: ``(d,)``.
-        ids: The documents' ids.
     """
     vectors = rows.astype(np.float64)
     relevance = vectors @ query

@@ -13,7 +13,6 @@ def feedback(depth: int, weight: float, temperature: float | None = None) -> Pro
     """Return the program that scores by the query interpolated with the centroid of its best documents.
 
     Args:
-        depth: K, documents of the centroid.
         weight: Of the centroid, in [0, 1].
         temperature: Of the softmax weights; None for a uniform mean (classical Rocchio without negatives, VPRF).
     """

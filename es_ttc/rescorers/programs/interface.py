@@ -103,7 +103,6 @@ class Context:
 
         Args:
             documents: ``(n, d)`` the documents as they are, whose empty rows stay empty.
-            adapter: One of :data:`ADAPTERS`.
             max_length: Tokens read of each; the encoder's limit if None.
         """
         if (adapter, max_length) in self.views:
@@ -119,7 +118,6 @@ class Context:
         Args:
             queries: ``(q, d)``, which choose the sentence.
             anchors: ``(q,)`` one document a query. One without sentences leaves the query's text alone.
-            adapter: One of :data:`ADAPTERS`.
         """
         sentences = self.chunks("sentences")
         texts = []

@@ -91,10 +91,6 @@ def in_this_process(source: str) -> Program:
 def read_programs(folder: Path | None, runner: Runner = in_this_process) -> dict[str, dict[str, PromotedRescorer]]:
     """Return the programs of a folder by name, as :data:`SERVED_AS` of what is served; none if there is no folder.
 
-    Args:
-        folder: The programs.
-        runner: Runs the programs.
-
     Raises:
         ConfigurationError: A program is not the promoted one; the message names the file.
     """

@@ -70,9 +70,7 @@ class ProgramRescorer:
         """Return the program's own scores of several queries on the same documents, ``(q, k)``: the paper's form.
 
         Args:
-            queries: The queries.
             window: The documents; its first-pass scores are those of a single query.
-            params: Validated parameters.
             lexical_scores: ``(q, k)`` the lexical engine's scores, for several queries; the window's own where None.
         """
         return self._run(queries, window, params, lexical_scores, None)

@@ -204,7 +204,6 @@ def compiled(source: str, *, seconds: float | None = None) -> Program:
     """Check a program and return its function.
 
     Args:
-        source: The program.
         seconds: Time limit of a call, which ends itself (:mod:`.clocked`); None if a separate process can be killed.
     """
     tree = check(source)
@@ -263,11 +262,7 @@ def _import(name: str, scope: Any = None, local: Any = None, names: Any = (), le
 
 
 class _Checks:
-    """The rules, on one syntax tree.
-
-    Args:
-        tree: The whole module.
-    """
+    """The rules, on one syntax tree."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree

@@ -62,10 +62,8 @@ def split(text: str, fields: Iterable[tuple[int, int]] = (), *, most: int = MOST
     """Cut a document.
 
     Args:
-        text: The document as it is encoded.
         fields: First and end character of each of its fields, which no chunk but a run crosses; the whole text if
             empty.
-        most: Chunks of a granularity.
 
     Raises:
         ConfigurationError: sentencex is not installed.

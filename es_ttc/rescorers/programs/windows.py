@@ -18,9 +18,7 @@ def context_of(
     """Return the context of some queries over one window.
 
     Args:
-        queries: The queries, whose first vectors the program gets.
         window: The documents. Chunks made at ingest are taken as they are.
-        granularities: The granularities that the program reads.
         engine_lexical: Whether the first pass's scores are the lexical channel; then there must be one query.
     """
     texts = ["" for _ in window.ids] if window.chunks is None else [own.text for own in window.chunks]

@@ -50,7 +50,6 @@ def blocks(
 
     Args:
         vectors: ``(r, d)`` float32 unit rows.
-        tokens: One :class:`TokenVectors` a document.
         norms: One :class:`ScaleNorms` a document; scales that it lacks are computed from the tokens.
         scales: s ascending scales, ``inf`` for the mean.
     """

@@ -16,10 +16,7 @@ def evidence(
     """Describe one document's score for one query vector, JSON-ready.
 
     Args:
-        score: The score.
-        best: Place of the scale that has most part in it.
         cosines: ``(s, n)`` the cosines behind it, n 1 or more.
-        scales: The s scales.
         offsets: ``(n, 3)`` int32 field ordinal, start and end character of each token, if the index has them.
 
     Returns:

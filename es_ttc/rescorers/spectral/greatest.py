@@ -46,7 +46,6 @@ def greatest_cosines(
 
     Args:
         vectors: ``(r, d)`` float32 unit rows.
-        tokens: One :class:`TokenVectors` a document.
         norms: One :class:`ScaleNorms` a document; scales that it lacks are computed from the tokens.
         scales: s ascending scales, ``inf`` for the mean.
         plain: ``(p, d)`` float32 unit rows that are compared with the tokens themselves alone, in the same pass: their

@@ -17,7 +17,6 @@ def pool(scores: Float32, params: SpectralParams) -> Float32:
 
     Args:
         scores: ``(..., s)`` float32, the score of each scale, ascending as ``params.scales``.
-        params: How they are joined.
     """
     if params.pool == "max":
         greatest: Float32 = scores.max(axis=-1)

@@ -48,7 +48,6 @@ def smooth(signals: Float32, lengths: Sequence[int], scales: tuple[float, ...], 
             and no less than the :func:`transform_size` of any length.
         lengths: The b documents' numbers of tokens. Equal ones are cheapest side by side.
         scales: s finite scales above 1.
-        scratch: Where the result lives.
 
     Returns:
         ``(b, r, s, size)`` float32, valid until the thread's next call with the same scratch; a document's values

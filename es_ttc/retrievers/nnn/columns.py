@@ -139,9 +139,6 @@ async def column_generation(query: Float64, search: Search, solve: Solver, effor
 
     Args:
         query: ``(d,)``, not zero.
-        search: Finds documents.
-        solve: Solves the problem on a dictionary.
-        effort: Limits of the searches.
 
     Raises:
         EngineError: The engine failed.

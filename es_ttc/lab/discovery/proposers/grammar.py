@@ -24,7 +24,6 @@ class GrammarProposer:
     results.
 
     Args:
-        seed: Seed of all choices.
         distance: Minimum structural distance; programs that the registry would refuse are avoided if possible.
     """
 

@@ -36,7 +36,6 @@ def backbone_folder(name: str, cache_dir: Path) -> Path:
 
     Args:
         name: An encoder's name, or a folder: of a dense encoder, or of a transformer with nothing else.
-        cache_dir: Folder of assembled models and file hashes.
 
     Raises:
         ConfigurationError: It is of another kind, or cannot be found.
@@ -98,7 +97,6 @@ def principal_directions(rows: Tensor, count: int) -> Tensor:
 
     Args:
         rows: ``(n, d)``; fewer than ``count`` rows are completed by directions in which they have no length.
-        count: At most d.
     """
     moment = rows.double().T @ rows.double()
     _, vectors = torch.linalg.eigh(moment)

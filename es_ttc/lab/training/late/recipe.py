@@ -113,7 +113,6 @@ def known_relevant(relevant: Sequence[Places], drawn: Places) -> Tensor:
     """Return which documents of a batch are no negatives of a query, ``(b, b * n)`` bool.
 
     Args:
-        relevant: Each query's relevant documents, b.
         drawn: ``(b, n)`` each query's documents, its positive first. The positive itself stays.
     """
     known = np.stack([np.isin(drawn.reshape(-1), places) for places in relevant])
