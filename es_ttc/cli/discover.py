@@ -3,19 +3,28 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
+from pydantic import Field
 from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr
+from es_ttc.cli.common import (
+    AdapterName,
+    AsJson,
+    EncoderName,
+    adapted,
+    given,
+    print_json,
+    stderr,
+)
 from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.model_options import CommandGroup, ModelOptions
-from es_ttc.cli.options import examples
+from es_ttc.cli.signatures import FILE, FOLDER, command
 from es_ttc.cli.tables import console, table
 from es_ttc.common.interruption import interruptible
 from es_ttc.common.private_files import private_umask
@@ -50,89 +59,45 @@ _SEARCH = ModelOptions(
 search_argument = click.argument("search", metavar="SEARCH", type=click.Path(file_okay=False, path_type=Path))
 
 
-@discover.command(
-    epilog=examples(
-        "es-ttc discover run my-search data/mine data/other --generations 150",
-        "es-ttc discover run my-search                        (resume it)",
-        "es-ttc discover run tryout --generated limit-style --seeds cheap",
-        "es-ttc discover run mine --proposer replay --recording programs.jsonl",
-    )
-)
-@search_argument
-@click.argument("data", metavar="[DATA]...", nargs=-1, type=click.Path(path_type=Path))
-@click.option(
-    "--generated", multiple=True, metavar="NAME", help="Generated task, in addition to DATA: limit-style or stdlib."
-)
-@click.option(
-    "--proposer",
-    type=click.Choice(["grammar", "llm", "replay"]),
-    help="Source of programs: the grammar over the primitives, the language model at ES_TTC_LLM_URL, or a recording. "
-    "Default: grammar, or the previous proposer of this search.",
-)
-@click.option(
-    "--recording",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="JSON lines, each with `source`, for --proposer replay.",
-)
-@click.option(
-    "--generations",
-    type=click.IntRange(0),
-    default=150,
-    show_default=True,
-    metavar="N",
-    help="Number of the last generation.",
-)
-@click.option("--split", metavar="NAME", help="Split that the search uses. Default: train, if there is one.")
-@click.option(
-    "--queries", type=click.IntRange(2), default=60, show_default=True, help="Maximum number of queries per task."
-)
-@click.option(
-    "--documents", type=click.IntRange(10), default=300, show_default=True, help="Number of documents per task."
+@command(
+    "es-ttc discover run my-search data/mine data/other --generations 150",
+    "es-ttc discover run my-search                        (resume it)",
+    "es-ttc discover run tryout --generated limit-style --seeds cheap",
+    "es-ttc discover run mine --proposer replay --recording programs.jsonl",
+    group=discover,
 )
 @_SEARCH
-@click.option(
-    "--prompt-characters",
-    type=click.IntRange(500),
-    default=24_000,
-    show_default=True,
-    help="Maximum size of history, failures and sources in the prompt, for --proposer llm.",
-)
-@click.option(
-    "--prompt",
-    "asked",
-    type=click.Choice(["full", "blind"]),
-    default="full",
-    show_default=True,
-    help="Prompt for --proposer llm; blind: without the primitives, ideas and initial programs, so that what the model "
-    "finds is its own.",
-)
-@click.option(
-    "--answer-tokens",
-    type=click.IntRange(16),
-    default=2_000,
-    show_default=True,
-    help="Maximum length of a model's answer, in tokens.",
-)
-@encoder_flag
-@adapter_flag
-@json_flag
 def run(
-    search: Path,
-    data: tuple[Path, ...],
-    generated: tuple[str, ...],
-    proposer: str | None,
-    recording: Path | None,
-    generations: int,
-    split: str | None,
-    queries: int,
-    documents: int,
-    prompt_characters: int,
-    asked: str,
-    answer_tokens: int,
-    encoder: str | None,
-    adapter: str | None,
-    as_json: bool,
+    search: Annotated[Path, search_argument],
+    data: Annotated[tuple[Path, ...], "[DATA]..."] = (),
+    /,
+    *,
+    generated: Annotated[
+        tuple[str, ...], "--generated NAME", "Generated task, in addition to DATA: limit-style or stdlib."
+    ] = (),
+    proposer: Annotated[
+        Literal["grammar", "llm", "replay"] | None,
+        "Source of programs: the grammar over the primitives, the language model at ES_TTC_LLM_URL, or a recording. "
+        "Default: grammar, or the previous proposer of this search.",
+    ] = None,
+    recording: Annotated[Path | None, FILE, "JSON lines, each with `source`, for --proposer replay."] = None,
+    generations: Annotated[int, "--generations N", Field(ge=0), "Number of the last generation."] = 150,
+    split: Annotated[str | None, "--split NAME", "Split that the search uses. Default: train, if there is one."] = None,
+    queries: Annotated[int, Field(ge=2), "Maximum number of queries per task."] = 60,
+    documents: Annotated[int, Field(ge=10), "Number of documents per task."] = 300,
+    prompt_characters: Annotated[
+        int, Field(ge=500), "Maximum size of history, failures and sources in the prompt, for --proposer llm."
+    ] = 24_000,
+    asked: Annotated[
+        Literal["full", "blind"],
+        "--prompt",
+        "Prompt for --proposer llm; blind: without the primitives, ideas and initial programs, so that what the model "
+        "finds is its own.",
+    ] = "full",
+    answer_tokens: Annotated[int, Field(ge=16), "Maximum length of a model's answer, in tokens."] = 2_000,
+    encoder: EncoderName,
+    adapter: AdapterName,
+    as_json: AsJson,
     **plan_options: Any,
 ) -> None:
     """Search for programs on the BEIR folders DATA, or resume a stopped search.
@@ -196,10 +161,13 @@ def run(
         _show(summary, memory.records)
 
 
-@discover.command(epilog=examples("es-ttc discover status my-search"))
-@search_argument
-@json_flag
-def status(search: Path, as_json: bool) -> None:
+@command("es-ttc discover status my-search", group=discover)
+def status(
+    search: Annotated[Path, search_argument],
+    /,
+    *,
+    as_json: AsJson,
+) -> None:
     """Show the state of a search: generations, best programs, results of proposals, use of the language model.
 
     The search may be running in another process.
@@ -222,16 +190,14 @@ def status(search: Path, as_json: bool) -> None:
         console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-@discover.command(epilog=examples("es-ttc discover frontier my-search --plot frontier.svg"))
-@search_argument
-@click.option(
-    "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Image of frontier and trajectory: .svg, .png or .pdf.",
-)
-@json_flag
-def frontier(search: Path, plot: Path | None, as_json: bool) -> None:
+@command("es-ttc discover frontier my-search --plot frontier.svg", group=discover)
+def frontier(
+    search: Annotated[Path, search_argument],
+    /,
+    *,
+    plot: Annotated[Path | None, FILE, "Image of frontier and trajectory: .svg, .png or .pdf."] = None,
+    as_json: AsJson,
+) -> None:
     """Show the Pareto front of cost and gain: programs for which no cheaper one is as good."""
     from es_ttc.lab.discovery.memory import read
     from es_ttc.lab.discovery.summary import status as summarised
@@ -251,11 +217,14 @@ def frontier(search: Path, plot: Path | None, as_json: bool) -> None:
         out.print(_frontier_table(summary["frontier"]))
 
 
-@discover.command(epilog=examples("es-ttc discover show my-search p12"))
-@search_argument
-@click.argument("name", metavar="NAME")
-@json_flag
-def show(search: Path, name: str, as_json: bool) -> None:
+@command("es-ttc discover show my-search p12", group=discover)
+def show(
+    search: Annotated[Path, search_argument],
+    name: str,
+    /,
+    *,
+    as_json: AsJson,
+) -> None:
     """Show one program: its origin, its gain on each task, its source."""
     from es_ttc.lab.discovery.memory import read
     from es_ttc.lab.discovery.summary import named
@@ -283,20 +252,19 @@ def show(search: Path, name: str, as_json: bool) -> None:
     out.print(record.proposal.source, highlight=False, markup=False, soft_wrap=True)
 
 
-@discover.command(epilog=examples("es-ttc discover promote my-search p12 --as mine"))
-@search_argument
-@click.argument("name", metavar="NAME")
-@click.option("--as", "served_as", metavar="NAME", help="Name for requests. Default: its name in the search.")
-@click.option(
-    "--to",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Folder of promoted programs. Default: ES_TTC_PROGRAMS.",
-)
-@click.option("--yes", is_flag=True, help="Skip the confirmation: you have read the source.")
-@json_flag
-def promote(search: Path, name: str, served_as: str | None, folder: Path | None, yes: bool, as_json: bool) -> None:
+@command("es-ttc discover promote my-search p12 --as mine", group=discover)
+def promote(
+    search: Annotated[Path, search_argument],
+    name: str,
+    /,
+    *,
+    served_as: Annotated[str | None, "--as NAME", "Name for requests. Default: its name in the search."] = None,
+    folder: Annotated[
+        Path | None, "--to FOLDER", FOLDER, "Folder of promoted programs. Default: ES_TTC_PROGRAMS."
+    ] = None,
+    yes: Annotated[bool, "Skip the confirmation: you have read the source."] = False,
+    as_json: AsJson,
+) -> None:
     """Measure a program on queries that the search never used, and release it for serving.
 
     The command shows the program's source: read it before you confirm. The gateway reads the folder of promoted
@@ -353,10 +321,12 @@ def promote(search: Path, name: str, served_as: str | None, folder: Path | None,
         console().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
-@discover.command(epilog=examples("es-ttc discover export my-search programs.jsonl"))
-@search_argument
-@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
-def export(search: Path, file: Path) -> None:
+@command("es-ttc discover export my-search programs.jsonl", group=discover)
+def export(
+    search: Annotated[Path, search_argument],
+    file: Annotated[Path, FILE],
+    /,
+) -> None:
     """Write all programs of a search to FILE: .jsonl for --proposer replay, .csv for a table of results."""
     from es_ttc.lab.discovery.memory import read
     from es_ttc.lab.discovery.promotion import exported

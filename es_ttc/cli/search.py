@@ -4,22 +4,24 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+from pydantic import Field
 
 from es_ttc.cli.common import (
+    AdapterName,
+    AsJson,
+    EngineUrl,
     adapted,
-    adapter_flag,
     connected,
-    engine_flag,
     given,
-    json_flag,
     print_json,
     stderr,
     stdout,
 )
-from es_ttc.cli.options import FilterType, JsonObjectType, NamesType, examples, first_pass_option
+from es_ttc.cli.options import FilterType, JsonObjectType, NamesType, first_pass_option
+from es_ttc.cli.signatures import command
 from es_ttc.cli.views import Hit, Ranking, answer
 from es_ttc.errors import InvalidRequest
 from es_ttc.settings import EngineSettings, GatewaySettings
@@ -31,64 +33,52 @@ if TYPE_CHECKING:
     from es_ttc.index.mappings.spec import IndexSpec
 
 
-@click.command(
-    epilog=examples(
-        'es-ttc search articles "insulin resistance in mice" --compare',
-        'es-ttc search articles "heart attack" --method knn:nnn',
-        'es-ttc search articles "heart attack" --params \'{"signals": {"lexical": 2, "dense": 1}}\'',
-        'es-ttc search articles "heart attack" --method spectral --first-pass dense',
-        'es-ttc search articles "heart attack" --filter "year>=2020 and journal=Lancet"',
-    ),
+@command(
+    'es-ttc search articles "insulin resistance in mice" --compare',
+    'es-ttc search articles "heart attack" --method knn:nnn',
+    'es-ttc search articles "heart attack" --params \'{"signals": {"lexical": 2, "dense": 1}}\'',
+    'es-ttc search articles "heart attack" --method spectral --first-pass dense',
+    'es-ttc search articles "heart attack" --filter "year>=2020 and journal=Lancet"',
 )
-@click.argument("name")
-@click.argument("text")
-@click.option(
-    "--method",
-    default="blend",
-    show_default=True,
-    help="Method: blend, hybrid, bm25, dense, another rescorer, a rewriter, or knn:RETRIEVER.",
-)
-@click.option("--params", type=JsonObjectType('{"scales": [1, 5]}'), default="{}", help="Parameters of the method.")
-@first_pass_option(["bm25", "dense"], "bm25", "First pass of a rescorer.")
-@click.option(
-    "--filter",
-    "among",
-    type=FilterType('{"term": {"group": "news"}}'),
-    help="What every hit must match: 'price<=100 and brand=Acme', or a query of the engine as JSON.",
-)
-@click.option("--compare", "beside", is_flag=True, help="Also show the engine's BM25 ranking and hybrid (RRF).")
-@click.option("--size", type=click.IntRange(1, 100), default=10, show_default=True, help="Number of hits.")
-@click.option(
-    "--fields",
-    type=NamesType(),
-    metavar="FIELD,...",
-    help="Text fields to search and show. Default: those of the index.",
-)
-@click.option(
-    "--facets",
-    type=NamesType(),
-    metavar="FIELD,...",
-    help="Fields whose values are counted over the documents that match the words; numbers as their range.",
-)
-@engine_flag
-@adapter_flag
-@click.option("--gateway", metavar="URL", help="URL of a running gateway. Default: a temporary one.")
-@json_flag
 def search(
     name: str,
     text: str,
-    method: str,
-    params: dict[str, Any],
-    first_pass: str,
-    among: dict[str, Any] | None,
-    beside: bool,
-    size: int,
-    fields: tuple[str, ...] | None,
-    facets: tuple[str, ...] | None,
-    engine: str | None,
-    adapter: str | None,
-    gateway: str | None,
-    as_json: bool,
+    /,
+    *,
+    method: Annotated[
+        str, "Method: blend, hybrid, bm25, dense, another rescorer, a rewriter, or knn:RETRIEVER."
+    ] = "blend",
+    params: Annotated[
+        dict[str, Any],
+        click.option(
+            "--params", type=JsonObjectType('{"scales": [1, 5]}'), default="{}", help="Parameters of the method."
+        ),
+    ],
+    first_pass: Annotated[str, first_pass_option(["bm25", "dense"], "bm25", "First pass of a rescorer.")],
+    among: Annotated[
+        dict[str, Any] | None,
+        "--filter",
+        FilterType('{"term": {"group": "news"}}'),
+        "What every hit must match: 'price<=100 and brand=Acme', or a query of the engine as JSON.",
+    ] = None,
+    beside: Annotated[bool, "--compare", "Also show the engine's BM25 ranking and hybrid (RRF)."] = False,
+    size: Annotated[int, Field(ge=1, le=100), "Number of hits."] = 10,
+    fields: Annotated[
+        tuple[str, ...] | None,
+        "--fields FIELD,...",
+        NamesType(),
+        "Text fields to search and show. Default: those of the index.",
+    ] = None,
+    facets: Annotated[
+        tuple[str, ...] | None,
+        "--facets FIELD,...",
+        NamesType(),
+        "Fields whose values are counted over the documents that match the words; numbers as their range.",
+    ] = None,
+    engine: EngineUrl,
+    adapter: AdapterName,
+    gateway: Annotated[str | None, "--gateway URL", "URL of a running gateway. Default: a temporary one."] = None,
+    as_json: AsJson,
 ) -> None:
     """Search the index NAME for TEXT.
 

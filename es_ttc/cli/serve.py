@@ -5,25 +5,25 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
 import click
 import orjson
 
 from es_ttc.cli.common import (
+    AsJson,
     connected,
     engine_flag,
     first_documents,
     given,
-    json_flag,
     print_json,
     stderr,
     stdout,
     unread_languages,
 )
-from es_ttc.cli.model_options import ModelCommand, ModelOptions
-from es_ttc.cli.options import examples
+from es_ttc.cli.model_options import ModelOptions
+from es_ttc.cli.signatures import FILE, command
 from es_ttc.engine.versions import EngineVersion, oldest_versions
 from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.settings import GatewaySettings
@@ -58,34 +58,30 @@ _gateway_options = ModelOptions(
 )
 
 
-@click.command(
-    cls=ModelCommand,
-    epilog=examples(
-        "es-ttc serve",
-        "es-ttc serve --engine https://search.example.org:9200 --encoder minilm",
-        "es-ttc serve --tuned nnn.json --programs /etc/es-ttc/programs",
-    ),
+@command(
+    "es-ttc serve",
+    "es-ttc serve --engine https://search.example.org:9200 --encoder minilm",
+    "es-ttc serve --tuned nnn.json --programs /etc/es-ttc/programs",
 )
 @engine_flag
-@click.option(
-    "--encoder",
-    "encoders",
-    multiple=True,
-    metavar="NAME",
-    help="Encoder: minilm, bge-small, e5-small, mpnet, multilingual-e5-small, any model name, or a folder; "
-    "NAME+ADAPTER with a LoRA adapter. May be given several times, for indices written with others.",
-)
-@click.option(
-    "--tuned",
-    multiple=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="File of one method's parameters, written by `es-ttc tune`, for requests that give none; or of an index's "
-    "relevance, written by `es-ttc calibrate relevance`. May be given several times.",
-)
 @_gateway_options
-@json_flag
-def serve(encoders: tuple[str, ...], tuned: tuple[Path, ...], as_json: bool, **options: Any) -> None:
+def serve(
+    *,
+    encoders: Annotated[
+        tuple[str, ...],
+        "--encoder NAME",
+        "Encoder: minilm, bge-small, e5-small, mpnet, multilingual-e5-small, any model name, or a folder; "
+        "NAME+ADAPTER with a LoRA adapter. May be given several times, for indices written with others.",
+    ] = (),
+    tuned: Annotated[
+        tuple[Path, ...],
+        FILE,
+        "File of one method's parameters, written by `es-ttc tune`, for requests that give none; or of an index's "
+        "relevance, written by `es-ttc calibrate relevance`. May be given several times.",
+    ] = (),
+    as_json: AsJson,
+    **options: Any,
+) -> None:
     """Run the gateway in front of the engine.
 
     Clients use the gateway's address instead of the engine's. Searches with a `ttc` section are rescored, all other
