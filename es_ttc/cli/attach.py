@@ -333,11 +333,7 @@ async def _requested_spec(
 
 
 def _proposed(sources: "Sequence[Index]", documents: Sequence[dict[str, Any]], *, yes: bool) -> dict[str, Any]:
-    """Return text fields proposed from the first documents, as an option; none if the index has the default fields.
-
-    Raises:
-        InvalidRequest: It has not, and nothing can be proposed or there is no terminal to ask on.
-    """
+    """Return text fields proposed from the first documents, as an option; none if the index has the default fields."""
     from es_ttc.errors import InvalidRequest
     from es_ttc.index.attach.source import require_text_fields
     from es_ttc.index.ingest.proposal import describe, propose

@@ -318,11 +318,7 @@ def _first_records(inputs: "Inputs", text_fields: Sequence[str] | None) -> "list
 
 
 def _with_proposal(request: IngestCommand, records: "Sequence[Record]") -> IngestCommand:
-    """Return the command with proposed text fields and id, if it names no fields and the default ones have no text.
-
-    Raises:
-        InvalidRequest: Nothing can be proposed, or there is no terminal to ask on; the message has the command.
-    """
+    """Return the command with proposed text fields and id, if it names no fields and the default ones have no text."""
     from es_ttc.index.ingest.proposal import describe, propose
     from es_ttc.index.mappings.spec import DEFAULT_FIELDS
 

@@ -40,9 +40,6 @@ def make_pools(request: PoolRequest) -> "tuple[list[PooledQuery], str | None]":
 
     Returns:
         The pools, and one sentence that says why they have no signals, if they have none.
-
-    Raises:
-        InvalidRequest: A method is unknown, or the index lacks what it reads.
     """
     from es_ttc.cli.search import check_encoder
     from es_ttc.cli.searching import Target

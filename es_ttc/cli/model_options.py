@@ -18,7 +18,6 @@ class ModelOptions:
     """Options of some fields of a model, below a title of their own in the help.
 
     Attributes:
-        title: The title.
         model: Module and name of the model, as ``package.module:Model``; it is imported when its command is used.
         fields: The fields, each with its option; `outer__inner` is one of a nested model. The value of an option
             has the name of its field.

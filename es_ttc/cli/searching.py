@@ -32,10 +32,6 @@ class Target:
     """The searched index.
 
     Attributes:
-        client: Client of the gateway.
-        index: The index's name.
-        spec: The spec of the index.
-        fields: The searched and displayed text fields.
         encoder: The index's encoder; None if it is unavailable here, which excludes dense search.
         vectors: Whether the index has a vector field that the engine can search.
         beside: Whether its vectors are in a side index, which the gateway searches.
@@ -63,12 +59,7 @@ class CliQuery:
 
 
 async def search(target: Target, query: CliQuery) -> Ranking:
-    """Rank by one method.
-
-    Raises:
-        InvalidRequest: The method is unknown, its parameters are invalid, or the index lacks a required feature.
-        ConfigurationError: Dense search without an encoder.
-    """
+    """Rank by one method."""
     method = resolve_one(query.method, query.params)
     match query.method:
         case "bm25":

@@ -40,11 +40,7 @@ class WeightsRequest:
 
 
 def tune_blend(request: WeightsRequest, *, as_json: bool) -> None:
-    """Find the weights, display them, and write them if they gain something clear.
-
-    Raises:
-        InvalidRequest: A parameter does not fit, or there are fewer queries than folds.
-    """
+    """Find the weights, display them, and write them if they gain something clear."""
     from es_ttc.cli.tune import show
     from es_ttc.lab.evaluation.tuning import summary_of
     from es_ttc.lab.ranking.pools import signal_names

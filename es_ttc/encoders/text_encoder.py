@@ -50,7 +50,6 @@ class TextEncoder:
     """An :class:`~es_ttc.encoders.base.Encoder` on any backend.
 
     Args:
-        identity: ``dims`` may be smaller than the model's own (Matryoshka): vectors are truncated, then normalised.
         backend: Backend and arithmetic, for display and as part of a cache's key.
         load_adapted: Loads the same model with an adapter that it ships, or returns None.
         distinguishes_roles: Whether a text may have one vector as a query and another as a document.

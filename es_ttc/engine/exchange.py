@@ -26,7 +26,6 @@ class Answer:
     """The engine's response.
 
     Attributes:
-        status: HTTP status.
         body: Decoded body; None if it was empty.
     """
 

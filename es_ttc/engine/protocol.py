@@ -13,14 +13,11 @@ class Capabilities:
     """Capabilities of an engine: detected, never configured.
 
     Attributes:
-        product: The product.
         version: The version's numbers, e.g. ``(3, 5, 0)``.
         vectors: Whether it has a vector field and kNN search (OpenSearch's k-NN plugin, Elasticsearch's dense_vector).
         knn_engine: For OpenSearch the k-NN engine to name in mappings, ``lucene`` or ``faiss``; "" on Elasticsearch.
         licence: Elasticsearch's licence type (``basic``, ``enterprise``...); "apache-2.0" on OpenSearch.
-        max_dims: Maximum number of components of a vector.
         max_content_length: Maximum size of an HTTP body, in bytes.
-        nodes: Number of data nodes.
         serverless: Whether it is Elasticsearch Serverless.
     """
 

@@ -57,11 +57,7 @@ class EndpointSettings:
 
 
 class Endpoint:
-    """Sends JSON to one endpoint. Use as an async context manager, in one event loop.
-
-    Raises:
-        ConfigurationError: The address is not an http or https URL, or the certificates cannot be read.
-    """
+    """Sends JSON to one endpoint. Use as an async context manager, in one event loop."""
 
     def __init__(self, settings: EndpointSettings, *, setting: str) -> None:
         self._base = _base(settings.url, setting)
@@ -100,11 +96,7 @@ class Endpoint:
         return await self._repeated("GET", path, None, seconds)
 
     async def post(self, path: str, body: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
-        """Send one JSON request and return the decoded answer.
-
-        Raises:
-            LlmError: The endpoint returned no answer or an error; its ``failure`` says which.
-        """
+        """Send one JSON request and return the decoded answer."""
         return await self._repeated("POST", path, body, seconds)
 
     async def _repeated(

@@ -36,9 +36,6 @@ def read_prompt(path: Path, placeholders: Collection[str]) -> Prompt:
     Args:
         path: A text file in UTF-8.
         placeholders: Names that must occur in it, each at least once, and no others.
-
-    Raises:
-        ConfigurationError: It cannot be read, or its placeholders are different.
     """
     return checked_prompt(path.name, prompt_text(path), placeholders)
 

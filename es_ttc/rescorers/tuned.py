@@ -23,9 +23,7 @@ class Tuned(BaseModel):
     """One method's parameters, and on what they were chosen; the file has further figures for people.
 
     Attributes:
-        method: The method's name.
         params: Its parameters as a request writes them.
-        data: Name of the collection.
         split: Whose queries they were chosen on.
         encoder: Identity of the encoder; None where the method needs none.
     """
@@ -78,11 +76,7 @@ class TunedDefaults:
 
     @classmethod
     def read(cls, files: Iterable[Path], served: Mapping[str, Any] | None = None) -> Self:
-        """Read files that `es-ttc tune` and `es-ttc calibrate relevance` wrote.
-
-        Raises:
-            ConfigurationError: Two files are about the same method or index, or the parameters do not fit the method.
-        """
+        """Read files that `es-ttc tune` and `es-ttc calibrate relevance` wrote."""
         found: dict[str, dict[str, Any]] = {}
         relevance: dict[str, Calibration] = {}
         for path in files:
@@ -111,9 +105,6 @@ class TunedDefaults:
 
         Args:
             method: A rescorer, or the retriever of the same name, whose parameters include the rescorer's.
-
-        Raises:
-            InvalidRequest: The request's own parameters do not fit.
         """
         params = entry_points.parse_params(method.Params, raw, method.name, self._served)
         tuned = {name: value for name, value in self._params.get(method.name, {}).items() if name not in raw}

@@ -47,9 +47,6 @@ async def as_entries(text: str, terms: Sequence[Term], corpus: Corpus) -> tuple[
 
     A term keeps the engine's score in a field whose analyzer makes more than one token of one of its words. The text
     has no entries (an empty tuple) if it has more than 200 distinct words, or such a word.
-
-    Raises:
-        EngineError: The engine returned an error, or a partial answer.
     """
     own: dict[str, int] = {}
     for word in _WORD.findall(text):

@@ -74,7 +74,6 @@ class Inputs:
         query_texts: q texts.
         queries: ``(q, d)`` float32 unit rows.
         documents: ``(n, d)`` float32 unit rows.
-        size: q, n and d.
         sample: A sample of queries for statistics along queries; None: the queries themselves.
     """
 
@@ -184,12 +183,7 @@ class Process:
             raise ConfigurationError("the sandbox's code was changed while this process ran: run it again to go on")
 
     def begin(self, source: str, seconds: float, *, restricted: bool = True) -> None:
-        """Lock it, and send it its program.
-
-        Raises:
-            Refused: The program failed while it was defined.
-            ConfigurationError: The process could not be locked.
-        """
+        """Lock it, and send it its program."""
         self._messages = 0
         order = {
             "source": source,
@@ -318,12 +312,7 @@ class _Answers:
         self._notes = 0
 
     def to(self, message: wire.Message) -> list[_Array]:
-        """Return the requested arrays.
-
-        Raises:
-            Refused: They do not exist, or cost too much.
-            MalformedMessage: The message is none.
-        """
+        """Return the requested arrays."""
         _, n, d = self._size
         match message.about:
             case {"ask": "chunks", "granularity": str(name)} if name in GRANULARITIES:

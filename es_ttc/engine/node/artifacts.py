@@ -32,10 +32,6 @@ def fetch(pins: Sequence[Pinned], cache: Path, on_progress: ProgressCallback = i
     """Return each artifact's file in the cache; download missing or damaged ones.
 
     Two processes that download at once take turns; the second finds all files.
-
-    Raises:
-        NodeError: A file is unavailable, or is not the pinned one.
-        ConfigurationError: jgo is not installed.
     """
     make_folder(cache)
     with locked(cache / "fetch.lock"):

@@ -66,13 +66,7 @@ class Node:
 
 
 def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: Distribution | None = None) -> Node:
-    """Return a node that answers; start it unless one of this name is running.
-
-    Raises:
-        InvalidRequest: A value of the spec is invalid, or a node of this name runs with other values.
-        NodeError: It could not be downloaded or did not start; contains the end of its log.
-        ConfigurationError: There is no Java for it.
-    """
+    """Return a node that answers; start it unless one of this name is running."""
     spec.check()
     product = distribution or OpenSearchDistribution()
     user = account.run_as()
@@ -96,11 +90,7 @@ def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: 
 
 
 def node_folder(name: str, cache_dir: Path) -> NodeFolder:
-    """Return the folder of the node of this name, whether it runs or not.
-
-    Raises:
-        InvalidRequest: It is not a valid name of a node.
-    """
+    """Return the folder of the node of this name, whether it runs or not."""
     check_name(name)
     return open_folder(account.base_folder(cache_dir, account.run_as()), name)
 
@@ -110,9 +100,6 @@ def stop(name: str, cache_dir: Path, *, drop_data: bool = False) -> bool:
 
     Returns:
         Whether it ran.
-
-    Raises:
-        NodeError: It did not end.
     """
     folder = node_folder(name, cache_dir)
     state = State.read(folder.state)

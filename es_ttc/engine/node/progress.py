@@ -13,7 +13,6 @@ class Progress:
         stage: ``fetch`` counts bytes, ``start`` counts seconds.
         done: Amount done.
         total: Total: all bytes, or the timeout in seconds.
-        detail: A description of the step, for display.
     """
 
     stage: Literal["fetch", "start"]

@@ -167,12 +167,7 @@ def run_until_stopped(app: Celery, settings: Settings, ending: threading.Event |
 
 
 async def prepare(settings: Settings) -> None:
-    """Check the indices of the job records; wait for an engine that starts or is started again.
-
-    Raises:
-        InvalidRequest: One has another mapping.
-        EngineUnavailable: It could not be reached for a minute.
-    """
+    """Check the indices of the job records; wait for an engine that starts or is started again."""
     attempts = stamina.retry_context(
         on=EngineUnavailable, attempts=None, timeout=_ENGINE_SECONDS, wait_initial=1.0, wait_max=5.0
     )

@@ -64,15 +64,7 @@ class _NoProposal:
 
 
 async def take_turn(engine: Engine, settings: Settings, redis: Any, job_id: str, partition: int) -> TurnEnd:
-    """Work on one partition of a job for a while.
-
-    Args:
-        redis: An async client of Redis, for the shared limits; None without.
-        partition: The partition, from 0.
-
-    Raises:
-        EngineError: The engine returned an error or stayed unreachable.
-    """
+    """Work on one partition of a job for a while."""
     store = JobStore(engine, settings.jobs_index)
     try:
         job = await store.enrichment.get(job_id)

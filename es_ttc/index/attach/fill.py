@@ -91,11 +91,6 @@ async def fill(
 
     The fill ends when a pass finds no changes, or after ten passes if writers never pause. If it raises or is
     cancelled, everything written stays, and the next fill resumes.
-
-    Raises:
-        EncoderMismatch: The encoder is a different one; nothing was written.
-        EngineError: The engine returned an error, or the target was deleted.
-        EngineUnavailable: The engine stayed busy or unreachable.
     """
     if encoder.identity.key != target.spec.encoder.key:
         raise EncoderMismatch(

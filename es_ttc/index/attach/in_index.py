@@ -83,12 +83,6 @@ async def attach_inside(
     """Add features to the documents of an index, or update them.
 
     Every step may be repeated: the pipeline, the mapping, the setting, the fill.
-
-    Raises:
-        InvalidRequest: The index has features of another spec, or fields of its own below ``ttc``; or its documents
-            cannot be updated, or the text of a field cannot be read.
-        EngineError: The engine returned an error.
-        EngineUnavailable: The engine stayed busy or unreachable; attaching again resumes.
     """
     inside = source.meta.get("inside")
     if source.meta and inside is None:

@@ -80,10 +80,6 @@ async def carry_over(
     """Map the features of a side index into another one, and return the number of documents.
 
     Running it again resumes: documents that are done are skipped.
-
-    Raises:
-        EngineError: The engine returned an error.
-        EngineUnavailable: The engine stayed busy or unreachable.
     """
     settled = await settled_writes(engine, source)
     await before.refresh()

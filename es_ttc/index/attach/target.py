@@ -86,7 +86,6 @@ class Target(Protocol):
     """The place where features are stored.
 
     Attributes:
-        spec: Its spec.
         doc_value_fields: Doc values of the source's documents that :meth:`marks` reads.
     """
 
@@ -98,11 +97,7 @@ class Target(Protocol):
         ...
 
     async def save(self, reached: Checkpoint) -> None:
-        """Save the checkpoint.
-
-        Raises:
-            EngineError: The target was deleted.
-        """
+        """Save the checkpoint."""
         ...
 
     async def refresh(self) -> None:

@@ -70,7 +70,6 @@ class RetryPolicy:
         seconds: Time from the first attempt after which no further one is made.
         attempts: Maximum number of attempts for one document; None: no limit.
         first_wait: Seconds before the second attempt; each further wait is twice as long.
-        longest_wait: Maximum wait, in seconds.
     """
 
     seconds: float = 150.0

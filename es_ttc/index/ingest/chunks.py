@@ -17,11 +17,7 @@ from es_ttc.vectors.quantise import quantise
 def encode_chunks(
     texts: Sequence[str], fields: Sequence[Sequence[Span]], spec: IndexSpec, encoder: Encoder
 ) -> list[DocumentChunks]:
-    """Return the chunks of documents, in order, as float16 if tokens are, else as int8.
-
-    Raises:
-        EncoderError: A text could not be encoded.
-    """
+    """Return the chunks of documents, in order, as float16 if tokens are, else as int8."""
     codec = spec.codec if spec.codec == "float16" else "int8"
     splits = [split(text, [(span.start, span.end) for span in own]) for text, own in zip(texts, fields, strict=True)]
     topics = encoder.shortened(TOPIC_LENGTH).encode(texts, role="document", tokens=False).pooled

@@ -34,9 +34,6 @@ def compose(document: Document, text_fields: Sequence[str]) -> tuple[str, tuple[
 
     Returns:
         The text, and the position of each field in it.
-
-    Raises:
-        InvalidRequest: A text field contains an object.
     """
     parts: list[str] = []
     spans: list[Span] = []

@@ -69,11 +69,7 @@ class DeadLetterFile:
             self._file.close()
 
     def add(self, letter: DeadLetter) -> None:
-        """Append a document.
-
-        Raises:
-            ConfigurationError: The file cannot be written.
-        """
+        """Append a document."""
         entry = {
             "run": self._run,
             "sequence": letter.sequence,

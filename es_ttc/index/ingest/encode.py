@@ -105,12 +105,7 @@ class DocumentFeatures:
 
 
 def encode_documents(documents: Sequence[Document], spec: IndexSpec, encoder: Encoder) -> list[DocumentFeatures]:
-    """Return the features of documents, in order.
-
-    Raises:
-        InvalidRequest: A text field holds no text.
-        EncoderError: A text could not be encoded.
-    """
+    """Return the features of documents, in order."""
     composed = [compose(document, spec.text_fields) for document in documents]
     encoded = encode_texts(composed, spec, encoder)
     hashes = [content_hash(text, spans, spec) for text, spans in composed]

@@ -28,7 +28,6 @@ class Layout:
     """How documents are written.
 
     Attributes:
-        spec: The spec of the index.
         key: The key with which the index's pipeline lets features pass; empty if it has none.
     """
 
@@ -97,11 +96,7 @@ class PartEncoders:
         return cls(executor, processes.number, partial(_encode_in_child, idle), children)
 
     async def encoded(self, part: Sequence[Prepared]) -> EncodedPart:
-        """Encode a part.
-
-        Raises:
-            EncoderError: A process has ended.
-        """
+        """Encode a part."""
         return await asyncio.get_running_loop().run_in_executor(self.executor, self.encode, part)
 
     def close(self) -> None:

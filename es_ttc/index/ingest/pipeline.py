@@ -48,9 +48,7 @@ class IngestOptions:
 
     Attributes:
         id_field: The field of ids; None for ``_id``, or the content's hash if there is none.
-        batch: Limits of a bulk.
         patience: How writing is retried; None: as long as the engine's settings say.
-        concurrency: Bulks in flight at once.
         processes: Processes that encode; None: this one.
     """
 
@@ -124,12 +122,6 @@ async def ingest(
     the ingest raises or is cancelled, the checkpoint contains everything done, and running again resumes; unfinished
     documents are done again, with the same result. At the end the index is queried for every document that is done;
     absent ones are counted as missing.
-
-    Raises:
-        InvalidRequest: The index was not created by es-ttc, or an input cannot be read.
-        EncoderMismatch: The index has vectors of another encoder; nothing was written.
-        EngineUnavailable: The engine stayed busy or unreachable.
-        EngineError: The engine rejects all writing.
     """
     if isinstance(index, Index):
         concrete, mapping = index.index, index.mapping

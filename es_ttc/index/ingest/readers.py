@@ -43,8 +43,6 @@ class Record:
     Attributes:
         source: The file's name, ``-`` for standard input, "" for documents in memory.
         number: Its line (JSONL, CSV: the last line of a row) or row (Parquet), from 1.
-        document: The document.
-        error: Why there is no document.
         raw: The text that could not be decoded, or its beginning.
     """
 
@@ -252,11 +250,7 @@ class Csv:
         return self._stream.fraction
 
     def rows(self) -> Iterator[tuple[int, list[str] | csv.Error]]:
-        """Yield rows below the header, without blank ones.
-
-        Raises:
-            InvalidRequest: The header has a column twice, or one without a name, or lacks one that has a type.
-        """
+        """Yield rows below the header, without blank ones."""
         csv.field_size_limit(MAX_RECORD_BYTES)  # the module's own limit of 128 KiB is below a long document
         with self._stream.opened() as binary:
             # Bytes that are not UTF-8 become lone surrogates, which are rejected row by row with a reason.

@@ -44,11 +44,7 @@ class DocumentUpdater:
         self._fields = fields
 
     async def read(self, ids: Sequence[str]) -> list[PartialDocument]:
-        """Return the documents of some ids, as of the last refresh, without deleted ones.
-
-        Raises:
-            EngineUnavailable: A part of the index returned no answer.
-        """
+        """Return the documents of some ids, as of the last refresh, without deleted ones."""
         parts = {
             "seq_no_primary_term": True,
             "version": True,

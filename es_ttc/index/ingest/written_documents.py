@@ -50,11 +50,7 @@ class WrittenIds:
 
 
 async def missing_from(engine: Engine, index: str, ids: WrittenIds) -> tuple[int, list[str]]:
-    """Return the number of documents that are not in the index as of the last refresh, and a few of their ids.
-
-    Raises:
-        EngineUnavailable: A part of the index returned no answer.
-    """
+    """Return the number of documents that are not in the index as of the last refresh, and a few of their ids."""
     missing: set[str] = set()
     for page in ids.pages():
         query = {"ids": {"values": page}}

@@ -54,11 +54,7 @@ class Index:
 
     @property
     def spec(self) -> IndexSpec:
-        """Its spec.
-
-        Raises:
-            InvalidRequest: It has none, or it was damaged.
-        """
+        """Its spec."""
         return IndexSpec.from_mapping(self.index, self.mapping)
 
     @property
@@ -73,12 +69,7 @@ class Index:
 
 
 async def indices_behind(engine: Engine, name: str) -> list[Index]:
-    """Return the concrete indices behind a name, an alias or a data stream, by name; none if there is no such one.
-
-    Raises:
-        InvalidRequest: The name is a pattern or a list.
-        EngineError: The engine returned an error.
-    """
+    """Return the concrete indices behind a name, an alias or a data stream, by name; none if there is no such one."""
     path = f"/{path_of_one(name)}"
     try:
         found = await engine.request("GET", path, params=_FLAT)
@@ -96,12 +87,7 @@ async def mappings_with_features(engine: Engine) -> dict[str, dict[str, Any]]:
 
 
 async def index_behind(engine: Engine, name: str) -> Index | None:
-    """Return the one concrete index behind a name or alias; None if there is no such one.
-
-    Raises:
-        InvalidRequest: The name matches several indices.
-        EngineError: The engine returned an error.
-    """
+    """Return the one concrete index behind a name or alias; None if there is no such one."""
     found = await indices_behind(engine, name)
     if len(found) > 1:
         raise several(name, [index.index for index in found])

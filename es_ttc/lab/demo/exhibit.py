@@ -56,12 +56,7 @@ async def fill(
     encoder: Encoder,
     report: Callable[[int, int], None] = lambda *_: None,
 ) -> Exhibit:
-    """Index a collection; what an earlier run has left under the same name is replaced.
-
-    Raises:
-        InvalidRequest: There is an index of this name that is not ours.
-        EngineError: The engine rejected a document.
-    """
+    """Index a collection; what an earlier run has left under the same name is replaced."""
     fields = ("title", "text") if any(document.title for document in collection.documents) else ("text",)
     spec = IndexSpec(encoder.identity, text_fields=fields, max_tokens=MAX_TOKENS)
     await _make_room(engine, name)

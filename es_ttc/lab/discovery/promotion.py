@@ -67,12 +67,7 @@ def held_out(record: Record, evaluator: Evaluator) -> list[HeldOutResult]:
 
 
 def require_servable(record: Record, name: str) -> None:
-    """Raise an error for a program that cannot be served.
-
-    Raises:
-        InvalidRequest: It was never measured, or reads features that no index has.
-        ConfigurationError: The name cannot be used.
-    """
+    """Raise an error for a program that cannot be served."""
     check_name(name)
     if record.verdict != "measured":
         raise InvalidRequest(

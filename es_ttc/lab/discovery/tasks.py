@@ -33,19 +33,13 @@ class Task:
     """One collection, prepared for programs; q queries, n documents.
 
     Attributes:
-        name: The collection's name.
-        split: Split of its queries.
-        query_texts: q texts.
-        document_ids: n ids.
         qrels: Relevance judgements by query id, in the order of the queries.
         queries: ``(q, d)`` float32 unit rows.
         documents: ``(n, d)`` float32 unit rows.
-        document_texts: n texts, shared.
         chunks: By granularity.
         chunk_texts: By granularity.
         topics: ``(n, d)``: the documents' openings.
         reversed: ``(n, d)``: the documents encoded as queries; None for an encoder that does not distinguish roles.
-        encode: The frozen encoder.
         sample: ``(m, d)`` other queries as a sample of an index's queries (``ctx.calibration``); None: the queries
             themselves, as in the paper.
     """

@@ -32,7 +32,6 @@ class CorpusFeatures:
     """The features of all documents, in the collection's order.
 
     Attributes:
-        ids: The documents' ids.
         present: ``(n,)`` bool, False for a document without text, which has no features and is never scored.
         pooled: ``(n, d)`` float32 unit rows; zero for a document without features.
         tokens: One value per document; empty if no method needs token vectors.

@@ -223,11 +223,7 @@ class MemorySearcher:
     def joined_windows(
         self, needs: frozenset[Feature], fields: Sequence[str] = (), progress: Progress = silent
     ) -> Iterator[JoinedWindow]:
-        """Yield for each query what a method that joins the nearest documents scores.
-
-        Raises:
-            InvalidRequest: No document has one of the fields.
-        """
+        """Yield for each query what a method that joins the nearest documents scores."""
         parts, _ = self._parts(progress)
         for place, part in enumerate(parts, 1):
             yield self._joined(*part, needs, fields)

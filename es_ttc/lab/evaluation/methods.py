@@ -56,16 +56,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {"programs": tuple(CATALOGUE)}
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method with its parameters.
-
-    Attributes:
-        name: As in a request's ``method``.
-        params: Validated parameters.
-        rescorer: The rescorer; None for a method of another kind.
-        retriever: The retriever; None for a method of another kind.
-        rewriter: The rewriter; None for a method of another kind.
-        strategy: The strategy; None for a method of another kind.
-    """
+    """One method with its parameters; a method is of one kind, so at most one of the last four is set."""
 
     name: str
     params: Params

@@ -63,13 +63,7 @@ def collect_from_index(
     fields: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Pools:
-    """Score every signal once for each query's pool: what a gateway would score for a search of the query's text.
-
-    Raises:
-        InvalidRequest: The index has no features, or the indices of an alias differ in text fields or encoder.
-        MissingFeature: It lacks what a signal reads, or a numeric field.
-        EngineError: The engine failed.
-    """
+    """Score every signal once for each query's pool: what a gateway would score for a search of the query's text."""
     signals = tuple(name for name in SIGNALS if name in signals or name in DEFAULT_SIGNALS)
     with InterruptibleRunner() as runner:
         return runner.run(_collect(judged, source, signals, fields, progress))
@@ -106,13 +100,7 @@ async def _index(source: IndexSource) -> tuple[IndexSpec, str]:
 async def log_for_caller(
     gateway: Gateway, headers: RawHeaders, index: str, spec: IndexSpec, encoder: Encoder, queries: Mapping[str, str]
 ) -> Pools:
-    """Score blend's signals for queries in a gateway, with a caller's credentials.
-
-    Raises:
-        MissingFeature: The index lacks what a signal reads.
-        InvalidRequest: No query finds a document.
-        EngineError: The engine failed.
-    """
+    """Score blend's signals for queries in a gateway, with a caller's credentials."""
     reader = IndexReader(gateway, Caller(headers, quote(index, safe="")), encoder)
     log = PoolLog(reader, index, spec, DEFAULT_SIGNALS, silent)
     return await log.pools(Collection(index, "pool", (), queries, {query: {} for query in queries}))
@@ -155,12 +143,7 @@ class PoolLog:
         self._needs = read_by(name for name in signals if name in BASE_SIGNALS) & FEATURES.keys()
 
     async def pools(self, judged: Collection) -> Pools:
-        """Return the pools of all queries.
-
-        Raises:
-            MissingFeature: No document of any pool has a signal.
-            InvalidRequest: No query finds a document.
-        """
+        """Return the pools of all queries."""
         await self._reader.require_fields()
         queries = []
         for text in judged.queries.values():

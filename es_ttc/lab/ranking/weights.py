@@ -45,12 +45,7 @@ class Worth:
 
 @dataclass(frozen=True, slots=True)
 class WeightTuning:
-    """Weights that were found.
-
-    Attributes:
-        tuning: What was tried and what came out best; the first candidate is blend without parameters.
-        worth: What each signal is worth.
-    """
+    """Weights that were found."""
 
     tuning: Tuning
     worth: tuple[Worth, ...]
@@ -71,11 +66,7 @@ def tune_weights(
     seed: int = SEED,
     progress: Progress = silent,
 ) -> WeightTuning:
-    """Find weights on a collection's pools.
-
-    Raises:
-        InvalidRequest: There is no such metric.
-    """
+    """Find weights on a collection's pools."""
     weights = weight_grid(len(names))
     values = values_of_weights(pools, normalised(pools.of(names), normalise), weights, metric, progress)
     default = values_of_default(pools, metric, normalise)[None]
@@ -146,9 +137,6 @@ def measure(pools: Pools, metric: str) -> Callable[[Float32], Float64]:
     """Return what computes a metric of each query, ``(q,)``, from scores; what all scores share is computed once.
 
     Its argument are ``(q, n)`` scores; what stands behind the end of a query's pool is not read.
-
-    Raises:
-        InvalidRequest: There is no such metric.
     """
     values = grader(metric, [pool.judged for pool in pools.pools])
     grades = _padded([pool.grades for pool in pools.pools])

@@ -69,11 +69,7 @@ def train(
     resume: bool = False,
     report: Report | None = None,
 ) -> TrainingProgress:
-    """Train, and load the weights of the best epoch.
-
-    Raises:
-        ConfigurationError: The checkpoint is of another run, or the loss is not finite.
-    """
+    """Train, and load the weights of the best epoch."""
     report = report or _ignore
     device = device_of(options.device, mps=False)
     if options.threads is not None:

@@ -43,21 +43,13 @@ MEASURES = {"comp": comp_at, "recall": recall_at, "ndcg": ndcg_at}
 
 
 def measure(name: str, scores: Tensor, relevant: Tensor) -> Tensor:
-    """Return a measure by its name, e.g. ``comp@5``, ``(b,)``.
-
-    Raises:
-        InvalidRequest: There is no such measure.
-    """
+    """Return a measure by its name, e.g. ``comp@5``, ``(b,)``."""
     family, cutoff = check_measure(name)
     return MEASURES[family](scores, relevant, cutoff)
 
 
 def check_measure(name: str) -> tuple[str, int]:
-    """Return a measure's family and cutoff.
-
-    Raises:
-        InvalidRequest: There is no such measure.
-    """
+    """Return a measure's family and cutoff."""
     family, _, cutoff = name.partition("@")
     if family not in MEASURES or not (cutoff.isascii() and cutoff.isdigit() and int(cutoff) > 0):
         raise InvalidRequest(f"unknown metric [{name}]: take comp@k, recall@k or ndcg@k, e.g. comp@5")

@@ -41,9 +41,6 @@ def build(vectors: Float32, params: GraphParams | None = None) -> NeighbourGraph
 
     Args:
         vectors: ``(n, d)`` unit rows.
-
-    Raises:
-        ConfigurationError: There are more than :data:`EXACT_UP_TO` documents and usearch is not installed.
     """
     params = params or GraphParams()
     every = np.arange(len(vectors), dtype=np.int32)

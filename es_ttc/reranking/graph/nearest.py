@@ -47,9 +47,6 @@ class Hnsw:
     Args:
         vectors: ``(n, d)`` unit rows.
         expansion: Size of the search's candidate list; greater is slower and more exact.
-
-    Raises:
-        ConfigurationError: usearch is not installed.
     """
 
     def __init__(self, vectors: Float32, k: int, *, expansion: int = 128) -> None:
@@ -88,9 +85,5 @@ class Hnsw:
 
 
 def approximate(vectors: Float32, k: int, *, expansion: int = 128) -> tuple[Numbers, Float32]:
-    """Return about the k nearest other documents of each document, from an HNSW index built for it.
-
-    Raises:
-        ConfigurationError: usearch is not installed.
-    """
+    """Return about the k nearest other documents of each document, from an HNSW index built for it."""
     return Hnsw(vectors, k, expansion=expansion).nearest()

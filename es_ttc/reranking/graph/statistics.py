@@ -14,8 +14,6 @@ class GraphStatistics:
     """Statistics of a graph.
 
     Attributes:
-        documents: Number of documents.
-        edges: Directed edges.
         out_degrees: Least, median and greatest number of neighbours.
         in_degrees: Least, median and greatest number of documents that have a document as neighbour.
         isolated: Number of documents without edges in either direction.

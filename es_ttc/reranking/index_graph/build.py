@@ -61,13 +61,7 @@ async def build_graph(
     builder: Builder = "vectors",
     report: Report = lambda _: None,
 ) -> BuildProgress:
-    """Build the graph of an index, or resume a stopped build. A present graph stays in use until the end.
-
-    Raises:
-        InvalidRequest: The index has no features, or ids that are not unique; or another build is running.
-        EngineError: The engine returned an error.
-        EngineUnavailable: The engine stayed busy or unreachable; building again resumes the build.
-    """
+    """Build the graph of an index, or resume a stopped build. A present graph stays in use until the end."""
     params = params or GraphParams()
     corpus = await VectorSource.of(engine, name)
     built = BuildProgress(corpus.source)

@@ -66,13 +66,7 @@ class _LoadedGraph:
 
 
 async def show_graph(engine: Engine, name: str, *, seeds: int = 20, picture: Path | None = None) -> GraphReport:
-    """Measure the graph of an index.
-
-    Raises:
-        InvalidRequest: There is no finished graph.
-        ConfigurationError: The picture cannot be drawn or written.
-        EngineError: The engine returned an error.
-    """
+    """Measure the graph of an index."""
     corpus = await VectorSource.of(engine, name)
     graph, meta = await finished_graph(engine, corpus)
     settled = await settled_writes(engine, corpus.index)

@@ -53,12 +53,6 @@ async def update_graph(engine: Engine, name: str) -> GraphUpdate:
     """Update the graph of an index after changes of its documents.
 
     It may be stopped at any time: the next update finds the remaining changes.
-
-    Raises:
-        InvalidRequest: There is no finished graph, or it was made from other vectors: of a recreated index, of another
-            encoder.
-        EngineError: The engine returned an error.
-        EngineUnavailable: The engine stayed busy or unreachable.
     """
     corpus = await VectorSource.of(engine, name)
     graph, meta = await finished_graph(engine, corpus)

@@ -58,7 +58,6 @@ class _Reranker(Protocol):
     Attributes:
         identity: Everything that its answers depend on except query and texts (kind, model, revision, prompt); answers
             are cached under it.
-        settings: Its settings.
     """
 
     identity: str

@@ -223,7 +223,6 @@ def greatest_cosines(
             or one row for each scale.
         plain: How many of the query vectors, the last ones, are compared with the tokens themselves alone.
         identity: Whether the tokens themselves count for the others.
-        smoothing: The number of finite scales above 1.
         mean: Whether the mean of all tokens counts.
     """
     given = vectors.shape[1], plain, smoothing, identity, mean, floor, out.shape[1]

@@ -24,7 +24,6 @@ class NumericField:
     """A numeric field.
 
     Attributes:
-        name: Its path in the index's mapping.
         missing: Its value in a document that has none; None if the trees have a side for such documents.
     """
 

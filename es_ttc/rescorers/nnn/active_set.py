@@ -42,11 +42,9 @@ class Solution:
     """A solution, or the best point found.
 
     Attributes:
-        documents: Documents n of the dictionary.
         support: ``(m,)`` positions of the selected documents, ascending.
         coefficients: ``(m,)`` float64, all positive.
         residual: ``(d,)`` float64, ``q - D^T x``.
-        penalty: The penalty of the problem.
         kkt_residual: The violation of the Karush-Kuhn-Tucker conditions.
         iterations: Number of products of the whole dictionary with a vector.
         converged: Whether ``kkt_residual`` is within the tolerance: the solution is certified.

@@ -60,11 +60,6 @@ class Context:
     """A program's data in addition to the matrices; q queries, n documents.
 
     Attributes:
-        query_texts: q texts.
-        doc_texts: n texts.
-        query_ids: q ids.
-        doc_ids: n ids.
-        encode_fn: The frozen encoder.
         splits: The documents' chunks as spans of their texts; None: they are computed when needed.
         stored: Chunks made at ingest, by granularity.
         views: Whole documents encoded in other ways at ingest, by (adapter, length).

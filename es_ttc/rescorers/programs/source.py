@@ -67,7 +67,6 @@ class Refused(EsTtcError):
     """A program's text must not be run.
 
     Attributes:
-        reason: The violated rule.
         detail: One sentence with the cause and the place.
     """
 
@@ -190,11 +189,7 @@ def parse(source: str) -> ast.Module:
 
 
 def check(source: str) -> ast.Module:
-    """Return the syntax tree of a program that follows the rules; nothing is run.
-
-    Raises:
-        Refused: The first violated rule.
-    """
+    """Return the syntax tree of a program that follows the rules; nothing is run."""
     tree = parse(source)
     _Checks(tree).whole()
     return tree

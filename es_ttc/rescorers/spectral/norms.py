@@ -73,11 +73,7 @@ def norms_of_scales(tokens: TokenVectors, stored: ScaleNorms | None, scales: Seq
 
 
 def _computed(tokens: TokenVectors, scales: Sequence[float]) -> ScaleNorms:
-    """Return norms that are not stored; they are kept as long as the document's vectors.
-
-    Raises:
-        DeadlineExceeded: Nobody waits for them any more.
-    """
+    """Return norms that are not stored; they are kept as long as the document's vectors."""
     place, wanted = id(tokens), (compiled.enabled(), tuple(scales))
     known = _kept.get(place)
     if known is None or known.wanted != wanted:

@@ -51,11 +51,7 @@ class LlmProposer:
         self._blind = blind
 
     def propose(self, generation: int, records: Sequence[Record]) -> Proposal:
-        """Return the model's output unchanged.
-
-        Raises:
-            LlmError: The endpoint does not answer; the search stops, and can be resumed later.
-        """
+        """Return the model's output unchanged."""
         shown = [record for record in records if record.proposal.origin == ORIGIN] if self._blind else records
         text = prompt(shown, self._characters, blind=self._blind)
         with InterruptibleRunner() as runner:

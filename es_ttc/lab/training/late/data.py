@@ -23,7 +23,6 @@ class JudgedTexts:
     """Queries with their relevant documents and what BM25 finds beside these.
 
     Attributes:
-        texts: Their texts.
         relevant: For each the positions of its relevant documents in the corpus, one or more.
         mined: For each the positions of the first documents of BM25 that are not judged relevant, best first.
     """
@@ -61,11 +60,7 @@ class LateTask:
 def load_late_task(
     folder: Path, *, seed: int, most_queries: int | None = None, pool: int, progress: Progress = silent
 ) -> LateTask:
-    """Read a BEIR folder, and find the negatives.
-
-    Raises:
-        ConfigurationError: There is no train split, or too little in it.
-    """
+    """Read a BEIR folder, and find the negatives."""
     train, valid, own = judged_parts(folder, seed=seed, most_queries=most_queries)
     texts = texts_of(train)
     index = Bm25(texts)
