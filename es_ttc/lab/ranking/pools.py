@@ -92,7 +92,7 @@ class Pools:
 
 
 def signal_names(given: str | None) -> tuple[SignalName, ...]:
-    """Return signals by their names, separated by commas, in the order of :data:`SIGNALS`; the default ones for None."""
+    """Return signals by names that commas separate, in the order of :data:`SIGNALS`; the default ones for None."""
     if given is None:
         return DEFAULT_SIGNALS
     wanted = [name.strip() for name in given.split(",") if name.strip()]
