@@ -1,7 +1,4 @@
-"""Methods that packages register under entry points: find them by name, check their contract, parse their parameters.
-
-Used by the registries of rescorers, retrievers and others, each with an entry-point group and a contract of its own.
-"""
+"""Methods that packages register under entry points: find them by name, check their contract, parse their parameters."""
 
 import sys
 from collections.abc import Callable, Mapping

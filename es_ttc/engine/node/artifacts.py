@@ -29,10 +29,7 @@ class _Corrupt(Exception):
 
 
 def fetch(pins: Sequence[Pinned], cache: Path, on_progress: ProgressCallback = ignore) -> dict[Artifact, Path]:
-    """Return each artifact's file in the cache; download missing or damaged ones.
-
-    Two processes that download at once take turns; the second finds all files.
-    """
+    """Return each artifact's file in the cache; download missing or damaged ones."""
     make_folder(cache)
     with locked(cache / "fetch.lock"):
         paths = {pin.artifact: cache / pin.artifact.group / pin.artifact.filename for pin in pins}

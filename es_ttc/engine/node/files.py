@@ -31,10 +31,7 @@ def sha256(path: Path) -> str:
 
 
 def make_folder(path: Path) -> Path:
-    """Create a folder and its missing parents, readable by every user whatever the umask.
-
-    The node may run as another user than the one who fetched it.
-    """
+    """Create a folder and its missing parents, readable by every user whatever the umask."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:

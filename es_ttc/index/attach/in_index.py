@@ -80,10 +80,7 @@ async def attach_inside(
     options: FillOptions | None = None,
     report: Report | None = None,
 ) -> FillResult:
-    """Add features to the documents of an index, or update them.
-
-    Every step may be repeated: the pipeline, the mapping, the setting, the fill.
-    """
+    """Add features to the documents of an index, or update them."""
     inside = source.meta.get("inside")
     if source.meta and inside is None:
         raise InvalidRequest(

@@ -77,10 +77,7 @@ async def carry_over(
     heads: Mapping[Role, Head],
     report: Callable[[int], None] = lambda _: None,
 ) -> int:
-    """Map the features of a side index into another one, and return the number of documents.
-
-    Running it again resumes: documents that are done are skipped.
-    """
+    """Map the features of a side index into another one, and return the number of documents."""
     settled = await settled_writes(engine, source)
     await before.refresh()
     await after.refresh()

@@ -33,10 +33,7 @@ class PartialDocument(ReadDocument):
 
 
 class DocumentUpdater:
-    """Reads the texts of documents of one index.
-
-    For complete documents see :class:`es_ttc.index.ingest.rewrite.DocumentRewriter`.
-    """
+    """Reads the texts of documents of one index."""
 
     def __init__(self, engine: Engine, index: str, fields: Sequence[str]) -> None:
         self._engine = engine

@@ -269,10 +269,7 @@ class MemorySearcher:
         return MemoryGraph(self._encoded())
 
     def _program(self, program: ProgramRescorer, params: ProgramParams, progress: Progress) -> Found:
-        """Rank the whole corpus as the paper does: many queries at once, words counted over the corpus.
-
-        Where the program's lexical channel is the engine's BM25, that in memory stands for it.
-        """
+        """Rank the whole corpus as the paper does: many queries at once, words counted over the corpus."""
         features = self._encoded()
         known = np.flatnonzero(features.present)
         needs = program.needs(params) | program.wants

@@ -163,8 +163,6 @@ def tuned_weights(
 ) -> TunedWeights | str:
     """Return the weights of blend that judgements choose, from the signals that the pools keep.
 
-    The gain is cross-fitted: each query is answered with the weights that the other folds choose.
-
     Returns:
         The weights, or one sentence that says why there are none.
     """

@@ -134,10 +134,7 @@ def values_of_scores(pools: Pools, scores: Float32, metric: str) -> Float64:
 
 
 def measure(pools: Pools, metric: str) -> Callable[[Float32], Float64]:
-    """Return what computes a metric of each query, ``(q,)``, from scores; what all scores share is computed once.
-
-    Its argument are ``(q, n)`` scores; what stands behind the end of a query's pool is not read.
-    """
+    """Return what computes a metric of each query, ``(q,)``, from scores; what all scores share is computed once."""
     values = grader(metric, [pool.judged for pool in pools.pools])
     grades = _padded([pool.grades for pool in pools.pools])
     lengths = np.array([len(pool.documents) for pool in pools.pools])
@@ -197,10 +194,7 @@ def compared(ours: Float64, theirs: Float64, seed: int = SEED) -> Comparison:
 
 
 def _ranked(scores: Float32, grades: Grades, relevant: tuple[NDArray[np.intp], ...], depth: int | None) -> Grades:
-    """Return grades in the order of scores, as deep as a metric reads; equal scores keep their order.
-
-    Only the ranks of relevant documents are needed, which are few: each is the number of documents before it.
-    """
+    """Return grades in the order of scores, as deep as a metric reads; equal scores keep their order."""
     query, place = relevant
     rows, own = scores[query], scores[relevant][:, None]
     before = (rows > own) | ((rows == own) & (np.arange(scores.shape[1]) < place[:, None]))

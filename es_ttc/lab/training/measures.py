@@ -1,7 +1,4 @@
-"""Measures of a batch of scores, for the selection of the best epoch.
-
-Published figures come from :mod:`es_ttc.lab.evaluation`.
-"""
+"""Measures of a batch of scores, for the selection of the best epoch."""
 
 import torch
 from torch import Tensor

@@ -62,10 +62,7 @@ class Hnsw:
         self._index.add(np.arange(len(vectors), dtype=np.uint64), vectors)
 
     def nearest(self, rows: Numbers | None = None) -> tuple[Numbers, Float32]:
-        """Return about the k nearest other documents of each document, as :func:`exact` does.
-
-        Missing results are :data:`ABSENT` with cosine -1.
-        """
+        """Return about the k nearest other documents of each document, as :func:`exact` does."""
         from usearch.index import BatchMatches
 
         requested = np.arange(len(self._vectors), dtype=np.int32) if rows is None else rows

@@ -50,10 +50,7 @@ class GraphUpdate:
 
 
 async def update_graph(engine: Engine, name: str) -> GraphUpdate:
-    """Update the graph of an index after changes of its documents.
-
-    It may be stopped at any time: the next update finds the remaining changes.
-    """
+    """Update the graph of an index after changes of its documents."""
     corpus = await VectorSource.of(engine, name)
     graph, meta = await finished_graph(engine, corpus)
     result = GraphUpdate(corpus.source, graph)

@@ -51,10 +51,7 @@ class Neighbours(Protocol):
     """Read access to the neighbour graph."""
 
     async def of(self, documents: Sequence[int]) -> Sequence[Sequence[int]]:
-        """Return each document's neighbours that the caller may read, nearest first, in one round trip.
-
-        A document that is not in the graph has none.
-        """
+        """Return each document's neighbours that the caller may read, nearest first, in one round trip."""
         ...
 
     def expect(self, documents: Sequence[int]) -> None:
