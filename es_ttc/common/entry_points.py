@@ -1,4 +1,4 @@
-"""Methods that packages register under entry points: find them by name, check their contract, parse their parameters."""
+"""Methods that packages register under entry points: find them by name, check their contract, read their parameters."""
 
 import sys
 from collections.abc import Callable, Mapping
