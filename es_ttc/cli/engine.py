@@ -19,7 +19,7 @@ from es_ttc.settings import Settings
 if TYPE_CHECKING:
     from es_ttc.engine.node.cluster import Cluster
     from es_ttc.engine.node.plugin import Plugin
-    from es_ttc.engine.node.progress import ProgressCallback
+    from es_ttc.engine.node.spec import ProgressCallback
 
 BUILT = "built"
 FOLLOW_SECONDS = 0.5
@@ -208,7 +208,7 @@ def _print_cluster(cluster: "Cluster", *, as_json: bool) -> None:
 
 def progress_of(step: Step) -> "ProgressCallback":
     """Return a callback that displays the download and start of a node as one step: a bar, then a spinner."""
-    from es_ttc.engine.node.progress import Progress
+    from es_ttc.engine.node.spec import Progress
 
     def show(progress: Progress) -> None:
         if progress.stage == "fetch":

@@ -33,7 +33,8 @@ def command(
 
         @wraps(function)
         def callback(**values: Any) -> Any:
-            return function(*(values.pop(argument) for argument in arguments), **values)
+            positional = [values.pop(argument) for argument in arguments]
+            return function(*positional, **values)
 
         declared = all_of([option for parameter in parameters for option in _declarations(parameter)])(callback)
         made: click.Command = click.command(name, cls=ModelCommand, epilog=examples(*lines))(declared)

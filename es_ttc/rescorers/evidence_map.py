@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.similarity import token_similarities
 from es_ttc.rescorers.spectral.cosines import blocks
-from es_ttc.rescorers.spectral.kernel import MEAN
+from es_ttc.rescorers.spectral.smoothing import MEAN
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 Offsets = NDArray[np.int32]

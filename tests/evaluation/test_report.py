@@ -16,9 +16,8 @@ from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.harness import evaluate
 from es_ttc.lab.evaluation.methods import Method, resolve
 from es_ttc.lab.evaluation.metrics import headline_metrics
-from es_ttc.lab.evaluation.rankings import Run
+from es_ttc.lab.evaluation.rankings import Progress, Run, silent
 from es_ttc.lab.evaluation.results import CollectionResult, Evaluation
-from es_ttc.lab.evaluation.searcher import Progress, silent
 
 NASTY = '</title><script>alert(1)</script> & "quotes"'
 VOID = {"meta", "link", "br", "path", "use", "rect", "img"}

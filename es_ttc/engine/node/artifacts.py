@@ -14,7 +14,7 @@ import stamina
 
 from es_ttc.engine.node.files import locked, make_folder, sha256, staging_folder
 from es_ttc.engine.node.parts import Artifact, Pinned
-from es_ttc.engine.node.progress import Progress, ProgressCallback, ignore
+from es_ttc.engine.node.spec import Progress, ProgressCallback, ignore
 from es_ttc.errors import ConfigurationError, NodeError
 
 logger = logging.getLogger(__name__)

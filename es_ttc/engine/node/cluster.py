@@ -16,8 +16,7 @@ from es_ttc.engine.node import account, process
 from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.process import Node
-from es_ttc.engine.node.progress import ProgressCallback, ignore
-from es_ttc.engine.node.spec import ClusterSpec, NodeSpec
+from es_ttc.engine.node.spec import ClusterSpec, NodeSpec, ProgressCallback, ignore
 from es_ttc.engine.node.state import HOST, State
 from es_ttc.errors import InvalidRequest, NodeError
 

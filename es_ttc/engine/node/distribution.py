@@ -7,8 +7,7 @@ from typing import Protocol
 
 from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.plugin import Plugin
-from es_ttc.engine.node.progress import ProgressCallback
-from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.engine.node.spec import NodeSpec, ProgressCallback
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,7 @@ from es_ttc.engine.node.configuration import prepare
 from es_ttc.engine.node.distribution import Command, Distribution, NodeFolder
 from es_ttc.engine.node.files import locked, make_folder, remove
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
-from es_ttc.engine.node.progress import Progress, ProgressCallback, ignore
-from es_ttc.engine.node.spec import NodeSpec, check_name
+from es_ttc.engine.node.spec import NodeSpec, Progress, ProgressCallback, check_name, ignore
 from es_ttc.engine.node.state import HOST, State, log_tail, open_folder, read_port
 from es_ttc.engine.node.supervisor import GRACE_SECONDS, Launch, ProcessId
 from es_ttc.errors import InvalidRequest, NodeError

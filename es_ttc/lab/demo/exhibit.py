@@ -16,8 +16,8 @@ from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.features import encode_queries
 from es_ttc.lab.evaluation.harness import evaluate
 from es_ttc.lab.evaluation.methods import resolve, retrieval
+from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.evaluation.results import CollectionResult
-from es_ttc.lab.evaluation.searcher import Progress, silent
 from es_ttc.lab.evaluation.through_engine import EngineSearcher, index_collection
 
 PREFIX = "es-ttc-demo-"

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from es_ttc.lab.discovery.frontier import frontier, measured
 from es_ttc.lab.discovery.records import Record
+from es_ttc.lab.discovery.summary import frontier, measured
 
 _WIDTH, _HEIGHT = 72, 16
 

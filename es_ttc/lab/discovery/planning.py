@@ -11,7 +11,7 @@ from es_ttc.lab.demo import limit_style, stdlib
 from es_ttc.lab.discovery.records import Plan, TaskPlan
 from es_ttc.lab.discovery.tasks import Task, task_of
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, splits
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent
 
 _ELSEWHERE = 1
 

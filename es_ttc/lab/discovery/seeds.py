@@ -4,7 +4,7 @@ import ast
 import inspect
 
 from es_ttc.lab.discovery.grammar.known import KNOWN
-from es_ttc.lab.discovery.grammar.render import render
+from es_ttc.lab.discovery.grammar.trees import render
 from es_ttc.lab.discovery.records import Proposal
 from es_ttc.rescorers.programs import frontier
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, Entry

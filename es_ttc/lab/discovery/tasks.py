@@ -13,8 +13,7 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
 from es_ttc.lab.evaluation.metrics import score_by
-from es_ttc.lab.evaluation.rankings import top
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent, top
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.sandbox.process import Inputs, SharedMoments
 from es_ttc.sandbox.shared import Shared, SharedChunks, SharedTexts

@@ -13,8 +13,7 @@ from es_ttc.index.ingest.encode import DocumentFeatures, encode_documents
 from es_ttc.index.mappings.fields import stored_scales
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Document
-from es_ttc.lab.evaluation.rankings import Positions
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Positions, Progress, silent
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.retrievers.base import Vectors

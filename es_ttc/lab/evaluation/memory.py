@@ -16,8 +16,17 @@ from es_ttc.lab.evaluation.bm25 import Bm25
 from es_ttc.lab.evaluation.datasets import Collection, field_values
 from es_ttc.lab.evaluation.features import CorpusFeatures
 from es_ttc.lab.evaluation.methods import Bm25Params, FirstPass, HybridParams, Method
-from es_ttc.lab.evaluation.rankings import Positions, Ranking, Run, reciprocal_rank_fusion, reorder, top
-from es_ttc.lab.evaluation.searcher import Progress, depth_of, silent
+from es_ttc.lab.evaluation.rankings import (
+    Positions,
+    Progress,
+    Ranking,
+    Run,
+    depth_of,
+    reciprocal_rank_fusion,
+    reorder,
+    silent,
+    top,
+)
 from es_ttc.rescorers.base import Feature, Query, Rescorer, Window
 from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
 from es_ttc.rescorers.similarity import shown_similarity
@@ -90,14 +99,14 @@ class MemorySearcher:
 
     @property
     def vectors(self) -> Mapping[str, Float32] | None:
-        """The documents' pooled vectors by id; see :class:`es_ttc.lab.evaluation.searcher.Searcher`."""
+        """The documents' pooled vectors by id; see :class:`es_ttc.lab.evaluation.rankings.Searcher`."""
         if self._features is None:
             return None
         features = self._features
         return {features.ids[place]: features.pooled[place] for place in np.flatnonzero(features.present).tolist()}
 
     def rank(self, method: Method, progress: Progress = silent) -> Run:
-        """Return the method's rankings of all queries; see :class:`es_ttc.lab.evaluation.searcher.Searcher`."""
+        """Return the method's rankings of all queries; see :class:`es_ttc.lab.evaluation.rankings.Searcher`."""
         found = self._found_by(method, progress)
         ids = [document.id for document in self._collection.documents]
         rankings = dict(zip(self._collection.queries, found[0], strict=True))

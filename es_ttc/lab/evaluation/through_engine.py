@@ -27,8 +27,7 @@ from es_ttc.index.mappings.queries import matching, nearest
 from es_ttc.index.mappings.spec import VECTOR, IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.methods import Bm25Params, FirstPass, HybridParams, Method
-from es_ttc.lab.evaluation.rankings import Run, reciprocal_rank_fusion
-from es_ttc.lab.evaluation.searcher import Progress, depth_of, silent
+from es_ttc.lab.evaluation.rankings import Progress, Run, depth_of, reciprocal_rank_fusion, silent
 from es_ttc.reranking.index_graph import build_graph, delete_graphs
 from es_ttc.rescorers.base import Query
 from es_ttc.retrievers.base import Retriever
@@ -99,7 +98,7 @@ class EngineSearcher:
         return
 
     def rank(self, method: Method, progress: Progress = silent) -> Run:
-        """Return the method's rankings of all queries; see :class:`es_ttc.lab.evaluation.searcher.Searcher`."""
+        """Return the method's rankings of all queries; see :class:`es_ttc.lab.evaluation.rankings.Searcher`."""
         return self._runner.run(self._rank(method, progress))
 
     async def _rank(self, method: Method, progress: Progress) -> Run:

@@ -21,7 +21,7 @@ from es_ttc.lab.evaluation.bootstrap import SEED, Comparison, compare, resampled
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.methods import Method, resolve_one
 from es_ttc.lab.evaluation.metrics import Float64, check_metric, score_by
-from es_ttc.lab.evaluation.searcher import Progress, Searcher, silent
+from es_ttc.lab.evaluation.rankings import Progress, Searcher, silent
 
 Grid = Mapping[str, Sequence[Any]]
 

@@ -21,7 +21,7 @@ from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.blend.rescorer import BASE_SIGNALS

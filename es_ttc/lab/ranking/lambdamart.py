@@ -14,7 +14,7 @@ import numpy as np
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.bootstrap import SEED, Comparison
 from es_ttc.lab.evaluation.metrics import Float64
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.evaluation.tuning import fold_of
 from es_ttc.lab.ranking.pools import Pools
 from es_ttc.lab.ranking.weights import compared, values_of_default, values_of_scores

@@ -18,7 +18,7 @@ from es_ttc.lab.evaluation.datasets import Collection, field_values
 from es_ttc.lab.evaluation.memory import JoinedWindow, MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one
 from es_ttc.lab.evaluation.plan import Plan, opened
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.blend.signals import (
     SIGNALS,

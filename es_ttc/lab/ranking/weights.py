@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from es_ttc.lab.evaluation.bootstrap import SEED, Comparison, compare, resampled_means
 from es_ttc.lab.evaluation.methods import Method
 from es_ttc.lab.evaluation.metrics import Float64
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.evaluation.tuning import Tuning, best, choose, fold_of
 from es_ttc.lab.ranking.graded import Grades, depth_of, grader
 from es_ttc.lab.ranking.pools import Pool, Pools

@@ -16,7 +16,7 @@ from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sample, splits
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent
 
 TRAIN, VALID, TEST = "train", ("valid", "dev", "validation"), "test"
 HELD_OUT = 0.2

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from es_ttc.reranking.graph import nearest
-from es_ttc.reranking.graph.neighbours import NeighbourGraph, Numbers
+from es_ttc.reranking.graph.nearest import NeighbourGraph, Numbers
 from es_ttc.reranking.graph.prune import robust_prune
 from es_ttc.vectors.tokens import Float32
 

@@ -1,10 +1,44 @@
 """The nearest documents of every document: exact by blocked matrix products, or approximate by usearch."""
 
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import NDArray
 
 from es_ttc.errors import ConfigurationError
-from es_ttc.reranking.graph.neighbours import ABSENT, Numbers
 from es_ttc.vectors.tokens import Float32
+
+ABSENT = -1
+"""Fills the end of a row with fewer neighbours than the maximum degree."""
+
+Numbers = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourGraph:
+    """Each document's neighbours, nearest first.
+
+    Attributes:
+        table: ``(n, R)`` int32, numbers of documents; :data:`ABSENT` after a row's last neighbour.
+    """
+
+    table: Numbers
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def of(self, document: int) -> Numbers:
+        """Return one document's neighbours, ``(m,)``, nearest first."""
+        row: Numbers = self.table[document]
+        neighbours: Numbers = row[row != ABSENT]
+        return neighbours
+
+    @property
+    def degrees(self) -> NDArray[np.intp]:
+        """Return the number of each document's neighbours, ``(n,)``."""
+        degrees: NDArray[np.intp] = np.sum(self.table != ABSENT, axis=1, dtype=np.intp)
+        return degrees
+
 
 _BLOCK_BYTES = 64 * 2**20
 """Memory of one block of cosines."""

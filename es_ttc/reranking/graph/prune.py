@@ -6,7 +6,7 @@ algorithm 2.
 
 import numpy as np
 
-from es_ttc.reranking.graph.neighbours import ABSENT, Numbers
+from es_ttc.reranking.graph.nearest import ABSENT, Numbers
 from es_ttc.vectors.tokens import Float32
 
 _BLOCK_BYTES = 128 * 2**20

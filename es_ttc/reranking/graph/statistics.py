@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.reranking.graph.neighbours import ABSENT, NeighbourGraph
+from es_ttc.reranking.graph.nearest import ABSENT, NeighbourGraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from es_ttc.reranking.graph.build import GraphParams
-from es_ttc.reranking.graph.nearest import exact
-from es_ttc.reranking.graph.neighbours import ABSENT, NeighbourGraph, Numbers
+from es_ttc.reranking.graph.nearest import ABSENT, NeighbourGraph, Numbers, exact
 from es_ttc.reranking.graph.prune import robust_prune
 from es_ttc.vectors.tokens import Float32
 

@@ -19,7 +19,7 @@ from es_ttc.index.attach.source import settled_writes
 from es_ttc.index.mappings.graph import GraphMeta
 from es_ttc.reranking.graph import ABSENT, GraphParams
 from es_ttc.reranking.graph.build import method_for, steps
-from es_ttc.reranking.graph.neighbours import Numbers
+from es_ttc.reranking.graph.nearest import Numbers
 from es_ttc.reranking.index_graph.build_lock import acquire_build_lock, deletable, heartbeat, require_ours
 from es_ttc.reranking.index_graph.store import GraphNode, pages, save, serving_graph, switch, write_nodes
 from es_ttc.reranking.index_graph.vectors import VectorSource

@@ -19,7 +19,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.source import settled_writes
 from es_ttc.index.mappings.graph import GraphMeta
 from es_ttc.reranking.graph import ABSENT, NeighbourGraph, takers_of, update
-from es_ttc.reranking.graph.neighbours import Numbers
+from es_ttc.reranking.graph.nearest import Numbers
 from es_ttc.reranking.index_graph.store import (
     GraphNode,
     nodes,

@@ -7,8 +7,7 @@ selected), ``active_set`` (the solver), ``fista`` (the paper's solver), ``path``
 from es_ttc.rescorers.nnn.active_set import Solution, solve, solve_batch
 from es_ttc.rescorers.nnn.dictionary import Dictionary
 from es_ttc.rescorers.nnn.objective import Penalty
-from es_ttc.rescorers.nnn.params import NnnParams
 from es_ttc.rescorers.nnn.path import select
-from es_ttc.rescorers.nnn.rescorer import NnnRescorer
+from es_ttc.rescorers.nnn.rescorer import NnnParams, NnnRescorer
 
 __all__ = ["Dictionary", "NnnParams", "NnnRescorer", "Penalty", "Solution", "select", "solve", "solve_batch"]

@@ -23,8 +23,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.rescorers.nnn.dictionary import Dictionary, Places
-from es_ttc.rescorers.nnn.face import Face
+from es_ttc.rescorers.nnn.dictionary import Dictionary, Face, Places
 from es_ttc.rescorers.nnn.objective import Float64, Penalty, Rows
 
 TOLERANCE = 1e-9

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from es_ttc.rescorers.nnn.active_set import TOLERANCE, Solution, solve
-from es_ttc.rescorers.nnn.dictionary import Dictionary
-from es_ttc.rescorers.nnn.face import Face
+from es_ttc.rescorers.nnn.dictionary import Dictionary, Face
 from es_ttc.rescorers.nnn.objective import Float64, Penalty, Rows
 
 RESOLUTION = 1e-5

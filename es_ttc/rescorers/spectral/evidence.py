@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.rescorers.spectral.kernel import IDENTITY, MEAN
+from es_ttc.rescorers.spectral.smoothing import IDENTITY, MEAN
 from es_ttc.vectors.tokens import Float32
 
 
@@ -40,7 +40,7 @@ def main_lobe(length: int, scale: float, position: int) -> tuple[int, int]:
     """Return the tokens ``[first, end)`` that count positively and most: those nearer to the centre than L.
 
     For a document of even length the kernel's centre stands half a token before the position (see
-    :func:`es_ttc.rescorers.spectral.kernel.same_start`).
+    :func:`es_ttc.rescorers.spectral.smoothing.same_start`).
     """
     if scale == IDENTITY:
         return position, position + 1

@@ -13,8 +13,7 @@ import numpy as np
 from es_ttc.common.cancellable_calls import stop_if_given_up
 from es_ttc.rescorers import compiled
 from es_ttc.rescorers.scratch import Scratch
-from es_ttc.rescorers.spectral.kernel import IDENTITY, MEAN, is_smoothing
-from es_ttc.rescorers.spectral.smoothing import half_spectra, smooth, transform_size
+from es_ttc.rescorers.spectral.smoothing import IDENTITY, MEAN, half_spectra, is_smoothing, smooth, transform_size
 from es_ttc.vectors.quantise import as_stored
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from es_ttc.common.interruption import InterruptibleRunner
-from es_ttc.lab.discovery.frontier import frontier, measured
 from es_ttc.lab.discovery.grammar.operations import MODULES
 from es_ttc.lab.discovery.records import LlmUsage, Proposal, Record
+from es_ttc.lab.discovery.summary import frontier, measured
 from es_ttc.llm.base import Reply
 from es_ttc.llm.client import LlmClient
 from es_ttc.llm.prompts import read_prompt

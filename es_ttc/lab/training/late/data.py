@@ -10,8 +10,7 @@ import numpy as np
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.evaluation.bm25 import Bm25
 from es_ttc.lab.evaluation.datasets import Collection
-from es_ttc.lab.evaluation.rankings import top
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent, top
 from es_ttc.lab.training.data import Places, judged_parts, relevant_places, texts_of
 
 MINED = 50

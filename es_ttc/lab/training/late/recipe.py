@@ -12,7 +12,7 @@ from sentence_transformers.util import batch_to_device
 from torch import Tensor, nn
 
 from es_ttc.encoders.base import Role
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.training.data import Places
 from es_ttc.lab.training.late.data import JudgedTexts, LateTask
 from es_ttc.lab.training.measures import measure

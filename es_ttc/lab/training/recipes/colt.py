@@ -22,7 +22,7 @@ from es_ttc.lab.training.data import Places, Task
 from es_ttc.lab.training.losses import cross_view, listwise_multi_label
 from es_ttc.lab.training.measures import measure
 from es_ttc.lab.training.options import ColtOptions
-from es_ttc.lab.training.tuned_side import TunedSide
+from es_ttc.lab.training.sides import TunedSide
 
 Edges = NDArray[np.intp]
 

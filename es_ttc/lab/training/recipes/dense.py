@@ -13,8 +13,7 @@ from es_ttc.lab.training.data import Places, Task
 from es_ttc.lab.training.heads import MixedMlp
 from es_ttc.lab.training.losses import info_nce
 from es_ttc.lab.training.measures import measure
-from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, queries_of
-from es_ttc.lab.training.tuned_side import TunedSide
+from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, TunedSide, queries_of
 
 
 class DenseRecipe:

@@ -15,7 +15,7 @@ from es_ttc.lab.training.losses import info_nce
 from es_ttc.lab.training.measures import measure
 from es_ttc.lab.training.options import HeadOptions
 from es_ttc.lab.training.recipes.dense import known_positives
-from es_ttc.lab.training.tuned_side import TunedSide
+from es_ttc.lab.training.sides import TunedSide
 
 
 class Whitened(nn.Module):
