@@ -187,7 +187,7 @@ def status(
             f"language model: {used['calls']:,} calls, {used['prompt_tokens']:,} tokens read, "
             f"{used['completion_tokens']:,} written, {used['seconds']:,.0f} s"
         )
-        console().print(text, highlight=False, markup=False, soft_wrap=True)
+        click.echo(text)
 
 
 @command("es-ttc discover frontier my-search --plot frontier.svg", group=discover)
@@ -207,13 +207,13 @@ def frontier(
         if plot.suffix not in (".svg", ".png", ".pdf"):
             raise InvalidRequest(f"[--plot] is an image, .svg, .png or .pdf; got [{plot.name}]")
         _draw(records, plot)
-        stderr.print(f"image: {escape(str(plot))}", highlight=False, soft_wrap=True)
+        click.echo(f"image: {plot}", err=True)
     summary = summarised(plan, records)
     if as_json:
         print_json(summary["frontier"])
     else:
         out = console()
-        out.print(_chart(records), highlight=False, markup=False)
+        click.echo(_chart(records))
         out.print(_frontier_table(summary["frontier"]))
 
 
@@ -234,7 +234,7 @@ def show(
         print_json(record.model_dump(mode="json"))
         return
     out = console()
-    out.print(_about(record), highlight=False, markup=False, soft_wrap=True)
+    click.echo(_about(record))
     if record.tasks:
         columns = ("task", "nDCG@10", "Δ", "texts encoded by the index", "by queries", "reads")
         rows = [
@@ -249,7 +249,7 @@ def show(
             for task, one in record.tasks.items()
         ]
         out.print(table(columns, rows, texts=("reads",)))
-    out.print(record.proposal.source, highlight=False, markup=False, soft_wrap=True)
+    click.echo(record.proposal.source)
 
 
 @command("es-ttc discover promote my-search p12 --as mine", group=discover)
@@ -298,10 +298,10 @@ def promote(
         report = promotion.held_out(record, Evaluator(tasks, limits, Settings().cache_dir / _LOCK))
     if not as_json:
         out = console()
-        out.print(_about(record), highlight=False, markup=False, soft_wrap=True)
+        click.echo(_about(record))
         out.print(_held_out_table(report))
     if not yes:
-        stderr.print(record.proposal.source, highlight=False, markup=False, soft_wrap=True)
+        click.echo(record.proposal.source, err=True)
         click.confirm(f"Serve it as [{chosen}]?", abort=True, err=True)
     target.mkdir(parents=True, exist_ok=True)
     path = promotion.write(record, plan, chosen, report, target, calibrated=calibrated)
@@ -318,7 +318,7 @@ def promote(
             f"serve it: es-ttc serve --programs {target}   (a gateway that runs reads the folder when it starts)",
             f'ask for it: "ttc": {{"method": "program", "params": {{"name": "{chosen}"}}}}',
         )
-        console().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+        click.echo("\n".join(lines))
 
 
 @command("es-ttc discover export my-search programs.jsonl", group=discover)
@@ -334,7 +334,7 @@ def export(
 
     records = read(search)[1]
     replace(file, exported(records, file.suffix))
-    stderr.print(f"{len(records)} programs: {escape(str(file))}", highlight=False, soft_wrap=True)
+    click.echo(f"{len(records)} programs: {file}", err=True)
 
 
 def _held_out_table(report: "Sequence[HeldOutResult]") -> Table:
@@ -383,7 +383,7 @@ def _follow(memory: "SearchLog", plan: "Plan", found: "Any", generations: int) -
     """Show each new generation: a chart on a terminal, else a line."""
     if not stderr.is_terminal:
         for record in found:
-            stderr.print(_line(record), highlight=False, markup=False, soft_wrap=True)
+            click.echo(_line(record), err=True)
         return
     with Live(_picture(memory.records, plan, generations), console=stderr, refresh_per_second=2) as live:
         for _ in found:
@@ -425,9 +425,9 @@ def _show(summary: dict[str, Any], records: "Sequence[Record]", *, chart: bool =
         f"{shares['gaining']}, better than all before {shares['admitted']}",
         f"rejected: {rejected}",
     ]
-    out.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    click.echo("\n".join(lines))
     if chart:
-        out.print(_chart(records), highlight=False, markup=False)
+        click.echo(_chart(records))
     out.print(_frontier_table(summary["frontier"]))
 
 

@@ -114,7 +114,7 @@ def up(
             step.done = f"{what} " + ("runs already" if reused else "started")
     except NodeError as error:
         if error.log_tail:
-            stderr.print(error.log_tail, markup=False, highlight=False, soft_wrap=True)
+            click.echo(error.log_tail, err=True)
         raise
     if several is not None:
         _print_cluster(several, as_json=as_json)
@@ -122,9 +122,9 @@ def up(
     if as_json:
         print_json({"name": name, "url": node.url, **asdict(node.state), "reused": node.reused})
         return
-    stdout.print(f"{node.url} (node {name}; log: es-ttc engine logs --name {name})", highlight=False, soft_wrap=True)
+    click.echo(f"{node.url} (node {name}; log: es-ttc engine logs --name {name})")
     if node.url != Settings().engine:
-        stdout.print(f"export ES_TTC_ENGINE={node.url}", highlight=False, soft_wrap=True)
+        click.echo(f"export ES_TTC_ENGINE={node.url}")
 
 
 @command("es-ttc engine down", "es-ttc engine down --name trial --drop-data", group=engine)
@@ -156,7 +156,7 @@ def status(*, as_json: AsJson) -> None:
         print_json({"nodes": nodes, "clusters": clusters(nodes)})
         return
     if not nodes:
-        stdout.print("no node yet: start one with `es-ttc engine up`", highlight=False)
+        click.echo("no node yet: start one with `es-ttc engine up`")
         return
     for node in nodes:
         memory = f", process {node.pid}, {node.memory_bytes / 2**20:,.0f} MiB" if node.memory_bytes else ""
@@ -166,7 +166,7 @@ def status(*, as_json: AsJson) -> None:
             f"  data {node.data}",
             *([f"  of cluster {node.cluster}"] if node.cluster else []),
         )
-        stdout.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+        click.echo("\n".join(lines))
 
 
 @command("es-ttc engine logs --follow", group=engine)
@@ -201,9 +201,9 @@ def _print_cluster(cluster: "Cluster", *, as_json: bool) -> None:
         return
     for node in cluster.nodes:
         log = f"es-ttc engine logs --name {node.state.name}"
-        stdout.print(f"{node.url} (node {node.state.name}; log: {log})", highlight=False, soft_wrap=True)
+        click.echo(f"{node.url} (node {node.state.name}; log: {log})")
     if Settings().engine not in urls:
-        stdout.print(f"export ES_TTC_ENGINE={urls[0]}", highlight=False, soft_wrap=True)
+        click.echo(f"export ES_TTC_ENGINE={urls[0]}")
 
 
 def progress_of(step: Step) -> "ProgressCallback":

@@ -22,7 +22,6 @@ from es_ttc.cli.common import (
     adapted,
     given,
     print_json,
-    stderr,
     stdout,
 )
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
@@ -266,17 +265,17 @@ def _deliver(evaluation: "Evaluation", out: Path | None, report: Path | None, *,
 
     if out is not None:
         reports.replace(out, reports.results_json(evaluation))
-        stderr.print(f"results: {escape(str(out))}", highlight=False, soft_wrap=True)
+        click.echo(f"results: {out}", err=True)
     if report is not None:
         page = reports.write(evaluation, report)
-        stderr.print(f"report: {escape(str(page))}", highlight=False, soft_wrap=True)
+        click.echo(f"report: {page}", err=True)
     if as_json:
         print_json(evaluation.as_json())
 
 
 def _show(result: "CollectionResult", k: int) -> None:
     for warning in result.warnings:
-        stderr.print(f"[yellow]mind:[/] {escape(warning)}", highlight=False, soft_wrap=True)
+        click.echo(f"mind: {warning}", err=True)
     console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
     console.print(results_table(result, k, wide=console.width >= _WIDE))
 

@@ -161,7 +161,7 @@ def list_jobs(
 
     found, unattended = _run(engine, listed_with_workers)
     if unattended and any(each.job.status == "running" for each in found):
-        stderr.print(unattended, highlight=False, soft_wrap=True)
+        click.echo(unattended, err=True)
     if as_json:
         print_json({"jobs": [each.as_dict() for each in found]})
     elif not found:

@@ -127,7 +127,7 @@ def pool(
         documents = sum(len(one.documents) for one in pooled)
         found |= {"queries": len(pooled), "documents": documents, "signals": note is None}
         if note is not None:
-            stderr.print(f"[yellow]mind:[/] {escape(note)}", highlight=False, soft_wrap=True)
+            click.echo(f"mind: {note}", err=True)
         if not as_json:
             click.echo(f"pooled {len(pooled):,} queries of index [{index}]: {documents:,} documents to judge")
     if by is not None:

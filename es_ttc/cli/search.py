@@ -106,12 +106,7 @@ def search(
     stdout.print(answer(rankings, size))
     for field, values in counted.items():
         told = ", ".join(f"{value} {count:,.6g}" for value, count in values.items())
-        stdout.print(
-            f"{field}: {told or 'no document that matches the words has a value'}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        click.echo(f"{field}: {told or 'no document that matches the words has a value'}")
 
 
 def _rankings(

@@ -18,8 +18,6 @@ from es_ttc.cli.common import (
     first_documents,
     given,
     print_json,
-    stderr,
-    stdout,
     unread_languages,
 )
 from es_ttc.cli.model_options import ModelOptions
@@ -117,25 +115,22 @@ def serve(
             running = f"{engine_url} ({version})" if version else engine_url
             _introduce(settings, url, running, indices, unread)
         if not reachable:
-            stderr.print(
+            click.echo(
                 f"es-ttc: no engine answers at {engine_url} yet: the gateway answers 503 until it does "
                 "(start one with `es-ttc engine up`)",
-                highlight=False,
-                soft_wrap=True,
+                err=True,
             )
         if settings.aws_sign_callers:
-            stderr.print(
+            click.echo(
                 "es-ttc: callers' requests are signed with the gateway's AWS credentials: whoever reaches "
                 f"{url} has their rights",
-                highlight=False,
-                soft_wrap=True,
+                err=True,
             )
         if version is not None and version.too_old:
-            stderr.print(
+            click.echo(
                 f"es-ttc: the engine runs {version}, which is too old: requests are forwarded unchanged, and searches "
                 f"with a section `ttc` are refused; {oldest_versions()} or newer is needed",
-                highlight=False,
-                soft_wrap=True,
+                err=True,
             )
         if settings.workers > 1:
             from es_ttc.serving.workers import serve_with_workers
@@ -221,7 +216,7 @@ def _introduce(
         data = shlex.quote(orjson.dumps(body).decode())
         told["try"] = f"curl -s '{url}/{name}/_search?pretty' -H 'content-type: application/json' -d {data}"
     lines = [f"{what:8} {detail}" for what, detail in told.items()]
-    stdout.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    click.echo("\n".join(lines))
 
 
 def _encoders(settings: GatewaySettings, indices: "Mapping[str, IndexSpec]") -> str:

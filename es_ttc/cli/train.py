@@ -19,7 +19,6 @@ from es_ttc.cli.common import (
     json_flag,
     print_json,
     progress_bar,
-    stderr,
 )
 from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.model_options import CommandGroup, ModelCommand, ModelOptions, nested, parted
@@ -356,14 +355,13 @@ def _show(out: Path, outcome: "TrainingResult") -> None:
         sentence = f"best epoch {course.best} of {len(course.losses)}"
     elif not course.losses:
         sentence = "nothing was learned from labels"
-    console.print(sentence, highlight=False, soft_wrap=True)
+    click.echo(sentence)
     tuned = f" --tuned {out / TUNED}" if "nnn" in outcome.params else ""
-    console.print(
+    click.echo(
         f"encoder {outcome.identity.key}\n"
-        f"serve it: es-ttc index create NAME --encoder {out}; es-ttc serve --encoder {out}{tuned}",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
-    stderr.print(f"written: {escape(str(out))}", highlight=False, soft_wrap=True)
+        f"serve it: es-ttc index create NAME --encoder {out}; es-ttc serve --encoder {out}{tuned}"
+    )
+    click.echo(f"written: {out}", err=True)
 
 
 def _show_late(data: Path, out: Path, found: "LateResult", metric: str) -> None:
@@ -375,10 +373,9 @@ def _show_late(data: Path, out: Path, found: "LateResult", metric: str) -> None:
     sentence = f"best epoch {course.best} of {len(course.losses)}"
     if not course.best:
         sentence = "no epoch did better than none: the model is the backbone with its first projection"
-    console.print(
+    click.echo(
         f"{sentence}\nencoder {found.encoder}\n"
         f"measure it: es-ttc evaluate {data} --methods bm25,dense,maxsim,blend --encoder {out}\n"
-        f"serve it: es-ttc index create NAME --encoder {out}; es-ttc serve --encoder {out}",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
-    stderr.print(f"written: {out}", highlight=False, markup=False, soft_wrap=True)
+        f"serve it: es-ttc index create NAME --encoder {out}; es-ttc serve --encoder {out}"
+    )
+    click.echo(f"written: {out}", err=True)

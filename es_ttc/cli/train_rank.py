@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 from pydantic import Field
 from rich.markup import escape
 
@@ -13,7 +14,6 @@ from es_ttc.cli.common import (
     AsJson,
     EncoderName,
     print_json,
-    stderr,
 )
 from es_ttc.cli.evaluating import stages, window_option
 from es_ttc.cli.judged import SEED, JudgedQueries, index_options
@@ -206,4 +206,4 @@ def _show(made: _Training) -> None:
     out.print(table(columns, cells, title="share in what the trees gain"))
     if not found.clear:
         verdict = "worse than blend" if against.interval.high < 0 else "no clear gain over blend"
-        stderr.print(verdict, highlight=False)
+        click.echo(verdict, err=True)

@@ -18,7 +18,6 @@ from es_ttc.cli.common import (
     adapted,
     given,
     print_json,
-    stderr,
 )
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judge_options import judgements_option, require_one_source, with_llm_flag
@@ -173,7 +172,7 @@ def tune(
         from es_ttc.lab.evaluation.report import replace
 
         replace(out, file_content(summary))
-        stderr.print(f"parameters: {escape(str(out))}", highlight=False, soft_wrap=True)
+        click.echo(f"parameters: {out}", err=True)
     if as_json:
         print_json(summary)
     else:
@@ -218,7 +217,7 @@ def show(found: "Tuning", summary: Mapping[str, Any], *further: Table) -> None:
     console.print(heading, style="italic", highlight=False, markup=False, soft_wrap=True)
     for table in (candidates_table(found), *further):
         console.print(table)
-    console.print(verdict(summary), highlight=False, markup=False, soft_wrap=True)
+    click.echo(verdict(summary))
 
 
 def candidates_table(found: "Tuning") -> Table:

@@ -6,9 +6,10 @@ import sys
 import webbrowser
 from typing import Annotated
 
+import click
 from pydantic import Field
 
-from es_ttc.cli.common import EngineUrl, given, stderr, stdout
+from es_ttc.cli.common import EngineUrl, given
 from es_ttc.cli.serve import look, page_address
 from es_ttc.cli.signatures import command
 from es_ttc.settings import GatewaySettings
@@ -38,13 +39,9 @@ def ui(
     with bind(settings) as listening:
         engine_url, reachable, _ = asyncio.run(look(settings))
         page = page_address(address_of(listening, tls=settings.tls_cert is not None), index)
-        stdout.print(f"{page}\nengine at {engine_url}; Ctrl-C stops it", highlight=False, markup=False, soft_wrap=True)
+        click.echo(f"{page}\nengine at {engine_url}; Ctrl-C stops it")
         if not reachable:
-            stderr.print(
-                f"es-ttc: no engine answers at {engine_url} yet: the page says so until it does",
-                highlight=False,
-                soft_wrap=True,
-            )
+            click.echo(f"es-ttc: no engine answers at {engine_url} yet: the page says so until it does", err=True)
         if not no_browser and has_browser():
             webbrowser.open(page)  # the socket listens: the browser waits until the gateway has started
         serve(settings, listening, playground_routes)

@@ -100,12 +100,10 @@ class Method(Protocol):
     @property
     def name(self) -> str:
         """The name in a request's ``method``."""
-        ...
 
     @property
     def Params(self) -> type[BaseModel]:  # noqa: N802 - the attribute's name
         """The model that validates a request's ``params``."""
-        ...
 
 
 A = TypeVar("A", bound=Method)

@@ -110,7 +110,6 @@ class TokenModel(Protocol):
 
     def rows(self, windows: Sequence[InputWindow], *, role: Role) -> list[Float32]:
         """Return ``(t, d)`` projected token vectors of every window of t tokens, of any length, in the order given."""
-        ...
 
 
 class LateReader:

@@ -31,7 +31,6 @@ class WindowModel(Protocol):
 
     def run(self, windows: Sequence[InputWindow], *, role: Role, tokens: bool) -> list[WindowVectors]:
         """Return the vectors of every window, in the order given."""
-        ...
 
 
 class TextReader(Protocol):
@@ -39,11 +38,9 @@ class TextReader(Protocol):
 
     def read(self, texts: Sequence[str], role: Role, max_tokens: int) -> list[WindowedText]:
         """Return the windows of texts, up to the one in which ``max_tokens`` rows are reached."""
-        ...
 
     def shortened(self, max_length: int) -> "TextReader":
         """Return a reader that cuts windows of fewer tokens."""
-        ...
 
 
 class TextEncoder:

@@ -74,11 +74,9 @@ class SearchApi(Protocol):
         timeout: float | None = None,  # noqa: ASYNC109 - handed to the client, not awaited here
     ) -> Any:
         """Send one JSON request and return the decoded body."""
-        ...
 
     async def search(self, index: str, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
         """Run one `_search`."""
-        ...
 
 
 class Engine(Protocol):
@@ -91,21 +89,17 @@ class Engine(Protocol):
     @property
     def url(self) -> str:
         """Address without credentials, for messages."""
-        ...
 
     @property
     def name(self) -> str:
         """Its name in messages; with its address only for who knows it."""
-        ...
 
     @property
     def write_retry_seconds(self) -> float:
         """Seconds for which a temporarily rejected write is sent again."""
-        ...
 
     async def capabilities(self) -> Capabilities:
         """Detect the engine's capabilities; cached after the first call."""
-        ...
 
     async def request(
         self,
@@ -117,27 +111,21 @@ class Engine(Protocol):
         timeout: float | None = None,  # noqa: ASYNC109 - handed to the client, not awaited here
     ) -> Any:
         """Send one JSON request and return the decoded body, for APIs without a method here."""
-        ...
 
     async def exists(self, index: str) -> bool:
         """Return whether an index of this name exists."""
-        ...
 
     async def create_index(self, name: str, body: Mapping[str, Any]) -> None:
         """Create an index from settings, mappings and aliases."""
-        ...
 
     async def delete_index(self, name: str) -> None:
         """Delete one index; wildcards are refused."""
-        ...
 
     async def mapping(self, index: str) -> dict[str, Any]:
         """Return ``{concrete index: its mappings}``."""
-        ...
 
     async def put_meta(self, index: str, meta: Mapping[str, Any]) -> None:
         """Write an index's ``_meta``, and replace the present one."""
-        ...
 
     async def bulk(self, index: str, lines: Sequence[bytes]) -> list[BulkItem]:
         """Send one `_bulk` and return each action's result, in order; single items are not retried here.
@@ -145,33 +133,26 @@ class Engine(Protocol):
         Args:
             lines: NDJSON lines without their newline: action, source, action, source...
         """
-        ...
 
     async def search(self, index: str, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
         """Run one `_search`."""
-        ...
 
     async def exact_search(self, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Run one `_search`; numbers that would change become :class:`es_ttc.common.exact_numbers.ExactNumber`."""
-        ...
 
     def scan(
         self, index: str, query: Mapping[str, Any], *, source: Sequence[str] | bool, batch: int = 1000
     ) -> AsyncIterator[dict[str, Any]]:
         """Yield every hit of a query in a stable order through a point in time."""
-        ...
 
     async def refresh(self, index: str) -> None:
         """Make all writes visible to search."""
-        ...
 
     async def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
         """Return the number of matching documents."""
-        ...
 
     async def close(self) -> None:
         """Close connections."""
-        ...
 
 
 async def delete_if_there(engine: Engine, name: str) -> None:

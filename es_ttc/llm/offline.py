@@ -32,11 +32,9 @@ class Generator(Protocol):
 
     def generate(self, prompts: Any, sampling_params: Any, *, use_tqdm: bool) -> list[Any]:
         """Continue texts."""
-        ...
 
     def chat(self, messages: Any, sampling_params: Any, *, use_tqdm: bool, chat_template_kwargs: Any) -> list[Any]:
         """Answer conversations."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

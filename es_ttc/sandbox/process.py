@@ -89,23 +89,18 @@ class Source(Protocol):
 
     def chunks(self, granularity: Granularity) -> SharedChunks:
         """Return the documents' chunks."""
-        ...
 
     def chunk_texts(self, granularity: Granularity) -> SharedTexts:
         """Return the chunks' texts."""
-        ...
 
     def document_texts(self) -> SharedTexts:
         """Return the documents' texts."""
-        ...
 
     def view(self, adapter: str, max_length: int | None) -> Shared:
         """Return the documents under another adapter, or their openings, ``(n, d)`` float32."""
-        ...
 
     def encode(self, texts: list[str], adapter: str, dimensions: int | None, max_length: int | None) -> Float32:
         """Return the texts' vectors, one row each."""
-        ...
 
 
 Note = Callable[[str, Float32], None]

@@ -25,4 +25,3 @@ class EncodeFn(Protocol):
             dimensions: Number of components of each vector (Matryoshka); all if None.
             max_length: Number of tokens read of a text; the encoder's own limit if None.
         """
-        ...

@@ -87,34 +87,26 @@ class Distribution(Protocol):
     @property
     def product(self) -> str:
         """``opensearch`` or ``elasticsearch``; also the name of its settings file."""
-        ...
 
     @property
     def version(self) -> str:
         """The product's version."""
-        ...
 
     @property
     def plugin(self) -> Plugin | None:
         """The es-ttc plugin, if nodes are to have it."""
-        ...
 
     def java(self) -> Java:
         """Return a Java that can run the product."""
-        ...
 
     def install(self, base: Path, on_progress: ProgressCallback) -> Path:
         """Return the folder with the product's files; the first call downloads and builds it."""
-        ...
 
     def settings(self) -> Mapping[str, str]:
         """Return the settings of this product only."""
-        ...
 
     def configure(self, home: Path, folder: NodeFolder) -> None:
         """Add configuration files of the product, in addition to settings and logging."""
-        ...
 
     def command(self, home: Path, folder: NodeFolder, java: Java, spec: NodeSpec) -> Command:
         """Return the process to start."""
-        ...

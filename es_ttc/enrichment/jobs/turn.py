@@ -60,11 +60,9 @@ class Work(Protocol):
 
     async def waiting(self, store: JobStore, redis: Any, /) -> Sequence[Turn]:
         """Return the partitions of jobs that need a worker."""
-        ...
 
     async def take_turn(self, store: JobStore, redis: Any, turn: Turn, /) -> TurnEnd:
         """Work on one partition of a job for a while."""
-        ...
 
 
 class JobStopped(Exception):

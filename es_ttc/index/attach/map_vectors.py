@@ -39,7 +39,6 @@ class ReadableTarget(Target, Protocol):
         self, versions: Sequence[DocumentVersion], request: Mapping[str, Any]
     ) -> list[StoredFeatures | None]:
         """Return the stored features of documents, as requested by a part of a search body."""
-        ...
 
 
 def heads_between(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> Mapping[Role, Head] | None:

@@ -25,12 +25,10 @@ class BulkAction(Protocol):
     @property
     def id(self) -> str:
         """The document's id."""
-        ...
 
     @property
     def lines(self) -> Sequence[bytes]:
         """Its lines without newlines: the action, and the source if there is one."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,11 +32,9 @@ class DeadLetters(Protocol):
 
     def add(self, letter: DeadLetter) -> None:
         """Add a document."""
-        ...
 
     def sync(self) -> None:
         """Make all documents added so far durable."""
-        ...
 
 
 class DeadLetterList:

@@ -55,7 +55,6 @@ class LoadEncoder(Protocol):
 
     def __call__(self, *, threads: int) -> Encoder:
         """Load the encoder, for a number of threads."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,20 +59,16 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """The file's name as given; "" for documents in memory."""
-        ...
 
     @property
     def fraction(self) -> float | None:
         """The share that has been read, 0 to 1; None if the size is unknown."""
-        ...
 
     def rows(self) -> Iterator[tuple[int, Any]]:
         """Yield ``(number, raw row)`` without decoding."""
-        ...
 
     def decode(self, number: int, raw: Any) -> Record:
         """Convert one raw row to a record."""
-        ...
 
 
 class Inputs:

@@ -110,13 +110,10 @@ class Searcher(Protocol):
     @property
     def vectors(self) -> Mapping[str, Float32] | None:
         """The documents' pooled vectors by id, ``(d,)`` at unit length; None if they are unavailable."""
-        ...
 
     @property
     def documents(self) -> int:
         """Number of documents that are searched."""
-        ...
 
     def rank(self, method: Method, progress: Progress = silent) -> Run:
         """Return the method's rankings of all queries."""
-        ...

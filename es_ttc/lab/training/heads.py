@@ -19,11 +19,9 @@ class HeadModule(Protocol):
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Map unit rows to unit rows, ``(n, d)``."""
-        ...
 
     def layer(self) -> Layer:
         """Return it as a layer for serving."""
-        ...
 
 
 class MixedMlp(nn.Module):

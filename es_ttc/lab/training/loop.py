@@ -33,15 +33,12 @@ class Recipe(Protocol):
 
     def begin_epoch(self, random: np.random.Generator) -> None:
         """Draw the random choices of an epoch (dropped edges, negatives)."""
-        ...
 
     def loss(self, batch: Places, random: np.random.Generator) -> Tensor:
         """Return the loss of some examples."""
-        ...
 
     def validate(self) -> float:
         """Return the validation's measure, greater is better; not finite if the solver selects nothing."""
-        ...
 
 
 @dataclass(slots=True)

@@ -31,16 +31,13 @@ class Trainable(Recipe, Protocol):
 
     def heads(self) -> dict[Role, Head]:
         """Return the present heads of both roles."""
-        ...
 
     @property
     def tuned(self) -> Mapping[Role, TunedSide]:
         """The sides with a fine-tuned encoder."""
-        ...
 
     def params(self) -> dict[str, float] | None:
         """Return the parameters of the method `nnn` to use with it; None if it is for another method."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ class PointwiseScorer(Protocol):
             PartialScores: It failed after some documents; the scores in the exception are used.
             BudgetExhausted: The cost limit of the search is reached.
         """
-        ...
 
 
 @runtime_checkable
@@ -44,7 +43,6 @@ class ListwiseSorter(Protocol):
         Raises:
             BudgetExhausted: The cost limit of the search is reached.
         """
-        ...
 
 
 class Neighbours(Protocol):
@@ -52,11 +50,9 @@ class Neighbours(Protocol):
 
     async def of(self, documents: Sequence[int]) -> Sequence[Sequence[int]]:
         """Return each document's neighbours that the caller may read, nearest first, in one round trip."""
-        ...
 
     def expect(self, documents: Sequence[int]) -> None:
         """Announce that :meth:`of` is likely to be called for these documents next, so that they can be read ahead."""
-        ...
 
 
 class StopReason(StrEnum):

@@ -17,7 +17,6 @@ class Predictor(Protocol):
 
     def predict(self, rows: NDArray[np.floating]) -> Float64:
         """Return a value of each row, ``(n,)``."""
-        ...
 
 
 def features_of(scores: Float32) -> Float32:

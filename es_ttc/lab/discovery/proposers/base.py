@@ -15,4 +15,3 @@ class Proposer(Protocol):
         Raises:
             Refused: There is none this time; the reason is recorded.
         """
-        ...
