@@ -17,7 +17,7 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 from es_ttc.encoders.base import Float32, Role
-from es_ttc.encoders.configuration import max_length_of, pooling_of, read_json
+from es_ttc.encoders.kind import max_length_of, pooling_of, read_json
 from es_ttc.encoders.options import identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors

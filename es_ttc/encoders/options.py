@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from es_ttc.encoders.base import EncoderIdentity, Role
-from es_ttc.encoders.configuration import pooling_of
+from es_ttc.encoders.kind import pooling_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.errors import ConfigurationError
 

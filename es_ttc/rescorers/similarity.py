@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from es_ttc.rescorers.scratch import Scratch
+from es_ttc.rescorers.threads import Scratch
 from es_ttc.vectors.quantise import widen
 from es_ttc.vectors.rotation import rotate
 from es_ttc.vectors.tokens import Float32, TokenVectors

@@ -23,8 +23,7 @@ from es_ttc.index.ingest.encode_parts import EncodedPart, EncodeProcesses, Layou
 from es_ttc.index.ingest.failures import cause_of
 from es_ttc.index.ingest.prepare import Prepared, id_of, prepare, raw_document
 from es_ttc.index.ingest.readers import Inputs, Record
-from es_ttc.index.ingest.skip_unchanged import UnchangedFilter
-from es_ttc.index.ingest.written_documents import WrittenIds, missing_from
+from es_ttc.index.ingest.skip_unchanged import UnchangedFilter, WrittenIds, missing_from
 from es_ttc.index.mappings.index import one_mapping
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import CALIBRATION, IndexSpec, own_meta, spec_of_own

@@ -12,8 +12,8 @@ import numpy as np
 
 from es_ttc.common.cancellable_calls import stop_if_given_up
 from es_ttc.rescorers import compiled
-from es_ttc.rescorers.scratch import Scratch
 from es_ttc.rescorers.spectral.smoothing import IDENTITY, MEAN, half_spectra, is_smoothing, smooth, transform_size
+from es_ttc.rescorers.threads import Scratch
 from es_ttc.vectors.quantise import as_stored
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 

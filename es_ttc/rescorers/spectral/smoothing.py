@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.rescorers.compiled.frequencies import half_frequencies
-from es_ttc.rescorers.scratch import Scratch
+from es_ttc.rescorers.threads import Scratch
 from es_ttc.vectors.tokens import Float32
 
 Float64 = NDArray[np.float64]
