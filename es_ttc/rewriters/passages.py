@@ -6,8 +6,6 @@ filters the words.
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -52,55 +50,3 @@ class PassageRewriter(WeightedRewriter):
         tokens = dict(zip(counts, await corpus.tokens(list(counts)), strict=True)) if counts else {}
         terms = tuple(Term(word, float(count)) for word, count in counts.items() if tokens[word])
         return Expansion(terms, summary={"prompt": prompt.version, "passage": passage[:_EXCERPT]})
-
-
-class HydeParams(PassageParams):
-    """Parameters of :class:`HydeRewriter`."""
-
-    GRID: ClassVar[Mapping[str, Sequence[Any]]] = {"weight": (0.05, 0.1, 0.2, 0.5, 1.0)}
-
-    weight: float = Field(
-        1.0,
-        ge=0,
-        le=100,
-        allow_inf_nan=False,
-        description="Weight w of the document's words relative to the query; 1 for both as one text.",
-    )
-
-
-class HydeRewriter(PassageRewriter):
-    """Search the text and a hypothetical document that a language model writes for it, by BM25.
-
-    A baseline: a guess of the model is searched too, and no word is filtered.
-    """
-
-    name: ClassVar[str] = "hyde"
-    Params: ClassVar[type[HydeParams]] = HydeParams
-    asks_model: ClassVar[bool] = True
-
-
-class Query2docParams(PassageParams):
-    """Parameters of :class:`Query2docRewriter`."""
-
-    GRID: ClassVar[Mapping[str, Sequence[Any]]] = {"weight": (0.05, 0.1, 0.2, 0.5, 1.0)}
-
-    prompt: str = Field(
-        "query2doc",
-        pattern=r"^[a-z][a-z0-9_-]{0,50}$",
-        description="Name of the prompt: a built-in one, with examples, or a file in the gateway's folder of prompts.",
-    )
-    weight: float = Field(
-        0.2,
-        ge=0,
-        le=100,
-        allow_inf_nan=False,
-        description="Weight w of the passage's words relative to the query: 1/n for a query that is repeated n times.",
-    )
-
-
-class Query2docRewriter(PassageRewriter):
-    """Search the text, five times over, and a passage that a language model writes after examples, by BM25."""
-
-    name: ClassVar[str] = "query2doc"
-    Params: ClassVar[type[Query2docParams]] = Query2docParams
-    asks_model: ClassVar[bool] = True
