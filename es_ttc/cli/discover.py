@@ -162,13 +162,8 @@ def run(
 
 
 @command("es-ttc discover status my-search", group=discover)
-def status(
-    search: Annotated[Path, search_argument],
-    /,
-    *,
-    as_json: AsJson,
-) -> None:
-    """Show the state of a search: generations, best programs, results of proposals, use of the language model.
+def status(search: Annotated[Path, search_argument], /, *, as_json: AsJson) -> None:
+    """Show the state of a search: generations, the front of cost and gain, proposals, use of the language model.
 
     The search may be running in another process.
     """
@@ -180,7 +175,7 @@ def status(
     if as_json:
         print_json(summary)
         return
-    _show(summary, records, chart=False)
+    _show(summary, records)
     used = summary["llm"]
     if used["calls"]:
         text = (
@@ -188,33 +183,6 @@ def status(
             f"{used['completion_tokens']:,} written, {used['seconds']:,.0f} s"
         )
         click.echo(text)
-
-
-@command("es-ttc discover frontier my-search --plot frontier.svg", group=discover)
-def frontier(
-    search: Annotated[Path, search_argument],
-    /,
-    *,
-    plot: Annotated[Path | None, FILE, "Image of frontier and trajectory: .svg, .png or .pdf."] = None,
-    as_json: AsJson,
-) -> None:
-    """Show the Pareto front of cost and gain: programs for which no cheaper one is as good."""
-    from es_ttc.lab.discovery.memory import read
-    from es_ttc.lab.discovery.summary import status as summarised
-
-    plan, records = read(search)
-    if plot is not None:
-        if plot.suffix not in (".svg", ".png", ".pdf"):
-            raise InvalidRequest(f"[--plot] is an image, .svg, .png or .pdf; got [{plot.name}]")
-        _draw(records, plot)
-        click.echo(f"image: {plot}", err=True)
-    summary = summarised(plan, records)
-    if as_json:
-        print_json(summary["frontier"])
-    else:
-        out = console()
-        click.echo(_chart(records))
-        out.print(_frontier_table(summary["frontier"]))
 
 
 @command("es-ttc discover show my-search p12", group=discover)
@@ -413,7 +381,7 @@ def _line(record: "Record") -> str:
     return f"{record.name}: {record.mean:+.4f} at c {record.cost:.2f}{mark}  {record.proposal.novelty}"
 
 
-def _show(summary: dict[str, Any], records: "Sequence[Record]", *, chart: bool = True) -> None:
+def _show(summary: dict[str, Any], records: "Sequence[Record]") -> None:
     out = console()
     tasks = ", ".join(f"{name} ({one['queries']} x {one['documents']})" for name, one in summary["tasks"].items())
     shares = summary["proposals"]
@@ -426,8 +394,7 @@ def _show(summary: dict[str, Any], records: "Sequence[Record]", *, chart: bool =
         f"rejected: {rejected}",
     ]
     click.echo("\n".join(lines))
-    if chart:
-        click.echo(_chart(records))
+    click.echo(_chart(records))
     out.print(_frontier_table(summary["frontier"]))
 
 

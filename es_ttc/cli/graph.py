@@ -1,7 +1,6 @@
 """`es-ttc graph`: the neighbour graph of an index."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
@@ -20,7 +19,7 @@ from es_ttc.cli.common import (
     with_engine,
 )
 from es_ttc.cli.model_options import CommandGroup
-from es_ttc.cli.signatures import FILE, command
+from es_ttc.cli.signatures import command
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -100,30 +99,17 @@ def update(
     print_result(asdict(updated), text, as_json=as_json)
 
 
-@command("es-ttc graph show articles --picture graph.svg", group=graph)
-def show(
-    name: str,
-    /,
-    *,
-    seeds: Annotated[int, Field(ge=1, le=1000), "Number of random documents for the reachability figures."] = 20,
-    picture: Annotated[Path | None, FILE, "Image of the graph: FILE.svg or FILE.png."] = None,
-    engine: EngineUrl,
-    as_json: AsJson,
-) -> None:
+@command("es-ttc graph show articles", group=graph)
+def show(name: str, /, *, engine: EngineUrl, as_json: AsJson) -> None:
     """Show statistics of the neighbour graph of the index NAME.
 
     They are degrees, components, reachability and staleness.
     """
-    if picture is not None and picture.suffix not in (".svg", ".png"):
-        raise click.UsageError(f"--picture {picture} must end with .svg or .png")
     from es_ttc.reranking.index_graph import show_graph
 
-    settings = Settings(**given(engine=engine))
-    found = with_engine(settings, lambda client: show_graph(client, name, seeds=seeds, picture=picture))
+    found = with_engine(Settings(**given(engine=engine)), lambda client: show_graph(client, name))
     data = {**asdict(found), "meta": found.meta.model_dump(mode="json"), "stale": found.stale}
     print_result(data, "\n".join(_lines(found)), as_json=as_json)
-    if picture is not None:
-        click.echo(f"picture: {picture}", err=True)
 
 
 @command("es-ttc graph delete articles", group=graph)
