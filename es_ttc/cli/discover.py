@@ -186,13 +186,7 @@ def status(search: Annotated[Path, search_argument], /, *, as_json: AsJson) -> N
 
 
 @command("es-ttc discover show my-search p12", group=discover)
-def show(
-    search: Annotated[Path, search_argument],
-    name: str,
-    /,
-    *,
-    as_json: AsJson,
-) -> None:
+def show(search: Annotated[Path, search_argument], name: str, /, *, as_json: AsJson) -> None:
     """Show one program: its origin, its gain on each task, its source."""
     from es_ttc.lab.discovery.memory import read
     from es_ttc.lab.discovery.summary import named

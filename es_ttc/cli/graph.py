@@ -77,13 +77,7 @@ def build(
 
 
 @command("es-ttc graph update articles", group=graph)
-def update(
-    name: str,
-    /,
-    *,
-    engine: EngineUrl,
-    as_json: AsJson,
-) -> None:
+def update(name: str, /, *, engine: EngineUrl, as_json: AsJson) -> None:
     """Update the neighbour graph of the index NAME around written, changed or deleted documents.
 
     Exit status: 0 when it is up to date; 1 when it failed; 130 when it was stopped (run it again).

@@ -117,13 +117,7 @@ def create(
 
 
 @command("es-ttc index show articles --json", group=index)
-def show(
-    name: str,
-    /,
-    *,
-    engine: EngineUrl,
-    as_json: AsJson,
-) -> None:
+def show(name: str, /, *, engine: EngineUrl, as_json: AsJson) -> None:
     """Show which features the index NAME has, and how many of its documents lack them."""
     found = with_engine(Settings(**given(engine=engine)), lambda client: _show(client, name))
     if as_json:

@@ -167,7 +167,7 @@ def test_the_page_serves_light_dark_and_those_who_do_not_see_it(html: str) -> No
     assert "prefers-color-scheme: dark" in html
     assert ("html", {"lang": "en"}) in page.tags
     drawings = [attributes for tag, attributes in page.tags if tag == "svg"]
-    assert len(drawings) == 6
+    assert len(drawings) == 4
     for attributes in drawings:
         assert attributes["role"] == "img"
         assert attributes["aria-label"]
