@@ -7,7 +7,6 @@ import orjson
 
 from es_ttc.engine.addresses import NodePool, engine_addresses
 from es_ttc.engine.aws import signer_of
-from es_ttc.engine.client import ClientEngine
 from es_ttc.engine.exchange import Answer, Unreachable, answer_of, not_json, why_unconnected
 from es_ttc.engine.http import TLS_ERRORS, open_session, request_timeout, service_headers
 from es_ttc.engine.protocol import Engine
@@ -43,7 +42,7 @@ async def connect(settings: EngineSettings) -> Engine:
     return _adapter(version.product)(settings, info)
 
 
-def _adapter(product: Product) -> type[ClientEngine]:
+def _adapter(product: Product) -> type[Engine]:
     """Import a product's adapter alone: its client takes most of the time of a short command."""
     if product == "opensearch":
         from es_ttc.engine.opensearch import OpenSearchEngine

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from es_ttc.engine.client import path_of_one
-from es_ttc.engine.protocol import Engine
+from es_ttc.engine.protocol import Engine, path_of_one
 from es_ttc.errors import EngineError
 from es_ttc.index.mappings.attached import is_side_of, side_alias, side_pattern, source_of
 from es_ttc.index.mappings.index import several
