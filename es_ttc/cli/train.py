@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from es_ttc.lab.training.late.session import LateResult
     from es_ttc.lab.training.loop import Report, TrainingProgress
     from es_ttc.lab.training.options import LoopOptions
-    from es_ttc.lab.training.session import Sides, Trainable, TrainingResult
+    from es_ttc.lab.training.session import Sides, TrainingResult
+    from es_ttc.lab.training.sides import Trainable
 
     Recipe = Callable[[Sequence[Task], Sides], Trainable]
 

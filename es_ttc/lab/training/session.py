@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,24 +20,10 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.training import artefact
 from es_ttc.lab.training.data import Task, load_task
-from es_ttc.lab.training.loop import RESUMABLE_OPTIONS, Recipe, Report, TrainingProgress, train
+from es_ttc.lab.training.loop import RESUMABLE_OPTIONS, Report, TrainingProgress, train
 from es_ttc.lab.training.measures import before_and_after
 from es_ttc.lab.training.options import LoopOptions
-from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, TunedSide
-
-
-class Trainable(Recipe, Protocol):
-    """A recipe whose result can be served."""
-
-    def heads(self) -> dict[Role, Head]:
-        """Return the present heads of both roles."""
-
-    @property
-    def tuned(self) -> Mapping[Role, TunedSide]:
-        """The sides with a fine-tuned encoder."""
-
-    def params(self) -> dict[str, float] | None:
-        """Return the parameters of the method `nnn` to use with it; None if it is for another method."""
+from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, Trainable, TunedSide
 
 
 @dataclass(frozen=True)

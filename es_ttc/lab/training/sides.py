@@ -1,5 +1,6 @@
 """The two sides of a bi-encoder in training: the sources of the vectors of queries and of documents."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from es_ttc.encoders.heads import Head
 from es_ttc.encoders.sentence_transformers import load_model
 from es_ttc.encoders.windows import role_prompts
 from es_ttc.lab.training.data import Places, Task
+from es_ttc.lab.training.loop import Recipe
 
 DOCUMENTS, TRAIN, VALID = "documents", "train", "valid"
 
@@ -98,3 +100,37 @@ class TunedSide(nn.Module):
         device = next(self.model.parameters()).device
         found = self.model({name: tensor.to(device) for name, tensor in features.items()})
         return F.normalize(found["sentence_embedding"], dim=1)
+
+
+class Trainable(Recipe):
+    """A recipe whose result can be served."""
+
+    @abstractmethod
+    def heads(self) -> dict[Role, Head]:
+        """Return the present heads of both roles."""
+
+    @property
+    def tuned(self) -> dict[Role, TunedSide]:
+        """The sides with a fine-tuned encoder."""
+        return {}
+
+    def params(self) -> dict[str, float] | None:
+        """Return the parameters of the method `nnn` to use with it; None if it is for another method."""
+        return None
+
+
+class TwoSided(Trainable):
+    """A recipe with a side of its own for each role."""
+
+    queries: FrozenSide | TunedSide
+    documents: FrozenSide | TunedSide
+
+    def heads(self) -> dict[Role, Head]:
+        """Return the heads for serving."""
+        return {"query": self.queries.served(), "document": self.documents.served()}
+
+    @property
+    def tuned(self) -> dict[Role, TunedSide]:
+        """The sides with a fine-tuned encoder."""
+        sides: dict[Role, FrozenSide | TunedSide] = {"query": self.queries, "document": self.documents}
+        return {role: side for role, side in sides.items() if isinstance(side, TunedSide)}

@@ -15,13 +15,14 @@ from es_ttc.encoders.base import Role
 from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.training.data import Places
 from es_ttc.lab.training.late.data import JudgedTexts, LateTask
+from es_ttc.lab.training.loop import Recipe
 from es_ttc.lab.training.measures import measure
 
 _AT_ONCE = 32
 _QUERIES_AT_ONCE = 16
 
 
-class LateRecipe:
+class LateRecipe(Recipe):
     """MaxSim of queries and documents.
 
     A train query is an example. In every epoch one of its relevant documents and some of its mined negatives are drawn

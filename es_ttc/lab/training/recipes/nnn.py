@@ -1,21 +1,18 @@
 """NNN-Tr (NNN decoding, section 3.2 and appendix B.5): adapters trained through the unrolled solver."""
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor, nn
 
-from es_ttc.encoders.base import Role
-from es_ttc.encoders.heads import Head
 from es_ttc.lab.training.data import Places, Task
 from es_ttc.lab.training.heads import MixedMlp
 from es_ttc.lab.training.losses import set_loss
 from es_ttc.lab.training.measures import measure
 from es_ttc.lab.training.options import NnnOptions
-from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, TunedSide, queries_of
+from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, TunedSide, TwoSided, queries_of
 
 
 def lipschitz(documents: Tensor, l2: Tensor | float = 0.0) -> Tensor:
@@ -115,7 +112,7 @@ class Penalties(nn.Module):
         return self.lengths.exp() if self.lengths.requires_grad else None
 
 
-class NnnRecipe:
+class NnnRecipe(TwoSided):
     """Trains adapters of queries and documents through the unrolled solver, with the set loss on relevant documents."""
 
     def __init__(self, task: Task, options: NnnOptions, *, queries: FrozenSide | TunedSide | None = None) -> None:
@@ -160,16 +157,6 @@ class NnnRecipe:
         if not selected:
             return math.nan
         return float(measure(self._options.metric, scores.cpu(), self._valid).mean())
-
-    def heads(self) -> dict[Role, Head]:
-        """Return the heads for serving."""
-        return {"query": self.queries.served(), "document": self.documents.served()}
-
-    @property
-    def tuned(self) -> dict[Role, TunedSide]:
-        """The sides with a fine-tuned encoder."""
-        sides: dict[Role, Any] = {"query": self.queries, "document": self.documents}
-        return {role: side for role, side in sides.items() if isinstance(side, TunedSide)}
 
     def params(self) -> dict[str, float]:
         """Return the parameters of the method `nnn` that it was trained with."""
