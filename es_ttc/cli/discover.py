@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from es_ttc.lab.discovery.records import Plan, Record
 
 _SEED = 2026
-_IMAGE = "frontier.svg"
 _LOCK = "discover.lock"
 
 
@@ -153,7 +152,6 @@ def run(
         begin = [] if plan.seeds == "none" else seeds(cheap=plan.seeds == "cheap")
         found = generations_of(memory, evaluator, writer, generations, seeds=begin, distance=plan.distance)
         _follow(memory, plan, found, generations)
-        _draw(memory.records, search / _IMAGE)
         summary = summarised(plan, memory.records)
     if as_json:
         print_json(summary)
@@ -424,9 +422,3 @@ def _chart(records: "Sequence[Record]") -> str:
     from es_ttc.lab.discovery.charts import terminal
 
     return terminal(records)
-
-
-def _draw(records: "Sequence[Record]", path: Path) -> None:
-    from es_ttc.lab.discovery.charts import image
-
-    image(records, path)

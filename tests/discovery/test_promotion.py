@@ -58,7 +58,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recording.write_text("\n".join(json.dumps(line) for line in lines))
     folder = home / "search"
     assert run(["discover", "run", str(folder), *BEGIN, "--proposer", "replay", "--recording", str(recording)]) == 0
-    assert (folder / "frontier.svg").exists()
     return folder
 
 
@@ -156,7 +155,6 @@ def test_what_is_known_is_shown_and_exported(found: Path, tmp_path: Path, capsys
     assert json.loads(capsys.readouterr().out)["proposals"]["rejected"] == {"forbidden": 1}
     assert run(["discover", "show", str(found), "g001"]) == 0
     assert "reciprocal_rank_fusion" in capsys.readouterr().out
-    assert (found / "frontier.svg").read_text().startswith("<?xml")
     assert run(["discover", "export", str(found), str(tmp_path / "all.jsonl")]) == 0
     assert run(["discover", "export", str(found), str(tmp_path / "all.csv")]) == 0
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 3
