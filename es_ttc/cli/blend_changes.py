@@ -74,7 +74,7 @@ def _counted(queries: int) -> str:
 
 def _query(document: dict[str, Any], spec: "IndexSpec") -> str:
     """Return the beginning of a document's first text."""
-    from es_ttc.common.whole_words import blanked
+    from es_ttc.common.markup import blanked
     from es_ttc.index.ingest.compose import compose
 
     text = next((text for name in spec.text_fields if (text := compose(document, [name])[0].strip())), "")

@@ -16,7 +16,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from es_ttc.common.whole_words import SOFT_HYPHEN, blanked, whole_words
+from es_ttc.common.markup import SOFT_HYPHEN, blanked
+from es_ttc.common.whole_words import whole_words
 
 MATCH = "black on yellow"
 UP = "green"

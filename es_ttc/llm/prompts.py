@@ -1,4 +1,4 @@
-"""Prompts as files: placeholders are checked when they are read, and a hash of the content is the version."""
+"""Prompts as files, with checked placeholders and a hash as the version; and the JSON in answers to them."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Work shared with threads that have nothing else to do, for calls that run without the interpreter's lock."""
+"""Work shared with idle threads, for calls that run without the interpreter's lock; and scratch memory of a thread."""
 
 import math
 import os

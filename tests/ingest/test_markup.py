@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_ttc.common.whole_words import blanked, has_markup
+from es_ttc.common.markup import blanked, has_markup
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest import encode_documents
 from es_ttc.index.mappings.spec import IndexSpec

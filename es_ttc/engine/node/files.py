@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all, and folders that another user can read."""
+"""Files that are written completely or not at all, folders that another user can read, and archives."""
 
 import hashlib
 import os

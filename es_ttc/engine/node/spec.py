@@ -1,4 +1,4 @@
-"""The spec of a node."""
+"""The spec of a node, and the progress of its start."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The partitions of jobs that enrich and wait for a worker, and the turns at them."""
+"""Jobs that enrich: the partitions that wait for a worker, the turns at them, and the end of a job."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing

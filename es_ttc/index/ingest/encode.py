@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from es_ttc.common.whole_words import blanked
+from es_ttc.common.markup import blanked
 from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.errors import EncoderError
 from es_ttc.index.ingest.compose import Document, Span, compose, content_hash, locate

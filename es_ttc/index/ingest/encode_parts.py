@@ -1,4 +1,4 @@
-"""Parts of the input to lines of a bulk: encoded and packed by two threads of this process, or by several processes.
+"""Parts of the input to lines of a bulk: encoded and packed by two threads of this process, or by child processes.
 
 The two threads take turns at the encoder: one encodes a part while the other packs the part before. Each of several
 processes has an encoder of its own.

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 from es_ttc.common.languages import LATIN, language_of
-from es_ttc.common.whole_words import blanked, has_markup
+from es_ttc.common.markup import blanked, has_markup
 
 MAX_TEXT_FIELDS = 5
 _MAX_DEPTH = 3

@@ -1,4 +1,4 @@
-"""Find documents that are in the index already, unchanged: they need neither encoding nor writing."""
+"""Which documents an index has: unchanged ones before a write, missing ones at the end of an ingest."""
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence

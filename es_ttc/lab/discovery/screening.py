@@ -1,4 +1,4 @@
-"""The constraints that are checked before a program is run (section 3.2)."""
+"""The constraints that are checked before a program is run (section 3.2), and the distance of two programs."""
 
 import ast
 import hashlib

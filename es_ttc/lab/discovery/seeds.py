@@ -1,4 +1,4 @@
-"""The paper's twelve programs as initial programs of a search."""
+"""The paper's programs as trees, as initial programs of a search."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""Figures of a search."""
+"""Figures of a search, and the programs that are worth their cost."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

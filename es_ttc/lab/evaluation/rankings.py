@@ -1,4 +1,4 @@
-"""Rankings: the best of many scores, several rankings fused into one, a window reordered."""
+"""Rankings: the best of many scores, several fused into one, a window reordered; and the interface of searchers."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

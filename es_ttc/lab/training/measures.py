@@ -1,4 +1,4 @@
-"""Measures of a batch of scores, for the selection of the best epoch."""
+"""Measures of a batch of scores, which select the best epoch; and figures before and after training."""
 
 from collections.abc import Mapping
 from typing import Any

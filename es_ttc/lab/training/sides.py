@@ -1,4 +1,4 @@
-"""The two sides of a bi-encoder in training: the sources of the vectors of queries and of documents."""
+"""The two sides of a bi-encoder in training, frozen or fine-tuned: the vectors of queries and of documents."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The nearest documents of every document: exact by blocked matrix products, or approximate by usearch."""
+"""The neighbour graph, and the nearest documents of every document: by blocked matrix products, or by usearch."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The documents' vectors for a solver: float32 for speed, float64 for decisions."""
+"""The documents' vectors for a solver, all and a selection with its minimum: float32 to scan, float64 to decide."""
 
 from dataclasses import dataclass
 from typing import Self

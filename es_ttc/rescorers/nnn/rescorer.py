@@ -1,4 +1,4 @@
-"""NNN decoding of a window ("Non-negative Elastic Net Decoding for Information Retrieval")."""
+"""NNN decoding of a window, and its parameters ("Non-negative Elastic Net Decoding for Information Retrieval")."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self

@@ -1,4 +1,4 @@
-"""Programs as rescorers: one class for each program."""
+"""Programs as rescorers: one class for each program, whose context is made from a window."""
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain

@@ -1,7 +1,7 @@
 """From the cosines at every position to one number a scale: the maximum, and the milder choices of section VIII-B.
 
 Each function takes ``(..., width)`` cosines, NaN after a document's last position, and ``counts``, the number of
-positions (1 or more), of a shape that broadcasts to ``(...)``. ``pooling`` goes on from scales to one score.
+positions (1 or more), of a shape that broadcasts to ``(...)``. ``pool`` goes on from scales to one score.
 """
 
 import numpy as np

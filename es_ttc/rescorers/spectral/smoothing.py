@@ -1,4 +1,4 @@
-"""Convolution of token-wise signals with a bank of sinc kernels, for documents of many lengths at once.
+"""The sinc kernels (section III-B), and convolution with a bank of them, for documents of many lengths at once.
 
 Each document has kernels of its own length. Lengths share a few transform sizes, so that a window of ragged documents
 takes a handful of batched Fourier transforms; the kernels' spectra are kept between calls.

@@ -1,4 +1,4 @@
-"""Trees of the grammar: random, changed, crossed. All choices come from a given random source."""
+"""Trees of the grammar: random, changed, crossed, written as Python. All choices come from a given random source."""
 
 import random
 import string

@@ -1,4 +1,4 @@
-"""NNN-Tr (NNN decoding, section 3.2 and appendix B.5): adapters trained through the unrolled solver."""
+"""NNN-Tr (NNN decoding, section 3.2 and appendix B.5): adapters trained through the solver FISTA, unrolled."""
 
 import math
 
