@@ -1,11 +1,10 @@
 """Jobs that enrich: the partitions that wait for a worker, the turns at them, and the end of a job."""
 
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs.documents import Documents, Key
+from es_ttc.enrichment.jobs.documents import Documents, pages
 from es_ttc.enrichment.jobs.enrichment_turn import take_turn
 from es_ttc.enrichment.jobs.outcomes import DocumentResult
 from es_ttc.enrichment.jobs.progress import enrichment_progress
@@ -110,7 +109,6 @@ async def _position(engine: Engine, index: str) -> str:
     return f"{source.uuid} {sorted((await positions(engine, source)).items())}"
 
 
-_PAGE = 500
 _UNFINISHED = (DocumentOutcome.DONE, DocumentOutcome.DEFERRED)
 """Outcomes of documents that are to be processed again: one that is done and not enriched has changed since."""
 
@@ -143,8 +141,8 @@ async def _store_lost_outcomes(store: JobStore, documents: Documents, job: Job) 
 
     The documents themselves contain the job that wrote them.
     """
-    async with aclosing(_pages(documents.keys_written_by(job.id))) as pages:
-        async for page in pages:
+    async with aclosing(pages(documents.keys_written_by(job.id))) as found:
+        async for page in found:
             noted = await store.outcomes.get(job.id, page)
             lost = [
                 key
@@ -164,21 +162,9 @@ async def _store_lost_outcomes(store: JobStore, documents: Documents, job: Job) 
 
 
 async def _is_unfinished(store: JobStore, documents: Documents, job: Job) -> bool:
-    async with aclosing(_pages(documents.keys(job, None))) as pages:
-        async for page in pages:
+    async with aclosing(pages(documents.keys(job, None))) as found:
+        async for page in found:
             notes = await store.outcomes.get(job.id, page)
             if any(note is None or note["outcome"] in _UNFINISHED for note in notes):
                 return True
     return False
-
-
-async def _pages(keys: AsyncGenerator[Key]) -> AsyncGenerator[list[Key]]:
-    page: list[Key] = []
-    async with aclosing(keys):
-        async for key in keys:
-            page.append(key)
-            if len(page) == _PAGE:
-                yield page
-                page = []
-    if page:
-        yield page
