@@ -13,15 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from es_ttc.cli.common import (
-    AdapterName,
-    AsJson,
-    EncoderName,
-    adapted,
-    given,
-    print_json,
-    stderr,
-)
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json, stderr
 from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.model_options import CommandGroup, ModelOptions
 from es_ttc.cli.signatures import FILE, FOLDER, command

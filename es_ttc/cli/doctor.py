@@ -9,15 +9,7 @@ from typing import Annotated
 from rich.table import Table
 from rich.text import Text
 
-from es_ttc.cli.common import (
-    AsJson,
-    EncoderName,
-    EngineUrl,
-    given,
-    print_json,
-    stderr,
-    stdout,
-)
+from es_ttc.cli.common import AsJson, EncoderName, EngineUrl, given, print_json, stderr, stdout
 from es_ttc.cli.signatures import command
 from es_ttc.settings import GatewaySettings
 

@@ -358,12 +358,7 @@ async def _requantise(settings: Settings, name: str, codec: Any) -> list[dict[st
 
 
 async def _show(engine: "Engine", name: str) -> dict[str, Any]:
-    from es_ttc.index.attach.feature_locations import (
-        contents_of,
-        failures,
-        feature_location,
-        written_since_fill,
-    )
+    from es_ttc.index.attach.feature_locations import contents_of, failures, feature_location, written_since_fill
     from es_ttc.index.mappings.contents import contents
     from es_ttc.index.mappings.write_options import WriteOptions
 

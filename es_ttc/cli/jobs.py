@@ -11,17 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from es_ttc.cli.common import (
-    AsJson,
-    EngineUrl,
-    engine_flag,
-    given,
-    json_flag,
-    print_json,
-    stderr,
-    stdout,
-    with_engine,
-)
+from es_ttc.cli.common import AsJson, EngineUrl, engine_flag, given, json_flag, print_json, stderr, stdout, with_engine
 from es_ttc.cli.model_options import CommandGroup, ModelOptions, nested
 from es_ttc.cli.options import JsonObjectType, examples
 from es_ttc.cli.signatures import command

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 from pydantic import Field
 
-from es_ttc.cli.common import (
-    AdapterName,
-    AsJson,
-    EngineUrl,
-    adapted,
-    given,
-    print_json,
-    stderr,
-    stdout,
-    with_engine,
-)
+from es_ttc.cli.common import AdapterName, AsJson, EngineUrl, adapted, given, print_json, stderr, stdout, with_engine
 from es_ttc.cli.options import FilterType, JsonObjectType, NamesType, first_pass_option
 from es_ttc.cli.signatures import command
 from es_ttc.cli.views import Hit, Ranking, answer

@@ -11,15 +11,7 @@ from urllib.parse import urlencode
 import click
 import orjson
 
-from es_ttc.cli.common import (
-    AsJson,
-    connected,
-    engine_flag,
-    first_documents,
-    given,
-    print_json,
-    unread_languages,
-)
+from es_ttc.cli.common import AsJson, connected, engine_flag, first_documents, given, print_json, unread_languages
 from es_ttc.cli.model_options import ModelOptions
 from es_ttc.cli.signatures import FILE, command
 from es_ttc.engine.versions import EngineVersion, oldest_versions

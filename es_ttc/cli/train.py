@@ -11,15 +11,7 @@ import click
 from rich.markup import escape
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import (
-    adapted,
-    adapter_flag,
-    encoder_flag,
-    given,
-    json_flag,
-    print_json,
-    progress_bar,
-)
+from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, progress_bar
 from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.model_options import CommandGroup, ModelCommand, ModelOptions, nested, parted
 from es_ttc.cli.options import all_of, examples

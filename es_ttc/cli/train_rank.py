@@ -9,12 +9,7 @@ import click
 from pydantic import Field
 from rich.markup import escape
 
-from es_ttc.cli.common import (
-    AdapterName,
-    AsJson,
-    EncoderName,
-    print_json,
-)
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, print_json
 from es_ttc.cli.evaluating import stages, window_option
 from es_ttc.cli.judged import SEED, JudgedQueries, index_options
 from es_ttc.cli.signatures import FILE, command

@@ -11,14 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import (
-    AdapterName,
-    AsJson,
-    EncoderName,
-    adapted,
-    given,
-    print_json,
-)
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judge_options import judgements_option, require_one_source, with_llm_flag
 from es_ttc.cli.judged import SEED, JudgedQueries, index_options

@@ -17,13 +17,7 @@ import orjson
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderMismatch, EngineUnavailable, InvalidRequest
-from es_ttc.index.attach.source import (
-    DocumentVersion,
-    TextReader,
-    count_between,
-    settled_writes,
-    versions_between,
-)
+from es_ttc.index.attach.source import DocumentVersion, TextReader, count_between, settled_writes, versions_between
 from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, Target, WriteKind
 from es_ttc.index.ingest.compose import Span, compose, content_hash
 from es_ttc.index.ingest.encode import encode_apart, feature_fields, features_of

@@ -15,14 +15,7 @@ import orjson
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest, NotAllowed, UnknownIndex
 from es_ttc.index.ingest.bulk import write
-from es_ttc.lab.judging.records import (
-    Judgement,
-    PooledMethod,
-    PooledQuery,
-    Source,
-    judgement_id,
-    pool_id,
-)
+from es_ttc.lab.judging.records import Judgement, PooledMethod, PooledQuery, Source, judgement_id, pool_id
 from es_ttc.lab.judging.signals import LoggedSignals
 
 INDEX = "ttc-judgements"

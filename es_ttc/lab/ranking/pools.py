@@ -20,13 +20,7 @@ from es_ttc.lab.evaluation.methods import resolve_one
 from es_ttc.lab.evaluation.plan import Plan, opened
 from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.rescorers.base import Feature
-from es_ttc.rescorers.blend.signals import (
-    SIGNALS,
-    SignalName,
-    all_signal_scores,
-    read_by,
-    signal_matrix,
-)
+from es_ttc.rescorers.blend.signals import SIGNALS, SignalName, all_signal_scores, read_by, signal_matrix
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.vectors.codecs import StoredCodec
 from es_ttc.vectors.tokens import Float32
