@@ -317,8 +317,8 @@ def _proposer(
     plan: "Plan", named: str | None, recording: Path | None, characters: int, tokens: int, *, blind: bool
 ) -> "Proposer":
     """Return the proposer; a resumed search may use another one."""
+    from es_ttc.lab.discovery.proposers.base import ReplayProposer
     from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
-    from es_ttc.lab.discovery.proposers.replay import ReplayProposer
 
     if (named or plan.proposer) == "replay":
         if recording is None:
@@ -411,6 +411,6 @@ def _about(record: "Record") -> str:
 
 
 def _chart(records: "Sequence[Record]") -> str:
-    from es_ttc.lab.discovery.charts import terminal
+    from es_ttc.lab.discovery.summary import terminal
 
     return terminal(records)

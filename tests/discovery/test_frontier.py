@@ -2,11 +2,10 @@
 
 import pytest
 
-from es_ttc.lab.discovery.charts import terminal
 from es_ttc.lab.discovery.evaluator import cost_ratio
 from es_ttc.lab.discovery.records import Proposal, Record, TaskResult
 from es_ttc.lab.discovery.screening import ProposedPrograms, distance, shapes
-from es_ttc.lab.discovery.summary import admits, frontier
+from es_ttc.lab.discovery.summary import admits, frontier, terminal
 from es_ttc.rescorers.programs.source import Reason, Refused
 
 PROGRAM = "import numpy as np\n\n\ndef program(Q, D, S, ctx):\n    best = S.max(axis=1, keepdims=True)\n    return {}\n"
