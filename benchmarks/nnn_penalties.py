@@ -24,7 +24,7 @@ from es_ttc.lab.evaluation.bootstrap import compare, resampled_means
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.report import signed
 from es_ttc.lab.training.data import Task, TrainingQueries, load_task
-from es_ttc.lab.training.figures import WINDOW, by_query
+from es_ttc.lab.training.measures import WINDOW, by_query
 from es_ttc.lab.training.recipes.nnn import GRID, decoded
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
 from es_ttc.rescorers.nnn.rescorer import scores

@@ -38,9 +38,8 @@ from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import Method, resolve_one, retrieval
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, REVERSED, TOPIC
-from es_ttc.rescorers.programs.feedback import DEPTHS, WEIGHTS
 from es_ttc.rescorers.programs.interface import TOPIC_LENGTH
-from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
+from es_ttc.rescorers.programs.rescorers import DEPTHS, WEIGHTS, ProgramParams, ProgramRescorer
 from es_ttc.settings import Settings
 from es_ttc.vectors.chunks import GRANULARITIES
 

@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import heading, table
-from es_ttc.rescorers.scratch import Scratch
 from es_ttc.rescorers.spectral import DEFAULT_SCALES
-from es_ttc.rescorers.spectral.kernel import kernel_bank, sinc_kernel
-from es_ttc.rescorers.spectral.smoothing import smooth, transform_size
+from es_ttc.rescorers.spectral.smoothing import kernel_bank, sinc_kernel, smooth, transform_size
+from es_ttc.rescorers.threads import Scratch
 
 Float64 = NDArray[np.float64]
 

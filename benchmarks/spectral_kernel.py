@@ -17,7 +17,7 @@ from es_ttc.rescorers import compiled
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams, SpectralRescorer, scale_norms
-from es_ttc.rescorers.spectral.kernel import kernel_bank, same_start, sinc_kernel
+from es_ttc.rescorers.spectral.smoothing import kernel_bank, same_start, sinc_kernel
 from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import Codec, Float32
 

@@ -23,8 +23,7 @@ from benchmarks.common import heading, table
 from benchmarks.programs import subset
 from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.index.ingest.compose import Span, compose, locate
-from es_ttc.index.ingest.encode import token_features
-from es_ttc.index.ingest.fewer_tokens import pool_tokens
+from es_ttc.index.ingest.encode import pool_tokens, token_features
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.bootstrap import SEED, Interval, interval, resampled_means
 from es_ttc.lab.evaluation.datasets import Collection

@@ -32,8 +32,8 @@ from es_ttc.lab.evaluation.datasets import load_collection
 from es_ttc.lab.evaluation.report import signed
 from es_ttc.lab.evaluation.tuning import fold_of
 from es_ttc.lab.training.data import Places, Task, TrainingQueries, held_out_places, load_task, questions_of
-from es_ttc.lab.training.figures import WINDOW, by_query
 from es_ttc.lab.training.loop import TrainingProgress, train
+from es_ttc.lab.training.measures import WINDOW, by_query
 from es_ttc.lab.training.options import ColtOptions, HeadOptions, LoopOptions, NnnOptions
 from es_ttc.lab.training.recipes.colt import ColtRecipe
 from es_ttc.lab.training.recipes.dense import DenseRecipe

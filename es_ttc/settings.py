@@ -81,11 +81,7 @@ def _line_of(key: str, text: str) -> int:
 
 
 def wrong_setting(error: ValidationError | SettingsError) -> str | None:
-    """Return one sentence about a setting that is wrong; None for an error that is not about settings.
-
-    Args:
-        error: The error of the settings' constructor.
-    """
+    """Return one sentence about a setting that is wrong; None for an error that is not about settings."""
     if isinstance(error, SettingsError):  # its words name the field alone
         name = next(iter(re.findall('field "([^"]+)"', str(error))), "")
         return f'[{name}] is wrong: ES_TTC_{name.upper()} must be JSON, such as ["a"] for a list'

@@ -10,7 +10,7 @@ from benchmarks import spectral_convolution as convolution
 from benchmarks.claims.model import Claim, Finding, Verdict, cited, holds, measured, tested, unmeasured
 from benchmarks.spectral_synthetic import GRID
 from es_ttc.rescorers.spectral import DEFAULT_SCALES
-from es_ttc.rescorers.spectral.kernel import sinc_kernel
+from es_ttc.rescorers.spectral.smoothing import sinc_kernel
 
 _SEED = 0
 _SHOWN_LENGTHS = (128, 512, 1024, 4096)

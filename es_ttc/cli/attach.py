@@ -3,22 +3,23 @@
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+from pydantic import Field
 from rich.progress import Progress
 
 from es_ttc.cli.blend_changes import tell_changes
 from es_ttc.cli.common import (
+    AdapterName,
+    AsJson,
+    EncoderName,
+    EngineUrl,
     adapted,
-    adapter_flag,
     confirm,
     connected,
-    encoder_flag,
-    engine_flag,
     first_documents,
     given,
-    json_flag,
     print_json,
     progress_bar,
     run_to_completion,
@@ -28,7 +29,8 @@ from es_ttc.cli.common import (
     take_proposal,
     warn_of_language,
 )
-from es_ttc.cli.options import check_codec, examples, explicit_options, feature_options, strip_html_option
+from es_ttc.cli.options import check_codec, explicit_options, feature_options, strip_html_option
+from es_ttc.cli.signatures import command
 from es_ttc.cli.size_estimates import size_sentence
 from es_ttc.settings import Settings
 
@@ -46,41 +48,29 @@ _READ = 20
 """Documents that are read for an estimate of sizes."""
 
 
-@click.command(
-    epilog=examples(
-        "es-ttc attach products --text-fields title,description",
-        "es-ttc attach products --dry-run",
-        "es-ttc attach products --spans scale=10,stride=5",
-        "es-ttc attach products --encoder mpnet",
-    ),
+@command(
+    "es-ttc attach products --text-fields title,description",
+    "es-ttc attach products --dry-run",
+    "es-ttc attach products --spans scale=10,stride=5",
+    "es-ttc attach products --encoder mpnet",
 )
-@click.argument("name")
-@engine_flag
-@encoder_flag
-@adapter_flag
 @feature_options
-@click.option(
-    "--in-index",
-    is_flag=True,
-    help="Store the features in the index's own documents instead of a side index; its mapping, its settings and the "
-    "documents' versions change.",
-)
 @strip_html_option
-@click.option("--dry-run", is_flag=True, help="Say what the features would take on disk; write nothing.")
-@click.option("--yes", is_flag=True, help="Take the proposed text fields without a question.")
-@json_flag
-@click.pass_context
 def attach(
-    context: click.Context,
-    /,
     name: str,
-    engine: str | None,
-    encoder: str | None,
-    adapter: str | None,
-    in_index: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    /,
+    *,
+    engine: EngineUrl,
+    encoder: EncoderName,
+    adapter: AdapterName,
+    in_index: Annotated[
+        bool,
+        "Store the features in the index's own documents instead of a side index; its mapping, its settings and the "
+        "documents' versions change.",
+    ] = False,
+    dry_run: Annotated[bool, "Say what the features would take on disk; write nothing."] = False,
+    yes: Annotated[bool, "Take the proposed text fields without a question."] = False,
+    as_json: AsJson,
     **features: Any,
 ) -> int:
     """Create and fill the features of an existing index NAME.
@@ -99,6 +89,7 @@ def attach(
     reason) or the run failed; 130 when it was stopped.
     """
     settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
+    context = click.get_current_context()
     check_codec(context, features["tokens"])
     chosen = explicit_options(context, features)
     named = encoder is not None or adapter is not None
@@ -117,33 +108,19 @@ def attach(
     )
 
 
-@click.command(
-    epilog=examples(
-        "es-ttc fill products",
-        "es-ttc fill products --watch",
-        "es-ttc fill products --all",
-    ),
-)
-@click.argument("name")
-@engine_flag
-@encoder_flag
-@click.option("--watch", is_flag=True, help="Run until stopped, and follow writes to NAME.")
-@click.option(
-    "--every",
-    type=click.FloatRange(0.2, 3600),
-    default=5.0,
-    show_default=True,
-    help="Seconds between two checks, with --watch.",
-)
-@click.option(
-    "--all",
-    "everything",
-    is_flag=True,
-    help="Check every document, including failed ones, instead of those written since the last run.",
-)
-@json_flag
+@command("es-ttc fill products", "es-ttc fill products --watch", "es-ttc fill products --all")
 def fill(
-    name: str, engine: str | None, encoder: str | None, watch: bool, every: float, everything: bool, as_json: bool
+    name: str,
+    /,
+    *,
+    engine: EngineUrl,
+    encoder: EncoderName,
+    watch: Annotated[bool, "Run until stopped, and follow writes to NAME."] = False,
+    every: Annotated[float, Field(ge=0.2, le=3600), "Seconds between two checks, with --watch."] = 5.0,
+    everything: Annotated[
+        bool, "--all", "Check every document, including failed ones, instead of those written since the last run."
+    ] = False,
+    as_json: AsJson,
 ) -> int:
     """Update the features of the index NAME.
 
@@ -167,24 +144,18 @@ def fill(
     return _report_fill(_fill(settings, name, options), as_json, f"run `es-ttc fill {name}` to go on")
 
 
-@click.command(
-    epilog=examples(
-        "es-ttc detach products",
-        "es-ttc detach products --yes --json",
-        "es-ttc detach --all",
-    ),
-)
-@click.argument("name", required=False)
-@click.option("--yes", is_flag=True, help="Skip the confirmation.")
-@click.option(
-    "--all",
-    "everything",
-    is_flag=True,
-    help="Remove it for every index, and delete es-ttc's own indices: jobs and judgements.",
-)
-@engine_flag
-@json_flag
-def detach(name: str | None, yes: bool, everything: bool, engine: str | None, as_json: bool) -> None:
+@command("es-ttc detach products", "es-ttc detach products --yes --json", "es-ttc detach --all")
+def detach(
+    name: str | None = None,
+    /,
+    *,
+    yes: Annotated[bool, "Skip the confirmation."] = False,
+    everything: Annotated[
+        bool, "--all", "Remove it for every index, and delete es-ttc's own indices: jobs and judgements."
+    ] = False,
+    engine: EngineUrl,
+    as_json: AsJson,
+) -> None:
     """Remove everything that `es-ttc attach` has created for NAME.
 
     Removes side indices with their aliases, and the neighbour graph. For in-index features it removes the pipeline, the
@@ -364,11 +335,7 @@ async def _requested_spec(
 
 
 def _proposed(sources: "Sequence[Index]", documents: Sequence[dict[str, Any]], *, yes: bool) -> dict[str, Any]:
-    """Return text fields proposed from the first documents, as an option; none if the index has the default fields.
-
-    Raises:
-        InvalidRequest: It has not, and nothing can be proposed or there is no terminal to ask on.
-    """
+    """Return text fields proposed from the first documents, as an option; none if the index has the default fields."""
     from es_ttc.errors import InvalidRequest
     from es_ttc.index.attach.source import require_text_fields
     from es_ttc.index.ingest.proposal import describe, propose

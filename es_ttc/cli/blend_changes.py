@@ -23,11 +23,7 @@ _SENTENCE = re.compile(r"(?<=[.!?。])\s+|\n")
 
 
 async def tell_changes(settings: Settings, index: str, spec: "IndexSpec", encoder: "Encoder") -> None:
-    """Say how many of the first hits blend changes for a few queries; nothing where that cannot be known.
-
-    The queries are titles or first sentences of the index's documents; each is asked twice through a gateway of its
-    own.
-    """
+    """Say how many of the first hits blend changes for a few queries; nothing where that cannot be known."""
     try:
         async with asyncio.timeout(_MAX_SECONDS):
             told = await _changes(settings, index, spec, encoder)

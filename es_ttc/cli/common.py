@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import click
 import orjson
@@ -74,6 +74,11 @@ adapter_flag = click.option(
     help="Adapter of the encoder: a folder written by `es-ttc train`, or a LoRA adapter (one that the model ships, a "
     "folder, or a hub name).",
 )
+
+EngineUrl = Annotated[str | None, engine_flag]
+EncoderName = Annotated[str | None, encoder_flag]
+AdapterName = Annotated[str | None, adapter_flag]
+AsJson = Annotated[bool, json_flag]
 
 stdout = Console()
 stderr = Console(stderr=True)
@@ -233,7 +238,6 @@ def run_to_completion(work: Coroutine[Any, Any, T], how_to_go_on: str) -> T:
     """Run a long operation that can be resumed; Ctrl-C and SIGTERM stop it.
 
     Args:
-        work: The operation.
         how_to_go_on: What resumes it, if it is stopped or fails.
 
     Raises:

@@ -8,18 +8,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from es_ttc.cli.common import given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.common import AsJson, given, print_json, stderr, stdout
 from es_ttc.cli.engine import progress_of
-from es_ttc.cli.options import examples as example_lines
 from es_ttc.cli.prompt import Choices, Prompt
 from es_ttc.cli.serve import page_address
+from es_ttc.cli.signatures import command
 from es_ttc.cli.steps import Steps
 from es_ttc.cli.views import Comparison, Row, listing, method_table
 from es_ttc.cli.views import answer as shown
@@ -77,26 +76,20 @@ class Prepared:
     collections: "Sequence[Collection]"
 
 
-@click.command(
-    epilog=example_lines(
-        "es-ttc demo",
-        "es-ttc demo --serve",
-        "es-ttc demo --no-prompt --keep",
-    ),
-)
-@click.option(
-    "--serve", "serving", is_flag=True, help="Keep engine and gateway running until Ctrl-C, without a prompt."
-)
-@click.option("--no-prompt", is_flag=True, help="Stop after the examples.")
-@click.option("--keep", is_flag=True, help="Keep the engine running, with both indices, for the other commands.")
-@click.option(
-    "--engine",
-    metavar="URL",
-    help="URL of an engine that runs already, for example `$ES_TTC_ENGINE`; two indices are made there. Default: a "
-    "node of the demonstration's own, on a free port.",
-)
-@json_flag
-def demo(serving: bool, no_prompt: bool, keep: bool, engine: str | None, as_json: bool) -> None:
+@command("es-ttc demo", "es-ttc demo --serve", "es-ttc demo --no-prompt --keep")
+def demo(
+    *,
+    serving: Annotated[bool, "--serve", "Keep engine and gateway running until Ctrl-C, without a prompt."] = False,
+    no_prompt: Annotated[bool, "Stop after the examples."] = False,
+    keep: Annotated[bool, "Keep the engine running, with both indices, for the other commands."] = False,
+    engine: Annotated[
+        str | None,
+        "--engine URL",
+        "URL of an engine that runs already, for example `$ES_TTC_ENGINE`; two indices are made there. Default: a "
+        "node of the demonstration's own, on a free port.",
+    ] = None,
+    as_json: AsJson,
+) -> None:
     """Show how the methods rank two collections in a real engine.
 
     The engine is an embedded OpenSearch node, downloaded once (about 85 MB), unless --engine names one. The collections

@@ -3,19 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
+from pydantic import Field
 from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json, stderr
 from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.model_options import CommandGroup, ModelOptions
-from es_ttc.cli.options import examples
+from es_ttc.cli.signatures import FILE, FOLDER, command
 from es_ttc.cli.tables import console, table
 from es_ttc.common.interruption import interruptible
 from es_ttc.common.private_files import private_umask
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from es_ttc.lab.discovery.records import Plan, Record
 
 _SEED = 2026
-_IMAGE = "frontier.svg"
 _LOCK = "discover.lock"
 
 
@@ -50,89 +50,45 @@ _SEARCH = ModelOptions(
 search_argument = click.argument("search", metavar="SEARCH", type=click.Path(file_okay=False, path_type=Path))
 
 
-@discover.command(
-    epilog=examples(
-        "es-ttc discover run my-search data/mine data/other --generations 150",
-        "es-ttc discover run my-search                        (resume it)",
-        "es-ttc discover run tryout --generated limit-style --seeds cheap",
-        "es-ttc discover run mine --proposer replay --recording programs.jsonl",
-    )
-)
-@search_argument
-@click.argument("data", metavar="[DATA]...", nargs=-1, type=click.Path(path_type=Path))
-@click.option(
-    "--generated", multiple=True, metavar="NAME", help="Generated task, in addition to DATA: limit-style or stdlib."
-)
-@click.option(
-    "--proposer",
-    type=click.Choice(["grammar", "llm", "replay"]),
-    help="Source of programs: the grammar over the primitives, the language model at ES_TTC_LLM_URL, or a recording. "
-    "Default: grammar, or the previous proposer of this search.",
-)
-@click.option(
-    "--recording",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="JSON lines, each with `source`, for --proposer replay.",
-)
-@click.option(
-    "--generations",
-    type=click.IntRange(0),
-    default=150,
-    show_default=True,
-    metavar="N",
-    help="Number of the last generation.",
-)
-@click.option("--split", metavar="NAME", help="Split that the search uses. Default: train, if there is one.")
-@click.option(
-    "--queries", type=click.IntRange(2), default=60, show_default=True, help="Maximum number of queries per task."
-)
-@click.option(
-    "--documents", type=click.IntRange(10), default=300, show_default=True, help="Number of documents per task."
+@command(
+    "es-ttc discover run my-search data/mine data/other --generations 150",
+    "es-ttc discover run my-search                        (resume it)",
+    "es-ttc discover run tryout --generated limit-style --seeds cheap",
+    "es-ttc discover run mine --proposer replay --recording programs.jsonl",
+    group=discover,
 )
 @_SEARCH
-@click.option(
-    "--prompt-characters",
-    type=click.IntRange(500),
-    default=24_000,
-    show_default=True,
-    help="Maximum size of history, failures and sources in the prompt, for --proposer llm.",
-)
-@click.option(
-    "--prompt",
-    "asked",
-    type=click.Choice(["full", "blind"]),
-    default="full",
-    show_default=True,
-    help="Prompt for --proposer llm; blind: without the primitives, ideas and initial programs, so that what the model "
-    "finds is its own.",
-)
-@click.option(
-    "--answer-tokens",
-    type=click.IntRange(16),
-    default=2_000,
-    show_default=True,
-    help="Maximum length of a model's answer, in tokens.",
-)
-@encoder_flag
-@adapter_flag
-@json_flag
 def run(
-    search: Path,
-    data: tuple[Path, ...],
-    generated: tuple[str, ...],
-    proposer: str | None,
-    recording: Path | None,
-    generations: int,
-    split: str | None,
-    queries: int,
-    documents: int,
-    prompt_characters: int,
-    asked: str,
-    answer_tokens: int,
-    encoder: str | None,
-    adapter: str | None,
-    as_json: bool,
+    search: Annotated[Path, search_argument],
+    data: Annotated[tuple[Path, ...], "[DATA]..."] = (),
+    /,
+    *,
+    generated: Annotated[
+        tuple[str, ...], "--generated NAME", "Generated task, in addition to DATA: limit-style or stdlib."
+    ] = (),
+    proposer: Annotated[
+        Literal["grammar", "llm", "replay"] | None,
+        "Source of programs: the grammar over the primitives, the language model at ES_TTC_LLM_URL, or a recording. "
+        "Default: grammar, or the previous proposer of this search.",
+    ] = None,
+    recording: Annotated[Path | None, FILE, "JSON lines, each with `source`, for --proposer replay."] = None,
+    generations: Annotated[int, "--generations N", Field(ge=0), "Number of the last generation."] = 150,
+    split: Annotated[str | None, "--split NAME", "Split that the search uses. Default: train, if there is one."] = None,
+    queries: Annotated[int, Field(ge=2), "Maximum number of queries per task."] = 60,
+    documents: Annotated[int, Field(ge=10), "Number of documents per task."] = 300,
+    prompt_characters: Annotated[
+        int, Field(ge=500), "Maximum size of history, failures and sources in the prompt, for --proposer llm."
+    ] = 24_000,
+    asked: Annotated[
+        Literal["full", "blind"],
+        "--prompt",
+        "Prompt for --proposer llm; blind: without the primitives, ideas and initial programs, so that what the model "
+        "finds is its own.",
+    ] = "full",
+    answer_tokens: Annotated[int, Field(ge=16), "Maximum length of a model's answer, in tokens."] = 2_000,
+    encoder: EncoderName,
+    adapter: AdapterName,
+    as_json: AsJson,
     **plan_options: Any,
 ) -> None:
     """Search for programs on the BEIR folders DATA, or resume a stopped search.
@@ -188,7 +144,6 @@ def run(
         begin = [] if plan.seeds == "none" else seeds(cheap=plan.seeds == "cheap")
         found = generations_of(memory, evaluator, writer, generations, seeds=begin, distance=plan.distance)
         _follow(memory, plan, found, generations)
-        _draw(memory.records, search / _IMAGE)
         summary = summarised(plan, memory.records)
     if as_json:
         print_json(summary)
@@ -196,11 +151,9 @@ def run(
         _show(summary, memory.records)
 
 
-@discover.command(epilog=examples("es-ttc discover status my-search"))
-@search_argument
-@json_flag
-def status(search: Path, as_json: bool) -> None:
-    """Show the state of a search: generations, best programs, results of proposals, use of the language model.
+@command("es-ttc discover status my-search", group=discover)
+def status(search: Annotated[Path, search_argument], /, *, as_json: AsJson) -> None:
+    """Show the state of a search: generations, the front of cost and gain, proposals, use of the language model.
 
     The search may be running in another process.
     """
@@ -212,50 +165,18 @@ def status(search: Path, as_json: bool) -> None:
     if as_json:
         print_json(summary)
         return
-    _show(summary, records, chart=False)
+    _show(summary, records)
     used = summary["llm"]
     if used["calls"]:
         text = (
             f"language model: {used['calls']:,} calls, {used['prompt_tokens']:,} tokens read, "
             f"{used['completion_tokens']:,} written, {used['seconds']:,.0f} s"
         )
-        console().print(text, highlight=False, markup=False, soft_wrap=True)
+        click.echo(text)
 
 
-@discover.command(epilog=examples("es-ttc discover frontier my-search --plot frontier.svg"))
-@search_argument
-@click.option(
-    "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Image of frontier and trajectory: .svg, .png or .pdf.",
-)
-@json_flag
-def frontier(search: Path, plot: Path | None, as_json: bool) -> None:
-    """Show the Pareto front of cost and gain: programs for which no cheaper one is as good."""
-    from es_ttc.lab.discovery.memory import read
-    from es_ttc.lab.discovery.summary import status as summarised
-
-    plan, records = read(search)
-    if plot is not None:
-        if plot.suffix not in (".svg", ".png", ".pdf"):
-            raise InvalidRequest(f"[--plot] is an image, .svg, .png or .pdf; got [{plot.name}]")
-        _draw(records, plot)
-        stderr.print(f"image: {escape(str(plot))}", highlight=False, soft_wrap=True)
-    summary = summarised(plan, records)
-    if as_json:
-        print_json(summary["frontier"])
-    else:
-        out = console()
-        out.print(_chart(records), highlight=False, markup=False)
-        out.print(_frontier_table(summary["frontier"]))
-
-
-@discover.command(epilog=examples("es-ttc discover show my-search p12"))
-@search_argument
-@click.argument("name", metavar="NAME")
-@json_flag
-def show(search: Path, name: str, as_json: bool) -> None:
+@command("es-ttc discover show my-search p12", group=discover)
+def show(search: Annotated[Path, search_argument], name: str, /, *, as_json: AsJson) -> None:
     """Show one program: its origin, its gain on each task, its source."""
     from es_ttc.lab.discovery.memory import read
     from es_ttc.lab.discovery.summary import named
@@ -265,7 +186,7 @@ def show(search: Path, name: str, as_json: bool) -> None:
         print_json(record.model_dump(mode="json"))
         return
     out = console()
-    out.print(_about(record), highlight=False, markup=False, soft_wrap=True)
+    click.echo(_about(record))
     if record.tasks:
         columns = ("task", "nDCG@10", "Δ", "texts encoded by the index", "by queries", "reads")
         rows = [
@@ -280,23 +201,22 @@ def show(search: Path, name: str, as_json: bool) -> None:
             for task, one in record.tasks.items()
         ]
         out.print(table(columns, rows, texts=("reads",)))
-    out.print(record.proposal.source, highlight=False, markup=False, soft_wrap=True)
+    click.echo(record.proposal.source)
 
 
-@discover.command(epilog=examples("es-ttc discover promote my-search p12 --as mine"))
-@search_argument
-@click.argument("name", metavar="NAME")
-@click.option("--as", "served_as", metavar="NAME", help="Name for requests. Default: its name in the search.")
-@click.option(
-    "--to",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Folder of promoted programs. Default: ES_TTC_PROGRAMS.",
-)
-@click.option("--yes", is_flag=True, help="Skip the confirmation: you have read the source.")
-@json_flag
-def promote(search: Path, name: str, served_as: str | None, folder: Path | None, yes: bool, as_json: bool) -> None:
+@command("es-ttc discover promote my-search p12 --as mine", group=discover)
+def promote(
+    search: Annotated[Path, search_argument],
+    name: str,
+    /,
+    *,
+    served_as: Annotated[str | None, "--as NAME", "Name for requests. Default: its name in the search."] = None,
+    folder: Annotated[
+        Path | None, "--to FOLDER", FOLDER, "Folder of promoted programs. Default: ES_TTC_PROGRAMS."
+    ] = None,
+    yes: Annotated[bool, "Skip the confirmation: you have read the source."] = False,
+    as_json: AsJson,
+) -> None:
     """Measure a program on queries that the search never used, and release it for serving.
 
     The command shows the program's source: read it before you confirm. The gateway reads the folder of promoted
@@ -330,10 +250,10 @@ def promote(search: Path, name: str, served_as: str | None, folder: Path | None,
         report = promotion.held_out(record, Evaluator(tasks, limits, Settings().cache_dir / _LOCK))
     if not as_json:
         out = console()
-        out.print(_about(record), highlight=False, markup=False, soft_wrap=True)
+        click.echo(_about(record))
         out.print(_held_out_table(report))
     if not yes:
-        stderr.print(record.proposal.source, highlight=False, markup=False, soft_wrap=True)
+        click.echo(record.proposal.source, err=True)
         click.confirm(f"Serve it as [{chosen}]?", abort=True, err=True)
     target.mkdir(parents=True, exist_ok=True)
     path = promotion.write(record, plan, chosen, report, target, calibrated=calibrated)
@@ -350,13 +270,15 @@ def promote(search: Path, name: str, served_as: str | None, folder: Path | None,
             f"serve it: es-ttc serve --programs {target}   (a gateway that runs reads the folder when it starts)",
             f'ask for it: "ttc": {{"method": "program", "params": {{"name": "{chosen}"}}}}',
         )
-        console().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+        click.echo("\n".join(lines))
 
 
-@discover.command(epilog=examples("es-ttc discover export my-search programs.jsonl"))
-@search_argument
-@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
-def export(search: Path, file: Path) -> None:
+@command("es-ttc discover export my-search programs.jsonl", group=discover)
+def export(
+    search: Annotated[Path, search_argument],
+    file: Annotated[Path, FILE],
+    /,
+) -> None:
     """Write all programs of a search to FILE: .jsonl for --proposer replay, .csv for a table of results."""
     from es_ttc.lab.discovery.memory import read
     from es_ttc.lab.discovery.promotion import exported
@@ -364,7 +286,7 @@ def export(search: Path, file: Path) -> None:
 
     records = read(search)[1]
     replace(file, exported(records, file.suffix))
-    stderr.print(f"{len(records)} programs: {escape(str(file))}", highlight=False, soft_wrap=True)
+    click.echo(f"{len(records)} programs: {file}", err=True)
 
 
 def _held_out_table(report: "Sequence[HeldOutResult]") -> Table:
@@ -395,8 +317,8 @@ def _proposer(
     plan: "Plan", named: str | None, recording: Path | None, characters: int, tokens: int, *, blind: bool
 ) -> "Proposer":
     """Return the proposer; a resumed search may use another one."""
+    from es_ttc.lab.discovery.proposers.base import ReplayProposer
     from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
-    from es_ttc.lab.discovery.proposers.replay import ReplayProposer
 
     if (named or plan.proposer) == "replay":
         if recording is None:
@@ -413,7 +335,7 @@ def _follow(memory: "SearchLog", plan: "Plan", found: "Any", generations: int) -
     """Show each new generation: a chart on a terminal, else a line."""
     if not stderr.is_terminal:
         for record in found:
-            stderr.print(_line(record), highlight=False, markup=False, soft_wrap=True)
+            click.echo(_line(record), err=True)
         return
     with Live(_picture(memory.records, plan, generations), console=stderr, refresh_per_second=2) as live:
         for _ in found:
@@ -443,7 +365,7 @@ def _line(record: "Record") -> str:
     return f"{record.name}: {record.mean:+.4f} at c {record.cost:.2f}{mark}  {record.proposal.novelty}"
 
 
-def _show(summary: dict[str, Any], records: "Sequence[Record]", *, chart: bool = True) -> None:
+def _show(summary: dict[str, Any], records: "Sequence[Record]") -> None:
     out = console()
     tasks = ", ".join(f"{name} ({one['queries']} x {one['documents']})" for name, one in summary["tasks"].items())
     shares = summary["proposals"]
@@ -455,9 +377,8 @@ def _show(summary: dict[str, Any], records: "Sequence[Record]", *, chart: bool =
         f"{shares['gaining']}, better than all before {shares['admitted']}",
         f"rejected: {rejected}",
     ]
-    out.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
-    if chart:
-        out.print(_chart(records), highlight=False, markup=False)
+    click.echo("\n".join(lines))
+    click.echo(_chart(records))
     out.print(_frontier_table(summary["frontier"]))
 
 
@@ -490,12 +411,6 @@ def _about(record: "Record") -> str:
 
 
 def _chart(records: "Sequence[Record]") -> str:
-    from es_ttc.lab.discovery.charts import terminal
+    from es_ttc.lab.discovery.summary import terminal
 
     return terminal(records)
-
-
-def _draw(records: "Sequence[Record]", path: Path) -> None:
-    from es_ttc.lab.discovery.charts import image
-
-    image(records, path)

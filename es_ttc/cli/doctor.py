@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
-import click
 from rich.table import Table
 from rich.text import Text
 
-from es_ttc.cli.common import encoder_flag, engine_flag, given, json_flag, print_json, stderr, stdout
-from es_ttc.cli.options import examples
+from es_ttc.cli.common import AsJson, EncoderName, EngineUrl, given, print_json, stderr, stdout
+from es_ttc.cli.signatures import command
 from es_ttc.settings import GatewaySettings
 
 
@@ -42,17 +42,16 @@ class Check:
 STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.MISSING: "bold red"}
 
 
-@click.command(
-    epilog=examples(
-        "es-ttc doctor",
-        "es-ttc doctor --engine http://127.0.0.1:9200 --json",
-    ),
-)
-@engine_flag
-@encoder_flag
-@click.option("--gateway", metavar="URL", help="URL of the gateway. Default: where `es-ttc serve` listens.")
-@json_flag
-def doctor(engine: str | None, encoder: str | None, gateway: str | None, as_json: bool) -> int:
+@command("es-ttc doctor", "es-ttc doctor --engine http://127.0.0.1:9200 --json")
+def doctor(
+    *,
+    engine: EngineUrl,
+    encoder: EncoderName,
+    gateway: Annotated[
+        str | None, "--gateway URL", "URL of the gateway. Default: where `es-ttc serve` listens."
+    ] = None,
+    as_json: AsJson,
+) -> int:
     """Check what works and what does not.
 
     The checks cover versions, engine, indices, encoder, queue, model, gateway and cache. Each finding that needs action

@@ -3,13 +3,14 @@
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
+from pydantic import Field
 
-from es_ttc.cli.common import json_flag, print_json, stderr, stdout
+from es_ttc.cli.common import AsJson, print_json, stderr, stdout
 from es_ttc.cli.model_options import CommandGroup
-from es_ttc.cli.options import examples
+from es_ttc.cli.signatures import FOLDER, command
 from es_ttc.cli.steps import Step, Steps
 from es_ttc.engine.node.parts import DEFAULT_VERSION, VERSIONS
 from es_ttc.errors import InvalidRequest, NodeError
@@ -18,7 +19,7 @@ from es_ttc.settings import Settings
 if TYPE_CHECKING:
     from es_ttc.engine.node.cluster import Cluster
     from es_ttc.engine.node.plugin import Plugin
-    from es_ttc.engine.node.progress import ProgressCallback
+    from es_ttc.engine.node.spec import ProgressCallback
 
 BUILT = "built"
 FOLLOW_SECONDS = 0.5
@@ -39,57 +40,49 @@ def engine() -> None:
     """
 
 
-@engine.command(
-    epilog=examples(
-        "es-ttc engine up",
-        "es-ttc engine up --name trial --port 0 --heap 2g",
-        "es-ttc engine up --nodes 3",
-        "es-ttc engine up --version 2.19.1 --name older",
-    ),
+@command(
+    "es-ttc engine up",
+    "es-ttc engine up --name trial --port 0 --heap 2g",
+    "es-ttc engine up --nodes 3",
+    "es-ttc engine up --version 2.19.1 --name older",
+    group=engine,
 )
-@name_flag
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    help="HTTP port; 0 for any free one. Default: 9200, or the next free port.",
-)
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the data. Default: the node's own folder below the cache.",
-)
-@click.option("--heap", default="1g", show_default=True, metavar="SIZE", help="Java heap per node, such as 512m or 2g.")
-@click.option(
-    "--nodes",
-    type=click.IntRange(1, 9),
-    default=1,
-    show_default=True,
-    help="Number of nodes; several form a cluster, on ports after --port. The first has the cluster's name, "
-    "the others NAME-2, NAME-3...",
-)
-@click.option(
-    "--version",
-    type=click.Choice(VERSIONS),
-    help=f"OpenSearch version; {VERSIONS[-1]} needs a Java of version 17 to 23. Default: {DEFAULT_VERSION}.",
-)
-@click.option(
-    "--plugin",
-    is_flag=False,
-    flag_value=BUILT,
-    metavar="[ZIP]",
-    help="Install the es-ttc plugin in the node: the one built in this checkout, or ZIP. It uses the gateway "
-    "at ES_TTC_HOST and ES_TTC_PORT with the token ES_TTC_SIDECAR_TOKEN.",
-)
-@json_flag
 def up(
-    name: str,
-    port: int | None,
-    data_dir: Path | None,
-    heap: str,
-    nodes: int,
-    version: str | None,
-    plugin: str | None,
-    as_json: bool,
+    *,
+    name: Annotated[str, name_flag],
+    port: Annotated[
+        int | None, Field(ge=0, le=65535), "HTTP port; 0 for any free one. Default: 9200, or the next free port."
+    ] = None,
+    data_dir: Annotated[
+        Path | None, FOLDER, "Folder of the data. Default: the node's own folder below the cache."
+    ] = None,
+    heap: Annotated[str, "--heap SIZE", "Java heap per node, such as 512m or 2g."] = "1g",
+    nodes: Annotated[
+        int,
+        Field(ge=1, le=9),
+        "Number of nodes; several form a cluster, on ports after --port. The first has the cluster's name, "
+        "the others NAME-2, NAME-3...",
+    ] = 1,
+    version: Annotated[
+        str | None,
+        click.option(
+            "--version",
+            type=click.Choice(VERSIONS),
+            help=f"OpenSearch version; {VERSIONS[-1]} needs a Java of version 17 to 23. Default: {DEFAULT_VERSION}.",
+        ),
+    ],
+    plugin: Annotated[
+        str | None,
+        click.option(
+            "--plugin",
+            is_flag=False,
+            flag_value=BUILT,
+            metavar="[ZIP]",
+            help="Install the es-ttc plugin in the node: the one built in this checkout, or ZIP. It uses the gateway "
+            "at ES_TTC_HOST and ES_TTC_PORT with the token ES_TTC_SIDECAR_TOKEN.",
+        ),
+    ],
+    as_json: AsJson,
 ) -> None:
     """Start a node and keep it running. A running node is used as it is.
 
@@ -121,7 +114,7 @@ def up(
             step.done = f"{what} " + ("runs already" if reused else "started")
     except NodeError as error:
         if error.log_tail:
-            stderr.print(error.log_tail, markup=False, highlight=False, soft_wrap=True)
+            click.echo(error.log_tail, err=True)
         raise
     if several is not None:
         _print_cluster(several, as_json=as_json)
@@ -129,21 +122,18 @@ def up(
     if as_json:
         print_json({"name": name, "url": node.url, **asdict(node.state), "reused": node.reused})
         return
-    stdout.print(f"{node.url} (node {name}; log: es-ttc engine logs --name {name})", highlight=False, soft_wrap=True)
+    click.echo(f"{node.url} (node {name}; log: es-ttc engine logs --name {name})")
     if node.url != Settings().engine:
-        stdout.print(f"export ES_TTC_ENGINE={node.url}", highlight=False, soft_wrap=True)
+        click.echo(f"export ES_TTC_ENGINE={node.url}")
 
 
-@engine.command(
-    epilog=examples(
-        "es-ttc engine down",
-        "es-ttc engine down --name trial --drop-data",
-    ),
-)
-@name_flag
-@click.option("--drop-data", is_flag=True, help="Also remove the node's data.")
-@json_flag
-def down(name: str, drop_data: bool, as_json: bool) -> None:
+@command("es-ttc engine down", "es-ttc engine down --name trial --drop-data", group=engine)
+def down(
+    *,
+    name: Annotated[str, name_flag],
+    drop_data: Annotated[bool, "Also remove the node's data."] = False,
+    as_json: AsJson,
+) -> None:
     """Stop a node, or a whole cluster by its name. The data are kept without --drop-data."""
     from es_ttc.engine.node import process
 
@@ -156,9 +146,8 @@ def down(name: str, drop_data: bool, as_json: bool) -> None:
         stdout.print(f"node {name} {'is stopped' if ran else 'did not run'}{', its data are gone' * dropped}")
 
 
-@engine.command(epilog=examples("es-ttc engine status --json"))
-@json_flag
-def status(as_json: bool) -> None:
+@command("es-ttc engine status --json", group=engine)
+def status(*, as_json: AsJson) -> None:
     """List the nodes of this machine with their addresses and resources."""
     from es_ttc.engine.node.report import clusters, reports
 
@@ -167,7 +156,7 @@ def status(as_json: bool) -> None:
         print_json({"nodes": nodes, "clusters": clusters(nodes)})
         return
     if not nodes:
-        stdout.print("no node yet: start one with `es-ttc engine up`", highlight=False)
+        click.echo("no node yet: start one with `es-ttc engine up`")
         return
     for node in nodes:
         memory = f", process {node.pid}, {node.memory_bytes / 2**20:,.0f} MiB" if node.memory_bytes else ""
@@ -177,14 +166,16 @@ def status(as_json: bool) -> None:
             f"  data {node.data}",
             *([f"  of cluster {node.cluster}"] if node.cluster else []),
         )
-        stdout.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+        click.echo("\n".join(lines))
 
 
-@engine.command(epilog=examples("es-ttc engine logs --follow"))
-@name_flag
-@click.option("--follow", "-f", is_flag=True, help="Follow the log until Ctrl-C.")
-@json_flag
-def logs(name: str, follow: bool, as_json: bool) -> None:
+@command("es-ttc engine logs --follow", group=engine)
+def logs(
+    *,
+    name: Annotated[str, name_flag],
+    follow: Annotated[bool, "--follow/-f", "Follow the log until Ctrl-C."] = False,
+    as_json: AsJson,
+) -> None:
     """Show the last 50 lines of the log of a node."""
     from es_ttc.engine.node import process
     from es_ttc.engine.node.state import log_tail
@@ -210,14 +201,14 @@ def _print_cluster(cluster: "Cluster", *, as_json: bool) -> None:
         return
     for node in cluster.nodes:
         log = f"es-ttc engine logs --name {node.state.name}"
-        stdout.print(f"{node.url} (node {node.state.name}; log: {log})", highlight=False, soft_wrap=True)
+        click.echo(f"{node.url} (node {node.state.name}; log: {log})")
     if Settings().engine not in urls:
-        stdout.print(f"export ES_TTC_ENGINE={urls[0]}", highlight=False, soft_wrap=True)
+        click.echo(f"export ES_TTC_ENGINE={urls[0]}")
 
 
 def progress_of(step: Step) -> "ProgressCallback":
     """Return a callback that displays the download and start of a node as one step: a bar, then a spinner."""
-    from es_ttc.engine.node.progress import Progress
+    from es_ttc.engine.node.spec import Progress
 
     def show(progress: Progress) -> None:
         if progress.stage == "fetch":

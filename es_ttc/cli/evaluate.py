@@ -5,27 +5,28 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import orjson
+from pydantic import Field
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json, stdout
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judge_options import judgements_option, load_judged, require_one_source, with_llm_flag
 from es_ttc.cli.options import (
     JsonObjectType,
     codec_option,
-    examples,
     first_pass_option,
     max_tokens_option,
     ranking_models_option,
     token_pooling_option,
 )
+from es_ttc.cli.signatures import FILE, FOLDER, command
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.settings import Settings
@@ -43,7 +44,8 @@ _METHODS = "blend,hybrid,bm25,dense,maxsim,spectral"
 _PIPED_WIDTH = 150
 _WIDE = 125
 
-_EXAMPLES = examples(
+
+@command(
     "es-ttc evaluate data/scifact",
     "es-ttc evaluate data/scifact data/nfcorpus --methods blend,hybrid,bm25 --report report",
     'es-ttc evaluate data/mine --split train --params \'{"spectral": {"scales": [1, 5, 20, "mean"]}}\'',
@@ -52,90 +54,56 @@ _EXAMPLES = examples(
     "es-ttc evaluate data/mine --methods dense,nnn --first-pass dense --tuned nnn.json",
     "es-ttc evaluate data/limit-small --encoder mpnet@torch:float32 --window all --out results.json",
 )
-
-
-@click.command(epilog=_EXAMPLES)
-@click.argument("data", nargs=-1, metavar="DATA...", type=click.Path(path_type=Path))
-@click.option("--methods", default=_METHODS, show_default=True, metavar="NAMES", help="Methods, separated by commas.")
-@judgements_option(
-    "Index of the engine, in place of DATA: its judged queries (`es-ttc judge`) are asked of the index itself."
-)
-@with_llm_flag
-@encoder_flag
-@adapter_flag
-@click.option(
-    "--engine",
-    default=MEMORY,
-    show_default=True,
-    metavar="URL|memory",
-    help="memory, or the URL of an engine: each collection is then indexed there temporarily, and searched through "
-    "the gateway.",
-)
-@click.option(
-    "--split", metavar="NAME", default="test", show_default=True, help="Split of the judgements: qrels/NAME.tsv."
-)
-@window_option
-@first_pass_option(["bm25", "dense", "hybrid"], "bm25", "First pass of rescorers; hybrid in memory only.")
-@click.option(
-    "--k",
-    type=click.IntRange(1, 1000),
-    metavar="N",
-    default=10,
-    show_default=True,
-    help="Cutoff of the displayed metrics.",
-)
-@click.option(
-    "--baseline", metavar="NAME", help="Method that the others are compared with. Default: dense, or the first."
-)
-@click.option(
-    "--params",
-    type=JsonObjectType('{"spectral": {"scales": [1, 5]}}', nested=True),
-    default="{}",
-    help='Parameters by method, for example {"bm25": {"k1": 0.9, "b": 0.4}}.',
-)
-@click.option(
-    "--tuned",
-    multiple=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="File of one method's parameters, written by `es-ttc tune`; may be given several times.",
-)
-@ranking_models_option
-@codec_option("float16", ", in memory and in the index")
-@max_tokens_option(1_000_000, "; a warning counts the documents that have more")
-@token_pooling_option
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="File for the results as JSON."
-)
-@click.option(
-    "--report",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Folder for the report: index.html and results.json.",
-)
-@json_flag
 def evaluate(
-    data: tuple[Path, ...],
-    methods: str,
-    judgements: str | None,
-    with_llm: bool,
-    encoder: str | None,
-    adapter: str | None,
-    engine: str,
-    split: str,
-    window: int | str,
-    first_pass: str,
-    k: int,
-    baseline: str | None,
-    params: dict[str, dict[str, Any]],
-    tuned: tuple[Path, ...],
-    ranking_models: Path | None,
-    codec: str,
-    max_tokens: int,
-    token_pooling: int,
-    out: Path | None,
-    report: Path | None,
-    as_json: bool,
+    data: Annotated[tuple[Path, ...], "DATA..."] = (),
+    /,
+    *,
+    methods: Annotated[str, "--methods NAMES", "Methods, separated by commas."] = _METHODS,
+    judgements: Annotated[
+        str | None,
+        judgements_option(
+            "Index of the engine, in place of DATA: its judged queries (`es-ttc judge`) are asked of the index itself."
+        ),
+    ],
+    with_llm: Annotated[bool, with_llm_flag],
+    encoder: EncoderName,
+    adapter: AdapterName,
+    engine: Annotated[
+        str,
+        "--engine URL|memory",
+        "memory, or the URL of an engine: each collection is then indexed there temporarily, and searched through "
+        "the gateway.",
+    ] = MEMORY,
+    split: Annotated[str, "--split NAME", "Split of the judgements: qrels/NAME.tsv."] = "test",
+    window: Annotated[int | str, window_option],
+    first_pass: Annotated[
+        str, first_pass_option(["bm25", "dense", "hybrid"], "bm25", "First pass of rescorers; hybrid in memory only.")
+    ],
+    k: Annotated[int, "--k N", Field(ge=1, le=1000), "Cutoff of the displayed metrics."] = 10,
+    baseline: Annotated[
+        str | None, "--baseline NAME", "Method that the others are compared with. Default: dense, or the first."
+    ] = None,
+    params: Annotated[
+        dict[str, dict[str, Any]],
+        click.option(
+            "--params",
+            type=JsonObjectType('{"spectral": {"scales": [1, 5]}}', nested=True),
+            default="{}",
+            help='Parameters by method, for example {"bm25": {"k1": 0.9, "b": 0.4}}.',
+        ),
+    ],
+    tuned: Annotated[
+        tuple[Path, ...], FILE, "File of one method's parameters, written by `es-ttc tune`; may be given several times."
+    ] = (),
+    ranking_models: Annotated[Path | None, ranking_models_option],
+    codec: Annotated[str, codec_option("float16", ", in memory and in the index")],
+    max_tokens: Annotated[int, max_tokens_option(1_000_000, "; a warning counts the documents that have more")],
+    token_pooling: Annotated[int, token_pooling_option],
+    out: Annotated[Path | None, FILE, "File for the results as JSON."] = None,
+    report: Annotated[
+        Path | None, "--report DIR", FOLDER, "Folder for the report: index.html and results.json."
+    ] = None,
+    as_json: AsJson,
 ) -> None:
     """Measure methods on judged collections, or on an index by its judgements.
 
@@ -296,17 +264,17 @@ def _deliver(evaluation: "Evaluation", out: Path | None, report: Path | None, *,
 
     if out is not None:
         reports.replace(out, reports.results_json(evaluation))
-        stderr.print(f"results: {escape(str(out))}", highlight=False, soft_wrap=True)
+        click.echo(f"results: {out}", err=True)
     if report is not None:
         page = reports.write(evaluation, report)
-        stderr.print(f"report: {escape(str(page))}", highlight=False, soft_wrap=True)
+        click.echo(f"report: {page}", err=True)
     if as_json:
         print_json(evaluation.as_json())
 
 
 def _show(result: "CollectionResult", k: int) -> None:
     for warning in result.warnings:
-        stderr.print(f"[yellow]mind:[/] {escape(warning)}", highlight=False, soft_wrap=True)
+        click.echo(f"mind: {warning}", err=True)
     console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
     console.print(results_table(result, k, wide=console.width >= _WIDE))
 

@@ -12,7 +12,7 @@ from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from es_ttc.encoders.base import Encoder
-    from es_ttc.lab.evaluation.searcher import Progress
+    from es_ttc.lab.evaluation.rankings import Progress
 
 
 class WindowType(click.ParamType[int | str]):

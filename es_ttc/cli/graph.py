@@ -1,17 +1,17 @@
 """`es-ttc graph`: the neighbour graph of an index."""
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
+from pydantic import Field
 
 from es_ttc.cli.common import (
+    AsJson,
+    EngineUrl,
     confirm,
     connected,
-    engine_flag,
     given,
-    json_flag,
     mebibytes,
     print_result,
     progress_bar,
@@ -19,7 +19,7 @@ from es_ttc.cli.common import (
     with_engine,
 )
 from es_ttc.cli.model_options import CommandGroup
-from es_ttc.cli.options import examples
+from es_ttc.cli.signatures import command
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,32 +35,25 @@ def graph() -> None:
     """
 
 
-@graph.command(
-    epilog=examples(
-        "es-ttc graph build articles",
-        "es-ttc graph build articles --degree 32",
-        "es-ttc graph build articles --builder engine",
-    ),
+@command(
+    "es-ttc graph build articles",
+    "es-ttc graph build articles --degree 32",
+    "es-ttc graph build articles --builder engine",
+    group=graph,
 )
-@click.argument("name")
-@click.option(
-    "--degree",
-    type=click.IntRange(1, 256),
-    default=16,
-    show_default=True,
-    help="Maximum number of neighbours per document (R).",
-)
-@click.option(
-    "--builder",
-    type=click.Choice(["vectors", "engine"]),
-    default="vectors",
-    show_default=True,
-    help="vectors: read and compare vectors (all pairs up to 50,000 documents, usearch above). engine: the engine's "
-    "own kNN, unpruned; no vector is kept or compared outside the index.",
-)
-@engine_flag
-@json_flag
-def build(name: str, degree: int, builder: str, engine: str | None, as_json: bool) -> None:
+def build(
+    name: str,
+    /,
+    *,
+    degree: Annotated[int, Field(ge=1, le=256), "Maximum number of neighbours per document (R)."] = 16,
+    builder: Annotated[
+        Literal["vectors", "engine"],
+        "vectors: read and compare vectors (all pairs up to 50,000 documents, usearch above). engine: the engine's "
+        "own kNN, unpruned; no vector is kept or compared outside the index.",
+    ] = "vectors",
+    engine: EngineUrl,
+    as_json: AsJson,
+) -> None:
     """Build the neighbour graph of the index NAME from its documents' vectors.
 
     The graph is stored in a hidden index. Nothing in NAME changes. An existing graph serves until the new one is
@@ -83,11 +76,8 @@ def build(name: str, degree: int, builder: str, engine: str | None, as_json: boo
     print_result(asdict(built), text, as_json=as_json)
 
 
-@graph.command(epilog=examples("es-ttc graph update articles"))
-@click.argument("name")
-@engine_flag
-@json_flag
-def update(name: str, engine: str | None, as_json: bool) -> None:
+@command("es-ttc graph update articles", group=graph)
+def update(name: str, /, *, engine: EngineUrl, as_json: AsJson) -> None:
     """Update the neighbour graph of the index NAME around written, changed or deleted documents.
 
     Exit status: 0 when it is up to date; 1 when it failed; 130 when it was stopped (run it again).
@@ -103,50 +93,28 @@ def update(name: str, engine: str | None, as_json: bool) -> None:
     print_result(asdict(updated), text, as_json=as_json)
 
 
-@graph.command(
-    epilog=examples(
-        "es-ttc graph show articles --picture graph.svg",
-    ),
-)
-@click.argument("name")
-@click.option(
-    "--seeds",
-    type=click.IntRange(1, 1000),
-    default=20,
-    show_default=True,
-    help="Number of random documents for the reachability figures.",
-)
-@click.option(
-    "--picture",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Image of the graph: FILE.svg or FILE.png.",
-)
-@engine_flag
-@json_flag
-def show(name: str, seeds: int, picture: Path | None, engine: str | None, as_json: bool) -> None:
+@command("es-ttc graph show articles", group=graph)
+def show(name: str, /, *, engine: EngineUrl, as_json: AsJson) -> None:
     """Show statistics of the neighbour graph of the index NAME.
 
     They are degrees, components, reachability and staleness.
     """
-    if picture is not None and picture.suffix not in (".svg", ".png"):
-        raise click.UsageError(f"--picture {picture} must end with .svg or .png")
     from es_ttc.reranking.index_graph import show_graph
 
-    settings = Settings(**given(engine=engine))
-    found = with_engine(settings, lambda client: show_graph(client, name, seeds=seeds, picture=picture))
+    found = with_engine(Settings(**given(engine=engine)), lambda client: show_graph(client, name))
     data = {**asdict(found), "meta": found.meta.model_dump(mode="json"), "stale": found.stale}
     print_result(data, "\n".join(_lines(found)), as_json=as_json)
-    if picture is not None:
-        click.echo(f"picture: {picture}", err=True)
 
 
-@graph.command(epilog=examples("es-ttc graph delete articles"))
-@click.argument("name")
-@click.option("--yes", is_flag=True, help="Skip the confirmation.")
-@engine_flag
-@json_flag
-def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
+@command("es-ttc graph delete articles", group=graph)
+def delete(
+    name: str,
+    /,
+    *,
+    yes: Annotated[bool, "Skip the confirmation."] = False,
+    engine: EngineUrl,
+    as_json: AsJson,
+) -> None:
     """Delete the neighbour graph of the index NAME.
 
     Incomplete graphs are deleted too. Nothing in NAME changes.

@@ -1,20 +1,21 @@
 """`es-ttc index`: create, show, change and delete indices with features."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
+from pydantic import Field
 from rich.table import Table
 
 from es_ttc.cli.common import (
+    AdapterName,
+    AsJson,
+    EncoderName,
+    EngineUrl,
     adapted,
-    adapter_flag,
     confirm,
     connected,
-    encoder_flag,
-    engine_flag,
     given,
-    json_flag,
     mebibytes,
     print_json,
     print_result,
@@ -25,7 +26,8 @@ from es_ttc.cli.common import (
     with_engine,
 )
 from es_ttc.cli.model_options import CommandGroup
-from es_ttc.cli.options import check_codec, examples, feature_options, strip_html_option
+from es_ttc.cli.options import check_codec, feature_options, strip_html_option
+from es_ttc.cli.signatures import command
 from es_ttc.cli.size_estimates import SAMPLE_TEXT, size_sentence
 from es_ttc.cli.tables import properties
 from es_ttc.settings import Settings
@@ -43,39 +45,21 @@ def index() -> None:
     """Create, show, change and delete indices with features."""
 
 
-@index.command(
-    epilog=examples(
-        "es-ttc index create articles --text-fields title,abstract",
-        "es-ttc index create articles --language ja --encoder multilingual-e5-small",
-        "es-ttc index create articles --codec int8 --token-pooling 2",
-        "es-ttc index create articles --chunks --spans scale=10,stride=5",
-    ),
+@command(
+    "es-ttc index create articles --text-fields title,abstract",
+    "es-ttc index create articles --language ja --encoder multilingual-e5-small",
+    "es-ttc index create articles --codec int8 --token-pooling 2",
+    "es-ttc index create articles --chunks --spans scale=10,stride=5",
+    group=index,
 )
-@click.argument("name")
-@engine_flag
-@encoder_flag
-@adapter_flag
 @feature_options
-@strip_html_option
-@click.option("--shards", type=click.IntRange(1), help="Number of primary shards. Default: the engine's own.")
-@click.option("--replicas", type=click.IntRange(0), help="Number of replicas. Default: one, if there is a second node.")
-@click.option(
-    "--language",
-    metavar="CODE",
-    help="Language of the text fields as an ISO 639 code (de, ja, ...): they get the engine's analyzer for it. "
-    "Default: en.",
-)
-@click.option(
-    "--analyzer",
-    metavar="NAME",
-    help="Analyzer of the text fields, in place of that of --language, e.g. kuromoji or icu_analyzer.",
-)
-@json_flag
 def create(
     name: str,
-    engine: str | None,
-    encoder: str | None,
-    adapter: str | None,
+    /,
+    *,
+    engine: EngineUrl,
+    encoder: EncoderName,
+    adapter: AdapterName,
     dims: int | None,
     tokens: Any,
     codec: Any,
@@ -85,12 +69,21 @@ def create(
     text_fields: tuple[str, ...] | None,
     max_tokens: int,
     token_pooling: int,
-    strip_html: str,
-    shards: int | None,
-    replicas: int | None,
-    language: str | None,
-    analyzer: str | None,
-    as_json: bool,
+    strip_html: Annotated[str, strip_html_option],
+    shards: Annotated[int | None, Field(ge=1), "Number of primary shards. Default: the engine's own."] = None,
+    replicas: Annotated[int | None, Field(ge=0), "Number of replicas. Default: one, if there is a second node."] = None,
+    language: Annotated[
+        str | None,
+        "--language CODE",
+        "Language of the text fields as an ISO 639 code (de, ja, ...): they get the engine's analyzer for it. "
+        "Default: en.",
+    ] = None,
+    analyzer: Annotated[
+        str | None,
+        "--analyzer NAME",
+        "Analyzer of the text fields, in place of that of --language, e.g. kuromoji or icu_analyzer.",
+    ] = None,
+    as_json: AsJson,
 ) -> None:
     """Create the index NAME with the fields for its features. Your own fields stay dynamic."""
     from es_ttc.encoders import load_encoder
@@ -123,15 +116,8 @@ def create(
     print_result({"index": name, "spec": spec.as_meta(), "estimate": size and size.as_dict()}, text, as_json=as_json)
 
 
-@index.command(
-    epilog=examples(
-        "es-ttc index show articles --json",
-    ),
-)
-@click.argument("name")
-@engine_flag
-@json_flag
-def show(name: str, engine: str | None, as_json: bool) -> None:
+@command("es-ttc index show articles --json", group=index)
+def show(name: str, /, *, engine: EngineUrl, as_json: AsJson) -> None:
     """Show which features the index NAME has, and how many of its documents lack them."""
     found = with_engine(Settings(**given(engine=engine)), lambda client: _show(client, name))
     if as_json:
@@ -140,22 +126,24 @@ def show(name: str, engine: str | None, as_json: bool) -> None:
         stdout.print(_report(found))
 
 
-@index.command(
-    epilog=examples(
-        "es-ttc index requantise articles --codec int2",
-    ),
-)
-@click.argument("name")
-@click.option(
-    "--codec",
-    type=click.Choice(QUANTISED_CODECS),
-    default="int2",
-    show_default=True,
-    help="The new codec, which is coarser than the present one.",
-)
-@engine_flag
-@json_flag
-def requantise(name: str, codec: Any, engine: str | None, as_json: bool) -> None:
+@command("es-ttc index requantise articles --codec int2", group=index)
+def requantise(
+    name: str,
+    /,
+    *,
+    codec: Annotated[
+        Any,
+        click.option(
+            "--codec",
+            type=click.Choice(QUANTISED_CODECS),
+            default="int2",
+            show_default=True,
+            help="The new codec, which is coarser than the present one.",
+        ),
+    ],
+    engine: EngineUrl,
+    as_json: AsJson,
+) -> None:
     """Move the token vectors of the index NAME to a coarser codec, without encoding, while it serves.
 
     Attached features too: then a new side index is filled while the old one serves. Documents that have changed since
@@ -171,12 +159,15 @@ def requantise(name: str, codec: Any, engine: str | None, as_json: bool) -> None
     print_result({"name": name, "indices": moved}, text, as_json=as_json)
 
 
-@index.command(epilog=examples("es-ttc index delete articles"))
-@click.argument("name")
-@click.option("--yes", is_flag=True, help="Skip the confirmation.")
-@engine_flag
-@json_flag
-def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
+@command("es-ttc index delete articles", group=index)
+def delete(
+    name: str,
+    /,
+    *,
+    yes: Annotated[bool, "Skip the confirmation."] = False,
+    engine: EngineUrl,
+    as_json: AsJson,
+) -> None:
     """Delete the index NAME with its documents and its neighbour graph. Only indices made by es-ttc are deleted."""
     if not yes:
         confirm(f"deleting index [{name}]", f"Delete index [{name}] with all its documents?", as_json=as_json)
@@ -185,14 +176,17 @@ def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
     print_result({"index": name, "deleted": True}, f"deleted index [{name}]", as_json=as_json)
 
 
-@index.command(epilog=examples("es-ttc index enrichment articles"))
-@click.argument("name")
-@click.option(
-    "--analyzer", metavar="NAME", help="Analyzer of the new field. Default: that of the index's first text field."
-)
-@engine_flag
-@json_flag
-def enrichment(name: str, analyzer: str | None, engine: str | None, as_json: bool) -> None:
+@command("es-ttc index enrichment articles", group=index)
+def enrichment(
+    name: str,
+    /,
+    *,
+    analyzer: Annotated[
+        str | None, "--analyzer NAME", "Analyzer of the new field. Default: that of the index's first text field."
+    ] = None,
+    engine: EngineUrl,
+    as_json: AsJson,
+) -> None:
     """Add the field for enrichment by a language model to the index NAME. No document changes."""
     from es_ttc.index.mappings.enrichment import add_enrichment
 
@@ -201,69 +195,49 @@ def enrichment(name: str, analyzer: str | None, engine: str | None, as_json: boo
     print_result({"index": made.index, "analyzer": made.analyzer}, text, as_json=as_json)
 
 
-@index.command(
-    epilog=examples(
-        "es-ttc index pipeline articles --encode later",
-        "es-ttc index pipeline articles --encode now --enrich",
-        "es-ttc index pipeline articles --encode now --plugin",
-        "es-ttc index pipeline articles --wait --on-error fail",
-    ),
+@command(
+    "es-ttc index pipeline articles --encode later",
+    "es-ttc index pipeline articles --encode now --enrich",
+    "es-ttc index pipeline articles --encode now --plugin",
+    "es-ttc index pipeline articles --wait --on-error fail",
+    group=index,
 )
-@click.argument("name")
-@click.option(
-    "--encode",
-    type=click.Choice(["now", "later"]),
-    help="Encode the documents that any client writes, without a plugin. later: `es-ttc worker` does it, within "
-    "seconds. now: the gateway does it for writes that pass through it, and workers for all others.",
-)
-@click.option("--enrich", is_flag=True, help="Also enrich them by a language model, with --encode.")
-@click.option(
-    "--plugin",
-    is_flag=True,
-    help="With --encode: have the plugin's processor do it. With `now`, documents written to the engine's own port are "
-    "encoded before they are indexed.",
-)
-@click.option("--prompt", metavar="NAME|FILE", help="Prompt of the model, with --enrich, as for `es-ttc jobs submit`.")
-@click.option("--budget-tokens", type=click.IntRange(1), help="Budget in tokens, with --enrich.")
-@click.option(
-    "--refresh",
-    type=click.FloatRange(0, 100, min_open=True),
-    help="Growth of the index, as a share, after which the model's stored proposals are filtered again by document "
-    "frequency, with --enrich. Default: 0.5.",
-)
-@click.option(
-    "--wait", is_flag=True, help="With the plugin: encode documents before they are indexed. Default: only stamp them."
-)
-@click.option(
-    "--on-error",
-    type=click.Choice(["pending", "fail"]),
-    default="pending",
-    show_default=True,
-    help="Treatment of a document that cannot be encoded, with --wait: index it as pending, or refuse it.",
-)
-@click.option(
-    "--timeout",
-    default="30s",
-    show_default=True,
-    help="Time limit for the gateway, with --wait, or with --encode now --plugin.",
-)
-@click.option("--remove", is_flag=True, help="Remove the pipeline, and cancel its jobs.")
-@engine_flag
-@json_flag
 def pipeline(
     name: str,
-    encode: Any,
-    enrich: bool,
-    plugin: bool,
-    prompt: str | None,
-    budget_tokens: int | None,
-    refresh: float | None,
-    wait: bool,
-    on_error: Any,
-    timeout: str,
-    remove: bool,
-    engine: str | None,
-    as_json: bool,
+    /,
+    *,
+    encode: Annotated[
+        Literal["now", "later"] | None,
+        "Encode the documents that any client writes, without a plugin. later: `es-ttc worker` does it, within "
+        "seconds. now: the gateway does it for writes that pass through it, and workers for all others.",
+    ] = None,
+    enrich: Annotated[bool, "Also enrich them by a language model, with --encode."] = False,
+    plugin: Annotated[
+        bool,
+        "With --encode: have the plugin's processor do it. With `now`, documents written to the engine's own port are "
+        "encoded before they are indexed.",
+    ] = False,
+    prompt: Annotated[
+        str | None, "--prompt NAME|FILE", "Prompt of the model, with --enrich, as for `es-ttc jobs submit`."
+    ] = None,
+    budget_tokens: Annotated[int | None, Field(ge=1), "Budget in tokens, with --enrich."] = None,
+    refresh: Annotated[
+        float | None,
+        Field(gt=0, le=100),
+        "Growth of the index, as a share, after which the model's stored proposals are filtered again by document "
+        "frequency, with --enrich. Default: 0.5.",
+    ] = None,
+    wait: Annotated[
+        bool, "With the plugin: encode documents before they are indexed. Default: only stamp them."
+    ] = False,
+    on_error: Annotated[
+        Literal["pending", "fail"],
+        "Treatment of a document that cannot be encoded, with --wait: index it as pending, or refuse it.",
+    ] = "pending",
+    timeout: Annotated[str, "Time limit for the gateway, with --wait, or with --encode now --plugin."] = "30s",
+    remove: Annotated[bool, "Remove the pipeline, and cancel its jobs."] = False,
+    engine: EngineUrl,
+    as_json: AsJson,
 ) -> None:
     """Encode and enrich the documents that any client writes to the index NAME.
 
@@ -384,12 +358,7 @@ async def _requantise(settings: Settings, name: str, codec: Any) -> list[dict[st
 
 
 async def _show(engine: "Engine", name: str) -> dict[str, Any]:
-    from es_ttc.index.attach.feature_locations import (
-        contents_of,
-        failures,
-        feature_location,
-        written_since_fill,
-    )
+    from es_ttc.index.attach.feature_locations import contents_of, failures, feature_location, written_since_fill
     from es_ttc.index.mappings.contents import contents
     from es_ttc.index.mappings.write_options import WriteOptions
 

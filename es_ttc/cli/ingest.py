@@ -6,20 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+from pydantic import Field
 from rich.progress import Progress
 
 from es_ttc.cli.blend_changes import AFTER, tell_changes
 from es_ttc.cli.common import (
+    AdapterName,
+    AsJson,
+    EncoderName,
+    EngineUrl,
     adapted,
-    adapter_flag,
     connected,
-    encoder_flag,
-    engine_flag,
     given,
-    json_flag,
     mebibytes,
     print_json,
     progress_bar,
@@ -29,7 +30,8 @@ from es_ttc.cli.common import (
     take_proposal,
     warn_of_language,
 )
-from es_ttc.cli.options import examples, strip_html_option, text_fields_flag
+from es_ttc.cli.options import strip_html_option, text_fields_flag
+from es_ttc.cli.signatures import FILE, command
 from es_ttc.cli.size_estimates import size_sentence
 from es_ttc.settings import Settings
 
@@ -68,93 +70,59 @@ class IngestCommand:
         return self.dead_letters.with_suffix(".checkpoint.json")
 
 
-@click.command(
-    epilog=examples(
-        "es-ttc ingest articles articles.jsonl",
-        "es-ttc ingest articles part-1.parquet part-2.parquet --id-field sku --text-fields title,body",
-        "es-ttc ingest shop products.csv --types zip=text,price=number --yes",
-        "es-ttc ingest articles articles.jsonl --resume",
-        "es-ttc ingest articles articles.jsonl --processes 8",
-        "zcat dump.jsonl.gz | es-ttc ingest articles -",
-    ),
+@command(
+    "es-ttc ingest articles articles.jsonl",
+    "es-ttc ingest articles part-1.parquet part-2.parquet --id-field sku --text-fields title,body",
+    "es-ttc ingest shop products.csv --types zip=text,price=number --yes",
+    "es-ttc ingest articles articles.jsonl --resume",
+    "es-ttc ingest articles articles.jsonl --processes 8",
+    "zcat dump.jsonl.gz | es-ttc ingest articles -",
 )
-@click.argument("name")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@engine_flag
-@encoder_flag
-@adapter_flag
-@click.option("--id-field", help="Field of ids. Default: `_id`, else a hash of the document's content.")
-@text_fields_flag
-@click.option(
-    "--types",
-    metavar="COLUMN=TYPE,...",
-    default="auto",
-    show_default=True,
-    help="Types of columns of CSV: text, integer, number, decimal-comma, boolean, date; `text` for all. The others are "
-    "found from the first 1,000 rows, and shown.",
-)
-@strip_html_option
-@click.option("--yes", is_flag=True, help="Take the proposed fields of a new index without a question.")
-@click.option("--resume", is_flag=True, help="Resume a stopped run of the same command.")
-@click.option(
-    "--batch-mb",
-    type=click.FloatRange(0.1, 1000),
-    default=8.0,
-    show_default=True,
-    help="Size of a bulk request, in MB.",
-)
-@click.option(
-    "--batch-seconds",
-    type=click.FloatRange(0.1, 60),
-    default=2.0,
-    show_default=True,
-    help="Maximum time that a document waits for its bulk request to fill.",
-)
-@click.option(
-    "--dead-letters",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="File for rejected documents with the reason (appended). Default: NAME.rejected.jsonl in this folder.",
-)
-@click.option(
-    "--retry-seconds",
-    type=click.FloatRange(0, 86_400),
-    help="Time for which documents are sent again to a busy engine, in seconds, before the run fails. Default: the "
-    "setting write_retry_seconds.",
-)
-@click.option(
-    "--processes",
-    type=click.IntRange(1, 64),
-    default=1,
-    show_default=True,
-    help="Number of processes that encode. Each has its own copy of the encoder, so its memory too.",
-)
-@click.option(
-    "--merge",
-    is_flag=True,
-    help="Merge the index's segments at the end: features then take less than half of the space. The engine reads and "
-    "writes the index once more, after up to a minute.",
-)
-@json_flag
 def ingest(
     name: str,
-    files: tuple[str, ...],
-    engine: str | None,
-    encoder: str | None,
-    adapter: str | None,
-    id_field: str | None,
-    text_fields: tuple[str, ...] | None,
-    types: str,
-    strip_html: str,
-    yes: bool,
-    resume: bool,
-    batch_mb: float,
-    batch_seconds: float,
-    dead_letters: Path | None,
-    retry_seconds: float | None,
-    processes: int,
-    merge: bool,
-    as_json: bool,
+    files: Annotated[tuple[str, ...], "FILE..."],
+    /,
+    *,
+    engine: EngineUrl,
+    encoder: EncoderName,
+    adapter: AdapterName,
+    id_field: Annotated[str | None, "Field of ids. Default: `_id`, else a hash of the document's content."] = None,
+    text_fields: Annotated[tuple[str, ...] | None, text_fields_flag],
+    types: Annotated[
+        str,
+        "--types COLUMN=TYPE,...",
+        "Types of columns of CSV: text, integer, number, decimal-comma, boolean, date; `text` for all. The others are "
+        "found from the first 1,000 rows, and shown.",
+    ] = "auto",
+    strip_html: Annotated[str, strip_html_option],
+    yes: Annotated[bool, "Take the proposed fields of a new index without a question."] = False,
+    resume: Annotated[bool, "Resume a stopped run of the same command."] = False,
+    batch_mb: Annotated[float, Field(ge=0.1, le=1000), "Size of a bulk request, in MB."] = 8.0,
+    batch_seconds: Annotated[
+        float, Field(ge=0.1, le=60), "Maximum time that a document waits for its bulk request to fill."
+    ] = 2.0,
+    dead_letters: Annotated[
+        Path | None,
+        FILE,
+        "File for rejected documents with the reason (appended). Default: NAME.rejected.jsonl in this folder.",
+    ] = None,
+    retry_seconds: Annotated[
+        float | None,
+        Field(ge=0, le=86_400),
+        "Time for which documents are sent again to a busy engine, in seconds, before the run fails. Default: the "
+        "setting write_retry_seconds.",
+    ] = None,
+    processes: Annotated[
+        int,
+        Field(ge=1, le=64),
+        "Number of processes that encode. Each has its own copy of the encoder, so its memory too.",
+    ] = 1,
+    merge: Annotated[
+        bool,
+        "Merge the index's segments at the end: features then take less than half of the space. The engine reads and "
+        "writes the index once more, after up to a minute.",
+    ] = False,
+    as_json: AsJson,
 ) -> int:
     """Write documents with their features into the index NAME.
 
@@ -350,11 +318,7 @@ def _first_records(inputs: "Inputs", text_fields: Sequence[str] | None) -> "list
 
 
 def _with_proposal(request: IngestCommand, records: "Sequence[Record]") -> IngestCommand:
-    """Return the command with proposed text fields and id, if it names no fields and the default ones have no text.
-
-    Raises:
-        InvalidRequest: Nothing can be proposed, or there is no terminal to ask on; the message has the command.
-    """
+    """Return the command with proposed text fields and id, if it names no fields and the default ones have no text."""
     from es_ttc.index.ingest.proposal import describe, propose
     from es_ttc.index.mappings.spec import DEFAULT_FIELDS
 

@@ -3,16 +3,18 @@
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+from pydantic import Field
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from es_ttc.cli.common import engine_flag, given, json_flag, print_json, stderr, stdout, with_engine
+from es_ttc.cli.common import AsJson, EngineUrl, engine_flag, given, json_flag, print_json, stderr, stdout, with_engine
 from es_ttc.cli.model_options import CommandGroup, ModelOptions, nested
 from es_ttc.cli.options import JsonObjectType, examples
+from es_ttc.cli.signatures import command
 from es_ttc.cli.tables import properties
 from es_ttc.common.durations import duration
 from es_ttc.errors import LlmError, LlmFailure
@@ -83,24 +85,25 @@ def jobs() -> None:
     """Submit, watch and control jobs. `es-ttc worker` processes them."""
 
 
-@jobs.command(
-    epilog=examples(
-        "es-ttc jobs submit products --dry-run",
-        "es-ttc jobs submit products --prompt claims --tau 0.02",
-        "es-ttc jobs submit products --continuous --budget-tokens 5000000",
-    ),
+@command(
+    "es-ttc jobs submit products --dry-run",
+    "es-ttc jobs submit products --prompt claims --tau 0.02",
+    "es-ttc jobs submit products --continuous --budget-tokens 5000000",
+    group=jobs,
 )
-@click.argument("index")
 @_PHRASES
 @_WORK
 @_COSTS
-@engine_flag
-@click.option("--dry-run", is_flag=True, help="Process a sample without writing; show before, after, cost and time.")
-@click.option(
-    "--sample", type=click.IntRange(1, 100), default=5, show_default=True, help="Number of documents for --dry-run."
-)
-@json_flag
-def submit(index: str, engine: str | None, dry_run: bool, sample: int, as_json: bool, **options: Any) -> None:
+def submit(
+    index: str,
+    /,
+    *,
+    engine: EngineUrl,
+    dry_run: Annotated[bool, "Process a sample without writing; show before, after, cost and time."] = False,
+    sample: Annotated[int, Field(ge=1, le=100), "Number of documents for --dry-run."] = 5,
+    as_json: AsJson,
+    **options: Any,
+) -> None:
     """Submit a job that enriches the documents of INDEX."""
     from es_ttc.enrichment.jobs import submission
 
@@ -125,13 +128,21 @@ def submit(index: str, engine: str | None, dry_run: bool, sample: int, as_json: 
     click.echo(f"follow it with `es-ttc jobs watch {status.job.id}`; `es-ttc worker` does the work")
 
 
-@jobs.command("list", epilog=examples("es-ttc jobs list --state running"))
-@engine_flag
-@click.option(
-    "--state", multiple=True, type=click.Choice(_STATES), help="State of the jobs to show; may be given several times."
-)
-@json_flag
-def list_jobs(engine: str | None, state: tuple[str, ...], as_json: bool) -> None:
+@command("es-ttc jobs list --state running", group=jobs, name="list")
+def list_jobs(
+    *,
+    engine: EngineUrl,
+    state: Annotated[
+        tuple[str, ...],
+        click.option(
+            "--state",
+            multiple=True,
+            type=click.Choice(_STATES),
+            help="State of the jobs to show; may be given several times.",
+        ),
+    ],
+    as_json: AsJson,
+) -> None:
     """List jobs, the newest first."""
     from es_ttc.enrichment.jobs import commands
 
@@ -140,7 +151,7 @@ def list_jobs(engine: str | None, state: tuple[str, ...], as_json: bool) -> None
 
     found, unattended = _run(engine, listed_with_workers)
     if unattended and any(each.job.status == "running" for each in found):
-        stderr.print(unattended, highlight=False, soft_wrap=True)
+        click.echo(unattended, err=True)
     if as_json:
         print_json({"jobs": [each.as_dict() for each in found]})
     elif not found:
@@ -177,14 +188,15 @@ _verb("cancel", "Cancel JOB. Existing enrichment is kept.", "enrich-products")
 _verb("retry", "Process the failed documents of JOB again.", "enrich-products")
 
 
-@jobs.command(epilog=examples("es-ttc jobs watch enrich-products"))
-@click.argument("job")
-@engine_flag
-@click.option(
-    "--every", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between two updates."
-)
-@json_flag
-def watch(job: str, engine: str | None, every: float, as_json: bool) -> None:
+@command("es-ttc jobs watch enrich-products", group=jobs)
+def watch(
+    job: str,
+    /,
+    *,
+    engine: EngineUrl,
+    every: Annotated[float, Field(ge=0.2), "Seconds between two updates."] = 2.0,
+    as_json: AsJson,
+) -> None:
     """Show the progress of JOB until it pauses or ends; with --json one line per update."""
     from es_ttc.enrichment.jobs import commands
 

@@ -3,18 +3,19 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 import orjson
+from pydantic import Field
 from rich.markup import escape
 
 from es_ttc.cli.common import (
-    adapter_flag,
+    AdapterName,
+    AsJson,
+    EngineUrl,
     connected,
-    engine_flag,
     given,
-    json_flag,
     print_json,
     print_result,
     progress_bar,
@@ -24,7 +25,8 @@ from es_ttc.cli.common import (
 )
 from es_ttc.cli.judge_options import read, with_llm_flag
 from es_ttc.cli.model_options import CommandGroup
-from es_ttc.cli.options import JsonObjectType, NamesType, examples
+from es_ttc.cli.options import JsonObjectType, NamesType
+from es_ttc.cli.signatures import FILE, command
 from es_ttc.cli.tables import table
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.settings import EngineSettings, Settings
@@ -59,59 +61,48 @@ def judge() -> None:
     """
 
 
-@judge.command(
-    epilog=examples(
-        "es-ttc judge pool articles queries.txt",
-        'es-ttc judge pool articles --query "red shoes" --methods blend,bm25 --depth 20',
-        "es-ttc judge pool articles --by llm",
-    )
+@command(
+    "es-ttc judge pool articles queries.txt",
+    'es-ttc judge pool articles --query "red shoes" --methods blend,bm25 --depth 20',
+    "es-ttc judge pool articles --by llm",
+    group=judge,
 )
-@index_argument
-@click.argument("file", metavar="[QUERIES]", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--query", "texts", multiple=True, metavar="TEXT", help="A query; may be given several times.")
-@click.option(
-    "--methods",
-    type=NamesType(),
-    default="blend,hybrid,bm25",
-    show_default=True,
-    metavar="NAMES",
-    help="Methods whose documents are judged.",
-)
-@click.option(
-    "--params",
-    type=JsonObjectType('{"blend": {"signals": {"lexical": 1}}}', nested=True),
-    default="{}",
-    help="Parameters by method.",
-)
-@click.option(
-    "--depth",
-    type=click.IntRange(1, 100),
-    default=10,
-    show_default=True,
-    help="Documents of each method's ranking that are judged.",
-)
-@click.option(
-    "--by",
-    type=click.Choice(["llm"]),
-    help="Let the configured language model (ES_TTC_LLM_URL) grade the pooled documents that it has not graded; "
-    "without QUERIES those of the existing pools.",
-)
-@engine_flag
-@adapter_flag
-@click.option("--gateway", metavar="URL", help="URL of a running gateway. Default: a temporary one.")
-@json_flag
 def pool(
-    index: str,
-    file: Path | None,
-    texts: tuple[str, ...],
-    methods: tuple[str, ...],
-    params: dict[str, dict[str, Any]],
-    depth: int,
-    by: str | None,
-    engine: str | None,
-    adapter: str | None,
-    gateway: str | None,
-    as_json: bool,
+    index: Annotated[str, index_argument],
+    file: Annotated[Path | None, FILE, "[QUERIES]"] = None,
+    /,
+    *,
+    texts: Annotated[tuple[str, ...], "--query TEXT", "A query; may be given several times."] = (),
+    methods: Annotated[
+        tuple[str, ...],
+        click.option(
+            "--methods",
+            type=NamesType(),
+            default="blend,hybrid,bm25",
+            show_default=True,
+            metavar="NAMES",
+            help="Methods whose documents are judged.",
+        ),
+    ],
+    params: Annotated[
+        dict[str, dict[str, Any]],
+        click.option(
+            "--params",
+            type=JsonObjectType('{"blend": {"signals": {"lexical": 1}}}', nested=True),
+            default="{}",
+            help="Parameters by method.",
+        ),
+    ],
+    depth: Annotated[int, Field(ge=1, le=100), "Documents of each method's ranking that are judged."] = 10,
+    by: Annotated[
+        Literal["llm"] | None,
+        "Let the configured language model (ES_TTC_LLM_URL) grade the pooled documents that it has not graded; "
+        "without QUERIES those of the existing pools.",
+    ] = None,
+    engine: EngineUrl,
+    adapter: AdapterName,
+    gateway: Annotated[str | None, "--gateway URL", "URL of a running gateway. Default: a temporary one."] = None,
+    as_json: AsJson,
 ) -> None:
     """Search INDEX for queries by several methods, and pool the documents to judge.
 
@@ -136,7 +127,7 @@ def pool(
         documents = sum(len(one.documents) for one in pooled)
         found |= {"queries": len(pooled), "documents": documents, "signals": note is None}
         if note is not None:
-            stderr.print(f"[yellow]mind:[/] {escape(note)}", highlight=False, soft_wrap=True)
+            click.echo(f"mind: {note}", err=True)
         if not as_json:
             click.echo(f"pooled {len(pooled):,} queries of index [{index}]: {documents:,} documents to judge")
     if by is not None:
@@ -150,12 +141,15 @@ def pool(
         click.echo(f"judge them on the page of `es-ttc serve --ui`; `es-ttc judge status {index}` shows what is judged")
 
 
-@judge.command(epilog=examples("es-ttc judge status articles", "es-ttc judge status articles --with-llm --json"))
-@index_argument
-@with_llm_flag
-@engine_flag
-@json_flag
-def status(index: str, with_llm: bool, engine: str | None, as_json: bool) -> None:
+@command("es-ttc judge status articles", "es-ttc judge status articles --with-llm --json", group=judge)
+def status(
+    index: Annotated[str, index_argument],
+    /,
+    *,
+    with_llm: Annotated[bool, with_llm_flag],
+    engine: EngineUrl,
+    as_json: AsJson,
+) -> None:
     """Show what is judged, how judges agree, and how the pooled methods stand.
 
     Of several judges the median counts. nDCG@10 takes a document without a judgement for not relevant; unjudged@10 is
@@ -195,52 +189,36 @@ def status(index: str, with_llm: bool, engine: str | None, as_json: bool) -> Non
         click.echo(f"no weights of blend are chosen: {tuned}")
 
 
-@judge.command(
-    "import",
-    epilog=examples(
-        "es-ttc judge import articles data/scifact --format beir --split train",
-        "es-ttc judge import articles ratings.csv --format quepid --highest 10",
-        "es-ttc judge import articles qrels.txt --format trec --queries queries.jsonl",
-    ),
+@command(
+    "es-ttc judge import articles data/scifact --format beir --split train",
+    "es-ttc judge import articles ratings.csv --format quepid --highest 10",
+    "es-ttc judge import articles qrels.txt --format trec --queries queries.jsonl",
+    group=judge,
+    name="import",
 )
-@index_argument
-@click.argument("path", metavar="PATH", type=click.Path(exists=True, path_type=Path))
-@format_option
-@click.option(
-    "--judge",
-    "name",
-    default="import",
-    show_default=True,
-    metavar="NAME",
-    help="Name of the judge who gets the grades.",
-)
-@split_option
-@click.option(
-    "--highest",
-    type=click.FloatRange(0, min_open=True),
-    metavar="N",
-    help="Greatest grade of the file's scale from 0, which is scaled to 0 to 3. Default: its grades are 0 to 3.",
-)
-@click.option(
-    "--queries",
-    "queries_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Texts of the queries, for TREC forms, whose files have ids alone: JSON objects with `_id` and `text`. "
-    "Queries that are pooled already are known.",
-)
-@engine_flag
-@json_flag
 def import_(
-    index: str,
-    path: Path,
-    form: str,
-    name: str,
-    split: str,
-    highest: float | None,
-    queries_file: Path | None,
-    engine: str | None,
-    as_json: bool,
+    index: Annotated[str, index_argument],
+    path: Annotated[Path, click.Path(exists=True, path_type=Path)],
+    /,
+    *,
+    form: Annotated[str, format_option],
+    name: Annotated[str, "--judge NAME", "Name of the judge who gets the grades."] = "import",
+    split: Annotated[str, split_option],
+    highest: Annotated[
+        float | None,
+        "--highest N",
+        Field(gt=0),
+        "Greatest grade of the file's scale from 0, which is scaled to 0 to 3. Default: its grades are 0 to 3.",
+    ] = None,
+    queries_file: Annotated[
+        Path | None,
+        "--queries",
+        FILE,
+        "Texts of the queries, for TREC forms, whose files have ids alone: JSON objects with `_id` and `text`. "
+        "Queries that are pooled already are known.",
+    ] = None,
+    engine: EngineUrl,
+    as_json: AsJson,
 ) -> None:
     """Read judgements of INDEX from PATH; or, of a TREC run, the documents of a method into the pools.
 
@@ -280,31 +258,23 @@ def import_(
     print_result(found, text, as_json=as_json)
 
 
-@judge.command(
-    epilog=examples(
-        "es-ttc judge export articles --format beir --out judged --corpus",
-        "es-ttc judge export articles --format workbench --out judgements.json",
-    )
+@command(
+    "es-ttc judge export articles --format beir --out judged --corpus",
+    "es-ttc judge export articles --format workbench --out judgements.json",
+    group=judge,
 )
-@index_argument
-@format_option
-@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="PATH", help="File; folder for beir.")
-@click.option("--judge", "name", metavar="NAME", help="Judge whose grades are written. Default: the median of all.")
-@with_llm_flag
-@split_option
-@click.option("--corpus", is_flag=True, help="For beir: also write the index's documents, for `es-ttc evaluate`.")
-@engine_flag
-@json_flag
 def export(
-    index: str,
-    form: str,
-    out: Path,
-    name: str | None,
-    with_llm: bool,
-    split: str,
-    corpus: bool,
-    engine: str | None,
-    as_json: bool,
+    index: Annotated[str, index_argument],
+    /,
+    *,
+    form: Annotated[str, format_option],
+    out: Annotated[Path, "--out PATH", "File; folder for beir."],
+    name: Annotated[str | None, "--judge NAME", "Judge whose grades are written. Default: the median of all."] = None,
+    with_llm: Annotated[bool, with_llm_flag],
+    split: Annotated[str, split_option],
+    corpus: Annotated[bool, "For beir: also write the index's documents, for `es-ttc evaluate`."] = False,
+    engine: EngineUrl,
+    as_json: AsJson,
 ) -> None:
     """Write the judgements of INDEX, or with --format trec-run what the pooled methods found."""
     from es_ttc.lab.evaluation.report import replace

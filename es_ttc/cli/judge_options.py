@@ -33,11 +33,7 @@ def require_one_source(data: Sequence[Path], judgements: str | None, *, with_llm
 
 
 def load_judged(settings: EngineSettings, index: str, *, with_llm: bool) -> "Collection":
-    """Read an index's judged queries.
-
-    Raises:
-        InvalidRequest: The index does not exist, or nothing is judged.
-    """
+    """Read an index's judged queries."""
     return asyncio.run(read(settings, index, with_llm=with_llm, signals=False)).collection()
 
 

@@ -2,18 +2,18 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from es_ttc.cli.common import adapted, connected, given, progress_bar
+from es_ttc.cli.common import adapted, connected, given, progress_bar, with_engine
 from es_ttc.cli.evaluating import stages
 from es_ttc.errors import InvalidRequest, MissingFeature
-from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from es_ttc.settings import GatewaySettings, Settings
 
 if TYPE_CHECKING:
     from es_ttc.cli.searching import Target
     from es_ttc.encoders.base import Encoder
+    from es_ttc.engine.protocol import Engine
     from es_ttc.lab.judging.records import PooledMethod, PooledQuery
     from es_ttc.lab.judging.store import JudgementStore
 
@@ -40,57 +40,30 @@ def make_pools(request: PoolRequest) -> "tuple[list[PooledQuery], str | None]":
 
     Returns:
         The pools, and one sentence that says why they have no signals, if they have none.
-
-    Raises:
-        InvalidRequest: A method is unknown, or the index lacks what it reads.
     """
-    from es_ttc.cli.search import check_encoder
+    from es_ttc.cli.search import encoder_of_index, gateway_with
     from es_ttc.cli.searching import Target
-    from es_ttc.index.attach.feature_locations import alike_locations
-    from es_ttc.index.mappings.encoder import load_encoder_for
     from es_ttc.lab.evaluation.methods import resolve
     from es_ttc.lab.judging.records import PooledMethod
     from es_ttc.lab.judging.store import JudgementStore
-    from es_ttc.serving.server import running_gateway
 
     resolve(request.methods, request.params)
     methods = tuple(PooledMethod(name, request.params.get(name, {})) for name in dict.fromkeys(request.methods))
     settings = adapted(GatewaySettings(**given(engine=request.engine, port=0)), request.adapter)
+    encoder = encoder_of_index(settings, request.index)
 
-    async def search(at: EngineSettings, encoder: "Encoder") -> "list[PooledQuery]":
-        async with connected(at) as client:
-            located = await alike_locations(client, request.index)
-            target = Target(
-                client,
-                request.index,
-                located[0].spec,
-                located[0].spec.text_fields,
-                encoder,
-                vectors=all(one.has_vectors for one in located),
-                beside=any(one.side for one in located),
-            )
-            return await _searched(target, request, methods)
+    async def search(client: "Engine") -> "list[PooledQuery]":
+        return await _searched(await Target.of(client, request.index, encoder=encoder), request, methods)
 
-    async def spec_of() -> Any:
-        async with connected(settings) as client:
-            return (await alike_locations(client, request.index))[0].spec
+    async def write(client: "Engine") -> None:
+        store = JudgementStore(client, request.index)
+        await store.put_pools(logged)
+        await store.put_signals(logged)
 
-    async def write(pooled: "Sequence[PooledQuery]") -> None:
-        async with connected(settings) as client:
-            store = JudgementStore(client, request.index)
-            await store.put_pools(pooled)
-            await store.put_signals(pooled)
-
-    spec = asyncio.run(spec_of())
-    encoder = load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
-    check_encoder(request.index, spec, encoder)
-    with ExitStack() as stack:
-        url = request.gateway
-        if url is None:
-            url = stack.enter_context(running_gateway(settings, load=lambda _name, _folder: encoder))
-        pooled = asyncio.run(search(settings.model_copy(update={"engine": url}), encoder))
+    with gateway_with(settings, request.gateway, encoder) as at_gateway:
+        pooled = with_engine(at_gateway, search)
     logged, note = _with_signals(pooled, request.index, settings, encoder)
-    asyncio.run(write(logged))
+    with_engine(settings, write)
     return logged, note
 
 

@@ -42,15 +42,10 @@ class JudgedQueries:
     """Which queries are read, and where their documents are.
 
     Attributes:
-        split: The split of the queries.
         queries: Number of queries of each collection, sampled at random; None for all.
         window: Documents of the first pass; ``all`` for the whole corpus.
         index: The index with the documents; None for those of the folder.
-        engine: URL of the engine; None for that of the settings.
-        encoder: Name of the encoder; None for that of the settings.
-        adapter: Its adapter.
         judgements: The index whose judgements in the engine are taken, in place of a folder's; it is ``index`` too.
-        with_llm: Whether judgements of language models count.
     """
 
     split: str
@@ -70,12 +65,7 @@ class JudgedQueries:
             raise InvalidRequest(f"[window] {self.window} is for documents in memory: give a number with --index")
 
     def load(self, folder: Path | None) -> "Collection":
-        """Read a folder: queries and judgements alone if the documents are in an index; or an index's judgements.
-
-        Raises:
-            ConfigurationError: It is malformed.
-            InvalidRequest: The index has no judgements.
-        """
+        """Read a folder: queries and judgements alone if the documents are in an index; or an index's judgements."""
         from es_ttc.lab.evaluation.datasets import load_collection, load_queries, sample
 
         if self.judgements is not None:
@@ -90,11 +80,7 @@ class JudgedQueries:
     def pools(
         self, collections: "Sequence[Collection]", signals: "Sequence[SignalName]", fields: Sequence[str] = ()
     ) -> "Pools":
-        """Score every signal once for each query's candidates.
-
-        Raises:
-            EsTtcError: The encoder, the index or a field is unavailable.
-        """
+        """Score every signal once for each query's candidates."""
         from es_ttc.lab.ranking.pools import merged
 
         score = self._in_memory(signals, fields) if self.index is None else self._from_index(signals, fields)

@@ -3,27 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
+from pydantic import Field
 from rich.markup import escape
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import (
-    adapted,
-    adapter_flag,
-    encoder_flag,
-    engine_flag,
-    given,
-    json_flag,
-    print_json,
-    stderr,
-    with_engine,
-)
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, EngineUrl, adapted, given, print_json, with_engine
 from es_ttc.cli.evaluating import stages
 from es_ttc.cli.judge_options import load_judged, with_llm_flag
 from es_ttc.cli.judged import SEED
-from es_ttc.cli.options import examples
+from es_ttc.cli.signatures import FOLDER, command
 from es_ttc.cli.tune_blend import interval_text, told_of_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
@@ -36,61 +27,44 @@ if TYPE_CHECKING:
     from es_ttc.lab.learning.query_log import QueryLog
     from es_ttc.lab.learning.session import Learned
 
-_MAX_QUERIES = 2000
 _SHOWN = 10
 
 
-@click.command(
-    epilog=examples(
-        "es-ttc learn shop --queries queries.log --out encoders/shop",
-        "es-ttc learn shop --queries ubi_events.jsonl --out encoders/shop",
-        "es-ttc learn shop --out encoders/shop",
-        "es-ttc attach shop --adapter encoders/shop",
-        "es-ttc serve --encoder encoders/shop",
-    )
+@command(
+    "es-ttc learn shop --queries queries.log --out encoders/shop",
+    "es-ttc learn shop --queries ubi_events.jsonl --out encoders/shop",
+    "es-ttc learn shop --out encoders/shop",
+    "es-ttc attach shop --adapter encoders/shop",
+    "es-ttc serve --encoder encoders/shop",
 )
-@click.argument("name")
-@click.option(
-    "--queries",
-    "log",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Query log: one query per line, CSV with a column `query`, JSON Lines, or UBI events with clicks; .gz too. "
-    "Default: the judged queries of the index alone.",
-)
-@click.option(
-    "--out",
-    required=True,
-    metavar="FOLDER",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the trained encoder.",
-)
-@click.option(
-    "--teacher",
-    "teachers",
-    multiple=True,
-    type=click.Choice(["judgements", "clicks", "blend"]),
-    help="Who says what a query should find; may be given several times. Default: all; a query takes the first that "
-    "says something about it.",
-)
-@click.option(
-    "--most",
-    type=click.IntRange(20, 100_000),
-    default=_MAX_QUERIES,
-    show_default=True,
-    metavar="N",
-    help="Number of queries of the log, the most frequent ones.",
-)
-@with_llm_flag
-@click.option("--force", is_flag=True, help="Write the encoder even if its gain is not clear.")
-@engine_flag
-@encoder_flag
-@adapter_flag
-@json_flag
 def learn(
-    name: str, log: Path | None, out: Path, teachers: tuple[Any, ...], most: int, with_llm: bool, force: bool,
-    engine: str | None, encoder: str | None, adapter: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    name: str,
+    /,
+    *,
+    log: Annotated[
+        Path | None,
+        "--queries FILE",
+        click.Path(exists=True, dir_okay=False, path_type=Path),
+        "Query log: one query per line, CSV with a column `query`, JSON Lines, or UBI events with clicks; .gz too. "
+        "Default: the judged queries of the index alone.",
+    ] = None,
+    out: Annotated[Path, "--out FOLDER", FOLDER, "Folder for the trained encoder."],
+    teachers: Annotated[
+        tuple[Literal["judgements", "clicks", "blend"], ...],
+        "--teacher",
+        "Who says what a query should find; may be given several times. Default: all; a query takes the first that "
+        "says something about it.",
+    ] = (),
+    most: Annotated[
+        int, "--most N", Field(ge=20, le=100_000), "Number of queries of the log, the most frequent ones."
+    ] = 2000,
+    with_llm: Annotated[bool, with_llm_flag],
+    force: Annotated[bool, "Write the encoder even if its gain is not clear."] = False,
+    engine: EngineUrl,
+    encoder: EncoderName,
+    adapter: AdapterName,
+    as_json: AsJson,
+) -> None:
     """Learn a better encoder for the index NAME from its queries.
 
     For each query the documents that blend would rank are scored once. Small networks over the encoder's vectors, one
@@ -187,11 +161,11 @@ def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
     if shown:
         console.print(tables.table(("query", "first three before", "after"), shown))
     if verdict.blend is None:
-        stderr.print(
-            f"[yellow]mind:[/] {verdict.judged} queries are judged, so nothing proves that users see better hits: "
-            f"compare both with `es-ttc judge pool {escape(name)}`",
-            highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        click.echo(
+            f"mind: {verdict.judged} queries are judged, so nothing proves that users see better hits: compare both "
+            f"with `es-ttc judge pool {name}`",
+            err=True,
+        )
 
 
 def _next_steps(name: str, out: Path, settings: GatewaySettings) -> str:

@@ -1,30 +1,31 @@
 """`es-ttc mcp`: search as tools for agents, by the Model Context Protocol."""
 
 from contextlib import ExitStack
+from typing import Annotated
 
-import click
+from pydantic import Field
 
-from es_ttc.cli.common import engine_flag, given
-from es_ttc.cli.options import examples
+from es_ttc.cli.common import EngineUrl, given
+from es_ttc.cli.signatures import command
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import GatewaySettings
 
 
-@click.command(
-    epilog=examples(
-        "es-ttc mcp --gateway http://127.0.0.1:9280",
-        "es-ttc mcp --engine http://127.0.0.1:9200",
-        "es-ttc mcp --gateway https://search.example.org --http --port 9290",
-    ),
+@command(
+    "es-ttc mcp --gateway http://127.0.0.1:9280",
+    "es-ttc mcp --engine http://127.0.0.1:9200",
+    "es-ttc mcp --gateway https://search.example.org --http --port 9290",
 )
-@engine_flag
-@click.option(
-    "--gateway", metavar="URL", help="URL of a running gateway. Default: one of its own, in front of the engine."
-)
-@click.option("--http", "over_http", is_flag=True, help="Serve by HTTP at /mcp. Default: standard input and output.")
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address for --http.")
-@click.option("--port", type=click.IntRange(1, 65535), default=9290, show_default=True, help="Port for --http.")
-def mcp(engine: str | None, gateway: str | None, over_http: bool, host: str, port: int) -> None:
+def mcp(
+    *,
+    engine: EngineUrl,
+    gateway: Annotated[
+        str | None, "--gateway URL", "URL of a running gateway. Default: one of its own, in front of the engine."
+    ] = None,
+    over_http: Annotated[bool, "--http", "Serve by HTTP at /mcp. Default: standard input and output."] = False,
+    host: Annotated[str, "--host ADDRESS", "Address for --http."] = "127.0.0.1",
+    port: Annotated[int, Field(ge=1, le=65535), "Port for --http."] = 9290,
+) -> None:
     """Offer search to agents as tools of the Model Context Protocol.
 
     The tools list indices and methods, search, and explain a document's rank; none writes. On standard input and output

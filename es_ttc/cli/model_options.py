@@ -18,7 +18,6 @@ class ModelOptions:
     """Options of some fields of a model, below a title of their own in the help.
 
     Attributes:
-        title: The title.
         model: Module and name of the model, as ``package.module:Model``; it is imported when its command is used.
         fields: The fields, each with its option; `outer__inner` is one of a nested model. The value of an option
             has the name of its field.
@@ -50,7 +49,7 @@ class ModelOptions:
         if self.unset:
             told = default is not None and not isinstance(default, bool)
             shared = {"help": f"{info.description} Default: {default}." if told else info.description, "default": None}
-        kind, limits = _kind(info.annotation), _limits(info.metadata)
+        kind, limits = without_none(info.annotation), bounds(info.metadata)
         if kind is bool:
             return _TitledOption(self.title, [flag, path], is_flag=True, **shared)
         if path in self.types:
@@ -140,14 +139,15 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _kind(annotation: Any) -> Any:
+def without_none(annotation: Any) -> Any:
     """Return the type of a field without None."""
     if get_origin(annotation) in (Union, UnionType):
         [annotation] = [kind for kind in get_args(annotation) if kind is not NoneType]
     return annotation
 
 
-def _limits(metadata: list[Any]) -> dict[str, Any]:
+def bounds(metadata: list[Any]) -> dict[str, Any]:
+    """Return the bounds of a field as click's ranges take them."""
     limits: dict[str, Any] = {}
     for limit in metadata:
         for name, bound, is_open in (

@@ -1,94 +1,73 @@
 """`es-ttc search`: one query, ranked by a method, alone or beside the engine's own rankings."""
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+from pydantic import Field
 
-from es_ttc.cli.common import (
-    adapted,
-    adapter_flag,
-    connected,
-    engine_flag,
-    given,
-    json_flag,
-    print_json,
-    stderr,
-    stdout,
-)
-from es_ttc.cli.options import FilterType, JsonObjectType, NamesType, examples, first_pass_option
+from es_ttc.cli.common import AdapterName, AsJson, EngineUrl, adapted, given, print_json, stderr, stdout, with_engine
+from es_ttc.cli.options import FilterType, JsonObjectType, NamesType, first_pass_option
+from es_ttc.cli.signatures import command
 from es_ttc.cli.views import Hit, Ranking, answer
 from es_ttc.errors import InvalidRequest
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import GatewaySettings, Settings
 
 if TYPE_CHECKING:
     from es_ttc.cli.searching import CliQuery
     from es_ttc.encoders.base import Encoder
-    from es_ttc.index.attach.feature_locations import FeatureLocation
+    from es_ttc.engine.protocol import Engine
     from es_ttc.index.mappings.spec import IndexSpec
 
 
-@click.command(
-    epilog=examples(
-        'es-ttc search articles "insulin resistance in mice" --compare',
-        'es-ttc search articles "heart attack" --method knn:nnn',
-        'es-ttc search articles "heart attack" --params \'{"signals": {"lexical": 2, "dense": 1}}\'',
-        'es-ttc search articles "heart attack" --method spectral --first-pass dense',
-        'es-ttc search articles "heart attack" --filter "year>=2020 and journal=Lancet"',
-    ),
+@command(
+    'es-ttc search articles "insulin resistance in mice" --compare',
+    'es-ttc search articles "heart attack" --method knn:nnn',
+    'es-ttc search articles "heart attack" --params \'{"signals": {"lexical": 2, "dense": 1}}\'',
+    'es-ttc search articles "heart attack" --method spectral --first-pass dense',
+    'es-ttc search articles "heart attack" --filter "year>=2020 and journal=Lancet"',
 )
-@click.argument("name")
-@click.argument("text")
-@click.option(
-    "--method",
-    default="blend",
-    show_default=True,
-    help="Method: blend, hybrid, bm25, dense, another rescorer, a rewriter, or knn:RETRIEVER.",
-)
-@click.option("--params", type=JsonObjectType('{"scales": [1, 5]}'), default="{}", help="Parameters of the method.")
-@first_pass_option(["bm25", "dense"], "bm25", "First pass of a rescorer.")
-@click.option(
-    "--filter",
-    "among",
-    type=FilterType('{"term": {"group": "news"}}'),
-    help="What every hit must match: 'price<=100 and brand=Acme', or a query of the engine as JSON.",
-)
-@click.option("--compare", "beside", is_flag=True, help="Also show the engine's BM25 ranking and hybrid (RRF).")
-@click.option("--size", type=click.IntRange(1, 100), default=10, show_default=True, help="Number of hits.")
-@click.option(
-    "--fields",
-    type=NamesType(),
-    metavar="FIELD,...",
-    help="Text fields to search and show. Default: those of the index.",
-)
-@click.option(
-    "--facets",
-    type=NamesType(),
-    metavar="FIELD,...",
-    help="Fields whose values are counted over the documents that match the words; numbers as their range.",
-)
-@engine_flag
-@adapter_flag
-@click.option("--gateway", metavar="URL", help="URL of a running gateway. Default: a temporary one.")
-@json_flag
 def search(
     name: str,
     text: str,
-    method: str,
-    params: dict[str, Any],
-    first_pass: str,
-    among: dict[str, Any] | None,
-    beside: bool,
-    size: int,
-    fields: tuple[str, ...] | None,
-    facets: tuple[str, ...] | None,
-    engine: str | None,
-    adapter: str | None,
-    gateway: str | None,
-    as_json: bool,
+    /,
+    *,
+    method: Annotated[
+        str, "Method: blend, hybrid, bm25, dense, another rescorer, a rewriter, or knn:RETRIEVER."
+    ] = "blend",
+    params: Annotated[
+        dict[str, Any],
+        click.option(
+            "--params", type=JsonObjectType('{"scales": [1, 5]}'), default="{}", help="Parameters of the method."
+        ),
+    ],
+    first_pass: Annotated[str, first_pass_option(["bm25", "dense"], "bm25", "First pass of a rescorer.")],
+    among: Annotated[
+        dict[str, Any] | None,
+        "--filter",
+        FilterType('{"term": {"group": "news"}}'),
+        "What every hit must match: 'price<=100 and brand=Acme', or a query of the engine as JSON.",
+    ] = None,
+    beside: Annotated[bool, "--compare", "Also show the engine's BM25 ranking and hybrid (RRF)."] = False,
+    size: Annotated[int, Field(ge=1, le=100), "Number of hits."] = 10,
+    fields: Annotated[
+        tuple[str, ...] | None,
+        "--fields FIELD,...",
+        NamesType(),
+        "Text fields to search and show. Default: those of the index.",
+    ] = None,
+    facets: Annotated[
+        tuple[str, ...] | None,
+        "--facets FIELD,...",
+        NamesType(),
+        "Fields whose values are counted over the documents that match the words; numbers as their range.",
+    ] = None,
+    engine: EngineUrl,
+    adapter: AdapterName,
+    gateway: Annotated[str | None, "--gateway URL", "URL of a running gateway. Default: a temporary one."] = None,
+    as_json: AsJson,
 ) -> None:
     """Search the index NAME for TEXT.
 
@@ -109,19 +88,14 @@ def search(
     settings = adapted(GatewaySettings(**given(engine=engine, port=0)), adapter)
     with stderr.status("searching"):
         rankings = _rankings(settings, gateway, name, asked, fields, beside=beside)
-        counted = asyncio.run(_facets(settings, name, asked, fields, facets)) if facets else {}
+        counted = with_engine(settings, lambda client: _facets(client, name, asked, fields, facets)) if facets else {}
     if as_json:
         print_json(as_dict(name, asked, rankings) | ({"facets": counted} if facets else {}))
         return
     stdout.print(answer(rankings, size))
     for field, values in counted.items():
         told = ", ".join(f"{value} {count:,.6g}" for value, count in values.items())
-        stdout.print(
-            f"{field}: {told or 'no document that matches the words has a value'}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        click.echo(f"{field}: {told or 'no document that matches the words has a value'}")
 
 
 def _rankings(
@@ -134,39 +108,49 @@ def _rankings(
     beside: bool,
 ) -> list[Ranking]:
     """Search through the gateway at hand, or through one of our own that ends with the search."""
-    from es_ttc.index.mappings.encoder import load_encoder_for
-    from es_ttc.serving.server import running_gateway
+    from es_ttc.cli import searching
 
-    at_engine = settings.model_copy(update={"engine": gateway or settings.engine})
-    located = asyncio.run(_located(at_engine, name))
-    spec = located[0].spec
     encoder: Encoder | None = None
     if gateway is None or asked.method == "dense" or asked.first_pass == "dense":
-        encoder = load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
-        check_encoder(name, spec, encoder)
-    with ExitStack() as stack:
-        if gateway is None and encoder is not None:
-            loaded = encoder
-            gateway = stack.enter_context(running_gateway(settings, load=lambda _name, _folder: loaded))
-        at_gateway = settings.model_copy(update={"engine": gateway})
-        return asyncio.run(_ask(at_gateway, name, located, asked, fields or spec.text_fields, encoder, beside))
+        encoder = encoder_of_index(settings.model_copy(update={"engine": gateway or settings.engine}), name)
+
+    async def ask(client: "Engine") -> list[Ranking]:
+        target = await searching.Target.of(client, name, fields, encoder)
+        return await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
+
+    with gateway_with(settings, gateway, encoder) as at_gateway:
+        return with_engine(at_gateway, ask)
 
 
 async def _facets(
-    settings: EngineSettings, name: str, asked: "CliQuery", fields: Sequence[str] | None, facets: Sequence[str]
+    client: "Engine", name: str, asked: "CliQuery", fields: Sequence[str] | None, facets: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    from es_ttc.cli.searching import facets_of
+    from es_ttc.cli.searching import Target, facets_of
 
-    async with connected(settings) as client:
-        located = await _located(settings, name)
-        return await facets_of(client, name, fields or located[0].spec.text_fields, asked, facets)
+    target = await Target.of(client, name, fields)
+    return await facets_of(client, name, target.fields, asked, facets)
 
 
-async def _located(settings: EngineSettings, name: str) -> "Sequence[FeatureLocation]":
+@contextmanager
+def gateway_with(settings: GatewaySettings, url: str | None, encoder: "Encoder | None") -> Iterator[GatewaySettings]:
+    """Yield settings whose engine is a gateway: the one at a URL, or one with this encoder that ends with the block."""
+    from es_ttc.serving.server import running_gateway
+
+    with ExitStack() as stack:
+        if url is None and encoder is not None:
+            url = stack.enter_context(running_gateway(settings, load=lambda _name, _folder: encoder))
+        yield settings.model_copy(update={"engine": url})
+
+
+def encoder_of_index(settings: Settings, name: str) -> "Encoder":
+    """Load the encoder that an index was encoded by."""
     from es_ttc.index.attach.feature_locations import alike_locations
+    from es_ttc.index.mappings.encoder import load_encoder_for
 
-    async with connected(settings) as client:
-        return await alike_locations(client, name)
+    spec = with_engine(settings, lambda client: alike_locations(client, name))[0].spec
+    encoder = load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
+    check_encoder(name, spec, encoder)
+    return encoder
 
 
 def check_encoder(name: str, spec: "IndexSpec", encoder: "Encoder") -> None:
@@ -183,23 +167,6 @@ def check_encoder(name: str, spec: "IndexSpec", encoder: "Encoder") -> None:
                 f"set ES_TTC_ENCODER to {name_in(spec.encoder.key)}{or_folder(spec.encoder.key)}",
             )
         )
-
-
-async def _ask(
-    settings: EngineSettings,
-    name: str,
-    located: "Sequence[FeatureLocation]",
-    asked: "CliQuery",
-    fields: Sequence[str],
-    encoder: "Encoder | None",
-    beside: bool,
-) -> list[Ranking]:
-    from es_ttc.cli import searching
-
-    async with connected(settings) as client:
-        vectors, in_sides = all(one.has_vectors for one in located), any(one.side for one in located)
-        target = searching.Target(client, name, located[0].spec, fields, encoder, vectors=vectors, beside=in_sides)
-        return await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
 
 
 def as_dict(name: str, asked: "CliQuery", rankings: Sequence[Ranking]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import asyncio
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 import orjson
@@ -13,6 +13,7 @@ from es_ttc.cli.views import Hit, Ranking, Span
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.queries import matching, nearest
 from es_ttc.index.mappings.spec import VECTOR, IndexSpec
@@ -32,10 +33,6 @@ class Target:
     """The searched index.
 
     Attributes:
-        client: Client of the gateway.
-        index: The index's name.
-        spec: The spec of the index.
-        fields: The searched and displayed text fields.
         encoder: The index's encoder; None if it is unavailable here, which excludes dense search.
         vectors: Whether the index has a vector field that the engine can search.
         beside: Whether its vectors are in a side index, which the gateway searches.
@@ -48,6 +45,15 @@ class Target:
     encoder: Encoder | None = None
     vectors: bool = True
     beside: bool = False
+
+    @classmethod
+    async def of(
+        cls, client: Engine, index: str, fields: Sequence[str] | None = None, encoder: Encoder | None = None
+    ) -> Self:
+        """Return an index as it is found; without fields those that it encodes."""
+        located = await alike_locations(client, index)
+        vectors, beside = all(one.has_vectors for one in located), any(one.side for one in located)
+        return cls(client, index, located[0].spec, fields or located[0].spec.text_fields, encoder, vectors, beside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +69,7 @@ class CliQuery:
 
 
 async def search(target: Target, query: CliQuery) -> Ranking:
-    """Rank by one method.
-
-    Raises:
-        InvalidRequest: The method is unknown, its parameters are invalid, or the index lacks a required feature.
-        ConfigurationError: Dense search without an encoder.
-    """
+    """Rank by one method."""
     method = resolve_one(query.method, query.params)
     match query.method:
         case "bm25":

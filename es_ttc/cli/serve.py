@@ -5,25 +5,15 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
 import click
 import orjson
 
-from es_ttc.cli.common import (
-    connected,
-    engine_flag,
-    first_documents,
-    given,
-    json_flag,
-    print_json,
-    stderr,
-    stdout,
-    unread_languages,
-)
-from es_ttc.cli.model_options import ModelCommand, ModelOptions
-from es_ttc.cli.options import examples
+from es_ttc.cli.common import AsJson, connected, engine_flag, first_documents, given, print_json, unread_languages
+from es_ttc.cli.model_options import ModelOptions
+from es_ttc.cli.signatures import FILE, command
 from es_ttc.engine.versions import EngineVersion, oldest_versions
 from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.settings import GatewaySettings
@@ -58,34 +48,30 @@ _gateway_options = ModelOptions(
 )
 
 
-@click.command(
-    cls=ModelCommand,
-    epilog=examples(
-        "es-ttc serve",
-        "es-ttc serve --engine https://search.example.org:9200 --encoder minilm",
-        "es-ttc serve --tuned nnn.json --programs /etc/es-ttc/programs",
-    ),
+@command(
+    "es-ttc serve",
+    "es-ttc serve --engine https://search.example.org:9200 --encoder minilm",
+    "es-ttc serve --tuned nnn.json --programs /etc/es-ttc/programs",
 )
 @engine_flag
-@click.option(
-    "--encoder",
-    "encoders",
-    multiple=True,
-    metavar="NAME",
-    help="Encoder: minilm, bge-small, e5-small, mpnet, multilingual-e5-small, any model name, or a folder; "
-    "NAME+ADAPTER with a LoRA adapter. May be given several times, for indices written with others.",
-)
-@click.option(
-    "--tuned",
-    multiple=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="File of one method's parameters, written by `es-ttc tune`, for requests that give none; or of an index's "
-    "relevance, written by `es-ttc calibrate relevance`. May be given several times.",
-)
 @_gateway_options
-@json_flag
-def serve(encoders: tuple[str, ...], tuned: tuple[Path, ...], as_json: bool, **options: Any) -> None:
+def serve(
+    *,
+    encoders: Annotated[
+        tuple[str, ...],
+        "--encoder NAME",
+        "Encoder: minilm, bge-small, e5-small, mpnet, multilingual-e5-small, any model name, or a folder; "
+        "NAME+ADAPTER with a LoRA adapter. May be given several times, for indices written with others.",
+    ] = (),
+    tuned: Annotated[
+        tuple[Path, ...],
+        FILE,
+        "File of one method's parameters, written by `es-ttc tune`, for requests that give none; or of an index's "
+        "relevance, written by `es-ttc calibrate relevance`. May be given several times.",
+    ] = (),
+    as_json: AsJson,
+    **options: Any,
+) -> None:
     """Run the gateway in front of the engine.
 
     Clients use the gateway's address instead of the engine's. Searches with a `ttc` section are rescored, all other
@@ -121,25 +107,22 @@ def serve(encoders: tuple[str, ...], tuned: tuple[Path, ...], as_json: bool, **o
             running = f"{engine_url} ({version})" if version else engine_url
             _introduce(settings, url, running, indices, unread)
         if not reachable:
-            stderr.print(
+            click.echo(
                 f"es-ttc: no engine answers at {engine_url} yet: the gateway answers 503 until it does "
                 "(start one with `es-ttc engine up`)",
-                highlight=False,
-                soft_wrap=True,
+                err=True,
             )
         if settings.aws_sign_callers:
-            stderr.print(
+            click.echo(
                 "es-ttc: callers' requests are signed with the gateway's AWS credentials: whoever reaches "
                 f"{url} has their rights",
-                highlight=False,
-                soft_wrap=True,
+                err=True,
             )
         if version is not None and version.too_old:
-            stderr.print(
+            click.echo(
                 f"es-ttc: the engine runs {version}, which is too old: requests are forwarded unchanged, and searches "
                 f"with a section `ttc` are refused; {oldest_versions()} or newer is needed",
-                highlight=False,
-                soft_wrap=True,
+                err=True,
             )
         if settings.workers > 1:
             from es_ttc.serving.workers import serve_with_workers
@@ -225,7 +208,7 @@ def _introduce(
         data = shlex.quote(orjson.dumps(body).decode())
         told["try"] = f"curl -s '{url}/{name}/_search?pretty' -H 'content-type: application/json' -d {data}"
     lines = [f"{what:8} {detail}" for what, detail in told.items()]
-    stdout.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    click.echo("\n".join(lines))
 
 
 def _encoders(settings: GatewaySettings, indices: "Mapping[str, IndexSpec]") -> str:

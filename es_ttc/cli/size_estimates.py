@@ -26,8 +26,6 @@ def size_sentence(
     """Return what features take: a document's, those of all documents, those of a million, and with other options.
 
     Args:
-        size: The estimate.
-        spec: The spec of the features.
         documents: Number of documents with text; None if it is not known.
         source_bytes: Bytes of the index that gets the features; None if it is not known.
     """

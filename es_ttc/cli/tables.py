@@ -21,14 +21,7 @@ def console() -> Console:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, texts: Sequence[str] = ()
 ) -> Table:
-    """Return a table whose first column is a name and whose other columns are numbers.
-
-    Args:
-        columns: The headings.
-        rows: The cells, as rich markup.
-        title: The title.
-        texts: Further columns that are no numbers.
-    """
+    """Return a table whose first column is a name and whose other columns are numbers."""
     made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     for number, column in enumerate(columns):
         made.add_column(column, justify="right" if number and column not in texts else "left")

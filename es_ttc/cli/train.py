@@ -11,16 +11,7 @@ import click
 from rich.markup import escape
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import (
-    adapted,
-    adapter_flag,
-    encoder_flag,
-    given,
-    json_flag,
-    print_json,
-    progress_bar,
-    stderr,
-)
+from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, progress_bar
 from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.model_options import CommandGroup, ModelCommand, ModelOptions, nested, parted
 from es_ttc.cli.options import all_of, examples
@@ -36,7 +27,8 @@ if TYPE_CHECKING:
     from es_ttc.lab.training.late.session import LateResult
     from es_ttc.lab.training.loop import Report, TrainingProgress
     from es_ttc.lab.training.options import LoopOptions
-    from es_ttc.lab.training.session import Sides, Trainable, TrainingResult
+    from es_ttc.lab.training.session import Sides, TrainingResult
+    from es_ttc.lab.training.sides import Trainable
 
     Recipe = Callable[[Sequence[Task], Sides], Trainable]
 
@@ -99,14 +91,8 @@ def _training(
     """Return a decorator that adds a command of a training, whose help is the function's docstring.
 
     Args:
-        name: The command.
-        model: Name of its options' model.
-        fields: The fields of the model that are options.
         loop: Options of the loop that differ from its defaults.
-        example: Further options for the example.
-        defaults: Defaults of options that differ from those of the model.
         several: Whether it learns from several collections.
-        more: Further options.
     """
     path = click.Path(path_type=Path)
     own = ModelOptions("Model", f"{_OPTIONS}:{model}", fields, defaults=defaults or {})
@@ -362,14 +348,13 @@ def _show(out: Path, outcome: "TrainingResult") -> None:
         sentence = f"best epoch {course.best} of {len(course.losses)}"
     elif not course.losses:
         sentence = "nothing was learned from labels"
-    console.print(sentence, highlight=False, soft_wrap=True)
+    click.echo(sentence)
     tuned = f" --tuned {out / TUNED}" if "nnn" in outcome.params else ""
-    console.print(
+    click.echo(
         f"encoder {outcome.identity.key}\n"
-        f"serve it: es-ttc index create NAME --encoder {out}; es-ttc serve --encoder {out}{tuned}",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
-    stderr.print(f"written: {escape(str(out))}", highlight=False, soft_wrap=True)
+        f"serve it: es-ttc index create NAME --encoder {out}; es-ttc serve --encoder {out}{tuned}"
+    )
+    click.echo(f"written: {out}", err=True)
 
 
 def _show_late(data: Path, out: Path, found: "LateResult", metric: str) -> None:
@@ -381,10 +366,9 @@ def _show_late(data: Path, out: Path, found: "LateResult", metric: str) -> None:
     sentence = f"best epoch {course.best} of {len(course.losses)}"
     if not course.best:
         sentence = "no epoch did better than none: the model is the backbone with its first projection"
-    console.print(
+    click.echo(
         f"{sentence}\nencoder {found.encoder}\n"
         f"measure it: es-ttc evaluate {data} --methods bm25,dense,maxsim,blend --encoder {out}\n"
-        f"serve it: es-ttc index create NAME --encoder {out}; es-ttc serve --encoder {out}",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
-    stderr.print(f"written: {out}", highlight=False, markup=False, soft_wrap=True)
+        f"serve it: es-ttc index create NAME --encoder {out}; es-ttc serve --encoder {out}"
+    )
+    click.echo(f"written: {out}", err=True)

@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+from pydantic import Field
 from rich.markup import escape
 
-from es_ttc.cli.common import adapter_flag, encoder_flag, json_flag, print_json, stderr
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, print_json
 from es_ttc.cli.evaluating import stages, window_option
 from es_ttc.cli.judged import SEED, JudgedQueries, index_options
-from es_ttc.cli.options import examples
+from es_ttc.cli.signatures import FILE, command
 from es_ttc.cli.tables import console, table
 from es_ttc.cli.tune import require_other_queries
 from es_ttc.cli.tune_blend import folds_of, interval_text, told_of_file
@@ -35,78 +36,51 @@ class _Training:
     folds: int
 
 
-@click.command(
-    epilog=examples(
-        "es-ttc train rank data/mine --out models/mine.json",
-        "es-ttc train rank data/mine data/others --out models/both.json",
-        "es-ttc train rank data/mine --out models/mine.json --field clicks:missing=0",
-        "es-ttc train rank data/mine --out models/mine.json --index shop",
-        "es-ttc serve --ranking-models models",
-        "es-ttc evaluate data/mine --methods blend,learned --ranking-models models",
-    )
+@command(
+    "es-ttc train rank data/mine --out models/mine.json",
+    "es-ttc train rank data/mine data/others --out models/both.json",
+    "es-ttc train rank data/mine --out models/mine.json --field clicks:missing=0",
+    "es-ttc train rank data/mine --out models/mine.json --index shop",
+    "es-ttc serve --ranking-models models",
+    "es-ttc evaluate data/mine --methods blend,learned --ranking-models models",
 )
-@click.argument("data", metavar="DATA...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    required=True,
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File for the model, NAME.json; requests name it by NAME.",
-)
-@click.option("--split", metavar="NAME", default="train", show_default=True, help="Split of the queries.")
-@click.option(
-    "--metric",
-    default="ndcg@10",
-    show_default=True,
-    help="Metric by which the model is compared with blend: ndcg@k, recall@k, success@k, comp@k, map or mrr.",
-)
-@click.option(
-    "--folds",
-    type=click.IntRange(2, 100),
-    metavar="N",
-    help="Number of folds for the comparison; each is ranked by trees of the others. Default: 5.",
-)
-@click.option(
-    "--queries",
-    type=click.IntRange(2),
-    metavar="N",
-    help="Number of queries of each collection, sampled at random. Default: all.",
-)
-@click.option(
-    "--signals",
-    metavar="NAMES",
-    help="Signals to learn from, separated by commas. Default: lexical,dense,spectral,late_interaction.",
-)
-@click.option(
-    "--field",
-    "given_fields",
-    metavar="NAME[:missing=V]",
-    multiple=True,
-    help="Numeric field of the documents to learn from too, by its path; can be given several times. Documents without "
-    "it go the way that the trees learn for them, or count as V.",
-)
-@click.option("--force", is_flag=True, help="Write the model even if its gain over blend is not clear.")
-@window_option
 @index_options
-@encoder_flag
-@adapter_flag
-@json_flag
 def rank(
-    data: tuple[Path, ...],
-    out: Path,
-    split: str,
-    metric: str,
-    folds: int | None,
-    queries: int | None,
-    signals: str | None,
-    given_fields: tuple[str, ...],
-    force: bool,
-    window: int | str,
+    data: Annotated[tuple[Path, ...], "DATA..."],
+    /,
+    *,
+    out: Annotated[Path, FILE, "File for the model, NAME.json; requests name it by NAME."],
+    split: Annotated[str, "--split NAME", "Split of the queries."] = "train",
+    metric: Annotated[
+        str, "Metric by which the model is compared with blend: ndcg@k, recall@k, success@k, comp@k, map or mrr."
+    ] = "ndcg@10",
+    folds: Annotated[
+        int | None,
+        "--folds N",
+        Field(ge=2, le=100),
+        "Number of folds for the comparison; each is ranked by trees of the others. Default: 5.",
+    ] = None,
+    queries: Annotated[
+        int | None, "--queries N", Field(ge=2), "Number of queries of each collection, sampled at random. Default: all."
+    ] = None,
+    signals: Annotated[
+        str | None,
+        "--signals NAMES",
+        "Signals to learn from, separated by commas. Default: lexical,dense,spectral,late_interaction.",
+    ] = None,
+    given_fields: Annotated[
+        tuple[str, ...],
+        "--field NAME[:missing=V]",
+        "Numeric field of the documents to learn from too, by its path; can be given several times. Documents without "
+        "it go the way that the trees learn for them, or count as V.",
+    ] = (),
+    force: Annotated[bool, "Write the model even if its gain over blend is not clear."] = False,
+    window: Annotated[int | str, window_option],
     index: str | None,
     engine: str | None,
-    encoder: str | None,
-    adapter: str | None,
-    as_json: bool,
+    encoder: EncoderName,
+    adapter: AdapterName,
+    as_json: AsJson,
 ) -> None:
     """Learn a ranking over blend's signals and numeric fields (LambdaMART, by LightGBM) from one collection or several.
 
@@ -227,4 +201,4 @@ def _show(made: _Training) -> None:
     out.print(table(columns, cells, title="share in what the trees gain"))
     if not found.clear:
         verdict = "worse than blend" if against.interval.high < 0 else "no clear gain over blend"
-        stderr.print(verdict, highlight=False)
+        click.echo(verdict, err=True)

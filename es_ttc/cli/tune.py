@@ -2,19 +2,21 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import orjson
+from pydantic import Field
 from rich.markup import escape
 from rich.table import Table
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judge_options import judgements_option, require_one_source, with_llm_flag
 from es_ttc.cli.judged import SEED, JudgedQueries, index_options
-from es_ttc.cli.options import JsonObjectType, examples, first_pass_option
+from es_ttc.cli.options import JsonObjectType, first_pass_option
+from es_ttc.cli.signatures import FILE, command
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
 from es_ttc.settings import Settings
@@ -28,94 +30,77 @@ TEST = "test"
 _SHOWN = 8
 
 
-@click.command(
-    epilog=examples(
-        "es-ttc tune data/mine --method blend --out blend.json",
-        "es-ttc tune data/mine --method blend --out blend.json --index shop",
-        "es-ttc tune --judgements shop --method blend --out blend.json",
-        "es-ttc tune data/mine --method nnn --out nnn.json",
-        "es-ttc tune data/mine --method mmr --split valid --metric recall@5",
-        "es-ttc tune data/mine --method nnn --grid '{\"l1\": [0.05, 0.1, 0.2]}'",
-        "es-ttc tune data/mine --method nnn --split test --folds 5",
-    )
+@command(
+    "es-ttc tune data/mine --method blend --out blend.json",
+    "es-ttc tune data/mine --method blend --out blend.json --index shop",
+    "es-ttc tune --judgements shop --method blend --out blend.json",
+    "es-ttc tune data/mine --method nnn --out nnn.json",
+    "es-ttc tune data/mine --method mmr --split valid --metric recall@5",
+    "es-ttc tune data/mine --method nnn --grid '{\"l1\": [0.05, 0.1, 0.2]}'",
+    "es-ttc tune data/mine --method nnn --split test --folds 5",
 )
-@click.argument("data", metavar="DATA", required=False, type=click.Path(path_type=Path))
-@click.option("--method", required=True, metavar="NAME", help="Method to tune.")
-@click.option(
-    "--split",
-    metavar="NAME",
-    default="train",
-    show_default=True,
-    help="Split of the queries: train, valid...; test only with --folds, if there is no other split.",
-)
-@click.option(
-    "--metric",
-    metavar="NAME",
-    help="Metric to maximise: ndcg@k, recall@k, success@k, comp@k (all relevant documents in the top k), map or mrr. "
-    "Default: ndcg@10 for blend, comp@5 for other methods.",
-)
-@click.option(
-    "--grid",
-    type=JsonObjectType('{"l1": [0.1, 0.2]}'),
-    metavar="JSON",
-    help="Values to try, by parameter. Default: those declared by the method.",
-)
-@click.option("--params", type=JsonObjectType('{"l2": 0}'), default="{}", metavar="JSON", help="Fixed parameters.")
-@click.option(
-    "--folds",
-    type=click.IntRange(2, 100),
-    metavar="N",
-    help="Number of folds; each fold is answered with parameters chosen on the others (cross-fitting). Default: 5 for "
-    "the weights of blend, none for other methods.",
-)
-@click.option(
-    "--signals",
-    metavar="NAMES",
-    help="For blend: signals to weigh, separated by commas. Default: lexical,dense,spectral,late_interaction.",
-)
-@click.option(
-    "--force", is_flag=True, help="For blend: write the weights even if their gain over the default is not clear."
-)
-@click.option(
-    "--queries", type=click.IntRange(2), metavar="N", help="Number of queries, sampled at random. Default: all."
-)
-@window_option
-@first_pass_option(["bm25", "dense", "hybrid"], "bm25", "First pass.")
 @index_options
-@judgements_option(
-    "For blend: index of the engine, in place of DATA: weights are chosen by its judgements (`es-ttc judge`)."
-)
-@with_llm_flag
-@encoder_flag
-@adapter_flag
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="File for the parameters, for `es-ttc evaluate --tuned` and `es-ttc serve --tuned`.",
-)
-@json_flag
 def tune(
-    data: Path | None,
-    method: str,
-    split: str,
-    metric: str | None,
-    grid: dict[str, Any] | None,
-    params: dict[str, Any],
-    folds: int | None,
-    signals: str | None,
-    force: bool,
-    queries: int | None,
-    window: int | str,
-    first_pass: str,
+    data: Annotated[Path | None, "DATA"] = None,
+    /,
+    *,
+    method: Annotated[str, "--method NAME", "Method to tune."],
+    split: Annotated[
+        str,
+        "--split NAME",
+        "Split of the queries: train, valid...; test only with --folds, if there is no other split.",
+    ] = "train",
+    metric: Annotated[
+        str | None,
+        "--metric NAME",
+        "Metric to maximise: ndcg@k, recall@k, success@k, comp@k (all relevant documents in the top k), map or mrr. "
+        "Default: ndcg@10 for blend, comp@5 for other methods.",
+    ] = None,
+    grid: Annotated[
+        dict[str, Any] | None,
+        "--grid JSON",
+        JsonObjectType('{"l1": [0.1, 0.2]}'),
+        "Values to try, by parameter. Default: those declared by the method.",
+    ] = None,
+    params: Annotated[
+        dict[str, Any],
+        click.option(
+            "--params", type=JsonObjectType('{"l2": 0}'), default="{}", metavar="JSON", help="Fixed parameters."
+        ),
+    ],
+    folds: Annotated[
+        int | None,
+        "--folds N",
+        Field(ge=2, le=100),
+        "Number of folds; each fold is answered with parameters chosen on the others (cross-fitting). Default: 5 for "
+        "the weights of blend, none for other methods.",
+    ] = None,
+    signals: Annotated[
+        str | None,
+        "--signals NAMES",
+        "For blend: signals to weigh, separated by commas. Default: lexical,dense,spectral,late_interaction.",
+    ] = None,
+    force: Annotated[bool, "For blend: write the weights even if their gain over the default is not clear."] = False,
+    queries: Annotated[
+        int | None, "--queries N", Field(ge=2), "Number of queries, sampled at random. Default: all."
+    ] = None,
+    window: Annotated[int | str, window_option],
+    first_pass: Annotated[str, first_pass_option(["bm25", "dense", "hybrid"], "bm25", "First pass.")],
     index: str | None,
     engine: str | None,
-    judgements: str | None,
-    with_llm: bool,
-    encoder: str | None,
-    adapter: str | None,
-    out: Path | None,
-    as_json: bool,
+    judgements: Annotated[
+        str | None,
+        judgements_option(
+            "For blend: index of the engine, in place of DATA: weights are chosen by its judgements (`es-ttc judge`)."
+        ),
+    ],
+    with_llm: Annotated[bool, with_llm_flag],
+    encoder: EncoderName,
+    adapter: AdapterName,
+    out: Annotated[
+        Path | None, FILE, "File for the parameters, for `es-ttc evaluate --tuned` and `es-ttc serve --tuned`."
+    ] = None,
+    as_json: AsJson,
 ) -> None:
     """Choose a method's parameters on the BEIR folder DATA, or by the judgements of an index.
 
@@ -180,7 +165,7 @@ def tune(
         from es_ttc.lab.evaluation.report import replace
 
         replace(out, file_content(summary))
-        stderr.print(f"parameters: {escape(str(out))}", highlight=False, soft_wrap=True)
+        click.echo(f"parameters: {out}", err=True)
     if as_json:
         print_json(summary)
     else:
@@ -225,7 +210,7 @@ def show(found: "Tuning", summary: Mapping[str, Any], *further: Table) -> None:
     console.print(heading, style="italic", highlight=False, markup=False, soft_wrap=True)
     for table in (candidates_table(found), *further):
         console.print(table)
-    console.print(verdict(summary), highlight=False, markup=False, soft_wrap=True)
+    click.echo(verdict(summary))
 
 
 def candidates_table(found: "Tuning") -> Table:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.markup import escape
 from rich.table import Table
 
 from es_ttc.cli.common import print_json, stderr
@@ -40,11 +39,7 @@ class WeightsRequest:
 
 
 def tune_blend(request: WeightsRequest, *, as_json: bool) -> None:
-    """Find the weights, display them, and write them if they gain something clear.
-
-    Raises:
-        InvalidRequest: A parameter does not fit, or there are fewer queries than folds.
-    """
+    """Find the weights, display them, and write them if they gain something clear."""
     from es_ttc.cli.tune import show
     from es_ttc.lab.evaluation.tuning import summary_of
     from es_ttc.lab.ranking.pools import signal_names
@@ -117,15 +112,14 @@ def told_of_file(out: Path, *, clear: bool, force: bool, what: str, default: str
         click.exceptions.Exit: Nothing was written.
     """
     if clear or force:
-        stderr.print(f"{what}: {escape(str(out))}", highlight=False, soft_wrap=True)
+        click.echo(f"{what}: {out}", err=True)
         if not clear:
-            stderr.print(f"[yellow]mind:[/] written by --force, without a clear gain over {default}")
+            stderr.print(f"mind: written by --force, without a clear gain over {default}")
         return
-    stderr.print(
-        f"[yellow]not written:[/] {escape(str(out))}: the gain over {default} is not clear. Keep the default, judge "
+    click.echo(
+        f"not written: {out}: the gain over {default} is not clear. Keep the default, judge "
         "more queries, or write the file all the same with --force",
-        highlight=False,
-        soft_wrap=True,
+        err=True,
     )
     raise click.exceptions.Exit(1)
 

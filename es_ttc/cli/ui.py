@@ -4,27 +4,26 @@ import asyncio
 import os
 import sys
 import webbrowser
+from typing import Annotated
 
 import click
+from pydantic import Field
 
-from es_ttc.cli.common import engine_flag, given, stderr, stdout
-from es_ttc.cli.options import examples
+from es_ttc.cli.common import EngineUrl, given
 from es_ttc.cli.serve import look, page_address
+from es_ttc.cli.signatures import command
 from es_ttc.settings import GatewaySettings
 
 
-@click.command(
-    epilog=examples(
-        "es-ttc ui",
-        "es-ttc ui articles",
-        "es-ttc ui articles --engine https://search.example.org:9200",
-    ),
-)
-@click.argument("index", required=False, default="")
-@engine_flag
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on. Default: any free port.")
-@click.option("--no-browser", is_flag=True, help="Print the page's address without opening it.")
-def ui(index: str, engine: str | None, port: int, no_browser: bool) -> None:
+@command("es-ttc ui", "es-ttc ui articles", "es-ttc ui articles --engine https://search.example.org:9200")
+def ui(
+    index: str = "",
+    /,
+    *,
+    engine: EngineUrl,
+    port: Annotated[int, Field(ge=0, le=65535), "Port to listen on. Default: any free port."] = 0,
+    no_browser: Annotated[bool, "Print the page's address without opening it."] = False,
+) -> None:
     """Open the playground: search an index, compare methods side by side, and judge results.
 
     A gateway of its own, on this machine only, serves the page until Ctrl-C. The page asks for the engine's
@@ -40,13 +39,9 @@ def ui(index: str, engine: str | None, port: int, no_browser: bool) -> None:
     with bind(settings) as listening:
         engine_url, reachable, _ = asyncio.run(look(settings))
         page = page_address(address_of(listening, tls=settings.tls_cert is not None), index)
-        stdout.print(f"{page}\nengine at {engine_url}; Ctrl-C stops it", highlight=False, markup=False, soft_wrap=True)
+        click.echo(f"{page}\nengine at {engine_url}; Ctrl-C stops it")
         if not reachable:
-            stderr.print(
-                f"es-ttc: no engine answers at {engine_url} yet: the page says so until it does",
-                highlight=False,
-                soft_wrap=True,
-            )
+            click.echo(f"es-ttc: no engine answers at {engine_url} yet: the page says so until it does", err=True)
         if not no_browser and has_browser():
             webbrowser.open(page)  # the socket listens: the browser waits until the gateway has started
         serve(settings, listening, playground_routes)

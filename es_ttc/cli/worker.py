@@ -2,12 +2,13 @@
 
 import logging
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
+from pydantic import Field
 
-from es_ttc.cli.common import encoder_flag, engine_flag, given
-from es_ttc.cli.options import examples
+from es_ttc.cli.common import EncoderName, EngineUrl, given
+from es_ttc.cli.signatures import command
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -17,29 +18,24 @@ _REDIS_SECONDS = 15.0
 """Time in which a Redis that starts together with its workers must answer."""
 
 
-@click.command(
-    epilog=examples(
-        "es-ttc worker",
-        "es-ttc worker --redis redis://127.0.0.1:6379/0 --processes 4",
-        "es-ttc worker --only encode",
-    ),
-)
-@engine_flag
-@encoder_flag
-@click.option("--redis", metavar="URL", help="URL of the shared Redis. Default: ES_TTC_REDIS, or an embedded one.")
-@click.option(
-    "--processes",
-    type=click.IntRange(1, 256),
-    help="Number of partitions processed in parallel. Default: 2; 1 with ES_TTC_LLM_OFFLINE.",
-)
-@click.option(
-    "--only",
-    type=click.Choice(["encode", "enrich"]),
-    help="The jobs to process. Default: those that encode, and those that enrich if a language model is configured.",
-)
-@click.option("--verbose", is_flag=True, help="Log every turn.")
+@command("es-ttc worker", "es-ttc worker --redis redis://127.0.0.1:6379/0 --processes 4", "es-ttc worker --only encode")
 def worker(
-    engine: str | None, encoder: str | None, redis: str | None, processes: int | None, only: str | None, verbose: bool
+    *,
+    engine: EngineUrl,
+    encoder: EncoderName,
+    redis: Annotated[
+        str | None, "--redis URL", "URL of the shared Redis. Default: ES_TTC_REDIS, or an embedded one."
+    ] = None,
+    processes: Annotated[
+        int | None,
+        Field(ge=1, le=256),
+        "Number of partitions processed in parallel. Default: 2; 1 with ES_TTC_LLM_OFFLINE.",
+    ] = None,
+    only: Annotated[
+        Literal["encode", "enrich"] | None,
+        "The jobs to process. Default: those that encode, and those that enrich if a language model is configured.",
+    ] = None,
+    verbose: Annotated[bool, "Log every turn."] = False,
 ) -> int:
     """Process jobs until stopped.
 

@@ -15,26 +15,21 @@ class WatchedCache(Protocol):
     @property
     def hits(self) -> int:
         """Number of entries that were found."""
-        ...
 
     @property
     def misses(self) -> int:
         """Number of entries that were not."""
-        ...
 
     @property
     def capacity(self) -> int:
         """Its size, in bytes."""
-        ...
 
     @property
     def nbytes(self) -> int:
         """Bytes that are used."""
-        ...
 
     def __len__(self) -> int:
         """Return the number of entries."""
-        ...
 
 
 class LruCache(Generic[K, V]):

@@ -1,7 +1,4 @@
-"""Methods that packages register under entry points: find them by name, check their contract, parse their parameters.
-
-Used by the registries of rescorers, retrievers and others, each with an entry-point group and a contract of its own.
-"""
+"""Methods that packages register under entry points: find them by name, check their contract, read their parameters."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -103,12 +100,10 @@ class Method(Protocol):
     @property
     def name(self) -> str:
         """The name in a request's ``method``."""
-        ...
 
     @property
     def Params(self) -> type[BaseModel]:  # noqa: N802 - the attribute's name
         """The model that validates a request's ``params``."""
-        ...
 
 
 A = TypeVar("A", bound=Method)

@@ -49,7 +49,6 @@ class Fault(Exception):
         kind: Not JSON, an unknown key, a missing key, or a value of a wrong type or range.
         path: Keys and positions from the object to the value; empty if the object as a whole is invalid.
         known: The keys of the model that the last part of the path belongs to.
-        value: The invalid value.
         problem: The error, in lower case, without a full stop.
     """
 

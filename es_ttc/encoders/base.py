@@ -137,8 +137,6 @@ def fix_for(stored: str, present: Iterable[str], otherwise: str) -> str:
     """Return how to get from one encoder to another, for messages about encoders that differ.
 
     Args:
-        stored: The identity's key that an index has.
-        present: The keys of the encoders at hand.
         otherwise: The fix where they are other models.
     """
     model, content = _content(stored)
@@ -191,12 +189,10 @@ class Encoder(Protocol):
     @property
     def identity(self) -> EncoderIdentity:
         """The encoder's identity."""
-        ...
 
     @property
     def backend(self) -> str:
         """Backend and arithmetic for display, e.g. ``sentence-transformers, float32, cpu``."""
-        ...
 
     @property
     def distinguishes_roles(self) -> bool:
@@ -205,7 +201,6 @@ class Encoder(Protocol):
         So it is with prompts, adapters, models or heads that differ by role, and with late interaction. It follows from
         what the identity names, so it is no part of it.
         """
-        ...
 
     def encode(
         self, texts: Sequence[str], *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024
@@ -221,7 +216,6 @@ class Encoder(Protocol):
         Raises:
             EncoderError: A text could not be encoded; the message names its position.
         """
-        ...
 
     def adapted(self, adapter: str) -> "Encoder | None":
         """Return the same model with an adapter that it ships, in place of its own; None if there is no such adapter.
@@ -234,11 +228,9 @@ class Encoder(Protocol):
         Raises:
             ConfigurationError: The adapter cannot be loaded.
         """
-        ...
 
     def shortened(self, max_length: int) -> "Encoder":
         """Return the same model with at most ``max_length`` tokens of a text for its pooled vector.
 
         Weights are shared. A length that is not below the model's own changes nothing.
         """
-        ...

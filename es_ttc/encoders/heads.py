@@ -30,11 +30,9 @@ class Layer(Protocol):
     @property
     def dims(self) -> int:
         """Number of components of its input and output."""
-        ...
 
     def __call__(self, rows: Float32) -> Float32:
         """Map non-zero rows, ``(n, d)``; the result need not have unit length."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

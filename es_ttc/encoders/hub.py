@@ -27,10 +27,6 @@ def snapshot(name: str, backend: str, short_names: Sequence[str]) -> Path:
     Args:
         name: ``organisation/model``; a bare name is one of the sentence-transformers organisation.
         backend: ``torch``, ``onnx`` or ``vllm``: only that backend's weights are downloaded.
-        short_names: Names of encoders that need no hub, for the message.
-
-    Raises:
-        ConfigurationError: There is no such model, or it is unavailable.
     """
     repository = _repository(name)
     with _from_the_hub(_what(name, short_names)):
@@ -44,9 +40,6 @@ def require_known(name: str, short_names: Sequence[str]) -> None:
     """Raise an error for a model that certainly does not exist; download nothing.
 
     Nothing is raised where the hub does not answer within `_LOOK_SECONDS`, or wants a token that it does not get.
-
-    Raises:
-        ConfigurationError: The hub does not know the model, or it is switched off and the cache lacks the model.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
@@ -69,11 +62,7 @@ def require_known(name: str, short_names: Sequence[str]) -> None:
 
 
 def adapter(name: str) -> Path:
-    """Return the folder with the files of an adapter on the hub, ``organisation/adapter``.
-
-    Raises:
-        ConfigurationError: There is no such adapter, or it is unavailable.
-    """
+    """Return the folder with the files of an adapter on the hub, ``organisation/adapter``."""
     with _from_the_hub(f"adapter [{name}] is none of the model's own, no folder"):
         return _download(name, _ADAPTER)
 

@@ -5,13 +5,13 @@ backbone with mean pooling, and its projection is lost. So the kind is found her
 not served is refused.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from es_ttc.encoders.configuration import read_json
 from es_ttc.errors import ConfigurationError
 
 LIBRARY_CONFIG = "config_sentence_transformers.json"
@@ -71,11 +71,7 @@ class FoundKind:
 
 
 def kind_of(folder: Path) -> FoundKind:
-    """Return the kind of the model in a folder.
-
-    Raises:
-        ConfigurationError: A configuration file is damaged.
-    """
+    """Return the kind of the model in a folder."""
     stated = read_object(folder / LIBRARY_CONFIG).get("model_type")
     if isinstance(stated, str) and stated in _MODEL_TYPES:
         return FoundKind(_MODEL_TYPES[stated], f"model_type [{stated}] in {LIBRARY_CONFIG}")
@@ -104,11 +100,7 @@ def require_served(name: str, folder: Path) -> Kind:
 
 
 def module_classes(folder: Path) -> list[str]:
-    """Return the classes of the modules in a folder's :data:`MODULES`, with their packages.
-
-    Raises:
-        ConfigurationError: The file is damaged.
-    """
+    """Return the classes of the modules in a folder's :data:`MODULES`, with their packages."""
     return [str(module["type"]) for module in module_list(folder)]
 
 
@@ -159,3 +151,60 @@ def _by_architecture(architectures: list[str], config: Mapping[str, Any]) -> Fou
     if config.get("model_type") == "model2vec" or "StaticModel" in architectures:
         return FoundKind(Kind.STATIC, shown)
     return FoundKind(Kind.NO_RETRIEVAL, shown if config else f"no {MODULES} and no config.json")
+
+
+_DEFAULT_MAX_LENGTH = 512
+_LEGACY_POOLING: Mapping[str, str] = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingConfig:
+    """How a model's tokens become its pooled vector.
+
+    Attributes:
+        modes: Names by sentence-transformers: ``mean``, ``cls``, ``lasttoken``, ``max``, ...; more than one where
+            several vectors follow each other.
+        include_prompt: Whether leading special tokens and the prompt are pooled too.
+    """
+
+    modes: tuple[str, ...] = ("mean",)
+    include_prompt: bool = True
+
+
+def pooling_of(folder: Path) -> PoolingConfig:
+    """Return the pooling in a model's folder; the mean if it says nothing."""
+    modules = read_json(folder / "modules.json", default=[])
+    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    path = next((module["path"] for module, kind in zip(modules, kinds, strict=True) if kind == "Pooling"), "1_Pooling")
+    config = read_json(folder / path / "config.json")
+    mode = config.get("pooling_mode") or [mode for key, mode in _LEGACY_POOLING.items() if config.get(key)] or "mean"
+    modes = (mode,) if isinstance(mode, str) else tuple(mode)
+    return PoolingConfig(modes, bool(config.get("include_prompt", True)))
+
+
+def max_length_of(folder: Path) -> int:
+    """Return the maximum number of tokens of one input of a model."""
+    stated = (
+        read_json(folder / "sentence_bert_config.json").get("max_seq_length"),
+        read_json(folder / "tokenizer_config.json").get("model_max_length"),
+        read_json(folder / "config.json").get("max_position_embeddings"),
+    )
+    # Tokenizers without a limit contain a huge number.
+    return next((int(length) for length in stated if length and length < 1_000_000), _DEFAULT_MAX_LENGTH)
+
+
+def read_json(path: Path, default: Any = None) -> Any:
+    """Return a configuration file's content; the default, or {}, if there is no such file."""
+    if not path.is_file():
+        return {} if default is None else default
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigurationError(f"configuration file [{path}] is not valid JSON: {error}") from error

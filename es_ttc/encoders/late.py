@@ -38,7 +38,6 @@ class LateInteraction:
 
     Attributes:
         query_length: Maximum number of tokens of a query, special ones and the marker included.
-        document_length: Maximum number of tokens of a document.
         prompts: The marker and the prompt of each role.
         expansion: How queries are filled up; None if they are not.
         skipped: By role, ids of tokens whose vectors are left out.
@@ -111,16 +110,12 @@ class TokenModel(Protocol):
 
     def rows(self, windows: Sequence[InputWindow], *, role: Role) -> list[Float32]:
         """Return ``(t, d)`` projected token vectors of every window of t tokens, of any length, in the order given."""
-        ...
 
 
 class LateReader:
     """Reads texts as a late-interaction model does: one window of a text, with its role's length.
 
     Unlike a dense encoder's, a text beyond the length is not read, as in the model's own library: `truncated` says so.
-
-    Raises:
-        ConfigurationError: Special tokens and marker leave no room for the text.
     """
 
     def __init__(self, tokenizer: Tokenizer, late: LateInteraction, *, max_length: int) -> None:

@@ -17,8 +17,15 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import AddedToken, Tokenizer
 
 from es_ttc.encoders.base import Float32, Role
-from es_ttc.encoders.configuration import max_length_of
-from es_ttc.encoders.kind import LIBRARY_CONFIG, MODULES, PYLATE_MODEL_TYPE, STANFORD_METADATA, module_list, read_object
+from es_ttc.encoders.kind import (
+    LIBRARY_CONFIG,
+    MODULES,
+    PYLATE_MODEL_TYPE,
+    STANFORD_METADATA,
+    max_length_of,
+    module_list,
+    read_object,
+)
 from es_ttc.encoders.late import Expansion, LateInteraction, described, require_positions, skipped_ids
 from es_ttc.encoders.windows import role_prompts
 from es_ttc.errors import ConfigurationError

@@ -57,11 +57,7 @@ def load_multi_vector(
     dims: int | None = None,
     max_length: int | None = None,
 ) -> TextEncoder:
-    """Load a late-interaction model; see :func:`es_ttc.encoders.load_encoder`.
-
-    Raises:
-        ConfigurationError: The model cannot be loaded, or does something that is not served.
-    """
+    """Load a late-interaction model; see :func:`es_ttc.encoders.load_encoder`."""
     place = device_of(device, mps=True)
     name = choose_dtype(place) if dtype == "auto" else dtype
     _require_projection(files.folder)
@@ -122,12 +118,7 @@ def settings_of(model: MultiVectorEncoder, *, source: str) -> LateInteraction:
 
 
 class TorchTokens:
-    """A model's projected token vectors; see :class:`es_ttc.encoders.late.TokenModel`.
-
-    Raises:
-        ConfigurationError: The model is made of something else than a transformer with a fast tokenizer, projections,
-            a mask and a normalisation of token vectors; or its tokenizer and its weights disagree.
-    """
+    """A model's projected token vectors; see :class:`es_ttc.encoders.late.TokenModel`."""
 
     def __init__(self, model: MultiVectorEncoder, *, source: str, bfloat16: bool) -> None:
         modules = list(model.children())

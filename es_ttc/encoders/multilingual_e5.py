@@ -34,10 +34,7 @@ class PackedModel:
 
     Attributes:
         dims: Components of a token's vector.
-        layers: Number of layers.
-        heads: Attention heads of a layer.
         inner: Components inside a feed-forward block.
-        max_length: Maximum number of tokens.
         epsilon: Added to variances before their root.
         pieces: The vocabulary with its log-probabilities.
         special: Ids of ``<s>``, ``</s>``, ``<pad>`` and ``<unk>``.

@@ -13,7 +13,6 @@ class NamedEncoder:
     """An encoder with a short name.
 
     Attributes:
-        short: The short name.
         public: The public name, which identities carry.
         extras: The extra of es-ttc that each of its backends needs; the first backend is the default.
         languages: Languages that it is trained for, as its card states; empty: many.

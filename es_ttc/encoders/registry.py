@@ -153,11 +153,7 @@ def _trained(name: str, model: str, adapter: str | None) -> Path | None:
 
 
 def require_known(name: str) -> None:
-    """Raise an error for an encoder that certainly cannot be loaded here, before anything is loaded or downloaded.
-
-    Raises:
-        ConfigurationError: The name is malformed, or no short name, folder or model of the hub.
-    """
+    """Raise an error for an encoder that certainly cannot be loaded here, before anything is loaded or downloaded."""
     for part in name.split(TOKENS_FROM):
         model = parse_name(part).model
         elsewhere = named(model) is None and not Path(model).expanduser().is_dir()
@@ -215,11 +211,7 @@ class EncoderName(NamedTuple):
 
 
 def parse_name(name: str) -> EncoderName:
-    """Return the parts of an encoder's name: ``model[@backend[:arithmetic]][+adapter]``.
-
-    Raises:
-        ConfigurationError: An unknown backend or arithmetic.
-    """
+    """Return the parts of an encoder's name: ``model[@backend[:arithmetic]][+adapter]``."""
     whole = _without_adapter(name)
     model, plus, adapter = name.rpartition("+")
     if not (plus and model and adapter) or Path(whole.model).is_dir():

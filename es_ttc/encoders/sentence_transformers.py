@@ -42,13 +42,7 @@ def load_torch(
     max_length: int | None = None,
     load_adapted: Callable[[str], TextEncoder | None] = lambda _: None,
 ) -> TextEncoder:
-    """Load a model on sentence-transformers; see :func:`es_ttc.encoders.load_encoder`.
-
-    ``load_adapted`` does the same with an adapter that the model ships.
-
-    Raises:
-        ConfigurationError: The model cannot be loaded, or its token vectors are not in the space of its pooled ones.
-    """
+    """Load a model on sentence-transformers; see :func:`es_ttc.encoders.load_encoder`."""
     place = device_of(device, mps=True)
     name = choose_dtype(place) if dtype == "auto" else dtype
     folders: dict[Role, Path | None] = {"query": None, "document": None, **(adapter.folders if adapter else {})}
@@ -142,9 +136,6 @@ class TorchModel:
     quick, in batches of one row: each text's vectors in a role are the same bit for bit whatever is encoded with it.
 
     Modules after the pooling (Dense, LayerNorm) are applied to every token vector too, so that both are of one space.
-
-    Raises:
-        ConfigurationError: The model is not a transformer with a fast tokenizer followed by a pooling.
     """
 
     def __init__(self, model: SentenceTransformer, *, source: str, bfloat16: bool) -> None:

@@ -31,7 +31,6 @@ class WindowModel(Protocol):
 
     def run(self, windows: Sequence[InputWindow], *, role: Role, tokens: bool) -> list[WindowVectors]:
         """Return the vectors of every window, in the order given."""
-        ...
 
 
 class TextReader(Protocol):
@@ -39,21 +38,16 @@ class TextReader(Protocol):
 
     def read(self, texts: Sequence[str], role: Role, max_tokens: int) -> list[WindowedText]:
         """Return the windows of texts, up to the one in which ``max_tokens`` rows are reached."""
-        ...
 
     def shortened(self, max_length: int) -> "TextReader":
         """Return a reader that cuts windows of fewer tokens."""
-        ...
 
 
 class TextEncoder:
     """An :class:`~es_ttc.encoders.base.Encoder` on any backend.
 
     Args:
-        identity: ``dims`` may be smaller than the model's own (Matryoshka): vectors are truncated, then normalised.
         backend: Backend and arithmetic, for display and as part of a cache's key.
-        reader: Cuts texts into windows.
-        model: Runs them.
         load_adapted: Loads the same model with an adapter that it ships, or returns None.
         distinguishes_roles: Whether a text may have one vector as a query and another as a document.
     """

@@ -28,12 +28,7 @@ ROLES: tuple[Role, ...] = ("query", "document")
 
 
 class BaseEncoder(BaseModel):
-    """The base encoder of the heads.
-
-    Attributes:
-        name: The name by which it is loaded by default: ``minilm``, a hub name, a folder.
-        identity: Its required identity.
-    """
+    """The base encoder of the heads."""
 
     model_config = ConfigDict(frozen=True)
 

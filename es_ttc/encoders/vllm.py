@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from es_ttc.encoders.base import Float32, Role
-from es_ttc.encoders.configuration import max_length_of, read_json
+from es_ttc.encoders.kind import max_length_of, read_json
 from es_ttc.encoders.options import identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors

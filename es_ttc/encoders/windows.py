@@ -73,11 +73,7 @@ def copied(tokenizer: Tokenizer) -> Tokenizer:
 
 
 class Reader:
-    """Tokenizes texts and cuts them into windows; thread-safe, because the tokenizer is not changed later.
-
-    Raises:
-        ConfigurationError: Special tokens and prompt leave no room for the text.
-    """
+    """Tokenizes texts and cuts them into windows; thread-safe, because the tokenizer is not changed later."""
 
     def __init__(self, tokenizer: Tokenizer, *, max_length: int, prompts: Mapping[Role, str]) -> None:
         self._tokenizer = tokenizer
@@ -106,11 +102,7 @@ class Reader:
         self._type = whole.type_ids[start]
 
     def shortened(self, max_length: int) -> Self:
-        """Return a reader of the same tokens that cuts windows of fewer.
-
-        Raises:
-            ConfigurationError: Special tokens and prompt leave no room for the text.
-        """
+        """Return a reader of the same tokens that cuts windows of fewer."""
         return type(self)(self._tokenizer, max_length=max_length, prompts=self._prompts)
 
     @property

@@ -82,12 +82,7 @@ def not_a_path(target: bytes) -> InvalidRequest:
 
 
 class NodePool:
-    """Chooses a node for each request: working nodes in turn, failed ones only if no other is left.
-
-    Args:
-        addresses: The nodes; one or more.
-        clock: A monotonic clock in seconds.
-    """
+    """Chooses a node for each request: working nodes in turn, failed ones only if no other is left."""
 
     def __init__(self, addresses: Sequence[EngineAddress], clock: Callable[[], float] = time.monotonic) -> None:
         self.addresses = tuple(addresses)

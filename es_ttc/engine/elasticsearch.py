@@ -15,9 +15,9 @@ from elasticsearch import AsyncElasticsearch
 from elasticsearch.serializer import OrjsonSerializer
 
 from es_ttc.common import exact_numbers
-from es_ttc.engine.client import CONNECTIONS, JSON, ClientEngine, Detected, PointInTimeApi, exact, tls_options
 from es_ttc.engine.exchange import Answer, Unreachable, why_unconnected
 from es_ttc.engine.http import NodeConnector, connect_seconds, service_headers
+from es_ttc.engine.protocol import CONNECTIONS, JSON, Detected, Engine, PointInTimeApi, exact, tls_options
 from es_ttc.engine.versions import NOT_OFFERED, Product
 from es_ttc.errors import EngineError
 from es_ttc.settings import EngineSettings
@@ -51,7 +51,7 @@ def _node_class(seconds: float) -> type[elastic_transport.AiohttpHttpNode]:
     return Node
 
 
-class ElasticsearchEngine(ClientEngine):
+class ElasticsearchEngine(Engine):
     """The protocol on Elasticsearch; see `es_ttc.engine.protocol.Engine`."""
 
     product: Product = "elasticsearch"

@@ -26,7 +26,6 @@ class Answer:
     """The engine's response.
 
     Attributes:
-        status: HTTP status.
         body: Decoded body; None if it was empty.
     """
 
@@ -38,7 +37,6 @@ class Unreachable(Exception):
     """The engine returned no response.
 
     Args:
-        reason: The reason, from the client.
         may_repeat: Whether to repeat the request: not if the time is spent, nor if the certificate is not accepted.
         unsent: Whether nothing was sent, because no connection was made: even a write may then go to another node.
     """

@@ -13,9 +13,9 @@ from opensearchpy._async.http_aiohttp import OpenSearchClientResponse
 from es_ttc.common import exact_numbers
 from es_ttc.engine.addresses import engine_addresses
 from es_ttc.engine.aws import signer_of
-from es_ttc.engine.client import CONNECTIONS, ClientEngine, Detected, PointInTimeApi, exact, tls_options
 from es_ttc.engine.exchange import Answer, Unreachable, why_unconnected
 from es_ttc.engine.http import TLS_ERRORS, NodeConnector, connect_seconds, service_headers
+from es_ttc.engine.protocol import CONNECTIONS, Detected, Engine, PointInTimeApi, exact, tls_options
 from es_ttc.engine.versions import Product
 from es_ttc.settings import EngineSettings
 
@@ -52,7 +52,7 @@ def _connection_class(seconds: float) -> type[opensearchpy.AIOHttpConnection]:
     return Connection
 
 
-class OpenSearchEngine(ClientEngine):
+class OpenSearchEngine(Engine):
     """The protocol on OpenSearch; see `es_ttc.engine.protocol.Engine`."""
 
     product: Product = "opensearch"

@@ -1,11 +1,40 @@
-"""The protocol of an engine of either product."""
+"""An engine of either product: its capabilities, and the requests that both answer in the same way."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import quote
 
-from es_ttc.engine.versions import EngineVersion, Product, VersionedFeature
-from es_ttc.errors import EngineError
+import orjson
+
+from es_ttc.engine.addresses import engine_addresses
+from es_ttc.engine.exchange import Answer, answer_of, not_json, reason_of, require_all_shards
+from es_ttc.engine.versions import (
+    NOT_OFFERED,
+    SERVERLESS_MANAGED_SETTINGS,
+    SERVERLESS_REFUSAL,
+    SHARD_DOC_SORT,
+    EngineVersion,
+    Product,
+    VersionedFeature,
+    identify,
+)
+from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.settings import EngineSettings
+
+logger = logging.getLogger(__name__)
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+CONNECTIONS = 32
+PIT_KEEP_ALIVE = "5m"
+DEFAULT_MAX_CONTENT_LENGTH = 100 * 2**20
+exact: ContextVar[bool] = ContextVar("exact", default=False)
+"""Whether the numbers of the response in progress must stay exact; read by the clients' deserialisers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,14 +42,11 @@ class Capabilities:
     """Capabilities of an engine: detected, never configured.
 
     Attributes:
-        product: The product.
         version: The version's numbers, e.g. ``(3, 5, 0)``.
         vectors: Whether it has a vector field and kNN search (OpenSearch's k-NN plugin, Elasticsearch's dense_vector).
         knn_engine: For OpenSearch the k-NN engine to name in mappings, ``lucene`` or ``faiss``; "" on Elasticsearch.
         licence: Elasticsearch's licence type (``basic``, ``enterprise``...); "apache-2.0" on OpenSearch.
-        max_dims: Maximum number of components of a vector.
         max_content_length: Maximum size of an HTTP body, in bytes.
-        nodes: Number of data nodes.
         serverless: Whether it is Elasticsearch Serverless.
     """
 
@@ -77,38 +103,101 @@ class SearchApi(Protocol):
         timeout: float | None = None,  # noqa: ASYNC109 - handed to the client, not awaited here
     ) -> Any:
         """Send one JSON request and return the decoded body."""
-        ...
 
     async def search(self, index: str, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
         """Run one `_search`."""
-        ...
 
 
-class Engine(Protocol):
-    """An async client of one engine.
+@dataclass(frozen=True, slots=True)
+class PointInTimeApi:
+    """The product's API of points in time."""
+
+    opened_at: str
+    key: str
+    closed_at: str
+    closed_by: Callable[[str], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """The capabilities that each product reports in its own way; see Capabilities."""
+
+    vectors: bool
+    knn_engine: str
+    licence: str
+    max_dims: int
+
+
+class Engine(ABC):
+    """An async client of one engine: the product's own client sends; requests are built and responses parsed here.
 
     Every call has a timeout; calls that are safe to repeat are retried with backoff and jitter on connection errors and
     on 429, 502, 503, 504. Failures are EngineError (the engine returned an error) or EngineUnavailable (no response).
+
+    Args:
+        info: The engine's response to ``GET /``, if it was requested already.
     """
+
+    product: Product
+    point_in_time: PointInTimeApi
+
+    def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:
+        self._urls = [address.url for address in engine_addresses(settings)]
+        self._timeout = settings.request_timeout
+        self._write_retry_seconds = settings.write_retry_seconds
+        self._info = info
+        self._capabilities: Capabilities | None = None
+        self._detecting = asyncio.Lock()
 
     @property
     def url(self) -> str:
-        """Address without credentials, for messages."""
-        ...
+        """Address without credentials, for messages; several are separated by commas."""
+        return ",".join(self._urls)
 
     @property
     def name(self) -> str:
-        """Its name in messages; with its address only for who knows it."""
-        ...
+        """Its name in messages."""
+        return f"the engine at {self.url}"
 
     @property
     def write_retry_seconds(self) -> float:
         """Seconds for which a temporarily rejected write is sent again."""
-        ...
+        return self._write_retry_seconds
+
+    @abstractmethod
+    async def _exchange(
+        self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str, seconds: float
+    ) -> Answer:
+        """Send one request, once."""
+
+    @abstractmethod
+    async def _detect(self, nodes: Mapping[str, Any]) -> Detected:
+        """Detect the capabilities that differ between the products."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close connections."""
 
     async def capabilities(self) -> Capabilities:
         """Detect the engine's capabilities; cached after the first call."""
-        ...
+        async with self._detecting:
+            if self._capabilities is None:
+                if self._info is None:
+                    self._info = await self.request("GET", "/")
+                version, nodes = identify(self._info, self.url), await self._nodes()
+                detected = await self._detect(nodes)
+                self._capabilities = Capabilities(
+                    product=self.product,
+                    version=version.numbers,
+                    vectors=detected.vectors,
+                    knn_engine=detected.knn_engine,
+                    licence=detected.licence,
+                    max_dims=detected.max_dims,
+                    max_content_length=max_content_length(nodes),
+                    nodes=data_nodes(nodes),
+                    serverless=version.serverless,
+                )
+            return self._capabilities
 
     async def request(
         self,
@@ -119,63 +208,172 @@ class Engine(Protocol):
         body: Any = None,
         timeout: float | None = None,  # noqa: ASYNC109 - handed to the client, not awaited here
     ) -> Any:
-        """Send one JSON request and return the decoded body, for APIs without a method here."""
-        ...
+        """Send one JSON request and return the decoded body.
+
+        Reads are repeated up to three times if the engine cannot be reached or is busy.
+
+        Raises:
+            EngineError: The engine returned an error.
+            EngineUnavailable: It returned no response in time, or stayed busy (429, 502, 503, 504).
+        """
+        payload = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        answer = await self._send(method, path, params or {}, payload, JSON, timeout or self._timeout)
+        return answer.body
 
     async def exists(self, index: str) -> bool:
         """Return whether an index of this name exists."""
-        ...
+        path = f"/{path_of_one(index)}"
+        answer = await self._send("HEAD", path, {}, None, JSON, self._timeout, accept=(404,))
+        return answer.status == 200
 
     async def create_index(self, name: str, body: Mapping[str, Any]) -> None:
-        """Create an index from settings, mappings and aliases."""
-        ...
+        """Create an index from settings, mappings and aliases, without settings that the service chooses itself."""
+        path = f"/{path_of_one(name)}"
+        try:
+            await self.request("PUT", path, body=body)
+        except EngineError as error:
+            if error.upstream_status != 400 or SERVERLESS_REFUSAL not in str(error):
+                raise
+            await self.request("PUT", path, body=_without_managed_settings(body))
 
     async def delete_index(self, name: str) -> None:
-        """Delete one index; wildcards are refused."""
-        ...
+        """Delete one index.
+
+        Raises:
+            InvalidRequest: The name matches more than one index.
+        """
+        await self.request("DELETE", f"/{path_of_one(name)}")
 
     async def mapping(self, index: str) -> dict[str, Any]:
         """Return ``{concrete index: its mappings}``."""
-        ...
+        body = await self.request("GET", f"/{_path(index)}/_mapping")
+        return {name: entry["mappings"] for name, entry in body.items()}
 
     async def put_meta(self, index: str, meta: Mapping[str, Any]) -> None:
         """Write an index's ``_meta``, and replace the present one."""
-        ...
+        await self.request("PUT", f"/{path_of_one(index)}/_mapping", body={"_meta": meta})
 
     async def bulk(self, index: str, lines: Sequence[bytes]) -> list[BulkItem]:
-        """Send one `_bulk` and return each action's result, in order; single items are not retried here.
+        """Send one `_bulk`, once, and return each action's result, in order.
 
         Args:
-            index: The index for actions that name none.
             lines: NDJSON lines without their newline: action, source, action, source...
+
+        Raises:
+            EngineError: The engine rejected the bulk as a whole.
+            EngineUnavailable: It returned no response in time, or was busy; some actions may have been applied.
         """
-        ...
+        body = b"\n".join(lines) + b"\n"
+        params = {"filter_path": "items.*._id,items.*.status,items.*.error"}
+        answer = await self._send("POST", f"/{_path(index)}/_bulk", params, body, NDJSON, self._timeout)
+        return [_bulk_item(position, item) for position, item in enumerate(answer.body["items"])]
 
     async def search(self, index: str, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
         """Run one `_search`."""
-        ...
+        found: dict[str, Any] = await self.request("POST", f"/{_path(index)}/_search", params=params, body=body)
+        return found
 
     async def exact_search(self, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Run one `_search`; numbers that would change become :class:`es_ttc.common.exact_numbers.ExactNumber`."""
-        ...
+        token = exact.set(True)
+        try:
+            return await self.search(index, body)
+        finally:
+            exact.reset(token)
 
-    def scan(
+    async def scan(
         self, index: str, query: Mapping[str, Any], *, source: Sequence[str] | bool, batch: int = 1000
     ) -> AsyncIterator[dict[str, Any]]:
-        """Yield every hit of a query in a stable order through a point in time."""
-        ...
+        """Yield every hit of a query in a stable order through a point in time.
+
+        Raises:
+            EngineUnavailable: A shard did not answer.
+        """
+        order = "_shard_doc" if await self._sorts_by_position() else "_id"
+        pit = self.point_in_time
+        opened = await self.request("POST", f"/{index}/{pit.opened_at}", params={"keep_alive": PIT_KEEP_ALIVE})
+        identifier = str(opened[pit.key])
+        body: dict[str, Any] = {
+            "query": query,
+            "_source": source,
+            "size": batch,
+            "sort": [{order: "asc"}],
+            "track_total_hits": False,
+        }
+        try:
+            while True:
+                body["pit"] = {"id": identifier, "keep_alive": PIT_KEEP_ALIVE}
+                page = await self.request("POST", "/_search", body=body)
+                identifier = page["pit_id"]
+                require_all_shards(page, index)
+                hits = page["hits"]["hits"]
+                for hit in hits:
+                    yield hit
+                if len(hits) < batch:
+                    return
+                body["search_after"] = hits[-1]["sort"]
+        finally:
+            try:
+                await self.request("DELETE", pit.closed_at, body=pit.closed_by(identifier))
+            except EngineError as error:
+                logger.debug("a point in time is left to expire: %s", error)
 
     async def refresh(self, index: str) -> None:
         """Make all writes visible to search."""
-        ...
+        await self.request("POST", f"/{_path(index)}/_refresh")
 
     async def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
-        """Return the number of matching documents."""
-        ...
+        """Return the number of matching documents.
 
-    async def close(self) -> None:
-        """Close connections."""
-        ...
+        Raises:
+            EngineUnavailable: A shard did not answer.
+        """
+        body = {"query": query} if query is not None else None
+        answer = await self.request("POST", f"/{_path(index)}/_count", body=body)
+        require_all_shards(answer, index)
+        return int(answer["count"])
+
+    async def _sorts_by_position(self) -> bool:
+        """Return whether hits can be sorted by shard and position, without cost."""
+        return (await self.capabilities()).has(SHARD_DOC_SORT)
+
+    async def _nodes(self) -> Mapping[str, Any]:
+        """Return the nodes' roles, limits and plugins; nothing if the user may not read them."""
+        path = "nodes.*.roles,nodes.*.http.max_content_length_in_bytes,nodes.*.plugins.name"
+        try:
+            answer = await self.request("GET", "/_nodes/http,plugins", params={"filter_path": path})
+        except EngineError as error:
+            if error.upstream_status not in NOT_OFFERED:
+                raise
+            logger.warning("the engine does not show its nodes to this user: its usual limits are assumed")
+            return {}
+        nodes: Mapping[str, Any] = answer.get("nodes", {})
+        return nodes
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str],
+        body: bytes | None,
+        content_type: str,
+        seconds: float,
+        *,
+        accept: Sequence[int] = (),
+    ) -> Answer:
+        """Send a request; see :func:`answer_of`."""
+        return await answer_of(
+            lambda: self._exchange(method, path, params, body, content_type, seconds),
+            method,
+            path,
+            engine=self.name,
+            nodes=len(self._urls),
+            seconds=seconds,
+            accept=accept,
+        )
+
+    def _not_json(self, method: str, path: str) -> EngineError:
+        return not_json(self.name, method, path)
 
 
 async def delete_if_there(engine: Engine, name: str) -> None:
@@ -185,3 +383,48 @@ async def delete_if_there(engine: Engine, name: str) -> None:
     except EngineError as error:
         if error.upstream_status != 404:
             raise
+
+
+def tls_options(settings: EngineSettings, urls: Sequence[str]) -> dict[str, Any]:
+    """Return the certificate options for both clients; none if no address is https."""
+    if not any(url.startswith("https:") for url in urls):
+        return {}
+    authority = {} if settings.ca_certs is None else {"ca_certs": str(settings.ca_certs)}
+    return {"verify_certs": settings.verify_certs, "ssl_show_warn": False, **authority}
+
+
+def _without_managed_settings(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the body of a new index without the settings that Elasticsearch Serverless chooses itself."""
+    settings = body.get("settings", {})
+    index = {
+        name: value for name, value in settings.get("index", {}).items() if name not in SERVERLESS_MANAGED_SETTINGS
+    }
+    return {**body, "settings": {**settings, "index": index}}
+
+
+def data_nodes(nodes: Mapping[str, Any]) -> int:
+    """Return the number of data nodes; 1 if none are known."""
+    return sum(any(role.startswith("data") for role in node["roles"]) for node in nodes.values()) or 1
+
+
+def max_content_length(nodes: Mapping[str, Any]) -> int:
+    """Return the maximum size of an HTTP body, in bytes, over all nodes."""
+    limits = [node["http"]["max_content_length_in_bytes"] for node in nodes.values() if "http" in node]
+    return min(limits, default=DEFAULT_MAX_CONTENT_LENGTH)
+
+
+def _path(index: str) -> str:
+    return quote(index, safe=",*")
+
+
+def path_of_one(name: str) -> str:
+    """Return the name of one index, alias or data stream as part of a path."""
+    if not name or name == "_all" or name.startswith("-") or any(sign in name for sign in "*?,"):
+        raise InvalidRequest(f"[{name}] does not name one index: give the name of a single index")
+    return quote(name, safe="")
+
+
+def _bulk_item(position: int, item: Mapping[str, Any]) -> BulkItem:
+    (outcome,) = item.values()
+    error = outcome.get("error")
+    return BulkItem(position, outcome["_id"], outcome["status"], reason_of(error) if error else None)

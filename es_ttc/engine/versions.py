@@ -77,7 +77,6 @@ class EngineVersion:
     """A product and its version.
 
     Attributes:
-        product: The product.
         numbers: The version's numbers, e.g. ``(3, 5, 0)``.
         serverless: Whether it is Elasticsearch Serverless, which is newer than any version and tells old numbers.
     """

@@ -69,7 +69,6 @@ class LanguageModel(Protocol):
     @property
     def url(self) -> str:
         """Its address, for messages."""
-        ...
 
     async def __aenter__(self) -> Self: ...
 
@@ -81,7 +80,6 @@ class LanguageModel(Protocol):
         Raises:
             LlmError: The model does not answer.
         """
-        ...
 
     async def model(self, *, seconds: float | None = None) -> str:
         """Return the model's name.
@@ -90,7 +88,6 @@ class LanguageModel(Protocol):
             ConfigurationError: It does not follow from the settings.
             LlmError: The endpoint does not answer.
         """
-        ...
 
     async def complete(
         self, prompt: str, *, schema: JsonSchema | None = None, seconds: float | None = None, **options: Any
@@ -100,7 +97,6 @@ class LanguageModel(Protocol):
         Raises:
             LlmError: The model returned no answer or an error; its ``failure`` says which.
         """
-        ...
 
     async def chat(
         self,
@@ -115,4 +111,3 @@ class LanguageModel(Protocol):
         Raises:
             LlmError: The model returned no answer or an error; its ``failure`` says which.
         """
-        ...

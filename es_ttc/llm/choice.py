@@ -6,11 +6,7 @@ from es_ttc.settings import LlmSettings
 
 
 def model_for_jobs(settings: LlmSettings) -> LanguageModel:
-    """Return the model for jobs; nothing is loaded or called yet.
-
-    Raises:
-        ConfigurationError: No model is configured.
-    """
+    """Return the model for jobs; nothing is loaded or called yet."""
     if settings.llm_offline is not None:
         from es_ttc.llm.offline import OfflineLlm
 

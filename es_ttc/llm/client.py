@@ -17,11 +17,7 @@ _MAY_BE_THE_SCHEMA = frozenset({400, 404, 415, 422, 501})
 
 
 class LlmClient:
-    """One model at one endpoint. Use as an async context manager, in one event loop.
-
-    Raises:
-        ConfigurationError: No address is configured, or it is not a URL.
-    """
+    """One model at one endpoint. Use as an async context manager, in one event loop."""
 
     def __init__(self, settings: LlmSettings) -> None:
         if settings.llm_url is None:
@@ -48,11 +44,7 @@ class LlmClient:
         await self.endpoint.__aexit__(*exc)
 
     async def models(self, *, seconds: float | None = None) -> list[str]:
-        """Return the names of the models that the endpoint serves; also used as a health check.
-
-        Raises:
-            LlmError: It does not answer.
-        """
+        """Return the names of the models that the endpoint serves; also used as a health check."""
         answer = await self.endpoint.get("models", seconds=seconds)
         listed = answer.get("data")
         if not isinstance(listed, list):
@@ -60,12 +52,7 @@ class LlmClient:
         return [str(one["id"]) for one in listed if isinstance(one, Mapping) and "id" in one]
 
     async def model(self, *, seconds: float | None = None) -> str:
-        """Return the model's name: the configured one, or the only one that the endpoint serves.
-
-        Raises:
-            ConfigurationError: None is configured, and the endpoint serves none or several.
-            LlmError: The endpoint does not answer.
-        """
+        """Return the model's name: the configured one, or the only one that the endpoint serves."""
         if self._model is None:
             found = await self.models(seconds=seconds)
             if len(found) != 1:
@@ -87,11 +74,7 @@ class LlmClient:
         seed: int | None = None,
         seconds: float | None = None,
     ) -> Reply:
-        """Send a prompt by the configured API (``llm_api``): as a user's message, or as a text to continue.
-
-        Raises:
-            LlmError: The model returned no answer or an error; its ``failure`` says which.
-        """
+        """Send a prompt by the configured API (``llm_api``): as a user's message, or as a text to continue."""
         options: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}
         options |= {"stop": list(stop)} if stop else {}
         options |= {"seed": seed} if seed is not None else {}

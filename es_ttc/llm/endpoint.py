@@ -10,7 +10,7 @@ import logging
 import random
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -25,7 +25,64 @@ from pydantic import SecretStr
 from yarl import URL
 
 from es_ttc.errors import ConfigurationError, LlmError, LlmFailure
-from es_ttc.llm.circuit_breaker import CircuitBreaker
+
+_LONGEST_SECONDS = 300.0
+
+
+class CircuitBreaker:
+    """Counts consecutive failures; opens at the limit, then allows one call at a time until one succeeds.
+
+    Each failed trial doubles the time until the next, up to five minutes. Failures of calls that were running when it
+    opened do not prolong it.
+    """
+
+    def __init__(self, failures: int, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._limit = failures
+        self._first = seconds
+        self._now = now
+        self._failures = 0
+        self._pause = seconds
+        self._opened_at: float | None = None
+        self._trial: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open: until a call has succeeded, the trials included."""
+        return self._opened_at is not None
+
+    @property
+    def seconds_left(self) -> float:
+        """Time until the next call is allowed; 0 if one is allowed now."""
+        if self._opened_at is None:
+            return 0.0
+        since = self._opened_at if self._trial is None else self._trial
+        return max(0.0, since + self._pause - self._now())
+
+    def enter(self) -> bool:
+        """Return whether a call is allowed now; while the breaker is open, an allowed call is its trial."""
+        if self._opened_at is None:
+            return True
+        if self.seconds_left > 0:
+            return False
+        self._trial = self._now()  # a trial without a result (its task was cancelled) expires by this clock
+        return True
+
+    def succeeded(self) -> None:
+        """Record that the endpoint has answered."""
+        self._failures = 0
+        self._pause = self._first
+        self._opened_at = self._trial = None
+
+    def failed(self) -> None:
+        """Record that it has not answered."""
+        if self._opened_at is None:
+            self._failures += 1
+            if self._failures >= self._limit:
+                self._opened_at = self._now()
+        elif self._trial is not None:
+            self._opened_at, self._trial = self._now(), None
+            self._pause = min(2 * self._pause, _LONGEST_SECONDS)
+
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +114,7 @@ class EndpointSettings:
 
 
 class Endpoint:
-    """Sends JSON to one endpoint. Use as an async context manager, in one event loop.
-
-    Raises:
-        ConfigurationError: The address is not an http or https URL, or the certificates cannot be read.
-    """
+    """Sends JSON to one endpoint. Use as an async context manager, in one event loop."""
 
     def __init__(self, settings: EndpointSettings, *, setting: str) -> None:
         self._base = _base(settings.url, setting)
@@ -100,11 +153,7 @@ class Endpoint:
         return await self._repeated("GET", path, None, seconds)
 
     async def post(self, path: str, body: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
-        """Send one JSON request and return the decoded answer.
-
-        Raises:
-            LlmError: The endpoint returned no answer or an error; its ``failure`` says which.
-        """
+        """Send one JSON request and return the decoded answer."""
         return await self._repeated("POST", path, body, seconds)
 
     async def _repeated(

@@ -35,10 +35,6 @@ def running_llm(*, threads: int = 1, port: int = 0) -> Iterator[str]:
 
     Args:
         threads: Number of processor threads. More than are idle make it many times slower.
-        port: Port; 0 for a free one.
-
-    Raises:
-        ConfigurationError: The extra ``llm`` is not installed, or the server does not start.
     """
     command = [sys.executable, "-m", "es_ttc.llm.local", "--threads", str(threads), "--port", str(port)]
     with tempfile.TemporaryFile() as log:

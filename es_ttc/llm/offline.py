@@ -32,11 +32,9 @@ class Generator(Protocol):
 
     def generate(self, prompts: Any, sampling_params: Any, *, use_tqdm: bool) -> list[Any]:
         """Continue texts."""
-        ...
 
     def chat(self, messages: Any, sampling_params: Any, *, use_tqdm: bool, chat_template_kwargs: Any) -> list[Any]:
         """Answer conversations."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,6 @@ class Loaded:
     """A loaded model.
 
     Attributes:
-        generator: The model.
         sampling: Returns vLLM's sampling parameters for parameters and a schema.
         refusals: Exceptions for a rejected request; all others mean that the model is broken.
     """
@@ -74,11 +71,7 @@ class OfflineLlm:
     """One model in this process. Use as an async context manager, in one event loop.
 
     Args:
-        settings: The model (``llm_offline``), vLLM's options, the API.
         load: Loads a model by name and options in JSON; for tests of faults.
-
-    Raises:
-        ConfigurationError: No model is configured.
     """
 
     def __init__(self, settings: LlmSettings, load: Callable[[str, bytes], Loaded] | None = None) -> None:
@@ -119,12 +112,7 @@ class OfflineLlm:
     async def complete(
         self, prompt: str, *, schema: JsonSchema | None = None, seconds: float | None = None, **asked: Any
     ) -> Reply:
-        """Return the model's continuation of a text; ``asked`` are vLLM's sampling parameters.
-
-        Raises:
-            ConfigurationError: The model cannot be loaded.
-            LlmError: The model returned no answer or an error; its ``failure`` says which.
-        """
+        """Return the model's continuation of a text; ``asked`` are vLLM's sampling parameters."""
         del seconds  # a batch has no timeout
         return await self._answer_to(prompt, schema, asked)
 

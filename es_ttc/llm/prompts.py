@@ -1,11 +1,13 @@
-"""Prompts as files: placeholders are checked when they are read, and a hash of the content is the version."""
+"""Prompts as files, with checked placeholders and a hash as the version; and the JSON in answers to them."""
 
 import hashlib
+import json
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from es_ttc.errors import ConfigurationError
 
@@ -36,9 +38,6 @@ def read_prompt(path: Path, placeholders: Collection[str]) -> Prompt:
     Args:
         path: A text file in UTF-8.
         placeholders: Names that must occur in it, each at least once, and no others.
-
-    Raises:
-        ConfigurationError: It cannot be read, or its placeholders are different.
     """
     return checked_prompt(path.name, prompt_text(path), placeholders)
 
@@ -62,3 +61,28 @@ def checked_prompt(name: str, text: str, placeholders: Collection[str]) -> Promp
         known = ", ".join(f"{{{{{one}}}}}" for one in sorted(placeholders))
         raise ConfigurationError(f"the prompt [{name}] has an unknown placeholder {{{{{unknown}}}}}: known are {known}")
     return Prompt(name, text)
+
+
+_DECODER = json.JSONDecoder()
+
+
+def first_json(text: str) -> Any | None:
+    """Return the first complete JSON object or list in a text, or None.
+
+    Examples:
+        >>> first_json('Here you are: ```json {"phrases": ["aspirin"]} ```')
+        {'phrases': ['aspirin']}
+        >>> first_json('{"phrases": ["aspi') is None
+        True
+    """
+    for start, char in enumerate(text):
+        if char not in "{[":
+            continue
+        try:
+            value, _ = _DECODER.raw_decode(text, start)
+        except json.JSONDecodeError:
+            continue
+        except RecursionError:
+            return None
+        return value
+    return None

@@ -170,18 +170,15 @@ class Rescorer(Protocol[P]):
 
     def needs(self, params: P) -> frozenset[Feature]:
         """Return the features that a window and a query must carry to be scored with these parameters."""
-        ...
 
     def score(self, query: Query, window: Window, params: P) -> Float32:
         """Return ``(k,)`` float32 scores, greater is better; pure and deterministic."""
-        ...
 
     def detail(self, query: Query, window: Window, params: P) -> list[dict[str, Any]]:
         """Return for each document what the method can show about its score (JSON-ready); ``{}`` where nothing.
 
         The window is the one that was scored, whole: a method may judge its documents together.
         """
-        ...
 
 
 @runtime_checkable
@@ -200,11 +197,9 @@ class PartialRescorer(Rescorer[P], Protocol[P]):
 
     def takes(self, params: P) -> frozenset[Feature]:
         """Return further features that change the scores where the index carries them."""
-        ...
 
     def summary(self, query: Query, window: Window, params: P) -> dict[str, Any]:
         """Return what the response tells about the scoring as a whole (JSON-ready)."""
-        ...
 
 
 @runtime_checkable
@@ -213,7 +208,6 @@ class SelectiveRescorer(Rescorer[P], Protocol[P]):
 
     def detail_of(self, query: Query, window: Window, params: P, places: Sequence[int]) -> list[dict[str, Any]]:
         """Return what `detail` shows of the documents at these places of the window, in their order."""
-        ...
 
 
 @runtime_checkable
@@ -222,7 +216,6 @@ class FieldRescorer(Rescorer[P], Protocol[P]):
 
     def fields(self, params: P) -> tuple[str, ...]:
         """Return the names of the fields that are read with these parameters; their values are `Window.numbers`."""
-        ...
 
 
 def as_partial(rescorer: Rescorer[Any]) -> PartialRescorer[Any] | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.similarity import token_similarities
 from es_ttc.rescorers.spectral.cosines import blocks
-from es_ttc.rescorers.spectral.kernel import MEAN
+from es_ttc.rescorers.spectral.smoothing import MEAN
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 Offsets = NDArray[np.int32]
@@ -47,7 +47,6 @@ class Cells:
         Args:
             offsets: ``(n, 3)`` int32 field ordinal, first character, end character of each token; special tokens
                 have no characters.
-            most: Maximum number of columns, and one more for each field.
         """
         with_text = offsets[:, 2] > offsets[:, 1]
         spans = offsets[with_text]
@@ -93,7 +92,6 @@ def evidence_map(
 
     Args:
         query: The query. Of several texts the one with the greatest cosine counts at each position.
-        tokens: The document's n token vectors.
         norms: Their norms by scale, or None where they must be computed.
         offsets: ``(n, 3)``, see :meth:`Cells.of`.
         scales: s ascending scales, ``inf`` for the mean.

@@ -8,10 +8,10 @@ from pydantic import Field
 
 from es_ttc.rescorers import compiled
 from es_ttc.rescorers.base import Feature, Params, Query, Window
-from es_ttc.rescorers.scratch import Scratch
 from es_ttc.rescorers.similarity import EMPTY_DOCUMENT, token_similarities
 from es_ttc.rescorers.spectral.greatest import greatest_cosines
-from es_ttc.rescorers.spectral.kernel import IDENTITY
+from es_ttc.rescorers.spectral.smoothing import IDENTITY
+from es_ttc.rescorers.threads import Scratch
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
 _BATCH_CELLS = 2**19

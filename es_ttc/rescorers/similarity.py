@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from es_ttc.rescorers.scratch import Scratch
+from es_ttc.rescorers.threads import Scratch
 from es_ttc.vectors.quantise import widen
 from es_ttc.vectors.rotation import rotate
 from es_ttc.vectors.tokens import Float32, TokenVectors
@@ -41,7 +41,6 @@ def token_similarities(vectors: Float32, documents: Iterable[TokenVectors], outs
 
     Args:
         vectors: ``(r, d)`` float32 unit rows.
-        documents: Documents of n token vectors of d components each.
         outs: For each document a ``(r, n)`` float32 array, written.
 
     Raises:

@@ -1,12 +1,16 @@
-"""Work shared with threads that have nothing else to do, for calls that run without the interpreter's lock."""
+"""Work shared with idle threads, for calls that run without the interpreter's lock; and scratch memory of a thread."""
 
+import math
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 T = TypeVar("T")
 
@@ -68,3 +72,24 @@ def _forget_helpers() -> None:
 
 if hasattr(os, "register_at_fork"):  # a child of a fork has none of its parent's threads
     os.register_at_fork(after_in_child=_forget_helpers)
+
+
+_KEPT_BYTES = 4 * 2**20
+
+
+class Scratch(threading.local):
+    """Named buffers, one set a thread; one larger than 4 MiB is handed out but not kept."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, NDArray[np.uint8]] = {}
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Return an uninitialised array; it is valid until this thread asks for the same name again."""
+        dtype = np.dtype(dtype)
+        size = math.prod(shape) * dtype.itemsize
+        if size > _KEPT_BYTES:
+            return np.empty(shape, dtype)
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.nbytes < size:
+            buffer = self._buffers[name] = np.empty(size, np.uint8)
+        return buffer[:size].view(dtype).reshape(shape)

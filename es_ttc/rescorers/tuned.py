@@ -23,9 +23,7 @@ class Tuned(BaseModel):
     """One method's parameters, and on what they were chosen; the file has further figures for people.
 
     Attributes:
-        method: The method's name.
         params: Its parameters as a request writes them.
-        data: Name of the collection.
         split: Whose queries they were chosen on.
         encoder: Identity of the encoder; None where the method needs none.
     """
@@ -63,8 +61,6 @@ class TunedDefaults:
     """What stands in place of the methods' own defaults.
 
     Args:
-        params: By method.
-        served: What parameters may name; see :func:`es_ttc.common.entry_points.parse_params`.
         relevance: By name of an index the calibration of its hits' relevance.
     """
 
@@ -80,12 +76,7 @@ class TunedDefaults:
 
     @classmethod
     def read(cls, files: Iterable[Path], served: Mapping[str, Any] | None = None) -> Self:
-        """Read files that `es-ttc tune` and `es-ttc calibrate relevance` wrote.
-
-        Raises:
-            ConfigurationError: Two files are about the same method or index, parameters do not fit the method, or
-                relevance was fitted to other weights of `blend`.
-        """
+        """Read files that `es-ttc tune` and `es-ttc calibrate relevance` wrote."""
         found: dict[str, dict[str, Any]] = {}
         relevance: dict[str, Calibration] = {}
         for path in files:
@@ -126,10 +117,6 @@ class TunedDefaults:
 
         Args:
             method: A rescorer, or the retriever of the same name, whose parameters include the rescorer's.
-            raw: What the request gives.
-
-        Raises:
-            InvalidRequest: The request's own parameters do not fit.
         """
         params = entry_points.parse_params(method.Params, raw, method.name, self._served)
         tuned = {name: value for name, value in self._params.get(method.name, {}).items() if name not in raw}

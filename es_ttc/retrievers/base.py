@@ -75,12 +75,10 @@ class Search(Protocol):
     @property
     def details(self) -> bool:
         """Whether details of each document are requested."""
-        ...
 
     @property
     def seconds_left(self) -> float:
         """The remaining time for retrieval."""
-        ...
 
     async def nearest(
         self,
@@ -108,7 +106,6 @@ class Search(Protocol):
             MissingFeature: The corpus has no such vectors.
             EngineError: The engine returned an error.
         """
-        ...
 
     async def window(
         self, documents: Documents, needs: frozenset[Feature], wants: frozenset[Feature] = frozenset()
@@ -123,14 +120,12 @@ class Search(Protocol):
         Raises:
             EngineError: The engine returned an error.
         """
-        ...
 
     async def compute(self, function: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
         """Return the result of a pure function, computed in a thread if other requests use the event loop.
 
         For computations of more than about a millisecond: scoring a window, solving.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +166,9 @@ class Retriever(Protocol[P]):
 
     def needs(self, params: P) -> frozenset[Feature]:
         """Return the features of documents that it reads, and ``QUERY_TOKENS`` if it reads those of the query."""
-        ...
 
     def searches(self, params: P) -> frozenset[Vectors]:
         """Return the vectors that it searches."""
-        ...
 
     async def retrieve(self, query: Query, search: Search, k: int, params: P) -> Retrieved:
         """Return the k best documents of the corpus, or fewer if there are no more.
@@ -186,7 +179,6 @@ class Retriever(Protocol[P]):
             k: Number of documents, 1 or more.
             params: Validated parameters.
         """
-        ...
 
 
 def together(found: Sequence[NearestDocuments]) -> NearestDocuments:

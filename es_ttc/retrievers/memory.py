@@ -43,10 +43,7 @@ class MemorySearch:
     """Finds documents by comparing every vector; documents are numbered in the order of the corpus.
 
     Args:
-        matrices: The searchable vectors.
-        windows: Returns stored features of documents.
         eligible: ``(n,)`` the documents that match the caller's filter; None for all.
-        seconds: Time limit of the retrieval.
         details: Whether details of each document are requested.
     """
 

@@ -32,10 +32,7 @@ def factors(words: Sequence[str], documents: int, having: int, fields: FieldFreq
     """Return for each field the factor that gives a phrase the IDF of one entry.
 
     Args:
-        words: The phrase's words, in order.
-        documents: Number of all documents.
         having: Number of documents that have the phrase in any of the fields.
-        fields: The frequencies of the words in each field.
     """
     found = {}
     for field, counts in fields.counts.items():
@@ -50,14 +47,6 @@ async def as_entries(text: str, terms: Sequence[Term], corpus: Corpus) -> tuple[
 
     A term keeps the engine's score in a field whose analyzer makes more than one token of one of its words. The text
     has no entries (an empty tuple) if it has more than 200 distinct words, or such a word.
-
-    Args:
-        text: The query's text.
-        terms: Terms with their document frequencies.
-        corpus: Counts the words.
-
-    Raises:
-        EngineError: The engine returned an error, or a partial answer.
     """
     own: dict[str, int] = {}
     for word in _WORD.findall(text):

@@ -81,12 +81,10 @@ class Corpus(Protocol):
     @property
     def fields(self) -> Fields:
         """The searched fields."""
-        ...
 
     @property
     def continues(self) -> bool:
         """Whether the model continues texts, or answers as an assistant."""
-        ...
 
     def prompt(self, name: str) -> Prompt:
         """Return a prompt by its name; see :class:`es_ttc.rewriters.prompts.Prompts`.
@@ -94,7 +92,6 @@ class Corpus(Protocol):
         Raises:
             InvalidRequest: There is none of this name.
         """
-        ...
 
     async def ask(
         self, prompt: str, *, max_tokens: int, stop: Sequence[str] = (), schema: JsonSchema | None = None
@@ -104,11 +101,9 @@ class Corpus(Protocol):
         Raises:
             LlmError: The model returned no answer.
         """
-        ...
 
     async def tokens(self, texts: Sequence[str]) -> list[Tokens]:
         """Return the tokens of texts by the first text field's analyzer; lower-cased words if that is not available."""
-        ...
 
     async def frequencies(self, phrases: Sequence[str]) -> Frequencies:
         """Return the document frequencies of phrases in the searched fields, among the caller's documents.
@@ -116,7 +111,6 @@ class Corpus(Protocol):
         Raises:
             EngineError: The engine returned an error, or a partial answer.
         """
-        ...
 
     async def field_frequencies(self, words: Sequence[str]) -> FieldFrequencies:
         """Return the document frequencies of words in each searched field by itself, among the caller's documents.
@@ -124,7 +118,6 @@ class Corpus(Protocol):
         Raises:
             EngineError: The engine returned an error, or a partial answer.
         """
-        ...
 
     async def best(self, query: Mapping[str, Any], size: int) -> list[tuple[float, str]]:
         """Return the scores and texts of a query's best documents, best first; for feedback.
@@ -132,7 +125,6 @@ class Corpus(Protocol):
         Raises:
             EngineError: The engine returned an error.
         """
-        ...
 
 
 P = TypeVar("P", bound=Params, contravariant=True)
@@ -154,15 +146,12 @@ class Rewriter(Protocol[P]):
 
     def remembers(self, params: P) -> Mapping[str, Any]:
         """Return the parameters that the expansion depends on (JSON-ready), and versions of other inputs."""
-        ...
 
     def fields(self, params: P) -> Sequence[str]:
         """Return the text fields that the request names; none for the indices' own."""
-        ...
 
     def enrichment(self, params: P) -> bool | None:
         """Whether the field of enrichment is searched: True if an index must have it, None if it may."""
-        ...
 
     async def expand(self, text: str, corpus: Corpus, params: P) -> Expansion:
         """Return the expansion of a text.
@@ -172,7 +161,6 @@ class Rewriter(Protocol[P]):
             corpus: The data for the expansion.
             params: Validated parameters.
         """
-        ...
 
     def query(
         self, text: str, fields: Fields, expansion: Expansion | None, params: P, *, named: bool
@@ -186,4 +174,3 @@ class Rewriter(Protocol[P]):
             params: Validated parameters.
             named: Whether terms have names (:func:`es_ttc.rewriters.weighted.name_of`), which hits then contain.
         """
-        ...

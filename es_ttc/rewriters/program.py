@@ -12,7 +12,7 @@ from typing import Any
 
 from es_ttc.enrichment.proposals.parsing import MOST_PROPOSALS, distinct, proposals, without_thoughts
 from es_ttc.llm.base import JsonSchema
-from es_ttc.llm.json_text import first_json
+from es_ttc.llm.prompts import first_json
 
 LEAST_WEIGHT, MOST_WEIGHT = 0.1, 3.0
 """Bounds of a phrase's weight; what lies beyond is set to the bound."""

@@ -28,9 +28,6 @@ class Prompts:
 
     Args:
         folder: Files ``NAME.txt``; None for none.
-
-    Raises:
-        ConfigurationError: A file of it cannot be read, or lacks a placeholder.
     """
 
     def __init__(self, folder: Path | None = None) -> None:

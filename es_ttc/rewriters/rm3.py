@@ -77,12 +77,7 @@ class Rm3Rewriter(WeightedRewriter):
 
 
 def relevance_model(scores: Sequence[float], documents: Sequence[Mapping[str, int]]) -> dict[str, float]:
-    """Return p(term | query) of a relevance model: the mean of a term's share of each document, by its score.
-
-    Args:
-        scores: Scores of the documents, not negative.
-        documents: Their term frequencies.
-    """
+    """Return p(term | query) of a relevance model: the mean of a term's share of each document, by its score."""
     total = sum(scores)
     model: dict[str, float] = {}
     for score, counts in zip(scores, documents, strict=True):

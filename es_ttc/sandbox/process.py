@@ -74,7 +74,6 @@ class Inputs:
         query_texts: q texts.
         queries: ``(q, d)`` float32 unit rows.
         documents: ``(n, d)`` float32 unit rows.
-        size: q, n and d.
         sample: A sample of queries for statistics along queries; None: the queries themselves.
     """
 
@@ -90,23 +89,18 @@ class Source(Protocol):
 
     def chunks(self, granularity: Granularity) -> SharedChunks:
         """Return the documents' chunks."""
-        ...
 
     def chunk_texts(self, granularity: Granularity) -> SharedTexts:
         """Return the chunks' texts."""
-        ...
 
     def document_texts(self) -> SharedTexts:
         """Return the documents' texts."""
-        ...
 
     def view(self, adapter: str, max_length: int | None) -> Shared:
         """Return the documents under another adapter, or their openings, ``(n, d)`` float32."""
-        ...
 
     def encode(self, texts: list[str], adapter: str, dimensions: int | None, max_length: int | None) -> Float32:
         """Return the texts' vectors, one row each."""
-        ...
 
 
 Note = Callable[[str, Float32], None]
@@ -184,12 +178,7 @@ class Process:
             raise ConfigurationError("the sandbox's code was changed while this process ran: run it again to go on")
 
     def begin(self, source: str, seconds: float, *, restricted: bool = True) -> None:
-        """Lock it, and send it its program.
-
-        Raises:
-            Refused: The program failed while it was defined.
-            ConfigurationError: The process could not be locked.
-        """
+        """Lock it, and send it its program."""
         self._messages = 0
         order = {
             "source": source,
@@ -318,12 +307,7 @@ class _Answers:
         self._notes = 0
 
     def to(self, message: wire.Message) -> list[_Array]:
-        """Return the requested arrays.
-
-        Raises:
-            Refused: They do not exist, or cost too much.
-            MalformedMessage: The message is none.
-        """
+        """Return the requested arrays."""
         _, n, d = self._size
         match message.about:
             case {"ask": "chunks", "granularity": str(name)} if name in GRANULARITIES:

@@ -83,11 +83,7 @@ class ProgramProcessPool:
             ) from error
 
     def program(self, source: str) -> Program:
-        """Return a promoted program as a function that runs it in a process.
-
-        Raises:
-            Refused: Its source violates a rule.
-        """
+        """Return a promoted program as a function that runs it in a process."""
         check(source)
 
         def program(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:  # noqa: ARG001 - the child computes S

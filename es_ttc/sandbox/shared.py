@@ -52,9 +52,7 @@ class SharedTexts:
     """Texts as one block of UTF-8.
 
     Attributes:
-        blob: The bytes.
         ends: ``(n,)`` int64, the end of each text.
-        count: n.
     """
 
     blob: Shared
@@ -76,7 +74,6 @@ class SharedChunks:
     Attributes:
         vectors: ``(count, d)`` float32.
         starts: ``(n + 1,)`` int64.
-        count: Number of chunks.
     """
 
     vectors: Shared

@@ -37,7 +37,6 @@ def encode(rows: Float32, bits: Bits) -> TokenVectors:
 
     Args:
         rows: ``(n, d)`` float32 finite rows; n may be 0.
-        bits: Bits of a component.
     """
     dims, levels = rows.shape[1], LEVELS[bits]
     values = np.zeros((len(rows), code_bytes(dims, bits)), np.uint8)

@@ -22,9 +22,6 @@ class EncodeFn(Protocol):
         """Return ``(n, d)`` float32 unit rows.
 
         Args:
-            texts: n texts.
-            adapter: One of :data:`es_ttc.rescorers.programs.interface.ADAPTERS`.
             dimensions: Number of components of each vector (Matryoshka); all if None.
             max_length: Number of tokens read of a text; the encoder's own limit if None.
         """
-        ...

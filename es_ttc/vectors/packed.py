@@ -140,7 +140,6 @@ def pack_offsets(offsets: NDArray[np.int32], fields: Sequence[str]) -> bytes:
     Args:
         offsets: ``(n, 3)`` int32: ordinal of the field, first character, end character; a token without text (a special
             one) has an empty span.
-        fields: The names of the fields, by ordinal.
     """
     _check_offsets(offsets, len(fields))
     field, start, end = offsets.T.astype(np.int64)

@@ -73,7 +73,6 @@ def pool_ranges(offsets: NDArray[np.int32], starts: Starts) -> NDArray[np.int32]
     Args:
         offsets: ``(n, 2)`` first and end character of each token; equal for tokens without characters, which cover
             none.
-        starts: The first row of each group.
     """
     if not len(starts):
         return offsets[:0]

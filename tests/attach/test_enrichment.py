@@ -8,8 +8,8 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import commands, submission
-from es_ttc.enrichment.jobs.completion import finish
 from es_ttc.enrichment.jobs.enrichment_turn import take_turn
+from es_ttc.enrichment.jobs.enrichment_work import finish
 from es_ttc.enrichment.jobs.record import JobStatus
 from es_ttc.enrichment.jobs.submission import JobRequest
 from es_ttc.enrichment.jobs.turn import TurnEnd

@@ -2,12 +2,10 @@
 
 import pytest
 
-from es_ttc.lab.discovery.charts import image, terminal
 from es_ttc.lab.discovery.evaluator import cost_ratio
-from es_ttc.lab.discovery.frontier import admits, frontier
 from es_ttc.lab.discovery.records import Proposal, Record, TaskResult
-from es_ttc.lab.discovery.screening import ProposedPrograms
-from es_ttc.lab.discovery.structure import distance, shapes
+from es_ttc.lab.discovery.screening import ProposedPrograms, distance, shapes
+from es_ttc.lab.discovery.summary import admits, frontier, terminal
 from es_ttc.rescorers.programs.source import Reason, Refused
 
 PROGRAM = "import numpy as np\n\n\ndef program(Q, D, S, ctx):\n    best = S.max(axis=1, keepdims=True)\n    return {}\n"
@@ -95,13 +93,3 @@ def test_the_terminal_shows_front_and_rest() -> None:
     assert "+0.020 |" in chart
     assert max(len(line) for line in chart.splitlines()) <= 50
     assert terminal([]) == "no program has been measured yet"
-
-
-@pytest.mark.parametrize("suffix", [".svg", ".png"])
-def test_the_image_is_drawn(suffix: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("image") / f"front{suffix}"
-    image([record("a", 3, 0.02), record("b", 2, -0.01)], path)
-    content = path.read_bytes()
-    assert content.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
-    if suffix == ".svg":
-        assert b">a</text>" in content

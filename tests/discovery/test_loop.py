@@ -15,14 +15,13 @@ import pytest
 
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.discovery.evaluator import Evaluator
-from es_ttc.lab.discovery.frontier import frontier
 from es_ttc.lab.discovery.loop import search
 from es_ttc.lab.discovery.memory import FILE, SearchLog, read
-from es_ttc.lab.discovery.proposers.base import Proposer
+from es_ttc.lab.discovery.proposers.base import Proposer, ReplayProposer
 from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
-from es_ttc.lab.discovery.proposers.replay import ReplayProposer
 from es_ttc.lab.discovery.records import Plan, Proposal, Record
 from es_ttc.lab.discovery.seeds import seeds
+from es_ttc.lab.discovery.summary import frontier
 from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers.programs.source import Reason
 

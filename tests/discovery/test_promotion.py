@@ -58,7 +58,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recording.write_text("\n".join(json.dumps(line) for line in lines))
     folder = home / "search"
     assert run(["discover", "run", str(folder), *BEGIN, "--proposer", "replay", "--recording", str(recording)]) == 0
-    assert (folder / "frontier.svg").exists()
     return folder
 
 
@@ -135,7 +134,6 @@ def test_a_file_that_was_changed_is_not_served(found: Path, tmp_path: Path) -> N
         (["run", "SEARCH", "--proposer", "replay"], "needs --recording FILE"),
         (["status", "NEW"], "holds no search"),
         (["export", "SEARCH", "x.txt"], "an export is .jsonl"),
-        (["frontier", "SEARCH", "--plot", "x.txt"], "[--plot] is an image"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(
@@ -157,8 +155,6 @@ def test_what_is_known_is_shown_and_exported(found: Path, tmp_path: Path, capsys
     assert json.loads(capsys.readouterr().out)["proposals"]["rejected"] == {"forbidden": 1}
     assert run(["discover", "show", str(found), "g001"]) == 0
     assert "reciprocal_rank_fusion" in capsys.readouterr().out
-    assert run(["discover", "frontier", str(found), "--plot", str(tmp_path / "f.png")]) == 0
-    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
     assert run(["discover", "export", str(found), str(tmp_path / "all.jsonl")]) == 0
     assert run(["discover", "export", str(found), str(tmp_path / "all.csv")]) == 0
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 3

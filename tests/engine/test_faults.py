@@ -16,11 +16,11 @@ import stamina
 from aiohttp import web
 from pydantic import SecretStr
 
-from es_ttc.engine.client import ClientEngine
 from es_ttc.engine.connect import connect
 from es_ttc.engine.elasticsearch import ElasticsearchEngine
 from es_ttc.engine.exchange import ATTEMPTS
 from es_ttc.engine.opensearch import OpenSearchEngine
+from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, EngineError, EngineUnavailable
 from es_ttc.settings import EngineSettings
 from tests.support.certificates import make_certificate
@@ -71,13 +71,13 @@ def _no_waiting() -> Iterator[None]:
 
 
 @pytest.fixture(params=[ElasticsearchEngine, OpenSearchEngine])
-def adapter(request: pytest.FixtureRequest) -> type[ClientEngine]:
-    chosen: type[ClientEngine] = request.param
+def adapter(request: pytest.FixtureRequest) -> type[Engine]:
+    chosen: type[Engine] = request.param
     return chosen
 
 
 @asynccontextmanager
-async def opened(adapter: type[ClientEngine], url: str, **settings: Any) -> AsyncIterator[ClientEngine]:
+async def opened(adapter: type[Engine], url: str, **settings: Any) -> AsyncIterator[Engine]:
     engine = adapter(EngineSettings(engine=url, **settings))
     try:
         yield engine
@@ -86,14 +86,14 @@ async def opened(adapter: type[ClientEngine], url: str, **settings: Any) -> Asyn
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-async def test_a_busy_engine_is_asked_again_for_reads(adapter: type[ClientEngine], status: int) -> None:
+async def test_a_busy_engine_is_asked_again_for_reads(adapter: type[Engine], status: int) -> None:
     server = Server(error(status), error(status), answer({"count": 3, "_shards": {"failed": 0}}))
     async with server.running() as url, opened(adapter, url) as engine:
         assert await engine.count("index") == 3
     assert [request.path for request in server.requests] == ["/index/_count"] * 3
 
 
-async def test_a_busy_engine_is_given_up_after_four_attempts(adapter: type[ClientEngine]) -> None:
+async def test_a_busy_engine_is_given_up_after_four_attempts(adapter: type[Engine]) -> None:
     server = Server(error(503))
     async with server.running() as url, opened(adapter, url) as engine:
         with pytest.raises(EngineUnavailable, match="busy_exception: no") as gone:
@@ -102,7 +102,7 @@ async def test_a_busy_engine_is_given_up_after_four_attempts(adapter: type[Clien
     assert len(server.requests) == 4
 
 
-async def test_a_write_goes_to_another_node_where_one_cannot_be_reached(adapter: type[ClientEngine]) -> None:
+async def test_a_write_goes_to_another_node_where_one_cannot_be_reached(adapter: type[Engine]) -> None:
     server = Server(answer({"acknowledged": True}))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -118,7 +118,7 @@ async def test_a_write_goes_to_another_node_where_one_cannot_be_reached(adapter:
 
 @pytest.mark.parametrize("dropped_first", [True, False])
 async def test_a_node_that_drops_packets_is_left_for_another(
-    adapter: type[ClientEngine], dropped_first: bool, monkeypatch: pytest.MonkeyPatch
+    adapter: type[Engine], dropped_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("es_ttc.engine.http._CONNECT_SECONDS", 0.2)
     info = ELASTICSEARCH if adapter is ElasticsearchEngine else OPENSEARCH
@@ -137,7 +137,7 @@ async def test_a_node_that_drops_packets_is_left_for_another(
     assert [request.path for request in server.requests] == ["/index0", "/index1", "/index2", "/", "/"]
 
 
-async def test_writes_are_never_sent_twice(adapter: type[ClientEngine]) -> None:
+async def test_writes_are_never_sent_twice(adapter: type[Engine]) -> None:
     server = Server(error(429))
     async with server.running() as url, opened(adapter, url) as engine:
         with pytest.raises(EngineUnavailable):
@@ -147,7 +147,7 @@ async def test_writes_are_never_sent_twice(adapter: type[ClientEngine]) -> None:
     assert [request.method for request in server.requests] == ["POST", "PUT"]
 
 
-async def test_a_refusal_is_not_asked_again(adapter: type[ClientEngine]) -> None:
+async def test_a_refusal_is_not_asked_again(adapter: type[Engine]) -> None:
     server = Server(error(403, "security_exception"))
     async with server.running() as url, opened(adapter, url) as engine:
         with pytest.raises(EngineError, match="security_exception: no") as refused:
@@ -156,7 +156,7 @@ async def test_a_refusal_is_not_asked_again(adapter: type[ClientEngine]) -> None
     assert len(server.requests) == 1
 
 
-async def test_a_slow_engine_is_given_up_after_the_timeout(adapter: type[ClientEngine]) -> None:
+async def test_a_slow_engine_is_given_up_after_the_timeout(adapter: type[Engine]) -> None:
     enough = asyncio.Event()
 
     async def sleep(request: web.BaseRequest) -> web.Response:
@@ -175,7 +175,7 @@ async def test_a_slow_engine_is_given_up_after_the_timeout(adapter: type[ClientE
         await runner.cleanup()
 
 
-async def test_a_broken_connection_is_tried_again_for_reads(adapter: type[ClientEngine]) -> None:
+async def test_a_broken_connection_is_tried_again_for_reads(adapter: type[Engine]) -> None:
     attempts = 0
 
     async def reset_twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -199,7 +199,7 @@ async def test_a_broken_connection_is_tried_again_for_reads(adapter: type[Client
     assert attempts == 3
 
 
-async def test_nobody_listening_is_said_with_the_address_and_without_credentials(adapter: type[ClientEngine]) -> None:
+async def test_nobody_listening_is_said_with_the_address_and_without_credentials(adapter: type[Engine]) -> None:
     server = Server(answer({}))
     async with server.running() as url:
         pass
@@ -210,14 +210,14 @@ async def test_nobody_listening_is_said_with_the_address_and_without_credentials
     assert "secret" not in str(gone.value)
 
 
-async def test_an_answer_that_is_not_json_is_an_error_of_its_own(adapter: type[ClientEngine]) -> None:
+async def test_an_answer_that_is_not_json_is_an_error_of_its_own(adapter: type[Engine]) -> None:
     server = Server(lambda: web.Response(text="<html>", content_type="application/json"))
     async with server.running() as url, opened(adapter, url) as engine:
         with pytest.raises(EngineError, match="not JSON"):
             await engine.count("index")
 
 
-async def test_an_error_page_of_a_proxy_keeps_its_status(adapter: type[ClientEngine]) -> None:
+async def test_an_error_page_of_a_proxy_keeps_its_status(adapter: type[Engine]) -> None:
     server = Server(lambda: web.Response(text="<html>forbidden</html>", content_type="text/html", status=403))
     async with server.running() as url, opened(adapter, url) as engine:
         with pytest.raises(EngineError, match="403") as refused:
@@ -248,7 +248,7 @@ async def test_credentials_are_sent_with_every_request(info: dict[str, Any], way
 
 
 @pytest.mark.parametrize(("info", "adapter"), [(ELASTICSEARCH, ElasticsearchEngine), (OPENSEARCH, OpenSearchEngine)])
-async def test_the_product_is_detected_behind_a_path(info: dict[str, Any], adapter: type[ClientEngine]) -> None:
+async def test_the_product_is_detected_behind_a_path(info: dict[str, Any], adapter: type[Engine]) -> None:
     server = Server(answer(info), answer({"count": 1}))
     async with server.running() as url:
         engine = await connect(EngineSettings(engine=f"{url}/search/"))
@@ -278,7 +278,7 @@ async def test_what_cannot_be_worked_with_is_refused(info: Any, message: str, ki
             await connect(EngineSettings(engine=url))
 
 
-async def test_capabilities_are_modest_where_the_user_may_see_nothing(adapter: type[ClientEngine]) -> None:
+async def test_capabilities_are_modest_where_the_user_may_see_nothing(adapter: type[Engine]) -> None:
     info = ELASTICSEARCH if adapter is ElasticsearchEngine else OPENSEARCH
     server = Server(answer(info), error(403, "security_exception"))
     async with server.running() as url, opened(adapter, url) as engine:
@@ -295,7 +295,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-async def test_certificates_are_checked(adapter: type[ClientEngine], certificate: Path) -> None:
+async def test_certificates_are_checked(adapter: type[Engine], certificate: Path) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
     server = Server(answer({"count": 1}))

@@ -7,14 +7,7 @@ from aiohttp import web
 
 from es_ttc.engine import versions
 from es_ttc.engine.connect import connect
-from es_ttc.engine.versions import (
-    RANK_VECTORS,
-    SHARD_DOC_SORT,
-    EngineVersion,
-    Product,
-    VersionedFeature,
-    identify,
-)
+from es_ttc.engine.versions import RANK_VECTORS, SHARD_DOC_SORT, EngineVersion, Product, VersionedFeature, identify
 from es_ttc.errors import EngineError, UnsupportedEngine
 from es_ttc.settings import EngineSettings
 

@@ -35,9 +35,7 @@ def test_rescorers_are_the_objects_that_serve_queries() -> None:
         (["bm26"], {}, r"unknown method \[bm26\]: did you mean \[bm25\]\?"),
         (["bm25"], {"bm25": {"k": 1}}, r"unknown parameter \[k\] of method \[bm25\]: did you mean \[k1\]\?"),
         (["bm25"], {"bm25": {"b": 2}}, r"parameter \[b\] of method \[bm25\] is 2: "),
-        (["hybrid"], {"hybrid": {"k": "60"}}, r"parameter \[k\] of method \[hybrid\] is "),
         (["dense"], {"dense": {"k": 1}}, r"unknown parameter \[k\] of method \[dense\]: there are none"),
-        (["spectral"], {"spectral": {"scale": [1]}}, r"unknown parameter \[scale\].*did you mean \[scales\]\?"),
         (["bm25"], {"dense": {}}, r"params are given for \[dense\], which is not among the methods: bm25"),
     ],
 )

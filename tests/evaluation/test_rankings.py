@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_ttc.lab.evaluation.rankings import Ranking, reciprocal_rank_fusion, reorder, top
-from es_ttc.lab.evaluation.searcher import depth_of
+from es_ttc.lab.evaluation.rankings import Ranking, depth_of, reciprocal_rank_fusion, reorder, top
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=40), st.integers(1, 50))

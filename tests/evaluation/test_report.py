@@ -16,9 +16,8 @@ from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.harness import evaluate
 from es_ttc.lab.evaluation.methods import Method, resolve
 from es_ttc.lab.evaluation.metrics import headline_metrics
-from es_ttc.lab.evaluation.rankings import Run
+from es_ttc.lab.evaluation.rankings import Progress, Run, silent
 from es_ttc.lab.evaluation.results import CollectionResult, Evaluation
-from es_ttc.lab.evaluation.searcher import Progress, silent
 
 NASTY = '</title><script>alert(1)</script> & "quotes"'
 VOID = {"meta", "link", "br", "path", "use", "rect", "img"}
@@ -168,7 +167,7 @@ def test_the_page_serves_light_dark_and_those_who_do_not_see_it(html: str) -> No
     assert "prefers-color-scheme: dark" in html
     assert ("html", {"lang": "en"}) in page.tags
     drawings = [attributes for tag, attributes in page.tags if tag == "svg"]
-    assert len(drawings) == 6
+    assert len(drawings) == 4
     for attributes in drawings:
         assert attributes["role"] == "img"
         assert attributes["aria-label"]

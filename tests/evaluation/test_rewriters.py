@@ -59,8 +59,6 @@ def test_in_memory_they_are_refused(shared_data: Path) -> None:
 
 def test_they_are_methods_by_name() -> None:
     assert {"sira", "rm3"} <= set(names())
-    with pytest.raises(InvalidRequest, match=r"unknown parameter \[fedback\].*did you mean \[feedback\]"):
-        resolve(["rm3"], {"rm3": {"fedback": 3}})
 
 
 def test_the_relevance_model_of_two_documents() -> None:

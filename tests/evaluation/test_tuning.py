@@ -48,7 +48,6 @@ def test_every_declared_grid_fits_its_method(name: str) -> None:
         ("nnn", {"l1": 0.1}, r"\[grid\] gives \[l1\] no list"),
         ("nnn", {"l1": []}, r"\[grid\] gives \[l1\] no list"),
         ("nnn", {"l1": [-1]}, r"\[l1\]"),
-        ("nnn", {"l3": [1]}, r"unknown parameter \[l3\]"),
         ("nnn", {"l1": [0.1] * 50, "l2": [0.1] * 50}, r"2,500 combinations"),
         ("nnm", None, r"unknown method \[nnm\]: did you mean \[nnn\]"),
     ],

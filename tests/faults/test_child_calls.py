@@ -9,8 +9,8 @@ from typing import TypeAlias
 import psutil
 import pytest
 
-from es_ttc.common.child_calls import ChildProcess, ChildProcessEnded
 from es_ttc.errors import EncoderError
+from es_ttc.index.ingest.encode_parts import ChildProcess, ChildProcessEnded
 
 Child: TypeAlias = ChildProcess[float, tuple[int, float]]
 

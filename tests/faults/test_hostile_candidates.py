@@ -14,7 +14,7 @@ from es_ttc.lab.discovery import screening
 from es_ttc.lab.discovery.evaluator import Evaluator
 from es_ttc.lab.discovery.loop import search
 from es_ttc.lab.discovery.memory import SearchLog, read
-from es_ttc.lab.discovery.proposers.replay import ReplayProposer
+from es_ttc.lab.discovery.proposers.base import ReplayProposer
 from es_ttc.lab.discovery.records import Plan, Proposal, Record
 from es_ttc.lab.discovery.sandboxed import Limits, run
 from es_ttc.lab.discovery.tasks import Task

@@ -8,14 +8,7 @@ from hypothesis import strategies as st
 
 from es_ttc.rescorers.base import Feature
 from es_ttc.serving.features.keys import dims_of
-from es_ttc.serving.features.read_budget import (
-    MIB,
-    DocumentSizes,
-    ReadQueue,
-    in_flight_of,
-    smallest_heap,
-    unknown_size,
-)
+from es_ttc.serving.features.read_budget import MIB, DocumentSizes, ReadQueue, in_flight_of, smallest_heap, unknown_size
 
 KIND = ("books", (Feature.TOKENS,))
 

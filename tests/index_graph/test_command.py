@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -37,7 +36,7 @@ def in_engine(url: str, work: Callable[[Engine], Awaitable[T]]) -> T:
 
 
 def test_a_graph_from_its_building_to_its_end(
-    opensearch_url: str, index_name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    opensearch_url: str, index_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus, where = index_name, ("--engine", opensearch_url)
 
@@ -60,11 +59,9 @@ def test_a_graph_from_its_building_to_its_end(
     assert (mended["written"], mended["deleted"]) == (1, 0)
     assert typed("update", corpus, *where) == 0
     assert "nothing has changed" in capsys.readouterr().out
-    picture = tmp_path / "graph.png"
-    assert typed("show", corpus, "--picture", str(picture), *where, "--json") == 0
+    assert typed("show", corpus, *where, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["stale"], found["figures"]["documents"], found["meta"]["params"]["degree"]) == (False, 601, 6)
-    assert picture.read_bytes().startswith(b"\x89PNG")
     assert typed("delete", corpus, *where) == 2  # nobody can be asked
     assert "needs --yes" in capsys.readouterr().err
     assert typed("delete", corpus, "--yes", *where) == 0
@@ -77,7 +74,6 @@ def test_a_graph_from_its_building_to_its_end(
         (("build", "no-such-index"), 1, "there is no index [no-such-index]"),
         (("build", "a,b"), 1, "may stand for many indices"),
         (("update", "no-such-index"), 1, "there is no index [no-such-index]"),
-        (("show", "x", "--picture", "graph.gif"), 2, "must end with .svg or .png"),
         (("build", "x", "--degree", "0"), 2, "0 is not in the range"),
         (("build", "x", "--builder", "faiss"), 2, "'faiss' is not one of"),
     ],

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,17 +161,14 @@ async def test_an_index_made_anew_needs_a_new_graph(engine: Engine, corpus: str)
     assert (await show_graph(engine, corpus)).figures.documents == 0
 
 
-async def test_what_is_shown_is_what_there_is(engine: Engine, corpus: str, tmp_path: Path) -> None:
+async def test_what_is_shown_is_what_there_is(engine: Engine, corpus: str) -> None:
     await build_graph(engine, corpus, PARAMS)
-    picture = tmp_path / "graph.svg"
-    shown = await show_graph(engine, corpus, seeds=5, picture=picture)
-    assert shown.figures.documents == sum(shown.degrees.values()) == sum(shown.in_degrees.values()) == 600
-    assert shown.figures.edges == sum(degree * count for degree, count in shown.degrees.items())
-    assert shown.figures.edges == sum(degree * count for degree, count in shown.in_degrees.items())
+    shown = await show_graph(engine, corpus)
+    assert (shown.figures.documents, shown.dangling) == (600, 0)
+    assert 600 <= shown.figures.edges <= 600 * PARAMS.degree
     assert shown.reach.share > 0.9
-    assert shown.reach.steps[0] == pytest.approx(5 / 600)
+    assert shown.reach.steps[0] == pytest.approx(20 / 600)
     assert not shown.stale
-    assert "600 documents" in picture.read_text()
     await put(engine, corpus, {"d1": ("other", vectors(1)[0])})
     stale = await show_graph(engine, corpus)
     assert (stale.written_since, stale.stale) == (1, True)

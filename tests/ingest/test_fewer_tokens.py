@@ -8,7 +8,7 @@ from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach.map_vectors import heads_between
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, encode_documents, ingest
-from es_ttc.index.ingest.fewer_tokens import pool_tokens
+from es_ttc.index.ingest.encode import pool_tokens
 from es_ttc.index.mappings.index import create_index
 from es_ttc.index.mappings.readers import reader_of
 from es_ttc.index.mappings.spec import IndexSpec

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from es_ttc.errors import ConfigurationError
-from es_ttc.llm.circuit_breaker import CircuitBreaker
-from es_ttc.llm.json_text import first_json
-from es_ttc.llm.prompts import Prompt, checked_prompt, read_prompt
+from es_ttc.llm.endpoint import CircuitBreaker
+from es_ttc.llm.prompts import Prompt, checked_prompt, first_json, read_prompt
 
 
 class Clock:

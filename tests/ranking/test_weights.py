@@ -13,7 +13,7 @@ from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.methods import resolve_one
 from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.lab.evaluation.plan import Plan, opened
-from es_ttc.lab.evaluation.searcher import silent
+from es_ttc.lab.evaluation.rankings import silent
 from es_ttc.lab.ranking.pools import collect, signal_names
 from es_ttc.lab.ranking.weights import (
     by_default_weights,

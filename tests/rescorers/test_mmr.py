@@ -98,8 +98,6 @@ def test_it_needs_pooled_vectors() -> None:
     [
         ({"lambda": 1.5}, r"parameter \[lambda\] of method \[mmr\] is 1.5"),
         ({"lambda": -0.1}, r"parameter \[lambda\] of method \[mmr\] is -0.1"),
-        ({"lamda": 0.5}, r"unknown parameter \[lamda\] of method \[mmr\]: did you mean \[lambda\]"),
-        ({"trade_off": 0.5}, r"unknown parameter \[trade_off\]"),
         ({"documents": 0}, r"parameter \[documents\]"),
     ],
 )

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.rescorers.scratch import Scratch
+from es_ttc.rescorers.threads import Scratch
 
 
 def address(array: NDArray[Any]) -> int:

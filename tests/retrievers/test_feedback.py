@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from es_ttc.rescorers.base import Feature, Query, Window
-from es_ttc.rescorers.programs.feedback import feedback
 from es_ttc.rescorers.programs.interface import Context, run
+from es_ttc.rescorers.programs.rescorers import feedback
 from es_ttc.retrievers.base import Documents, Vectors
 from es_ttc.retrievers.memory import Matrix, MemorySearch
 from es_ttc.retrievers.registry import load, parse_params

@@ -97,7 +97,3 @@ def test_the_built_in_retrievers_follow_the_contract() -> None:
 def test_an_unknown_retriever_names_the_nearest() -> None:
     with pytest.raises(InvalidRequest, match=r"unknown method \[dens\]: did you mean \[dense\]\?"):
         registry.load("dens")
-    with pytest.raises(
-        InvalidRequest, match=r"unknown parameter \[exakt\] of method \[dense\]: did you mean \[exact\]"
-    ):
-        registry.parse_params(registry.load("dense"), {"exakt": True})

@@ -263,11 +263,9 @@ def test_many_copies_do_not_hide_a_document() -> None:
     ("params", "problem"),
     [
         ({"l1": -0.1}, "[l1]"),
-        ({"l1": "0.1"}, "[l1]"),
         ({"rounds": 0}, "[rounds]"),
         ({"candidates": 0}, "[candidates]"),
         ({"rest": "all"}, "[rest]"),
-        ({"round": 3}, "did you mean [rounds]"),
         ({"documents": 3, "l1": 0.1}, "[documents]"),
     ],
 )

@@ -26,21 +26,6 @@ def asked(url: str, index: str, method: str, query: dict[str, Any] | None = None
     return search(url, index, {"query": query or EVERYTHING, "size": 5, "rescore": {"window_size": 50, "ttc": ours}})
 
 
-@pytest.mark.parametrize(
-    ("method", "params", "named"),
-    [
-        ("nnn", {"l1": "NaN"}, "[l1]"),
-        ("nnn", {"documents": 3, "l1": 0.5}, "[documents] chooses l1"),
-        ("mmr", {"lambda": 1.1}, "[lambda]"),
-    ],
-)
-def test_bad_parameters_are_a_400(behind: Behind, method: str, params: dict[str, Any], named: str) -> None:
-    reply = asked(behind.gateway, behind.index, method, params=params)
-    assert reply.status == 400
-    assert reply.json()["error"]["type"] == "illegal_argument_exception"
-    assert named in reply.reason
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_filter_that_matches_nothing_is_an_empty_page(
     behind: Behind, encoder: Encoder, method: str, log: Callable[[], str]

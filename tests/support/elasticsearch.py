@@ -22,8 +22,7 @@ from es_ttc.engine.node.files import locked, make_folder, publish, remove, sha25
 from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.parts import Artifact
 from es_ttc.engine.node.plugin import Plugin
-from es_ttc.engine.node.progress import Progress, ProgressCallback
-from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.engine.node.spec import NodeSpec, Progress, ProgressCallback
 from es_ttc.errors import NodeError
 
 FOLDERS = ("lib/", "modules/")

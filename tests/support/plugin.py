@@ -13,7 +13,7 @@ import pytest
 
 from es_ttc.engine.node import account, java
 from es_ttc.engine.node.files import locked, make_folder
-from es_ttc.engine.node.progress import ignore
+from es_ttc.engine.node.spec import ignore
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
 from tests.serving.client import Reply, call

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from es_ttc.lab.training.fista import lacking, lipschitz, selection_scores, unrolled
+from es_ttc.lab.training.recipes.nnn import lacking, lipschitz, selection_scores, unrolled
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
 from es_ttc.rescorers.nnn.fista import fista
 from es_ttc.rescorers.nnn.fista import lipschitz as bound_of

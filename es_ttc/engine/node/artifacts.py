@@ -14,7 +14,7 @@ import stamina
 
 from es_ttc.engine.node.files import locked, make_folder, sha256, staging_folder
 from es_ttc.engine.node.parts import Artifact, Pinned
-from es_ttc.engine.node.progress import Progress, ProgressCallback, ignore
+from es_ttc.engine.node.spec import Progress, ProgressCallback, ignore
 from es_ttc.errors import ConfigurationError, NodeError
 
 logger = logging.getLogger(__name__)
@@ -29,14 +29,7 @@ class _Corrupt(Exception):
 
 
 def fetch(pins: Sequence[Pinned], cache: Path, on_progress: ProgressCallback = ignore) -> dict[Artifact, Path]:
-    """Return each artifact's file in the cache; download missing or damaged ones.
-
-    Two processes that download at once take turns; the second finds all files.
-
-    Raises:
-        NodeError: A file is unavailable, or is not the pinned one.
-        ConfigurationError: jgo is not installed.
-    """
+    """Return each artifact's file in the cache; download missing or damaged ones."""
     make_folder(cache)
     with locked(cache / "fetch.lock"):
         paths = {pin.artifact: cache / pin.artifact.group / pin.artifact.filename for pin in pins}

@@ -16,8 +16,7 @@ from es_ttc.engine.node import account, process
 from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.process import Node
-from es_ttc.engine.node.progress import ProgressCallback, ignore
-from es_ttc.engine.node.spec import ClusterSpec, NodeSpec
+from es_ttc.engine.node.spec import ClusterSpec, NodeSpec, ProgressCallback, ignore
 from es_ttc.engine.node.state import HOST, State
 from es_ttc.errors import InvalidRequest, NodeError
 
@@ -60,9 +59,7 @@ def start(
 
     Args:
         spec: The spec of the first node. The others use the ports after its port, and data folders next to its own.
-        count: Number of nodes.
         on_progress: Receives the number of downloaded bytes, then the seconds waited for the first node.
-        distribution: The product; default: OpenSearch.
 
     Raises:
         InvalidRequest: A value is invalid, or another cluster of this name runs or was created before.

@@ -7,11 +7,9 @@ from typing import Protocol
 
 from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.plugin import Plugin
-from es_ttc.engine.node.progress import ProgressCallback
-from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.engine.node.spec import NodeSpec, ProgressCallback
 
 
-@dataclass(frozen=True, slots=True)
 class NodeFolder:
     """The folder of one node.
 
@@ -19,58 +17,19 @@ class NodeFolder:
     outside of them, so that a compromised engine cannot misuse root.
     """
 
-    path: Path
-    data: Path
-
-    @property
-    def config(self) -> Path:
-        """The configuration, written at every start."""
-        return self.path / "config"
-
-    @property
-    def logs(self) -> Path:
-        """Files that the node itself writes in addition to its output."""
-        return self.path / "logs"
-
-    @property
-    def log(self) -> Path:
-        """The node's output since its last start."""
-        return self.path / "node.log"
-
-    @property
-    def supervisor_log(self) -> Path:
-        """The supervisor's errors; usually empty."""
-        return self.path / "supervisor.log"
-
-    @property
-    def ports(self) -> Path:
-        """Written by the node when it listens: ``address:port`` lines."""
-        return self.logs / "http.ports"
-
-    @property
-    def home(self) -> Path:
-        """The product's files with the es-ttc plugin, if the node has it; created at every start."""
-        return self.path / "home"
-
-    @property
-    def temporary(self) -> Path:
-        """The node's folder for temporary files."""
-        return self.path / "tmp"
-
-    @property
-    def state(self) -> Path:
-        """The state file with the node's processes."""
-        return self.path.with_suffix(".json")
-
-    @property
-    def lock(self) -> Path:
-        """Locked while the node is being started."""
-        return self.path.with_suffix(".lock")
-
-    @property
-    def all(self) -> tuple[Path, ...]:
-        """All files that are removed with the node."""
-        return self.data, self.path, self.state, self.lock
+    def __init__(self, path: Path, data: Path) -> None:
+        self.path = path
+        self.data = data
+        self.config = path / "config"  # written at every start
+        self.logs = path / "logs"  # what the node itself writes in addition to its output
+        self.ports = self.logs / "http.ports"  # written by the node when it listens: `address:port` lines
+        self.log = path / "node.log"  # the node's output since its last start
+        self.supervisor_log = path / "supervisor.log"  # the supervisor's errors; usually empty
+        self.home = path / "home"  # the product's files with the es-ttc plugin, if the node has it
+        self.temporary = path / "tmp"
+        self.state = path.with_suffix(".json")
+        self.lock = path.with_suffix(".lock")  # locked while the node is being started
+        self.all = (data, path, self.state, self.lock)  # what is removed with the node
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,34 +47,26 @@ class Distribution(Protocol):
     @property
     def product(self) -> str:
         """``opensearch`` or ``elasticsearch``; also the name of its settings file."""
-        ...
 
     @property
     def version(self) -> str:
         """The product's version."""
-        ...
 
     @property
     def plugin(self) -> Plugin | None:
         """The es-ttc plugin, if nodes are to have it."""
-        ...
 
     def java(self) -> Java:
         """Return a Java that can run the product."""
-        ...
 
     def install(self, base: Path, on_progress: ProgressCallback) -> Path:
         """Return the folder with the product's files; the first call downloads and builds it."""
-        ...
 
     def settings(self) -> Mapping[str, str]:
         """Return the settings of this product only."""
-        ...
 
     def configure(self, home: Path, folder: NodeFolder) -> None:
         """Add configuration files of the product, in addition to settings and logging."""
-        ...
 
     def command(self, home: Path, folder: NodeFolder, java: Java, spec: NodeSpec) -> Command:
         """Return the process to start."""
-        ...

@@ -1,14 +1,15 @@
-"""Files that are written completely or not at all, and folders that another user can read."""
+"""Files that are written completely or not at all, folders that another user can read, and archives."""
 
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+import zipfile
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from es_ttc.errors import ConfigurationError
+from es_ttc.errors import ConfigurationError, NodeError
 
 READABLE_FOLDER = 0o755
 
@@ -31,10 +32,7 @@ def sha256(path: Path) -> str:
 
 
 def make_folder(path: Path) -> Path:
-    """Create a folder and its missing parents, readable by every user whatever the umask.
-
-    The node may run as another user than the one who fetched it.
-    """
+    """Create a folder and its missing parents, readable by every user whatever the umask."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -87,3 +85,24 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
+
+
+def unpack(archive: Path, folder: Path, *, without: Collection[str] = ()) -> None:
+    """Unpack a plugin's archive."""
+    try:
+        _extract(archive, folder, without)
+    except zipfile.BadZipFile as error:
+        raise NodeError(f"[{archive}] is no zip: {error}") from error
+
+
+def _extract(archive: Path, folder: Path, without: Collection[str]) -> None:
+    with zipfile.ZipFile(archive) as content:
+        for member in content.infolist():
+            if member.is_dir() or member.filename in without:
+                continue
+            target = make_folder((folder / member.filename).parent) / Path(member.filename).name
+            if not target.resolve().is_relative_to(folder.resolve()):
+                raise NodeError(f"{archive.name} holds a path that leaves its folder: {member.filename}")
+            with content.open(member) as source, target.open("wb") as sink:
+                shutil.copyfileobj(source, sink)
+            target.chmod(0o644)

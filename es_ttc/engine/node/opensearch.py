@@ -6,7 +6,6 @@ from hashlib import sha256
 from pathlib import Path
 
 from es_ttc.engine.node import account, artifacts, java, parts
-from es_ttc.engine.node.archive import unpack
 from es_ttc.engine.node.distribution import Command, NodeFolder
 from es_ttc.engine.node.files import (
     link_or_copy,
@@ -14,13 +13,13 @@ from es_ttc.engine.node.files import (
     make_folder,
     publish,
     staging_folder,
+    unpack,
     write_atomically,
 )
 from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.parts import Artifact, Part
 from es_ttc.engine.node.plugin import Plugin
-from es_ttc.engine.node.progress import ProgressCallback
-from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.engine.node.spec import NodeSpec, ProgressCallback
 from es_ttc.errors import NodeError
 
 DESCRIPTOR = "plugin-descriptor.properties"

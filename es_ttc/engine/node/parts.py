@@ -4,9 +4,10 @@ import hashlib
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Self
 
 import orjson
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 FOLDER = Path(__file__).parent
 VERSIONS = ("3.5.0", "2.19.1")
@@ -47,34 +48,19 @@ class Pinned:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One folder of the node's home.
+Coordinates = Annotated[Artifact, BeforeValidator(Artifact.parse)]
 
-    Attributes:
-        folder: Path below the home: ``lib``, ``modules/NAME`` or ``plugins/NAME``.
-        artifacts: Jars to place there; a zip is unpacked.
-        classname: The plugin's class; "" for ``lib``, which is no plugin.
-        extends: Name of the module whose classes it extends, or "".
-        policy: Text of its policy for Java's security manager; "" for none.
-    """
 
-    folder: str
-    artifacts: tuple[Artifact, ...]
-    classname: str = ""
-    extends: str = ""
-    policy: str = ""
+class Part(BaseModel):
+    """One folder of the node's home, a ``[[part]]`` of the file."""
 
-    @classmethod
-    def from_dict(cls, entry: dict[str, Any]) -> Self:
-        """Parse one ``[[part]]``."""
-        return cls(
-            folder=entry["folder"],
-            artifacts=tuple(Artifact.parse(artifact) for artifact in entry["artifacts"]),
-            classname=entry.get("classname", ""),
-            extends=entry.get("extends", ""),
-            policy=entry.get("policy", ""),
-        )
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    folder: str = Field(description="Path below the home: `lib`, `modules/NAME` or `plugins/NAME`.")
+    artifacts: tuple[Coordinates, ...] = Field(description="Jars to place there; a zip is unpacked.")
+    classname: str = Field("", description="The plugin's class; none for `lib`, which is no plugin.")
+    extends: str = Field("", description="The module whose classes it extends.")
+    policy: str = Field("", description="Text of its policy for Java's security manager.")
 
     def descriptor(self, version: str, java: str) -> str:
         """Return the text of ``plugin-descriptor.properties`` for a version of the product and one of Java."""
@@ -91,35 +77,21 @@ class Part:
         return "".join(f"{key}={value}\n" for key, value in fields.items())
 
 
-@dataclass(frozen=True, slots=True)
-class JavaNeeds:
-    """The Java that a version runs on.
-
-    Attributes:
-        oldest: Its oldest feature release.
-        newest: Its newest one; None without a limit.
-        descriptor: The release that the version's plugins are built for.
-        options: Options of the Java machine in addition to those of every node.
-    """
+class JavaNeeds(BaseModel):
+    """The Java that a version runs on."""
 
     oldest: int
-    newest: int | None
-    descriptor: str
-    options: tuple[str, ...]
-
-    @classmethod
-    def from_dict(cls, entry: dict[str, Any]) -> Self:
-        """Parse ``[java]``."""
-        return cls(entry["oldest"], entry.get("newest"), entry["descriptor"], tuple(entry.get("options", ())))
+    newest: int | None = None
+    descriptor: str = Field(description="The release that the version's plugins are built for.")
+    options: tuple[str, ...] = Field((), description="Options in addition to those of every node.")
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(BaseModel):
     """All parts of a node, its product version, and the Java that it needs."""
 
     version: str
     java: JavaNeeds
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...] = Field(alias="part")
 
     @property
     def artifacts(self) -> list[Artifact]:
@@ -139,18 +111,14 @@ def lock_file(version: str) -> Path:
 
 def read_parts(version: str = DEFAULT_VERSION) -> Parts:
     """Read the parts of a version."""
-    data = tomllib.loads(parts_file(version).read_text())
-    parts = tuple(Part.from_dict(entry) for entry in data["part"])
-    return Parts(data["version"], JavaNeeds.from_dict(data["java"]), parts)
+    return Parts.model_validate(tomllib.loads(parts_file(version).read_text()))
 
 
 def read_lock(version: str = DEFAULT_VERSION) -> dict[Artifact, Pinned]:
     """Read the checksums of a version."""
-    pins: dict[str, dict[str, Any]] = orjson.loads(lock_file(version).read_bytes())
-    return {
-        artifact: Pinned(artifact, pin["sha256"], pin["size"])
-        for artifact, pin in ((Artifact.parse(coordinates), pin) for coordinates, pin in pins.items())
-    }
+    pins = orjson.loads(lock_file(version).read_bytes())
+    found = [Pinned(Artifact.parse(coordinates), pin["sha256"], pin["size"]) for coordinates, pin in pins.items()]
+    return {pin.artifact: pin for pin in found}
 
 
 def digest(version: str = DEFAULT_VERSION) -> str:

@@ -26,8 +26,7 @@ from es_ttc.engine.node.configuration import prepare
 from es_ttc.engine.node.distribution import Command, Distribution, NodeFolder
 from es_ttc.engine.node.files import locked, make_folder, remove
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
-from es_ttc.engine.node.progress import Progress, ProgressCallback, ignore
-from es_ttc.engine.node.spec import NodeSpec, check_name
+from es_ttc.engine.node.spec import NodeSpec, Progress, ProgressCallback, check_name, ignore
 from es_ttc.engine.node.state import HOST, State, log_tail, open_folder, read_port
 from es_ttc.engine.node.supervisor import GRACE_SECONDS, Launch, ProcessId
 from es_ttc.errors import InvalidRequest, NodeError
@@ -66,13 +65,7 @@ class Node:
 
 
 def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: Distribution | None = None) -> Node:
-    """Return a node that answers; start it unless one of this name is running.
-
-    Raises:
-        InvalidRequest: A value of the spec is invalid, or a node of this name runs with other values.
-        NodeError: It could not be downloaded or did not start; contains the end of its log.
-        ConfigurationError: There is no Java for it.
-    """
+    """Return a node that answers; start it unless one of this name is running."""
     spec.check()
     product = distribution or OpenSearchDistribution()
     user = account.run_as()
@@ -96,11 +89,7 @@ def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: 
 
 
 def node_folder(name: str, cache_dir: Path) -> NodeFolder:
-    """Return the folder of the node of this name, whether it runs or not.
-
-    Raises:
-        InvalidRequest: It is not a valid name of a node.
-    """
+    """Return the folder of the node of this name, whether it runs or not."""
     check_name(name)
     return open_folder(account.base_folder(cache_dir, account.run_as()), name)
 
@@ -110,9 +99,6 @@ def stop(name: str, cache_dir: Path, *, drop_data: bool = False) -> bool:
 
     Returns:
         Whether it ran.
-
-    Raises:
-        NodeError: It did not end.
     """
     folder = node_folder(name, cache_dir)
     state = State.read(folder.state)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 
@@ -28,21 +28,14 @@ class Report:
     cluster: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterReport:
-    """The present state of a cluster."""
-
-    name: str
-    nodes: tuple[str, ...]
-    urls: tuple[str, ...]
-
-
-def clusters(nodes: Sequence[Report]) -> list[ClusterReport]:
-    """Return the clusters of the nodes."""
-    names = dict.fromkeys(node.cluster for node in nodes if node.cluster is not None)
-    members = {name: [node for node in nodes if node.cluster == name] for name in names}
+def clusters(nodes: Sequence[Report]) -> list[dict[str, Any]]:
+    """Return the clusters of the nodes, JSON-ready."""
+    members: dict[str, list[Report]] = {}
+    for node in nodes:
+        if node.cluster is not None:
+            members.setdefault(node.cluster, []).append(node)
     return [
-        ClusterReport(name, tuple(one.name for one in some), tuple(one.url for one in some if one.url is not None))
+        {"name": name, "nodes": [node.name for node in some], "urls": [node.url for node in some if node.url]}
         for name, some in members.items()
     ]
 

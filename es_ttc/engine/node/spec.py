@@ -1,10 +1,36 @@
-"""The spec of a node."""
+"""The spec of a node, and the progress of its start."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from es_ttc.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of one step.
+
+    Attributes:
+        stage: ``fetch`` counts bytes, ``start`` counts seconds.
+        done: Amount done.
+        total: Total: all bytes, or the timeout in seconds.
+    """
+
+    stage: Literal["fetch", "start"]
+    done: float
+    total: float
+    detail: str
+
+
+ProgressCallback = Callable[[Progress], None]
+
+
+def ignore(_: Progress) -> None:
+    """Ignore the progress."""
+
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 HEAP = re.compile(r"[1-9][0-9]*[mgMG]")

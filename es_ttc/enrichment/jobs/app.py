@@ -130,14 +130,7 @@ def configure(app: Celery, settings: Settings, queue: str, sweep: str, *, longes
 
 
 def run_until_stopped(app: Celery, settings: Settings, ending: threading.Event | None = None, **options: Any) -> int:
-    """Run a worker of an application with its schedule until it is stopped; return the exit status.
-
-    Args:
-        app: The application.
-        settings: The worker's settings.
-        ending: Set when the worker is told to stop.
-        options: Options of Celery's worker.
-    """
+    """Run a worker of an application with its schedule until it is stopped; return the exit status."""
     # In memory: the default scheduler stores a shelf, which is a pickle, in the working folder.
     beat = EmbeddedService(
         app, max_interval=settings.jobs_sweep_seconds, scheduler_cls="celery.beat:Scheduler", thread=True
@@ -174,12 +167,7 @@ def run_until_stopped(app: Celery, settings: Settings, ending: threading.Event |
 
 
 async def prepare(settings: Settings) -> None:
-    """Check the indices of the job records; wait for an engine that starts or is started again.
-
-    Raises:
-        InvalidRequest: One has another mapping.
-        EngineUnavailable: It could not be reached for a minute.
-    """
+    """Check the indices of the job records; wait for an engine that starts or is started again."""
     attempts = stamina.retry_context(
         on=EngineUnavailable, attempts=None, timeout=_ENGINE_SECONDS, wait_initial=1.0, wait_max=5.0
     )

@@ -24,45 +24,25 @@ async def unattended(engine: Engine, settings: Settings) -> str:
 
 
 async def shown(engine: Engine, settings: Settings, name: str) -> AnyStatus:
-    """Return a job with its progress.
-
-    Raises:
-        UnknownJob: There is none of this name.
-    """
+    """Return a job with its progress."""
     store = JobStore(engine, settings.jobs_index)
     return await status_of(store, await store.jobs_like(name).get(name))
 
 
 async def pause(engine: Engine, settings: Settings, name: str) -> AnyStatus:
-    """Pause a job: documents in progress are finished, no further one is begun.
-
-    Raises:
-        UnknownJob: There is none of this name.
-        InvalidRequest: It has ended.
-    """
+    """Pause a job: documents in progress are finished, no further one is begun."""
     return await _change(engine, settings, name, JobState.PAUSED)
 
 
 async def cancel(engine: Engine, settings: Settings, name: str) -> AnyStatus:
-    """End a job; its features and its enrichment stay.
-
-    Raises:
-        UnknownJob: There is none of this name.
-        InvalidRequest: It is completed.
-    """
+    """End a job; its features and its enrichment stay."""
     return await _change(engine, settings, name, JobState.CANCELLED)
 
 
 async def resume(
     engine: Engine, settings: Settings, name: str, *, tokens: int | None = None, cost: float | None = None
 ) -> AnyStatus:
-    """Resume a paused job; one that enriches may get another budget.
-
-    Raises:
-        InvalidRequest: The job has ended, or it encodes and a budget was given.
-        ConfigurationError: The job was made without a model, and none is configured.
-        LlmError: The job was made without a model, and the model's endpoint does not answer.
-    """
+    """Resume a paused job; one that enriches may get another budget."""
     if is_encoding(name):
         if tokens is not None or cost is not None:
             raise InvalidRequest(f"job [{name}] encodes, which costs no tokens: resume it without a budget")

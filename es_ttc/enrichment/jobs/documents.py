@@ -82,7 +82,6 @@ class Documents:
         """Yield the keys of documents to enrich, as of the last refresh.
 
         Args:
-            job: The job.
             partition: Partition of the job; None for all.
         """
         async with aclosing(self._matching(to_enrich(job))) as keys:
@@ -194,3 +193,16 @@ def text_of(key: Key, source: Mapping[str, Any], fields: Sequence[str]) -> Docum
 def _lines(whole: FullDocument | PartialDocument, job: Job, each: Enrichment) -> tuple[bytes, bytes]:
     marks = {"enriched": job.plan.key, "enriched_by": job.id, "enriched_text": each.text.hash}
     return whole.lines({"enrichment": each.phrases, **marks})
+
+
+async def pages(keys: AsyncGenerator[Key], size: int = _PAGE) -> AsyncGenerator[list[Key]]:
+    """Yield keys some at a time."""
+    page: list[Key] = []
+    async with aclosing(keys):
+        async for key in keys:
+            page.append(key)
+            if len(page) == size:
+                yield page
+                page = []
+    if page:
+        yield page

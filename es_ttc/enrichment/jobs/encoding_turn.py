@@ -60,12 +60,7 @@ class LoadedEncoders:
         self._loading = threading.Lock()
 
     def of(self, identity: EncoderIdentity) -> Encoder:
-        """Return the encoder of an index's features.
-
-        Raises:
-            EncoderMismatch: None of the names means it.
-            ConfigurationError: The encoder cannot be loaded.
-        """
+        """Return the encoder of an index's features."""
         with self._loading:
             if identity.key not in self._loaded:
                 self._loaded[identity.key] = self._load(identity)
@@ -86,11 +81,7 @@ class LoadedEncoders:
 async def take_encoding_turn(
     engine: Engine, settings: Settings, encoders: LoadedEncoders, job_id: str, ending: Callable[[], bool]
 ) -> TurnEnd:
-    """Encode what is written to the index of one job for a while.
-
-    Raises:
-        EngineError: The engine returned an error or stayed unreachable.
-    """
+    """Encode what is written to the index of one job for a while."""
     store = JobStore(engine, settings.jobs_index)
     try:
         job = await store.encoding.get(job_id)

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs.documents import Documents, DocumentText, Enrichment, Key
+from es_ttc.enrichment.jobs.documents import Documents, DocumentText, Enrichment, Key, pages
 from es_ttc.enrichment.jobs.leases import HeldLease
 from es_ttc.enrichment.jobs.limits import SharedRateLimits
 from es_ttc.enrichment.jobs.outcomes import DocumentResult
@@ -64,18 +64,7 @@ class _NoProposal:
 
 
 async def take_turn(engine: Engine, settings: Settings, redis: Any, job_id: str, partition: int) -> TurnEnd:
-    """Work on one partition of a job for a while.
-
-    Args:
-        engine: The engine.
-        settings: The worker's settings: the model's endpoint, the limits.
-        redis: An async client of Redis, for the shared limits; None without.
-        job_id: The job.
-        partition: The partition, from 0.
-
-    Raises:
-        EngineError: The engine returned an error or stayed unreachable.
-    """
+    """Work on one partition of a job for a while."""
     store = JobStore(engine, settings.jobs_index)
     try:
         job = await store.enrichment.get(job_id)
@@ -160,17 +149,11 @@ class _PartitionRun:
 
     async def _chunks(self) -> AsyncGenerator[list[Key]]:
         """Yield the due documents of this partition, a few at a time."""
-        size = max(_MIN_CHUNK, 2 * self.job.parallel)
-        page: list[Key] = []
-        async with aclosing(self.documents.keys(self.job, self.partition)) as keys:
-            async for key in keys:
-                page.append(key)
-                if len(page) == size:
-                    if due := await self._due(page):
-                        yield due
-                    page = []
-        if due := await self._due(page):
-            yield due
+        keys = self.documents.keys(self.job, self.partition)
+        async with aclosing(pages(keys, max(_MIN_CHUNK, 2 * self.job.parallel))) as found:
+            async for page in found:
+                if due := await self._due(page):
+                    yield due
 
     async def _due(self, keys: Sequence[Key]) -> list[Key]:
         """Leave out documents that are finished or deferred."""

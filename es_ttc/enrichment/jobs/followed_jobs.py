@@ -7,14 +7,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.documents import Documents
 from es_ttc.enrichment.jobs.indices import VersionConflict
 from es_ttc.enrichment.jobs.progress import encoding_status, enrichment_progress
-from es_ttc.enrichment.jobs.record import (
-    EncodingJob,
-    Job,
-    JobState,
-    JobStatus,
-    encoding_job_id,
-    enrichment_job_id,
-)
+from es_ttc.enrichment.jobs.record import EncodingJob, Job, JobState, JobStatus, encoding_job_id, enrichment_job_id
 from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
 from es_ttc.index.mappings.enrichment import add_enrichment, enrichable
 from es_ttc.index.mappings.indices import indices_behind

@@ -35,7 +35,6 @@ class EnrichmentOptions:
 
     Attributes:
         prompt: Name or file of the prompt; None for the default of the model's API.
-        budget: Limits of its cost.
         refresh: Growth of the index, as a share, after which stored proposals are filtered again; None for the default.
     """
 

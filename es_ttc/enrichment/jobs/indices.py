@@ -59,7 +59,6 @@ class JobIndices:
     """The indices with the records of jobs.
 
     Args:
-        engine: The engine.
         jobs: Name of the index of jobs; the names of the others begin with it.
     """
 
@@ -74,11 +73,7 @@ class JobIndices:
         return {self.jobs: _OF_JOBS, self.outcomes: _OF_OUTCOMES, self.proposals: _OF_PROPOSALS}
 
     async def prepare(self) -> None:
-        """Create the indices that do not exist; for commands alone, because a deleted index must not come back.
-
-        Raises:
-            InvalidRequest: One exists with another mapping, and holds records.
-        """
+        """Create the indices that do not exist; for commands alone, because a deleted index must not come back."""
         for name, properties in self._fields.items():
             if await self._is_foreign(name):
                 await self._delete_empty(name)
@@ -92,11 +87,7 @@ class JobIndices:
                     raise  # otherwise another process has just created it
 
     async def check(self) -> None:
-        """Check that the indices which exist have their mappings.
-
-        Raises:
-            InvalidRequest: One has another mapping: it was deleted, and a write has made it again.
-        """
+        """Check that the indices which exist have their mappings."""
         for name in self._fields:
             if await self._is_foreign(name):
                 raise _foreign(name)
@@ -112,19 +103,11 @@ class JobIndices:
         return hit
 
     async def put(self, name: str, document: Mapping[str, Any], **params: str) -> None:
-        """Write one record into the index of jobs.
-
-        Raises:
-            VersionConflict: It has another version than the parameters say.
-        """
+        """Write one record into the index of jobs."""
         await self._write_one("PUT", "_doc", name, document, {"refresh": "true", **params}, conflicts=(409,))
 
     async def update(self, name: str, body: Mapping[str, Any], **params: str) -> Any:
-        """Update one record in the index of jobs by a script.
-
-        Raises:
-            VersionConflict: It has another version than the parameters say, or is gone.
-        """
+        """Update one record in the index of jobs by a script."""
         return await self._write_one("POST", "_update", name, body, params, conflicts=(404, 409))
 
     async def get_many(self, index: str, names: Sequence[str]) -> list[dict[str, Any] | None]:

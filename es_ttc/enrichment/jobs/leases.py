@@ -69,11 +69,7 @@ class Leases:
         return Lease(name, owner, answer["_seq_no"], answer["_primary_term"])
 
     async def renew(self, lease: Lease, job: str, seconds: float, trouble: str = "") -> Lease:
-        """Renew a lease; 0 seconds release it.
-
-        Raises:
-            VersionConflict: Another worker holds this partition.
-        """
+        """Renew a lease; 0 seconds release it."""
         params = {"if_seq_no": str(lease.seq_no), "if_primary_term": str(lease.term)}
         answer = await self._indices.update(lease.id, {"script": _script(job, lease.owner, seconds, trouble)}, **params)
         return Lease(lease.id, lease.owner, answer["_seq_no"], answer["_primary_term"])
@@ -167,11 +163,7 @@ class HeldLease:
             raise LeaseLost(self._lease.id) from error
 
     async def note(self, trouble: str) -> None:
-        """Store why the work waits, for `es-ttc jobs show`; empty if it does not wait any more.
-
-        Raises:
-            VersionConflict: The lease was lost.
-        """
+        """Store why the work waits, for `es-ttc jobs show`; empty if it does not wait any more."""
         self._trouble = trouble
         await self._renew(self._seconds)
 

@@ -39,8 +39,6 @@ class SharedRateLimits:
 
     Args:
         redis: An async client of Redis; None for no common limit.
-        endpoint: The endpoint's address.
-        concurrency: Maximum number of requests in flight.
         per_minute: Maximum number of requests per minute; 0 for no limit.
         seconds: Time after which an unfinished request (its worker died) is not counted any more.
     """

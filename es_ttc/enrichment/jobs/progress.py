@@ -58,8 +58,6 @@ async def enrichment_progress(store: JobStore, job: Job, unenriched: int | None)
     """Count the progress of a job that enriches.
 
     Args:
-        store: The records of jobs.
-        job: The job.
         unenriched: Number of its documents without its enrichment, those that failed or have no text included; None
             if the job has ended, or they cannot be counted.
     """

@@ -238,20 +238,13 @@ class Progress(BaseModel):
     """Progress of a job, counted in the engine on request; each kind has some of the counts.
 
     Attributes:
-        total: Documents of the job.
         done: Documents with features or enrichment.
-        failed: Documents that the job gave up.
-        skipped: Documents without text.
         deferred: Documents that failed and will be retried.
         pending: Documents to process, as of the last refresh.
         removed: Deleted documents whose features were removed from a side index.
         reused: Documents for whose text a proposal was stored.
-        read: Tokens of requests to the model.
-        written: Tokens of its answers.
-        cost: Cost of the tokens.
         rate: Documents per second: of the encoder's time, or in the last minute.
         remaining: Estimated seconds until nothing is pending; None if there is no rate.
-        phrases: Phrases written.
         errors: Kinds of failures, each with its number of documents and some of them.
         trouble: Why a worker waits; empty if none does.
     """

@@ -23,16 +23,7 @@ class UnknownJob(InvalidRequest):
 
 
 class JobStore:
-    """All records of jobs, by kind.
-
-    Attributes:
-        enrichment: The jobs that enrich.
-        encoding: The jobs that encode.
-        checkpoints: How far each job that encodes has come.
-        leases: The leases of partitions, and when a worker was last seen.
-        outcomes: The outcome of each document of a job that enriches.
-        proposals: The proposals of models, by text.
-    """
+    """All records of jobs, by kind."""
 
     def __init__(self, engine: Engine, index: str) -> None:
         self.engine = engine
@@ -64,30 +55,18 @@ class Jobs(Generic[AnyJob]):
         self._kind = kind
 
     async def create(self, job: AnyJob) -> None:
-        """Write a new job.
-
-        Raises:
-            VersionConflict: There is one of this id.
-        """
+        """Write a new job."""
         await self._indices.put(job.id, self._record(job), op_type="create")
 
     async def get(self, name: str) -> AnyJob:
-        """Return a job.
-
-        Raises:
-            UnknownJob: There is none of this name.
-        """
+        """Return a job."""
         return (await self._read(name))[0]
 
     async def change(self, name: str, change: Callable[[AnyJob], AnyJob | None]) -> AnyJob:
         """Change a job's record; after a conflict, the change is applied to the newer version.
 
         Args:
-            name: The job.
             change: Returns the changed record, or None to leave it unchanged.
-
-        Raises:
-            UnknownJob: There is none of this name.
         """
         for _ in range(_MAX_TRIES):
             job, version = await self._read(name)
@@ -102,11 +81,7 @@ class Jobs(Generic[AnyJob]):
         raise EngineUnavailable(f"job [{name}] is changed by others all the time: try again")
 
     async def update(self, name: str, **fields: Any) -> AnyJob:
-        """Set fields of a job's record.
-
-        Raises:
-            UnknownJob: There is none of this name.
-        """
+        """Set fields of a job's record."""
         return await self.change(name, lambda job: job.model_copy(update=fields))
 
     async def list(self, status: Sequence[str] = (), *, index: str | None = None) -> "list[AnyJob]":

@@ -38,12 +38,7 @@ class StoredProposals:
         return [None if source is None else _read(source) for source in sources]
 
     async def propose(self, llm: LanguageModel, job: Job, document: DocumentText) -> StoredProposal:
-        """Call the model for a document, and store its proposals before anything else is done with them.
-
-        Raises:
-            NoReadableProposal: The answer has no phrases.
-            LlmError: The model's endpoint does not answer.
-        """
+        """Call the model for a document, and store its proposals before anything else is done with them."""
         proposed = await propose(llm, job.plan, document.text)
         read, written = proposed.usage.prompt_tokens, proposed.usage.completion_tokens
         proposal = StoredProposal(proposed.phrases, read, written, job.id, document.key[0])

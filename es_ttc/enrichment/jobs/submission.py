@@ -71,14 +71,7 @@ class DryRun:
 
 
 async def submit(engine: Engine, settings: Settings, request: JobRequest) -> JobStatus[Job]:
-    """Check a request and write the record of its job, where workers find it.
-
-    Raises:
-        InvalidRequest: A value is invalid.
-        MissingFeature: The index has no field for enrichment.
-        ConfigurationError: No model is configured, or there is no such prompt.
-        LlmError: The model's endpoint does not answer.
-    """
+    """Check a request and write the record of its job, where workers find it."""
     target, plan = await _checked(engine, settings, request)
     store = JobStore(engine, settings.jobs_index)
     await store.indices.prepare()
@@ -91,9 +84,6 @@ async def dry_run(engine: Engine, settings: Settings, request: JobRequest, sampl
     """Enrich a sample without writing it, and estimate the whole job.
 
     The model's answers are stored as a job's are, so neither the job nor the next dry run pays for them again.
-
-    Raises:
-        InvalidRequest: As for :func:`submit`.
     """
     target, plan = await _checked(engine, settings, request)
     relevance = await relevance_of(plan, target, settings)
@@ -150,10 +140,6 @@ async def submit_continuous(
 
     A job of this name that has not ended stays as it is, but for the named options; one that waits for a model begins
     if there is one now.
-
-    Raises:
-        InvalidRequest: A value is invalid.
-        MissingFeature: The index has no field for enrichment.
     """
     check_tau(request.tau)
     target = await enrichable(engine, request.index)

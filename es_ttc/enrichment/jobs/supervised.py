@@ -25,8 +25,6 @@ class SupervisedProgram:
     """A program that runs during the block; if it dies, it is started again.
 
     Args:
-        command: The program and its arguments.
-        name: What the log calls it.
         environment: Its environment; None for that of this process.
         quiet: Whether its output is dropped.
     """

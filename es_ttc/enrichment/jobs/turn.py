@@ -35,8 +35,6 @@ class Turn(NamedTuple):
     """A partition of a job that waits for a worker, as a message to workers.
 
     Attributes:
-        job: The job's id.
-        partition: The partition, from 0.
         priority: 0 to 9, greater ones first.
     """
 
@@ -50,8 +48,6 @@ class Work(Protocol):
 
     Attributes:
         name: Its name in those of the application's tasks.
-        queue: Name of its queue.
-        max_seconds: Maximum time of a turn.
         queued_seconds: Time after which a lost message is sent again.
         sweep_share: Pause after a sweep, as a multiple of its duration.
     """
@@ -64,11 +60,9 @@ class Work(Protocol):
 
     async def waiting(self, store: JobStore, redis: Any, /) -> Sequence[Turn]:
         """Return the partitions of jobs that need a worker."""
-        ...
 
     async def take_turn(self, store: JobStore, redis: Any, turn: Turn, /) -> TurnEnd:
         """Work on one partition of a job for a while."""
-        ...
 
 
 class JobStopped(Exception):
@@ -86,16 +80,9 @@ async def hold_turn(
     """Work on one partition of a job with its lease; pause the job for errors that an operator must see to.
 
     Args:
-        store: The records of jobs.
-        job: The job.
-        partition: The partition, from 0.
         seconds: Time after which the partition of a killed worker is taken over.
-        work: The work, with the lease.
         is_refusal: Returns whether an operator must see to an error of the engine; after others the next turn tries
             again.
-
-    Raises:
-        EngineError: The engine returned an error or stayed unreachable.
     """
     lease = await store.leases.claim(job, partition, secrets.token_hex(8), seconds)
     if lease is None:

@@ -47,11 +47,7 @@ class FieldFrequencies:
 async def document_frequencies(
     engine: SearchApi, index: str, fields: Sequence[str], phrases: Iterable[str]
 ) -> Frequencies:
-    """Count the documents with each phrase in one of the fields, by each field's analyzer.
-
-    Raises:
-        EngineError: The engine returned an error, or a partial answer.
-    """
+    """Count the documents with each phrase in one of the fields, by each field's analyzer."""
     distinct = list(dict.fromkeys(phrases))
     documents, counts = await _counted(engine, index, [_having(phrase, fields) for phrase in distinct])
     return Frequencies(documents, dict(zip(distinct, counts, strict=True)))
@@ -60,11 +56,7 @@ async def document_frequencies(
 async def field_frequencies(
     engine: SearchApi, index: str, fields: Sequence[str], words: Iterable[str]
 ) -> FieldFrequencies:
-    """Count the documents that have each field, and those with each word in it.
-
-    Raises:
-        EngineError: The engine returned an error, or a partial answer.
-    """
+    """Count the documents that have each field, and those with each word in it."""
     distinct = list(dict.fromkeys(words))
     filters: list[dict[str, Any]] = [{"exists": {"field": field}} for field in fields]
     filters += [{"match": {field: word}} for field in fields for word in distinct]
@@ -82,14 +74,9 @@ def by_frequency(
     """Keep phrases with DF <= tau |C|, and on the query side DF > 0.
 
     Args:
-        phrases: Phrases with known frequencies.
-        frequencies: Their frequencies.
         tau: Maximum share of the documents that may have a phrase, 0 to 1.
         present: Whether a document must have it: on the query side, where it would otherwise match nothing. On the
             document side the enrichment itself adds new vocabulary.
-
-    Raises:
-        InvalidRequest: tau is out of range.
     """
     check_tau(tau)
     kept: list[Phrase] = []

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from es_ttc.llm.base import JsonSchema
-from es_ttc.llm.json_text import first_json
+from es_ttc.llm.prompts import first_json
 
 MOST_PROPOSALS = 100
 """Maximum number of proposals in an answer: a degenerate answer repeats itself until its tokens are spent."""

@@ -110,9 +110,6 @@ async def analyse(engine: SearchApi, index: str, field: str, texts: Sequence[str
 
     Short texts are sent together, long ones in parts cut at spaces, so that neither the number of calls nor the number
     of tokens per call grows with them.
-
-    Raises:
-        EngineError: The engine returned an error, for instance because there is no such index.
     """
     found: list[list[str]] = [[] for _ in texts]
     pieces = [(position, piece) for position, text in enumerate(texts) for piece in _pieces(text)]

@@ -118,11 +118,7 @@ def prompt_names() -> list[str]:
 
 
 def checked_text(name: str, text: str) -> Prompt:
-    """Return a prompt after a check of its placeholders: the document is required, the number of phrases is optional.
-
-    Raises:
-        ConfigurationError: The placeholders are invalid.
-    """
+    """Check a prompt's placeholders and return it: the document is required, the number of phrases is optional."""
     placeholders = PLACEHOLDERS if "{{most}}" in text else PLACEHOLDERS[:1]
     return checked_prompt(name, text, placeholders)
 

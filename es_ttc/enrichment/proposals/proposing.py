@@ -34,12 +34,7 @@ class NoReadableProposal(Exception):
 
 
 async def propose(llm: LanguageModel, plan: Plan, text: str) -> Proposals:
-    """Request phrases, and once more if the answer contains none.
-
-    Raises:
-        LlmError: The model returned no answer.
-        NoReadableProposal: Two answers contained no phrases.
-    """
+    """Request phrases, and once more if the answer contains none."""
     question = plan.question(text)
     schema = SCHEMA_OF_QUERIES if plan.whole else SCHEMA
     usage = Usage()

@@ -46,11 +46,7 @@ class AttachedObjects:
 
 
 async def traces_of(engine: Engine, name: str) -> list[AttachedObjects]:
-    """Return the objects to remove for each index behind a name.
-
-    Raises:
-        InvalidRequest: There is neither an index nor a side index of this name, or es-ttc created the index itself.
-    """
+    """Return the objects to remove for each index behind a name."""
     try:
         sources = await sources_of(engine, name)
     except InvalidRequest:
@@ -62,12 +58,7 @@ async def traces_of(engine: Engine, name: str) -> list[AttachedObjects]:
 
 
 async def detach(engine: Engine, traces: AttachedObjects, *, report: Callable[[int, int], None] | None = None) -> None:
-    """Remove all objects; it may be stopped at any time and run again.
-
-    Raises:
-        EngineError: The engine returned an error, or a document is changed so often that it cannot be written.
-        EngineUnavailable: The engine stayed busy or unreachable.
-    """
+    """Remove all objects; it may be stopped at any time and run again."""
     if traces.inside:
         [source] = await sources_of(engine, traces.index)
         await _restore_pipeline(engine, source)

@@ -53,11 +53,7 @@ Found = tuple[Index, FeatureLocation | None]
 
 
 async def feature_location(engine: Engine, name: str) -> FeatureLocation:
-    """Return where the features of one index are stored.
-
-    Raises:
-        InvalidRequest: The name matches several indices, or for one without features.
-    """
+    """Return where the features of one index are stored."""
     sources = await sources_of(engine, name)
     if len(sources) != 1:
         raise several(name, [source.index for source in sources])
@@ -65,11 +61,7 @@ async def feature_location(engine: Engine, name: str) -> FeatureLocation:
 
 
 async def feature_locations(engine: Engine, name: str) -> list[FeatureLocation]:
-    """Return where the features of every index behind a name, an alias or a data stream are stored.
-
-    Raises:
-        InvalidRequest: There is none, or one of them has no features.
-    """
+    """Return where the features of every index behind a name, an alias or a data stream are stored."""
     return [await _holder(engine, source) for source in await sources_of(engine, name)]
 
 
@@ -130,11 +122,7 @@ async def held_by(engine: Engine, source: Index) -> FeatureLocation | None:
 
 
 async def found_behind(engine: Engine, name: str) -> list[Found]:
-    """Return the indices behind a name, and where the features of each are stored.
-
-    Raises:
-        InvalidRequest: There is no such index, or one that cannot have features.
-    """
+    """Return the indices behind a name, and where the features of each are stored."""
     return [(source, await held_by(engine, source)) for source in await sources_of(engine, name)]
 
 
@@ -146,14 +134,7 @@ async def fill_attached(
     options: FillOptions | None = None,
     report: Report | None = None,
 ) -> list[FillResult]:
-    """Update the features of every index behind a name, one after the other.
-
-    Raises:
-        InvalidRequest: There is no such index, one of them has no features, or a text cannot be read any more.
-        EncoderMismatch: The features are those of another encoder.
-        EngineError: The engine returned an error, or the features were removed meanwhile.
-        EngineUnavailable: The engine stayed busy or unreachable.
-    """
+    """Update the features of every index behind a name, one after the other."""
     return await fill_found(engine, await found_behind(engine, name), encoder, options=options, report=report)
 
 

@@ -17,13 +17,7 @@ import orjson
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderMismatch, EngineUnavailable, InvalidRequest
-from es_ttc.index.attach.source import (
-    DocumentVersion,
-    TextReader,
-    count_between,
-    settled_writes,
-    versions_between,
-)
+from es_ttc.index.attach.source import DocumentVersion, TextReader, count_between, settled_writes, versions_between
 from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, Target, WriteKind
 from es_ttc.index.ingest.compose import Span, compose, content_hash
 from es_ttc.index.ingest.encode import encode_apart, feature_fields, features_of
@@ -91,11 +85,6 @@ async def fill(
 
     The fill ends when a pass finds no changes, or after ten passes if writers never pause. If it raises or is
     cancelled, everything written stays, and the next fill resumes.
-
-    Raises:
-        EncoderMismatch: The encoder is a different one; nothing was written.
-        EngineError: The engine returned an error, or the target was deleted.
-        EngineUnavailable: The engine stayed busy or unreachable.
     """
     if encoder.identity.key != target.spec.encoder.key:
         raise EncoderMismatch(

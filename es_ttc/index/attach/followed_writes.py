@@ -44,10 +44,8 @@ class FollowedIndex:
     """An index whose writes are followed.
 
     Attributes:
-        index: Its concrete name.
         holder: The index with its features: a side index, or the index itself.
         pipeline: Its final pipeline; None for an index with a side index, which has none.
-        options: The options in the mapping of the holder.
     """
 
     index: str
@@ -64,13 +62,7 @@ def pipeline_name(index: str) -> str:
 async def check_plugin(
     engine: Engine, held: FeatureLocation, encode: Encode, plugin_timeout: str, *, enrich: bool
 ) -> None:
-    """Check that the plugin's processor can run on the writes to an index; nothing is changed.
-
-    Raises:
-        InvalidRequest: Features were attached to the index.
-        ConfigurationError: The engine has no plugin.
-        EngineError: The engine refuses an option.
-    """
+    """Check that the plugin's processor can run on the writes to an index; nothing is changed."""
     if "inside" in held.source.meta or held.side:
         raise InvalidRequest(
             f"the plugin's processor is for indices made by es-ttc, and features were attached to [{held.source.index}]"
@@ -83,12 +75,7 @@ async def check_plugin(
 async def follow_writes(
     engine: Engine, held: FeatureLocation, encode: Encode, *, enrich: bool, plugin_timeout: str | None = None
 ) -> FollowedIndex:
-    """Prepare an index so that workers find what any client writes to it; every step may be repeated.
-
-    Raises:
-        InvalidRequest: The plugin's processor runs on the index without a job.
-        EngineError: The engine returned an error.
-    """
+    """Prepare an index so that workers find what any client writes to it; every step may be repeated."""
     source = held.source
     if source.settings.get(FINAL_PIPELINE) == ingest_pipeline.pipeline_name(source.index):
         raise InvalidRequest(

@@ -80,16 +80,7 @@ async def attach_inside(
     options: FillOptions | None = None,
     report: Report | None = None,
 ) -> FillResult:
-    """Add features to the documents of an index, or update them.
-
-    Every step may be repeated: the pipeline, the mapping, the setting, the fill.
-
-    Raises:
-        InvalidRequest: The index has features of another spec, or fields of its own below ``ttc``; or its documents
-            cannot be updated, or the text of a field cannot be read.
-        EngineError: The engine returned an error.
-        EngineUnavailable: The engine stayed busy or unreachable; attaching again resumes.
-    """
+    """Add features to the documents of an index, or update them."""
     inside = source.meta.get("inside")
     if source.meta and inside is None:
         raise InvalidRequest(
@@ -157,7 +148,6 @@ def stamping_pipeline(spec: IndexSpec, former: str, key: str = "") -> dict[str, 
     """Return the pipeline that marks written documents.
 
     Args:
-        spec: The spec of the features.
         former: The final pipeline that the index had before, which runs first; ``_none`` for none.
         key: Key of the writes of es-ttc itself, which keep their features; empty if its writes are not followed.
     """

@@ -31,9 +31,6 @@ async def encode_just_written(
 
     The others are left to the job that encodes: a document that was changed meanwhile, or is routed by a value that the
     response does not name, or whose features another writer has just written.
-
-    Raises:
-        EngineError: The engine returned an error.
     """
     expected = {each.id: each for each in written}  # of several writes of one document the last one counts
     items = [{"_id": name, "_source": list(held.spec.text_fields)} for name in expected]

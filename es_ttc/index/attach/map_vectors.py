@@ -39,7 +39,6 @@ class ReadableTarget(Target, Protocol):
         self, versions: Sequence[DocumentVersion], request: Mapping[str, Any]
     ) -> list[StoredFeatures | None]:
         """Return the stored features of documents, as requested by a part of a search body."""
-        ...
 
 
 def heads_between(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> Mapping[Role, Head] | None:
@@ -77,14 +76,7 @@ async def carry_over(
     heads: Mapping[Role, Head],
     report: Callable[[int], None] = lambda _: None,
 ) -> int:
-    """Map the features of a side index into another one, and return the number of documents.
-
-    Running it again resumes: documents that are done are skipped.
-
-    Raises:
-        EngineError: The engine returned an error.
-        EngineUnavailable: The engine stayed busy or unreachable.
-    """
+    """Map the features of a side index into another one, and return the number of documents."""
     settled = await settled_writes(engine, source)
     await before.refresh()
     await after.refresh()

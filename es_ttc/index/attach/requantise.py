@@ -72,11 +72,6 @@ async def requantise_documents(
     """Move the token vectors in an index's own documents to a codec that is as coarse or coarser.
 
     The mapping names the new codec first, so documents that es-ttc writes meanwhile have it.
-
-    Raises:
-        InvalidRequest: See :func:`require_coarser`; or a document cannot be written again.
-        EngineError: The engine returned an error.
-        EngineUnavailable: The engine stayed busy or unreachable; another run resumes.
     """
     index = held.index
     require_coarser(held.spec, codec, index)

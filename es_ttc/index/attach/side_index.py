@@ -67,11 +67,6 @@ async def attach_beside(
     With another spec (another encoder, other fields) a new side index is filled while the present one is in use; the
     alias is switched in one step, and the previous one is deleted. If the new encoder is trained over the present
     vectors, or only the codec is coarser, these are mapped, and only stale or missing features are encoded.
-
-    Raises:
-        InvalidRequest: The text of a field cannot be read, or another attach with other options has won.
-        EngineError: The engine returned an error, or the side index was removed meanwhile.
-        EngineUnavailable: The engine stayed busy or unreachable; attaching again resumes.
     """
     await require_readable(engine, source, spec.text_fields)
     sides = {side.index: side for side in await all_sides_of(engine, source.index)}

@@ -73,11 +73,7 @@ def require_text_fields(source: Index, text_fields: Sequence[str]) -> None:
 
 
 async def settled_writes(engine: Engine, source: Index) -> dict[int, int]:
-    """Refresh, and return :func:`positions`.
-
-    Raises:
-        EngineUnavailable: A shard has no active primary.
-    """
+    """Refresh, and return :func:`positions`."""
     found = await positions(engine, source)
     await engine.refresh(source.index)
     return found

@@ -19,12 +19,7 @@ _NOT_INSIDE = "attach without --in-index"
 
 
 async def require_readable(engine: Engine, source: Index, text_fields: Sequence[str]) -> None:
-    """Raise an error if `_source` lacks the text of a field, by the mapping and by a few documents.
-
-    Raises:
-        InvalidRequest: With the field, the reason and the fix.
-        EngineUnavailable: A part of the index returned no answer.
-    """
+    """Raise an error if `_source` lacks the text of a field, by the mapping and by a few documents."""
     source_setting = source.mapping.get("_source", {})
     for name in text_fields:
         pattern = _excluded_by(name, source_setting)

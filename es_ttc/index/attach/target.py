@@ -86,7 +86,6 @@ class Target(Protocol):
     """The place where features are stored.
 
     Attributes:
-        spec: Its spec.
         doc_value_fields: Doc values of the source's documents that :meth:`marks` reads.
     """
 
@@ -95,31 +94,21 @@ class Target(Protocol):
 
     async def load(self) -> Checkpoint:
         """Return the checkpoint of an earlier fill of the same source."""
-        ...
 
     async def save(self, reached: Checkpoint) -> None:
-        """Save the checkpoint.
-
-        Raises:
-            EngineError: The target was deleted.
-        """
-        ...
+        """Save the checkpoint."""
 
     async def refresh(self) -> None:
         """Make everything written so far visible to :meth:`marks`."""
-        ...
 
     async def marks(self, versions: Sequence[DocumentVersion]) -> list[FeatureVersion | None]:
         """Return the state of documents' features, which may be older than the last refresh: see :meth:`write`."""
-        ...
 
     async def write(self, items: Sequence[FeatureWrite]) -> WriteResult:
         """Write features; newer ones are never overwritten."""
-        ...
 
     async def remove_orphans(self) -> int:
         """Remove the features of deleted documents, and return their number."""
-        ...
 
 
 def bulk_line(value: Mapping[str, object]) -> bytes:

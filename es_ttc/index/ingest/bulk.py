@@ -25,12 +25,10 @@ class BulkAction(Protocol):
     @property
     def id(self) -> str:
         """The document's id."""
-        ...
 
     @property
     def lines(self) -> Sequence[bytes]:
         """Its lines without newlines: the action, and the source if there is one."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,6 @@ class RetryPolicy:
         seconds: Time from the first attempt after which no further one is made.
         attempts: Maximum number of attempts for one document; None: no limit.
         first_wait: Seconds before the second attempt; each further wait is twice as long.
-        longest_wait: Maximum wait, in seconds.
     """
 
     seconds: float = 150.0

@@ -47,9 +47,6 @@ async def hits_by_id(engine: Engine, index: str, ids: Sequence[str], parts: Mapp
     """Return the hits of some ids, as of the last refresh, without deleted documents.
 
     Numbers that exceed a 64-bit float or integer are :class:`es_ttc.common.exact_numbers.ExactNumber`.
-
-    Raises:
-        EngineUnavailable: A part of the index returned no answer.
     """
     if not ids:
         return []

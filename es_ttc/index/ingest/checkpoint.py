@@ -48,11 +48,8 @@ class IngestRunKey:
     """The properties that must be the same to resume a run.
 
     Attributes:
-        index: The concrete index.
         index_uuid: Its UUID: an index created again under the same name has none of the documents.
-        encoder: Key of the encoder's identity.
         id_field: Field of the ids; None for ``_id`` or the content's hash.
-        inputs: The files, in order.
     """
 
     index: str

@@ -34,9 +34,6 @@ def compose(document: Document, text_fields: Sequence[str]) -> tuple[str, tuple[
 
     Returns:
         The text, and the position of each field in it.
-
-    Raises:
-        InvalidRequest: A text field contains an object.
     """
     parts: list[str] = []
     spans: list[Span] = []
@@ -88,7 +85,6 @@ def locate(offsets: NDArray[np.int32], spans: Sequence[Span]) -> NDArray[np.int3
 
     Args:
         offsets: ``(n, 2)`` first and end character of each token in the composed text; empty for special tokens.
-        spans: Position of each field.
 
     Returns:
         ``(n, 3)`` int32: ordinal of the field, first and end character in the field's text. A token without

@@ -32,11 +32,9 @@ class DeadLetters(Protocol):
 
     def add(self, letter: DeadLetter) -> None:
         """Add a document."""
-        ...
 
     def sync(self) -> None:
         """Make all documents added so far durable."""
-        ...
 
 
 class DeadLetterList:
@@ -69,11 +67,7 @@ class DeadLetterFile:
             self._file.close()
 
     def add(self, letter: DeadLetter) -> None:
-        """Append a document.
-
-        Raises:
-            ConfigurationError: The file cannot be written.
-        """
+        """Append a document."""
         entry = {
             "run": self._run,
             "sequence": letter.sequence,

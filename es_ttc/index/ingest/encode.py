@@ -6,6 +6,7 @@ Evaluation in memory uses the same features as the index, rounding included, so 
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import orjson
@@ -14,17 +15,18 @@ from numpy.typing import NDArray
 from es_ttc.common.markup import blanked
 from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.errors import EncoderError
-from es_ttc.index.ingest.chunks import encode_chunks
 from es_ttc.index.ingest.compose import Document, Span, compose, content_hash, locate
-from es_ttc.index.ingest.fewer_tokens import pool_tokens
 from es_ttc.index.mappings.fields import EMPTY, READY, stored_scales
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.rescorers.programs.interface import TOPIC_LENGTH
+from es_ttc.rescorers.programs.splitting import split
 from es_ttc.rescorers.spectral.evidence import characters_under, main_lobe
 from es_ttc.rescorers.spectral.norms import scale_norms
 from es_ttc.rescorers.spectral.spans import span_vectors
-from es_ttc.vectors.chunks import DocumentChunks, pack_chunks
+from es_ttc.vectors.chunks import GRANULARITIES, DocumentChunks, pack_chunks
 from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_tokens
 from es_ttc.vectors.quantise import as_stored, dequantise, quantise
+from es_ttc.vectors.reduce import group_starts, pool_ranges, pool_rows
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 
@@ -105,12 +107,7 @@ class DocumentFeatures:
 
 
 def encode_documents(documents: Sequence[Document], spec: IndexSpec, encoder: Encoder) -> list[DocumentFeatures]:
-    """Return the features of documents, in order.
-
-    Raises:
-        InvalidRequest: A text field holds no text.
-        EncoderError: A text could not be encoded.
-    """
+    """Return the features of documents, in order."""
     composed = [compose(document, spec.text_fields) for document in documents]
     encoded = encode_texts(composed, spec, encoder)
     hashes = [content_hash(text, spans, spec) for text, spans in composed]
@@ -193,7 +190,6 @@ def share_read(offsets: NDArray[np.int32], spans: Sequence[Span]) -> float:
 
     Args:
         offsets: ``(n, 2)`` first and end character of each token in the composed text.
-        spans: Positions of the document's fields in it.
     """
     end = int(offsets[:, 1].max(initial=0))
     return end / spans[-1].end if end else 1.0
@@ -205,8 +201,6 @@ def token_features(matrix: Float32, offsets: NDArray[np.int32], spec: IndexSpec,
     Args:
         matrix: ``(n, d)`` float32 unit rows.
         offsets: ``(n, 3)`` int32 ordinal of the text field, first and end character of each.
-        spec: The spec of the index, which stores tokens.
-        read: The share of the text that they cover; see :class:`TokenVectors`.
     """
     vectors = replace(quantise(matrix, spec.codec if spec.tokens == "packed" else "float32"), read=read)
     # Norms of the stored vectors, not of the encoded ones: a rescorer that computes them gets the same values.
@@ -295,3 +289,36 @@ def span_objects(spans: SpanFeatures, spec: IndexSpec) -> list[dict[str, object]
 
 def _base64(blob: bytes) -> str:
     return base64.b64encode(blob).decode("ascii")
+
+
+def encode_chunks(
+    texts: Sequence[str], fields: Sequence[Sequence[Span]], spec: IndexSpec, encoder: Encoder
+) -> list[DocumentChunks]:
+    """Return the chunks of documents, in order, as float16 if tokens are, else as int8."""
+    codec = spec.codec if spec.codec == "float16" else "int8"
+    splits = [split(text, [(span.start, span.end) for span in own]) for text, own in zip(texts, fields, strict=True)]
+    topics = encoder.shortened(TOPIC_LENGTH).encode(texts, role="document", tokens=False).pooled
+    spans = {name: [own.of(name) for own in splits] for name in GRANULARITIES}
+    vectors = {}
+    for name in GRANULARITIES:
+        chunks = [text[start:end] for text, own in zip(texts, spans[name], strict=True) for start, end in own]
+        encoded = encoder.encode(chunks, role="document", tokens=False).pooled
+        bounds = np.concatenate(([0], np.cumsum([len(own) for own in spans[name]], dtype=np.intp)))
+        vectors[name] = [quantise(encoded[start:end], codec) for start, end in pairwise(bounds)]
+    return [
+        DocumentChunks(
+            text,
+            {name: np.array(spans[name][place], np.int32).reshape(-1, 2) for name in GRANULARITIES},
+            {name: vectors[name][place] for name in GRANULARITIES},
+            quantise(topics[place : place + 1], codec),
+        )
+        for place, text in enumerate(texts)
+    ]
+
+
+def pool_tokens(encodings: Encodings, factor: int) -> Encodings:
+    """Return encodings whose token vectors each stand for so many tokens on average, with the characters of these."""
+    starts = [group_starts(rows, -(-len(rows) // factor)) for rows in encodings.tokens]
+    rows = [pool_rows(*document) for document in zip(encodings.tokens, starts, strict=True)]
+    offsets = [pool_ranges(*document) for document in zip(encodings.offsets, starts, strict=True)]
+    return replace(encodings, tokens=rows, offsets=offsets)

@@ -1,26 +1,96 @@
-"""Parts of the input to lines of a bulk: encoded and packed by two threads of this process, or by several processes.
+"""Parts of the input to lines of a bulk: encoded and packed by two threads of this process, or by child processes.
 
 The two threads take turns at the encoder: one encodes a part while the other packs the part before. Each of several
 processes has an encoder of its own.
 """
 
 import asyncio
+import multiprocessing
 import os
+import signal
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Lock
-from typing import NamedTuple, Protocol, Self, TypeAlias
+from typing import Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar, cast
 
-from es_ttc.common.child_calls import ChildProcess, ChildProcessEnded
+from es_ttc.common.parent_process import end_with_parent
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EncoderError, EncoderMismatch
 from es_ttc.index.ingest.encode import action_lines, encode_apart, features_of
 from es_ttc.index.ingest.prepare import Prepared
 from es_ttc.index.mappings.spec import IndexSpec
+
+Argument = TypeVar("Argument")
+Answer = TypeVar("Answer")
+
+
+class ChildProcessEnded(Exception):
+    """A child process ended before it answered."""
+
+
+class ChildProcess(Generic[Argument, Answer]):
+    """A child process, started when it is made.
+
+    Args:
+        make: Returns the function that answers calls; the child makes it for the first call. It must be possible to
+            pickle ``make``, arguments, answers and errors.
+    """
+
+    def __init__(self, make: Callable[[], Callable[[Argument], Answer]]) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._connection, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_answer_calls, args=(theirs, make), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.pid = self._process.pid
+
+    def call(self, argument: Argument) -> Answer:
+        """Return the child's answer; one thread may call at a time.
+
+        Raises:
+            ChildProcessEnded: The child has ended.
+            Exception: What the function raised, with the child's traceback as its note.
+        """
+        try:
+            self._connection.send(argument)
+            answer, error = self._connection.recv()
+        except (EOFError, OSError) as ended:
+            raise ChildProcessEnded(f"process {self.pid}") from ended
+        if error is not None:
+            raise error
+        return cast("Answer", answer)
+
+    def kill(self) -> None:
+        """End the child, whatever it does; a call that waits raises :class:`ChildProcessEnded`."""
+        self._process.kill()
+        self._process.join()
+
+
+def _answer_calls(connection: Connection, make: Callable[[], Callable[[Argument], Answer]]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the parent too, which ends this process
+    end_with_parent()
+    function: Callable[[Argument], Answer] | None = None
+    while True:
+        try:
+            argument = connection.recv()
+        except EOFError:
+            return
+        try:
+            function = function or make()
+            reply: tuple[Answer | None, Exception | None] = (function(argument), None)
+        except Exception as error:  # noqa: BLE001 - whatever the function raises is the call's outcome
+            error.add_note(f"in a child process:\n{traceback.format_exc()}")
+            reply = (None, error)
+        try:
+            connection.send(reply)
+        except OSError:  # the parent has ended
+            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +98,6 @@ class Layout:
     """How documents are written.
 
     Attributes:
-        spec: The spec of the index.
         key: The key with which the index's pipeline lets features pass; empty if it has none.
     """
 
@@ -56,7 +125,6 @@ class LoadEncoder(Protocol):
 
     def __call__(self, *, threads: int) -> Encoder:
         """Load the encoder, for a number of threads."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +165,7 @@ class PartEncoders:
         return cls(executor, processes.number, partial(_encode_in_child, idle), children)
 
     async def encoded(self, part: Sequence[Prepared]) -> EncodedPart:
-        """Encode a part.
-
-        Raises:
-            EncoderError: A process has ended.
-        """
+        """Encode a part."""
         return await asyncio.get_running_loop().run_in_executor(self.executor, self.encode, part)
 
     def close(self) -> None:

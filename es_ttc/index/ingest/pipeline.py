@@ -23,8 +23,7 @@ from es_ttc.index.ingest.encode_parts import EncodedPart, EncodeProcesses, Layou
 from es_ttc.index.ingest.failures import cause_of
 from es_ttc.index.ingest.prepare import Prepared, id_of, prepare, raw_document
 from es_ttc.index.ingest.readers import Inputs, Record
-from es_ttc.index.ingest.skip_unchanged import UnchangedFilter
-from es_ttc.index.ingest.written_documents import WrittenIds, missing_from
+from es_ttc.index.ingest.skip_unchanged import UnchangedFilter, WrittenIds, missing_from
 from es_ttc.index.mappings.index import one_mapping
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import CALIBRATION, IndexSpec, own_meta, spec_of_own
@@ -48,9 +47,7 @@ class IngestOptions:
 
     Attributes:
         id_field: The field of ids; None for ``_id``, or the content's hash if there is none.
-        batch: Limits of a bulk.
         patience: How writing is retried; None: as long as the engine's settings say.
-        concurrency: Bulks in flight at once.
         processes: Processes that encode; None: this one.
     """
 
@@ -124,12 +121,6 @@ async def ingest(
     the ingest raises or is cancelled, the checkpoint contains everything done, and running again resumes; unfinished
     documents are done again, with the same result. At the end the index is queried for every document that is done;
     absent ones are counted as missing.
-
-    Raises:
-        InvalidRequest: The index was not created by es-ttc, or an input cannot be read.
-        EncoderMismatch: The index has vectors of another encoder; nothing was written.
-        EngineUnavailable: The engine stayed busy or unreachable.
-        EngineError: The engine rejects all writing.
     """
     if isinstance(index, Index):
         concrete, mapping = index.index, index.mapping

@@ -35,9 +35,6 @@ def prepare(sequence: int, record: Record, spec: IndexSpec, id_field: str | None
     The id is the value of ``id_field``, which stays in the document. Without an ``id_field`` it is the value of
     ``_id``; a document without one gets the hash of its content, so that reading the same input again writes the same
     documents (equal documents become one).
-
-    Raises:
-        InvalidRequest: The record is not a valid document; the message says why.
     """
     identified = _identified(record, id_field)
     text, spans = compose(identified.document, spec.text_fields)
@@ -46,11 +43,7 @@ def prepare(sequence: int, record: Record, spec: IndexSpec, id_field: str | None
 
 
 def id_of(record: Record, id_field: str | None) -> str:
-    """Return the id of a record, as :func:`prepare` does.
-
-    Raises:
-        InvalidRequest: The record is not a valid document.
-    """
+    """Return the id of a record, as :func:`prepare` does."""
     return _identified(record, id_field).id
 
 

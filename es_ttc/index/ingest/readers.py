@@ -43,8 +43,6 @@ class Record:
     Attributes:
         source: The file's name, ``-`` for standard input, "" for documents in memory.
         number: Its line (JSONL, CSV: the last line of a row) or row (Parquet), from 1.
-        document: The document.
-        error: Why there is no document.
         raw: The text that could not be decoded, or its beginning.
     """
 
@@ -61,20 +59,16 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """The file's name as given; "" for documents in memory."""
-        ...
 
     @property
     def fraction(self) -> float | None:
         """The share that has been read, 0 to 1; None if the size is unknown."""
-        ...
 
     def rows(self) -> Iterator[tuple[int, Any]]:
         """Yield ``(number, raw row)`` without decoding."""
-        ...
 
     def decode(self, number: int, raw: Any) -> Record:
         """Convert one raw row to a record."""
-        ...
 
 
 class Inputs:
@@ -112,12 +106,7 @@ class Inputs:
 
 
 def open_source(path: str, types: Mapping[str, ColumnType] | None = MappingProxyType({})) -> Source:
-    """Return the reader for a file's name: .jsonl, .ndjson, .csv, .tsv (each also .gz), .parquet, or ``-``.
-
-    Args:
-        path: The file.
-        types: Types of the columns of CSV and TSV, see :class:`Csv`.
-    """
+    """Return the reader for a file's name: .jsonl, .ndjson, .csv, .tsv (each also .gz), .parquet, or ``-``."""
     if path == STDIN:
         return JsonLines(STDIN)
     file = Path(path)
@@ -236,7 +225,6 @@ class Csv:
     """Rows with a header line, UTF-8. An empty cell is an absent field.
 
     Args:
-        name: The file.
         delimiter: The separator; a header line without it that has semicolons is separated by these.
         types: Types of columns by name; the others are found from the first rows. None: every value is text.
     """
@@ -258,11 +246,7 @@ class Csv:
         return self._stream.fraction
 
     def rows(self) -> Iterator[tuple[int, list[str] | csv.Error]]:
-        """Yield rows below the header, without blank ones.
-
-        Raises:
-            InvalidRequest: The header has a column twice, or one without a name, or lacks one that has a type.
-        """
+        """Yield rows below the header, without blank ones."""
         csv.field_size_limit(MAX_RECORD_BYTES)  # the module's own limit of 128 KiB is below a long document
         with self._stream.opened() as binary:
             # Bytes that are not UTF-8 become lone surrogates, which are rejected row by row with a reason.

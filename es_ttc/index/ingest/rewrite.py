@@ -71,11 +71,7 @@ class FullDocument(ReadDocument):
 
 
 class DocumentRewriter:
-    """Reads complete documents of one index.
-
-    Raises:
-        InvalidRequest: Its documents contain a field that can be neither read nor computed again.
-    """
+    """Reads complete documents of one index."""
 
     def __init__(self, engine: Engine, index: str, spec: IndexSpec, key: str = "") -> None:
         if spec.spans and (spec.tokens == "none" or spec.layout not in _LAYOUTS_WITH_TOKENS):

@@ -46,11 +46,7 @@ class SizeEstimate:
 
 
 def estimate_size(documents: Sequence[Document], spec: IndexSpec, encoder: Encoder) -> SizeEstimate | None:
-    """Encode the first documents that have text, and count the bytes of their features; None if none has text.
-
-    Raises:
-        EncoderError: A text could not be encoded.
-    """
+    """Encode the first documents that have text, and count the bytes of their features; None if none has text."""
     sample = list(islice((document for document in documents if _has_text(document, spec)), DOCUMENTS))
     if not sample:
         return None

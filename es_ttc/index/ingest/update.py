@@ -33,10 +33,7 @@ class PartialDocument(ReadDocument):
 
 
 class DocumentUpdater:
-    """Reads the texts of documents of one index.
-
-    For complete documents see :class:`es_ttc.index.ingest.rewrite.DocumentRewriter`.
-    """
+    """Reads the texts of documents of one index."""
 
     def __init__(self, engine: Engine, index: str, fields: Sequence[str]) -> None:
         self._engine = engine
@@ -44,11 +41,7 @@ class DocumentUpdater:
         self._fields = fields
 
     async def read(self, ids: Sequence[str]) -> list[PartialDocument]:
-        """Return the documents of some ids, as of the last refresh, without deleted ones.
-
-        Raises:
-            EngineUnavailable: A part of the index returned no answer.
-        """
+        """Return the documents of some ids, as of the last refresh, without deleted ones."""
         parts = {
             "seq_no_primary_term": True,
             "version": True,

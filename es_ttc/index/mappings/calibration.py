@@ -26,13 +26,7 @@ LEAST_QUERIES = 2
 
 
 async def calibrate(engine: Engine, index: str, texts: Sequence[str], encoder: Encoder) -> Moments:
-    """Write a calibration into an index's mapping, in place of an older one, and return it as it is read back.
-
-    Raises:
-        ConfigurationError: There are too few queries, or the encoder is not the index's.
-        InvalidRequest: The index has no features of es-ttc.
-        EngineError: The engine returned an error.
-    """
+    """Write a calibration into an index's mapping, in place of an older one, and return it as it is read back."""
     mapping = (await engine.mapping(index))[index]
     spec = IndexSpec.from_mapping(index, mapping)
     if spec.encoder.key != encoder.identity.key:

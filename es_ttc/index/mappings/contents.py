@@ -14,9 +14,7 @@ class IndexCounts:
     """Counts of one index, as of the last refresh.
 
     Attributes:
-        documents: All documents.
         states: Documents by the value of ``ttc.state``.
-        lacking: Documents without ``ttc.state``: written by other clients, or updated since they were ingested.
         other_encoder: Documents with features of another encoder than the index's.
         bytes: Size of the primary shards on disk; None if the engine does not tell this user.
     """

@@ -17,9 +17,6 @@ def load_encoder_for(
 
     Returns:
         The encoder. Its identity is the index's, unless the name means another model, revision, prompts or adapter.
-
-    Raises:
-        ConfigurationError: The encoder cannot be loaded.
     """
     encoder = load_encoder(name, cache_dir=cache_dir, threads=threads)
     own = encoder.identity

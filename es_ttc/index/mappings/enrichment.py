@@ -25,9 +25,6 @@ class EnrichmentTarget:
     """An index whose documents can be enriched.
 
     Attributes:
-        index: Its concrete name.
-        spec: The spec of the index.
-        analyzer: Analyzer of the field.
         attached: Whether the features were added to the documents of an existing index (`es-ttc attach --in-index`):
             these have all fields below ``ttc`` in ``_source``, and are updated in place.
         key: The key with which the index's pipeline lets features pass; empty if it has none.
@@ -65,12 +62,7 @@ async def add_enrichment(engine: Engine, name: str, analyzer: str | None = None)
 
 
 async def enrichable(engine: Engine, name: str) -> EnrichmentTarget:
-    """Return an index that has the field of enrichment, with its spec.
-
-    Raises:
-        MissingFeature: It has none; the message contains the command that adds it.
-        InvalidRequest: There is no such index, or its documents have no features.
-    """
+    """Return an index that has the field of enrichment, with its spec."""
     index, mapping, spec, attached = await _carrier(engine, name)
     found = mapping.get("_meta", {}).get(META)
     if found is None:

@@ -129,11 +129,7 @@ def stored_scales(spec: IndexSpec) -> tuple[float, ...]:
 
 
 def field_mapping(field: Field, spec: IndexSpec, capabilities: Capabilities) -> dict[str, Any]:
-    """Return one field's mapping.
-
-    Raises:
-        ConfigurationError: The engine has no such field type, or none for this number of dimensions.
-    """
+    """Return one field's mapping."""
     match field.kind:
         case "vector":
             encoder = spec.encoder.of_tokens if field.name == TOKEN_VECTOR else spec.encoder

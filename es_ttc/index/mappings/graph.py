@@ -40,7 +40,6 @@ class GraphMeta(BaseModel):
         source: Name of the index that is searched.
         holder: UUID of the index from which the vectors were read: the source, or its side index.
         encoder: Identity of the vectors' encoder.
-        params: Parameters of the builder.
         builder: ``exact`` or ``hnsw`` (computed here), or ``engine`` (the engine's own kNN).
         ready: Whether it is finished.
         checkpoint: For each shard of the holder the `_seq_no` up to which every write is in the graph.

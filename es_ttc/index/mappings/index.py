@@ -128,11 +128,7 @@ def several(name: str, indices: Collection[str]) -> InvalidRequest:
 
 
 async def resolve_index(engine: Engine, name: str) -> tuple[str, IndexSpec]:
-    """Return the concrete index behind a name or alias, and its spec.
-
-    Raises:
-        InvalidRequest: The name matches several indices, or for one that es-ttc did not create.
-    """
+    """Return the concrete index behind a name or alias, and its spec."""
     concrete, mapping = await one_mapping(engine, name)
     return concrete, spec_of_own(concrete, mapping)
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from es_ttc.engine.client import path_of_one
-from es_ttc.engine.protocol import Engine
+from es_ttc.engine.protocol import Engine, path_of_one
 from es_ttc.errors import EngineError
 from es_ttc.index.mappings.attached import is_side_of, side_alias, side_pattern, source_of
 from es_ttc.index.mappings.index import several
@@ -54,11 +53,7 @@ class Index:
 
     @property
     def spec(self) -> IndexSpec:
-        """Its spec.
-
-        Raises:
-            InvalidRequest: It has none, or it was damaged.
-        """
+        """Its spec."""
         return IndexSpec.from_mapping(self.index, self.mapping)
 
     @property
@@ -73,12 +68,7 @@ class Index:
 
 
 async def indices_behind(engine: Engine, name: str) -> list[Index]:
-    """Return the concrete indices behind a name, an alias or a data stream, by name; none if there is no such one.
-
-    Raises:
-        InvalidRequest: The name is a pattern or a list.
-        EngineError: The engine returned an error.
-    """
+    """Return the concrete indices behind a name, an alias or a data stream, by name; none if there is no such one."""
     path = f"/{path_of_one(name)}"
     try:
         found = await engine.request("GET", path, params=_FLAT)
@@ -96,12 +86,7 @@ async def mappings_with_features(engine: Engine) -> dict[str, dict[str, Any]]:
 
 
 async def index_behind(engine: Engine, name: str) -> Index | None:
-    """Return the one concrete index behind a name or alias; None if there is no such one.
-
-    Raises:
-        InvalidRequest: The name matches several indices.
-        EngineError: The engine returned an error.
-    """
+    """Return the one concrete index behind a name or alias; None if there is no such one."""
     found = await indices_behind(engine, name)
     if len(found) > 1:
         raise several(name, [index.index for index in found])

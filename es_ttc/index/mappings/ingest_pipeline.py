@@ -50,12 +50,7 @@ async def check_processor(engine: Engine, step: Mapping[str, Any]) -> None:
     """Check that the engine has the processor and accepts its options; nothing is changed.
 
     Args:
-        engine: The engine.
         step: A processor with a key: the document of the simulation has it, so the gateway is not asked.
-
-    Raises:
-        ConfigurationError: The engine has no such processor.
-        EngineError: It refuses an option.
     """
     document = {"_source": {ROOT: {KEY.removeprefix(f"{ROOT}."): step[PROCESSOR]["key"]}}}
     body = {"pipeline": {"processors": [step]}, "docs": [document]}
@@ -84,10 +79,6 @@ async def add_pipeline(engine: Engine, name: str, waiting: EncodeMode | None = N
 
     Returns:
         The index, the pipeline's name and the processor.
-
-    Raises:
-        InvalidRequest: The index was not created by es-ttc, or has a final pipeline of its own.
-        ConfigurationError: The engine has no such processor.
     """
     index, spec = await resolve_index(engine, name)
     pipeline = pipeline_name(index)
@@ -121,11 +112,7 @@ async def replace_spec(engine: Engine, index: str, spec: IndexSpec) -> None:
 
 
 async def remove_pipeline(engine: Engine, name: str) -> bool:
-    """Remove the processor from an index; return whether there was one.
-
-    Raises:
-        InvalidRequest: The index was not created by es-ttc.
-    """
+    """Remove the processor from an index; return whether there was one."""
     index, _ = await resolve_index(engine, name)
     pipeline = pipeline_name(index)
     if await _final_pipeline(engine, index) == pipeline:

@@ -20,12 +20,7 @@ _LEASES = "indices.*.shards.*.seq_no.max_seq_no,indices.*.shards.*.retention_lea
 
 
 async def merge_segments(engine: Engine, index: str) -> None:
-    """Merge each shard to one segment, once the engine can drop what it keeps for recovery.
-
-    Raises:
-        EngineError: The engine returned an error.
-        EngineUnavailable: The engine did not answer.
-    """
+    """Merge each shard to one segment, once the engine can drop what it keeps for recovery."""
     await engine.request("POST", f"/{index}/_flush")  # leases follow what is safe on disk
     for _ in range(_LEASE_POLLS):
         if await _leases_have_followed(engine, index):

@@ -29,7 +29,6 @@ def nearest(vector: Float32, k: int, product: Product, *, among: Mapping[str, An
     Args:
         vector: ``(d,)`` float32, the query's pooled vector.
         k: Number of documents; the body's ``size`` says how many of them are returned.
-        product: The product whose syntax is used.
         among: A query that the documents match; None for all documents.
     """
     values, filtered = vector.tolist(), {} if among is None else {"filter": among}

@@ -59,25 +59,20 @@ class FeatureReader(Protocol):
     @property
     def most_documents(self) -> int:
         """Maximum number of documents per request, for an engine's heap and this process."""
-        ...
 
     @property
     def as_text(self) -> bool:
         """Whether token vectors are read as JSON numbers, ten times as many bytes as in a blob."""
-        ...
 
     def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:
         """Return the part of a `_search` body that requests features, beside the query.
 
         Args:
-            features: The features.
             bare: Whether hits need no `_id`, and inline scripts are allowed, so that features are read faster.
         """
-        ...
 
     def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:
         """Return a query for the same documents whose hits have what the features are read from."""
-        ...
 
     def read(self, hit: Hit, feature: Feature) -> ReadFeature | None:
         """Return a feature of a hit, or None if the document does not have it.
@@ -85,7 +80,6 @@ class FeatureReader(Protocol):
         Raises:
             ValueError: The stored value is damaged.
         """
-        ...
 
 
 def marked(digest: str, layout: Layout) -> str:

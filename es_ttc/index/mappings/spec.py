@@ -89,7 +89,6 @@ class IndexSpec:
     """The features of an index.
 
     Attributes:
-        encoder: The identity of the encoder of all vectors.
         text_fields: The document's fields that are encoded, in this order, the non-empty ones joined by one space.
         tokens: Storage of token vectors: ``packed`` (one blob per document), ``nested`` (one nested vector per token),
             ``rank_vectors`` (Elasticsearch's own field) or ``none`` (pooled vectors only).

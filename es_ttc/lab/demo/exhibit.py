@@ -16,8 +16,8 @@ from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.features import encode_queries
 from es_ttc.lab.evaluation.harness import evaluate
 from es_ttc.lab.evaluation.methods import resolve, retrieval
+from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.evaluation.results import CollectionResult
-from es_ttc.lab.evaluation.searcher import Progress, silent
 from es_ttc.lab.evaluation.through_engine import EngineSearcher, index_collection
 
 PREFIX = "es-ttc-demo-"
@@ -56,12 +56,7 @@ async def fill(
     encoder: Encoder,
     report: Callable[[int, int], None] = lambda *_: None,
 ) -> Exhibit:
-    """Index a collection; what an earlier run has left under the same name is replaced.
-
-    Raises:
-        InvalidRequest: There is an index of this name that is not ours.
-        EngineError: The engine rejected a document.
-    """
+    """Index a collection; what an earlier run has left under the same name is replaced."""
     fields = ("title", "text") if any(document.title for document in collection.documents) else ("text",)
     spec = IndexSpec(encoder.identity, text_fields=fields, max_tokens=MAX_TOKENS)
     await _make_room(engine, name)

@@ -24,11 +24,7 @@ T = TypeVar("T")
 def generate(
     *, documents: int = 100, queries: int = 100, attributes: tuple[int, int] = (30, 50), seed: int = 20250821
 ) -> Collection:
-    """Make the collection; the same arguments give the same collection on every machine and Python.
-
-    Raises:
-        InvalidRequest: A size is out of range, or the profiles are too short for the queries.
-    """
+    """Make the collection; the same arguments give the same collection on every machine and Python."""
     concepts = read_rows("concepts.tsv")
     fillers = read_lines("fillers.txt")
     given, family = zip(*read_rows("names.tsv"), strict=True)

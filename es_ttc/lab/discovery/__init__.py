@@ -2,6 +2,6 @@
 
 :mod:`.loop` is Algorithm 1 and uses the other modules: :mod:`.proposers` write programs, :mod:`.screening` checks the
 paper's constraints, :mod:`.sandboxed` runs programs in the sandbox, :mod:`.evaluator` measures them on :mod:`.tasks`,
-:mod:`.memory` stores every result, :mod:`.frontier` selects the programs that are worth their cost. Programs that an
+:mod:`.memory` stores every result, :mod:`.summary` selects the programs that are worth their cost. Programs that an
 operator promotes (:mod:`.promotion`) are served by the gateway.
 """

@@ -43,12 +43,7 @@ class Evaluator:
         self._lock = lock
 
     def evaluate(self, source: str) -> Evaluation:
-        """Return a program's evaluation.
-
-        Raises:
-            Refused: It failed or exceeded a limit on a task, or two runs differ.
-            ConfigurationError: The sandbox is unavailable.
-        """
+        """Return a program's evaluation."""
         with _held(self._lock):
             first, second = (run(source, self.tasks, self._limits, hash_seed=seed) for seed in _HASH_SEEDS)
         digest = hashlib.sha256()

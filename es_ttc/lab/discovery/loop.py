@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from es_ttc.lab.discovery.evaluator import Evaluation, Evaluator
-from es_ttc.lab.discovery.frontier import admits
 from es_ttc.lab.discovery.memory import SearchLog
 from es_ttc.lab.discovery.proposers.base import Proposer
 from es_ttc.lab.discovery.records import Proposal, Record
 from es_ttc.lab.discovery.screening import registry_of
+from es_ttc.lab.discovery.summary import admits
 from es_ttc.rescorers.programs.source import Reason, Refused
 
 

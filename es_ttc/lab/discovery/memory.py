@@ -21,11 +21,7 @@ FILE = "memory.jsonl"
 
 
 class SearchLog:
-    """One search's memory, open for appending by this process only.
-
-    Raises:
-        ConfigurationError: Another process writes to it, or a line other than the last one is damaged.
-    """
+    """One search's memory, open for appending by this process only."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from es_ttc.lab.demo import limit_style, stdlib
 from es_ttc.lab.discovery.records import Plan, TaskPlan
 from es_ttc.lab.discovery.tasks import Task, task_of
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, splits
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent
 
 _ELSEWHERE = 1
 
@@ -34,13 +34,10 @@ def plan_task(
     """Choose queries and documents of a BEIR folder.
 
     Args:
-        folder: The folder.
         split: Split of the search's queries; None: `train`, if there is one.
         held_out: Split of the held-out queries; None: `test`. If it is the same split, or a collection has one split,
             that is divided at random into two halves.
-        queries: Maximum number of queries of each.
         documents: Maximum number of documents of each, including all documents with judgements for its queries.
-        seed: Seed of the random choices.
     """
     there = splits(folder) if (folder / "qrels").is_dir() else []
     seen = split or ("train" if "train" in there else "test")

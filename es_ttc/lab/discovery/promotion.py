@@ -67,12 +67,7 @@ def held_out(record: Record, evaluator: Evaluator) -> list[HeldOutResult]:
 
 
 def require_servable(record: Record, name: str) -> None:
-    """Raise an error for a program that cannot be served.
-
-    Raises:
-        InvalidRequest: It was never measured, or reads features that no index has.
-        ConfigurationError: The name cannot be used.
-    """
+    """Raise an error for a program that cannot be served."""
     check_name(name)
     if record.verdict != "measured":
         raise InvalidRequest(
@@ -157,7 +152,6 @@ def exported(records: Sequence[Record], suffix: str) -> bytes:
     """Return all programs of a search in a file format.
 
     Args:
-        records: The memory.
         suffix: ``.jsonl`` for `--proposer replay`, ``.csv`` for a table of results.
     """
     if suffix == ".jsonl":

@@ -81,12 +81,8 @@ class TaskPlan(_Model):
     """The source of a task.
 
     Attributes:
-        name: Of the collection.
         folder: A BEIR folder; None for a generated task.
-        split: Split of the search's queries.
         held_out: Split of the held-out queries, for the report of `promote`; None if there are none.
-        queries: Ids of the search's queries.
-        held_queries: Ids of the held-out queries.
         documents: Ids of the ranked documents, for the search and for the report.
     """
 

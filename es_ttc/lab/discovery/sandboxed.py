@@ -139,10 +139,7 @@ class _Counted:
         return self._task.document_texts
 
     def view(self, adapter: str, max_length: int | None) -> Shared:
-        """Return the documents under another adapter, unchanged where the encoder has no such view; or their openings.
-
-        Documents as queries are encoded, and counted, only for an encoder that distinguishes roles.
-        """
+        """Return the documents under another adapter, unchanged where there is no such view; or their openings."""
         count = self._task.size[1]
         if (adapter, max_length) == (QUERY, None):
             self._count(REVERSED, 0 if self._task.reversed is None else count)

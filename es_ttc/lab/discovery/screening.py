@@ -1,11 +1,13 @@
-"""The constraints that are checked before a program is run (section 3.2)."""
+"""The constraints that are checked before a program is run (section 3.2), and the distance of two programs."""
 
+import ast
+import hashlib
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 
 from es_ttc.lab.discovery.records import Record
-from es_ttc.lab.discovery.structure import distance, shapes, skeleton
-from es_ttc.rescorers.programs.source import Reason, Refused, check
+from es_ttc.rescorers.programs.source import Reason, Refused, check, parse
 
 
 class ProposedPrograms:
@@ -60,3 +62,100 @@ def registry_of(records: Iterable[Record], least: float) -> ProposedPrograms:
 
 
 _UNREAD = frozenset({Reason.SYNTAX, Reason.INTERFACE, Reason.NO_PROPOSAL, Reason.NOT_DISTINCT, Reason.EVALUATED_ONCE})
+
+
+_HEIGHTS = (1, 2, 3)
+_KEPT = 4096
+
+
+@lru_cache(maxsize=_KEPT)
+def shapes(source: str) -> Counter[str]:
+    """Return a program's subtrees up to a height of three, with counts.
+
+    Its own names, constants, docstrings and annotations are ignored; the functions that it calls are not.
+    """
+    tree = _bare(parse(source))
+    found: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr | ast.stmt):
+            for height in _HEIGHTS:
+                found[_shape(node, height, _own_names(tree))] += 1
+    return found
+
+
+def distance(one: Counter[str], other: Counter[str]) -> float:
+    """Return the share of subtrees that only one of two programs has (weighted Jaccard): 0 equal, 1 none in common."""
+    union = (one | other).total()
+    return 1 - (one & other).total() / union if union else 0.0
+
+
+@lru_cache(maxsize=_KEPT)
+def skeleton(source: str) -> str:
+    """Return a digest of the structure: equal for programs that differ only in constants, names and comments."""
+    tree = _bare(parse(source))
+    return _digest(_shape(tree, None, _own_names(tree)))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _own_names(tree: ast.Module) -> frozenset[str]:
+    cached: frozenset[str] | None = getattr(tree, "own_names", None)
+    if cached is None:
+        cached = frozenset(
+            name
+            for node in ast.walk(tree)
+            for name in (
+                [node.id]
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+                else [node.arg]
+                if isinstance(node, ast.arg)
+                else [node.name]
+                if isinstance(node, ast.FunctionDef)
+                else []
+            )
+        )
+        tree.own_names = cached  # type: ignore[attr-defined]  # kept beside the tree
+    return cached
+
+
+def _shape(node: ast.AST, height: int | None, own: frozenset[str]) -> str:
+    label = _label(node, own)
+    if height == 0:
+        return label
+    below = None if height is None else height - 1
+    inner = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr_context)]
+    children = [_shape(child, below, own) for child in inner]
+    return f"{label}({','.join(children)})" if children else label
+
+
+def _label(node: ast.AST, own: frozenset[str]) -> str:
+    match node:
+        case ast.Name(id=name):
+            return "v" if name in own else name
+        case ast.Attribute(attr=name):
+            return f".{name}"
+        case ast.Constant(value=value):
+            return "text" if isinstance(value, str) else "number"
+        case ast.alias(name=name):
+            return name
+        case ast.ImportFrom(module=module):
+            return f"from {module}"
+        case _:
+            return type(node).__name__
+
+
+def _bare(tree: ast.Module) -> ast.Module:
+    """Remove docstrings and annotations."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                node.body = node.body[1:] or [ast.Pass()]
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            node.name = "f"
+        if isinstance(node, ast.arg):
+            node.annotation = None
+    return tree

@@ -13,8 +13,7 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
 from es_ttc.lab.evaluation.metrics import score_by
-from es_ttc.lab.evaluation.rankings import top
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent, top
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.sandbox.process import Inputs, SharedMoments
 from es_ttc.sandbox.shared import Shared, SharedChunks, SharedTexts
@@ -33,19 +32,13 @@ class Task:
     """One collection, prepared for programs; q queries, n documents.
 
     Attributes:
-        name: The collection's name.
-        split: Split of its queries.
-        query_texts: q texts.
-        document_ids: n ids.
         qrels: Relevance judgements by query id, in the order of the queries.
         queries: ``(q, d)`` float32 unit rows.
         documents: ``(n, d)`` float32 unit rows.
-        document_texts: n texts, shared.
         chunks: By granularity.
         chunk_texts: By granularity.
         topics: ``(n, d)``: the documents' openings.
         reversed: ``(n, d)``: the documents encoded as queries; None for an encoder that does not distinguish roles.
-        encode: The frozen encoder.
         sample: ``(m, d)`` other queries as a sample of an index's queries (``ctx.calibration``); None: the queries
             themselves, as in the paper.
     """

@@ -18,11 +18,7 @@ from es_ttc.rescorers.similarity import shown_similarity
 
 
 class MemoryGraph:
-    """The neighbour graph of a collection's documents, by their positions.
-
-    Args:
-        features: The documents' features; documents without a vector have no neighbours.
-    """
+    """The neighbour graph of a collection's documents, by their positions."""
 
     def __init__(self, features: CorpusFeatures) -> None:
         self._known = np.flatnonzero(features.present)

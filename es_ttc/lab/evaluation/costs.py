@@ -84,10 +84,7 @@ def cost_of(entry: Entry, features: CorpusFeatures, queries: int) -> Cost:
 
 
 def counted(features: CorpusFeatures) -> dict[Reading, int]:
-    """Return how many texts of each kind are encoded of a collection.
-
-    Documents are encoded as queries only where the encoder distinguishes roles: otherwise the vectors are there.
-    """
+    """Return how many texts of each kind are encoded of a collection."""
     counts: dict[Reading, int] = {
         name: sum(len(own.vectors[name]) for own in features.chunks) for name in GRANULARITIES
     }
@@ -95,10 +92,7 @@ def counted(features: CorpusFeatures) -> dict[Reading, int]:
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return which points (cost, quality) no other point is at least as cheap and at least as good as, by cost.
-
-    Of equal points the first is kept.
-    """
+    """Return which points (cost, quality) no other point is at least as cheap and at least as good as, by cost."""
     order = sorted(range(len(points)), key=lambda place: (points[place][0], -points[place][1]))
     front: list[int] = []
     for place in order:

@@ -102,22 +102,14 @@ def load_collection(folder: Path, split: str = "test") -> Collection:
 
 
 def load_queries(folder: Path, split: str) -> Collection:
-    """Read the queries and judgements of a folder, whose documents are in an index; ``corpus.jsonl`` is not read.
-
-    Raises:
-        ConfigurationError: See :func:`load_collection`.
-    """
+    """Read the queries and judgements of a folder, whose documents are in an index; ``corpus.jsonl`` is not read."""
     _require(folder, split, (QUERIES,))
     queries, qrels, _ = _judged_queries(folder, split)
     return Collection(folder.resolve().name, split, (), queries, qrels)
 
 
 def _judged_queries(folder: Path, split: str) -> tuple[dict[str, str], dict[str, dict[str, int]], int]:
-    """Return the texts and judgements of judged queries, and the number of judged queries without a text.
-
-    Raises:
-        ConfigurationError: There is none.
-    """
+    """Return the texts and judgements of judged queries, and the number of judged queries without a text."""
     texts = {record["_id"]: record["text"] for record in _records(folder / QUERIES)}
     judged = _judgements(folder / QRELS / f"{split}.tsv")
     queries = {query: text for query, text in texts.items() if query in judged}
@@ -148,11 +140,7 @@ def only(collection: Collection, queries: Container[str]) -> Collection:
 
 
 def field_values(collection: Collection, name: str) -> NDArray[np.float64]:
-    """Return a numeric field of all documents, ``(n,)``; NaN where one has no value.
-
-    Raises:
-        InvalidRequest: None has one.
-    """
+    """Return a numeric field of all documents, ``(n,)``; NaN where one has no value."""
     values = np.array([document.numbers.get(name, np.nan) for document in collection.documents], np.float64)
     if np.isnan(values).all():
         known = {found for document in collection.documents for found in document.numbers}

@@ -13,8 +13,7 @@ from es_ttc.index.ingest.encode import DocumentFeatures, encode_documents
 from es_ttc.index.mappings.fields import stored_scales
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Document
-from es_ttc.lab.evaluation.rankings import Positions
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Positions, Progress, silent
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.retrievers.base import Vectors
@@ -32,7 +31,6 @@ class CorpusFeatures:
     """The features of all documents, in the collection's order.
 
     Attributes:
-        ids: The documents' ids.
         present: ``(n,)`` bool, False for a document without text, which has no features and is never scored.
         pooled: ``(n, d)`` float32 unit rows; zero for a document without features.
         tokens: One value per document; empty if no method needs token vectors.

@@ -10,9 +10,8 @@ from es_ttc.lab.evaluation.bootstrap import RESAMPLES, SEED, TRUSTED_QUERIES, co
 from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.methods import Method
 from es_ttc.lab.evaluation.metrics import QueryScores, score
-from es_ttc.lab.evaluation.rankings import Run
+from es_ttc.lab.evaluation.rankings import Progress, Run, Searcher, silent
 from es_ttc.lab.evaluation.results import CollectionResult, MethodResult
-from es_ttc.lab.evaluation.searcher import Progress, Searcher, silent
 
 MIN_UNJUDGED = 0.1
 """Difference in the share of unjudged documents from which a warning is given."""

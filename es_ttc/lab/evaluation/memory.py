@@ -16,8 +16,17 @@ from es_ttc.lab.evaluation.bm25 import Bm25
 from es_ttc.lab.evaluation.datasets import Collection, field_values
 from es_ttc.lab.evaluation.features import CorpusFeatures
 from es_ttc.lab.evaluation.methods import Bm25Params, FirstPass, HybridParams, Method
-from es_ttc.lab.evaluation.rankings import Positions, Ranking, Run, reciprocal_rank_fusion, reorder, top
-from es_ttc.lab.evaluation.searcher import Progress, depth_of, silent
+from es_ttc.lab.evaluation.rankings import (
+    Positions,
+    Progress,
+    Ranking,
+    Run,
+    depth_of,
+    reciprocal_rank_fusion,
+    reorder,
+    silent,
+    top,
+)
 from es_ttc.rescorers.base import Feature, Query, Rescorer, Window
 from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
 from es_ttc.rescorers.similarity import shown_similarity
@@ -50,12 +59,9 @@ class MemorySearcher:
     """Answers a collection's queries from arrays.
 
     Args:
-        collection: Documents and queries.
         texts: The documents' texts as they are encoded, in the collection's order.
-        retrieval: The retrieval methods by name, with their parameters.
         features: The documents' features; None where no method needs any.
         queries: The encoded queries, in the collection's order; empty where no method needs any.
-        first_pass: The method that finds the window of a rescorer.
         window: Documents that a rescorer scores; None for the whole corpus.
         candidates: Nearest documents that join the window of a method that takes them; None for as many as the window.
     """
@@ -93,14 +99,14 @@ class MemorySearcher:
 
     @property
     def vectors(self) -> Mapping[str, Float32] | None:
-        """The documents' pooled vectors by id; see :class:`es_ttc.lab.evaluation.searcher.Searcher`."""
+        """The documents' pooled vectors by id; see :class:`es_ttc.lab.evaluation.rankings.Searcher`."""
         if self._features is None:
             return None
         features = self._features
         return {features.ids[place]: features.pooled[place] for place in np.flatnonzero(features.present).tolist()}
 
     def rank(self, method: Method, progress: Progress = silent) -> Run:
-        """Return the method's rankings of all queries; see :class:`es_ttc.lab.evaluation.searcher.Searcher`."""
+        """Return the method's rankings of all queries; see :class:`es_ttc.lab.evaluation.rankings.Searcher`."""
         found = self._found_by(method, progress)
         ids = [document.id for document in self._collection.documents]
         rankings = dict(zip(self._collection.queries, found[0], strict=True))
@@ -226,11 +232,7 @@ class MemorySearcher:
     def joined_windows(
         self, needs: frozenset[Feature], fields: Sequence[str] = (), progress: Progress = silent
     ) -> Iterator[JoinedWindow]:
-        """Yield for each query what a method that joins the nearest documents scores.
-
-        Raises:
-            InvalidRequest: No document has one of the fields.
-        """
+        """Yield for each query what a method that joins the nearest documents scores."""
         parts, _ = self._parts(progress)
         for place, part in enumerate(parts, 1):
             yield self._joined(*part, needs, fields)
@@ -276,10 +278,7 @@ class MemorySearcher:
         return MemoryGraph(self._encoded())
 
     def _program(self, program: ProgramRescorer, params: ProgramParams, progress: Progress) -> Found:
-        """Rank the whole corpus as the paper does: many queries at once, words counted over the corpus.
-
-        Where the program's lexical channel is the engine's BM25, that in memory stands for it.
-        """
+        """Rank the whole corpus as the paper does: many queries at once, words counted over the corpus."""
         features = self._encoded()
         known = np.flatnonzero(features.present)
         needs = program.needs(params) | program.wants

@@ -56,16 +56,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {"programs": tuple(CATALOGUE)}
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method with its parameters.
-
-    Attributes:
-        name: As in a request's ``method``.
-        params: Validated parameters.
-        rescorer: The rescorer; None for a method of another kind.
-        retriever: The retriever; None for a method of another kind.
-        rewriter: The rewriter; None for a method of another kind.
-        strategy: The strategy; None for a method of another kind.
-    """
+    """One method with its parameters; a method is of one kind, so at most one of the last four is set."""
 
     name: str
     params: Params
@@ -119,7 +110,6 @@ def resolve(
     Args:
         requested: Names of methods; a name of :data:`GROUPS` means all of its methods.
         params: Parameters by method name; a method without any takes its defaults.
-        served: What parameters may name; see :func:`es_ttc.common.entry_points.parse_params`.
     """
     params = params or {}
     requested = list(dict.fromkeys(chain.from_iterable(GROUPS.get(name, (name,)) for name in requested)))

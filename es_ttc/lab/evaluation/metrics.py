@@ -113,11 +113,7 @@ def score(
 
 
 def score_by(metric: str, qrels: Qrels, rankings: Rankings) -> Float64:
-    """Return one metric's values, ``(n,)`` in the order of the judgements; see :func:`score`.
-
-    Raises:
-        InvalidRequest: See :func:`check_metric`.
-    """
+    """Return one metric's values, ``(n,)`` in the order of the judgements; see :func:`score`."""
     check_metric(metric)
     if _family(metric) == "comp":
         return _completeness(qrels, rankings, _cutoff(metric))
@@ -125,11 +121,7 @@ def score_by(metric: str, qrels: Qrels, rankings: Rankings) -> Float64:
 
 
 def check_metric(name: str) -> None:
-    """Raise an error for a name that is no metric of rankings.
-
-    Raises:
-        InvalidRequest: The name is none of ``ndcg@k``, ``recall@k``, ``success@k``, ``comp@k``, ``map`` and ``mrr``.
-    """
+    """Raise an error for a name that is no metric of rankings."""
     family, _, cutoff = name.partition("@")
     if name in _WHOLE or (family in _FAMILIES and cutoff.isascii() and cutoff.isdigit() and int(cutoff) > 0):
         return
@@ -153,9 +145,6 @@ def answer_coverage(
 
     Args:
         answers: Accepted answers by query id; a query without any counts as not covered.
-        rankings: Document ids by query id, best first.
-        texts: The documents' texts by id.
-        k: Cutoff.
 
     Returns:
         ``(n,)`` of 0 and 1 in the order of ``answers``.

@@ -16,8 +16,8 @@ from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.harness import choose_baseline, evaluate
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import FirstPass, Method, retrieval
+from es_ttc.lab.evaluation.rankings import Progress, Searcher, silent
 from es_ttc.lab.evaluation.results import CollectionResult
-from es_ttc.lab.evaluation.searcher import Progress, Searcher, silent
 from es_ttc.rescorers.base import Feature
 from es_ttc.retrievers.base import Vectors
 from es_ttc.settings import EngineSettings

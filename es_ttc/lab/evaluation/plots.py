@@ -110,34 +110,6 @@ def query_deltas(result: CollectionResult, metric: str) -> str:
         return _svg(figure, f"{metric} minus that of {result.baseline}, query by query, on {result.name}")
 
 
-def latencies(result: CollectionResult) -> str:
-    """Return each method's median time a query, with a line to the 95th percentile."""
-    methods = list(result.methods.values())
-    times = [method.latency_ms for method in methods]
-    with _figure(1, 0.55 + 0.32 * len(methods)) as (figure, [axes]):
-        rows = np.arange(len(methods))
-        medians = [max(time["p50"], 1e-3) for time in times]
-        axes.barh(rows, medians, height=0.58, color=METHOD)
-        for row, time in enumerate(times):
-            axes.plot([medians[row], max(time["p95"], medians[row])], [row, row], color=INK, linewidth=1.2)
-            axes.annotate(
-                f"{time['p50']:.3g} ms (p95 {time['p95']:.3g})",
-                (max(time["p95"], medians[row]), row),
-                xytext=(6, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=9,
-            )
-        axes.set_xscale("log")
-        low, high = min(medians), max(max(time["p95"] for time in times), 1e-3)
-        axes.set_xlim(10 ** (math.floor(math.log10(low)) - 0.2), high * 6)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.minorticks_off()
-        axes.set_xlabel("ms a query, logarithmic")
-        _name_rows(axes, methods, first=True)
-        return _svg(figure, f"Median and 95th percentile of the time a query on {result.name}")
-
-
 def reliability(predicted: Sequence[float], shares: Sequence[float]) -> str:
     """Return the share of relevant hits by predicted relevance; on the diagonal both are the same."""
     end = min(1.0, 1.1 * max([*predicted, *shares, 0.1]))

@@ -1,12 +1,13 @@
-"""Rankings: the best of many scores, several rankings fused into one, a window reordered."""
+"""Rankings: the best of many scores, several fused into one, a window reordered; and the interface of searchers."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from es_ttc.lab.evaluation.methods import Method
 from es_ttc.vectors.tokens import Float32
 
 Positions = NDArray[np.intp]
@@ -78,3 +79,41 @@ def reorder(first: Ranking, window: Positions, scores: Float32) -> Ranking:
     order = np.argsort(-scores, kind="stable")
     rest = first.documents[~np.isin(first.documents, window)]
     return Ranking(np.concatenate([window[order], rest]), scores[order])
+
+
+Progress = Callable[[str, int, int], None]
+"""Receives the present stage, the number of units done, and the number of all units."""
+
+MIN_DEPTH = 100
+MAX_DEPTH = 1000
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Ignore progress."""
+
+
+def depth_of(window: int | None, documents: int) -> int:
+    """Return the number of documents that are ranked and measured for each query.
+
+    At least 100, the largest cutoff of the metrics, and the window; at most 1000, as usual with trec_eval and BEIR, and
+    the size of the corpus.
+
+    Args:
+        window: Number of documents that a rescorer scores; None for the whole corpus.
+    """
+    return min(max(window or documents, MIN_DEPTH), MAX_DEPTH, documents)
+
+
+class Searcher(Protocol):
+    """Answers every query of one collection."""
+
+    @property
+    def vectors(self) -> Mapping[str, Float32] | None:
+        """The documents' pooled vectors by id, ``(d,)`` at unit length; None if they are unavailable."""
+
+    @property
+    def documents(self) -> int:
+        """Number of documents that are searched."""
+
+    def rank(self, method: Method, progress: Progress = silent) -> Run:
+        """Return the method's rankings of all queries."""

@@ -70,7 +70,6 @@ def render(evaluation: Evaluation) -> str:
             "plots": {
                 "metrics": plots.metric_bars(one, headline),
                 "deltas": plots.query_deltas(one, main),
-                "latencies": plots.latencies(one),
             },
         }
         for one in evaluation.collections

@@ -19,13 +19,9 @@ class MethodResult:
     """One method on one collection.
 
     Attributes:
-        name: The method's name.
-        params: Its parameters, defaults included; JSON-ready.
-        scores: Every metric, query by query.
         intervals: By metric, the percentile interval of its mean.
         versus: By metric, the comparison with the baseline; empty for the baseline itself.
         seconds: ``(q,)`` the time each query took, first pass included, encoding left out where it was done before.
-        firsts: By query, the ids of its first documents, best first; for the report.
     """
 
     name: str

@@ -27,8 +27,7 @@ from es_ttc.index.mappings.queries import matching, nearest
 from es_ttc.index.mappings.spec import VECTOR, IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.methods import Bm25Params, FirstPass, HybridParams, Method
-from es_ttc.lab.evaluation.rankings import Run, reciprocal_rank_fusion
-from es_ttc.lab.evaluation.searcher import Progress, depth_of, silent
+from es_ttc.lab.evaluation.rankings import Progress, Run, depth_of, reciprocal_rank_fusion, silent
 from es_ttc.reranking.index_graph import build_graph, delete_graphs
 from es_ttc.rescorers.base import Query
 from es_ttc.retrievers.base import Retriever
@@ -99,11 +98,7 @@ class EngineSearcher:
         return
 
     def rank(self, method: Method, progress: Progress = silent) -> Run:
-        """Return the method's rankings of all queries; see :class:`es_ttc.lab.evaluation.searcher.Searcher`.
-
-        Raises:
-            EngineError: A search failed, or a rescoring was late.
-        """
+        """Return the method's rankings of all queries; see :class:`es_ttc.lab.evaluation.rankings.Searcher`."""
         return self._runner.run(self._rank(method, progress))
 
     async def _rank(self, method: Method, progress: Progress) -> Run:
@@ -233,11 +228,7 @@ def temporary_index(
     graph: bool = False,
     fields: Sequence[str] = (),
 ) -> Iterator[SearchedIndex]:
-    """Index a collection under a new name; the index is deleted at the end of the context.
-
-    Raises:
-        EngineError: A document was rejected, so that the figures would not be those of the collection.
-    """
+    """Index a collection under a new name; the index is deleted at the end of the context."""
     name = f"es-ttc-evaluate-{uuid.uuid4().hex[:12]}"
     with InterruptibleRunner() as runner:
         engine = runner.run(connect(settings))
@@ -255,11 +246,7 @@ def temporary_index(
 
 @contextmanager
 def existing_index(settings: EngineSettings, name: str) -> Iterator[SearchedIndex]:
-    """Yield an index that is evaluated as it is, with the features that it has.
-
-    Raises:
-        InvalidRequest: It does not exist, or has no features.
-    """
+    """Yield an index that is evaluated as it is, with the features that it has."""
     with InterruptibleRunner() as runner:
         engine = runner.run(connect(settings))
         try:

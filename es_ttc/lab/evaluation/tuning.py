@@ -21,7 +21,7 @@ from es_ttc.lab.evaluation.bootstrap import SEED, Comparison, compare, resampled
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.methods import Method, resolve_one
 from es_ttc.lab.evaluation.metrics import Float64, check_metric, score_by
-from es_ttc.lab.evaluation.searcher import Progress, Searcher, silent
+from es_ttc.lab.evaluation.rankings import Progress, Searcher, silent
 
 Grid = Mapping[str, Sequence[Any]]
 
@@ -35,10 +35,8 @@ class Tuning:
     """What was tried, and what came out best.
 
     Attributes:
-        metric: What was maximised.
         candidates: The methods that were tried; the first has the defaults.
         values: ``(c, q)`` the metric of every candidate and query.
-        chosen: Place of the best candidate over all queries.
         by_fold: Place of the one that each fold's other queries chose; empty without folds.
         reached: ``(q,)`` each query's value under the chosen candidate or, with folds, under the one that the other
             folds chose: then no query has a say in how it is answered.

@@ -111,7 +111,6 @@ def median_grades(judgements: Iterable[Judgement], *, with_llm: bool = False) ->
     grade give the lower one.
 
     Args:
-        judgements: All judgements.
         with_llm: Whether a language model's count; alone it decides where no one else judged.
     """
     given: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))

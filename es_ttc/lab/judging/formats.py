@@ -137,11 +137,7 @@ def write_beir(out: Path, judged: Judged, split: str) -> Sequence[Path]:
 
 
 def trec(qrels: Qrels) -> bytes:
-    """Return TREC qrels: ``query 0 document grade``.
-
-    Raises:
-        InvalidRequest: An id holds a space, which the form cannot hold.
-    """
+    """Return TREC qrels: ``query 0 document grade``."""
     lines = []
     for query, document, grade in _rows(qrels):
         _require_one_line(" \t", query, document)
@@ -154,9 +150,6 @@ def trec_runs(runs: Mapping[str, Mapping[str, Sequence[str]]]) -> bytes:
 
     Args:
         runs: Documents, best first, by method and query. Spaces in a method's name become underscores.
-
-    Raises:
-        InvalidRequest: An id holds a space.
     """
     lines = []
     for method, by_query in runs.items():

@@ -46,10 +46,6 @@ async def graded(model: LanguageModel, pairs: Sequence[tuple[str, str]]) -> list
 
     Args:
         model: The model, opened. It limits the number of its concurrent requests.
-        pairs: The texts.
-
-    Raises:
-        LlmError: The model returned no answer.
     """
     return list(await asyncio.gather(*(_grade(model, query, document) for query, document in pairs)))
 

@@ -121,11 +121,7 @@ class Overview:
 
 
 async def read_overview(store: JudgementStore, *, with_llm: bool = False, signals: bool = True) -> Overview:
-    """Read the pools and judgements of an index, and the pools' signals if they are asked for and may be read.
-
-    Raises:
-        UnknownIndex: The searched index does not exist.
-    """
+    """Read the pools and judgements of an index, and the pools' signals if they are asked for and may be read."""
     await store.require_index()
     pools, judgements = await store.pools(), await store.judgements()
     if not signals:

@@ -38,11 +38,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One judge's grade of a document for a query.
-
-    Raises:
-        InvalidRequest: A field is empty, too long or out of range.
-    """
+    """One judge's grade of a document for a query."""
 
     query: str
     document: str
@@ -82,11 +78,7 @@ class PooledMethod:
 
 @dataclass(frozen=True, slots=True)
 class PooledQuery:
-    """A query and what some methods found for it.
-
-    Raises:
-        InvalidRequest: A field is too long, a run names a document twice, or there are too many methods.
-    """
+    """A query and what some methods found for it."""
 
     id: str
     text: str

@@ -18,11 +18,8 @@ class LoggedSignals:
     """The signals of the documents that blend scores for a query.
 
     Attributes:
-        names: Names of the signals.
         documents: Ids of the k documents: those of the first pass, then those that joined.
         scores: ``(k, s)`` float32; NaN where a document lacks a signal.
-        trust: How far the signals are trusted.
-        encoder: Identity of the encoder.
     """
 
     names: tuple[SignalName, ...]

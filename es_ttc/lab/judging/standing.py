@@ -93,7 +93,6 @@ def standing(queries: Sequence[PooledQuery], qrels: Qrels) -> Standing:
     """Return how the pooled methods stand on the judged queries.
 
     Args:
-        queries: The pooled queries.
         qrels: Grades by query and document. A document without a grade counts as not relevant.
     """
     pooled = [query for query in queries if qrels.get(query.id) and query.methods]
@@ -163,8 +162,6 @@ def tuned_weights(
     index: str, queries: Sequence[PooledQuery], qrels: Qrels, *, fewest: int | None = None
 ) -> TunedWeights | str:
     """Return the weights of blend that judgements choose, from the signals that the pools keep.
-
-    The gain is cross-fitted: each query is answered with the weights that the other folds choose.
 
     Returns:
         The weights, or one sentence that says why there are none.

@@ -15,14 +15,7 @@ import orjson
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest, NotAllowed, UnknownIndex
 from es_ttc.index.ingest.bulk import write
-from es_ttc.lab.judging.records import (
-    Judgement,
-    PooledMethod,
-    PooledQuery,
-    Source,
-    judgement_id,
-    pool_id,
-)
+from es_ttc.lab.judging.records import Judgement, PooledMethod, PooledQuery, Source, judgement_id, pool_id
 from es_ttc.lab.judging.signals import LoggedSignals
 
 INDEX = "ttc-judgements"
@@ -89,11 +82,7 @@ class JudgementStore:
         await self._engine.refresh(INDEX)
 
     async def put_signals(self, queries: Sequence[PooledQuery]) -> None:
-        """Write the signals of pooled queries that have them; those of earlier pools are replaced.
-
-        Raises:
-            EngineError: The engine refused it, with a status of 403 if the user may not write signals.
-        """
+        """Write the signals of pooled queries that have them; those of earlier pools are replaced."""
         actions = [self._signals_action(one.id, one.signals) for one in queries if one.signals is not None]
         if not actions:
             return
@@ -107,11 +96,7 @@ class JudgementStore:
         return sorted([_pooled(source) async for source in self._all("pool", _PAGE)], key=lambda query: query.id)
 
     async def signals(self) -> dict[str, LoggedSignals]:
-        """Return the signals of pooled queries, by query.
-
-        Raises:
-            EngineError: The engine refused it, with a status of 403 if the user may not read signals.
-        """
+        """Return the signals of pooled queries, by query."""
         found = {
             source["query"]: LoggedSignals.from_dict(source["signals"])
             async for source in self._all("signals", _PAGE_OF_SIGNALS, SIGNALS)
@@ -134,12 +119,7 @@ class JudgementStore:
                 raise UnknownQuery(f"index [{self.index}] has no pool for a query [{query}]: make one first")
 
     async def put(self, judgements: Sequence[Judgement], taken_back: Sequence[tuple[str, str, str]] = ()) -> None:
-        """Write judgements, and delete those taken back.
-
-        Args:
-            judgements: The judgements; each replaces the judge's earlier one of the same document.
-            taken_back: Query, document and judge of judgements that are deleted, if they exist.
-        """
+        """Write judgements, and delete those taken back."""
         await self._prepare()
         at = datetime.now(UTC).isoformat(timespec="seconds")
         actions = [self._judgement_action(one, at) for one in judgements]

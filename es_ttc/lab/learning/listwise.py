@@ -16,6 +16,7 @@ from es_ttc.encoders.heads import Head
 from es_ttc.lab.ranking.pools import Float64
 from es_ttc.lab.training.data import Places
 from es_ttc.lab.training.heads import MixedMlp
+from es_ttc.lab.training.loop import Recipe
 from es_ttc.vectors.tokens import Float32
 
 HIDDEN = 768
@@ -44,7 +45,7 @@ class Lists:
         return Lists(self.vectors[places], [self.documents[i] for i in places], [self.targets[i] for i in places])
 
 
-class ListwiseRecipe:
+class ListwiseRecipe(Recipe):
     """Trains an adapter for queries and one for documents."""
 
     def __init__(self, documents: Float32, train: Lists, valid: Lists) -> None:
@@ -54,9 +55,6 @@ class ListwiseRecipe:
         self._documents = torch.from_numpy(documents)
         self._train, self._valid = train, valid
         self.examples = len(train)
-
-    def begin_epoch(self, random: np.random.Generator) -> None:
-        """Do nothing."""
 
     def loss(self, batch: Places, random: np.random.Generator) -> Tensor:  # noqa: ARG002
         """Return the mean cross-entropy of some queries."""

@@ -10,7 +10,7 @@ from es_ttc.encoders.heads import Head
 from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, only
-from es_ttc.lab.evaluation.searcher import Progress
+from es_ttc.lab.evaluation.rankings import Progress
 from es_ttc.lab.learning.teachers import Teacher
 from es_ttc.lab.learning.training import MIN_QUERIES, Adapters, fit_adapters, loop_options
 from es_ttc.lab.learning.verdict import FOLDS, Verdict, cross_fitted, verdict_of

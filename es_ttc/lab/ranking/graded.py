@@ -28,13 +28,7 @@ def values_of(metric: str, ranked: Grades, judged: Sequence[Grades]) -> Float64:
 
 
 def grader(metric: str, judged: Sequence[Grades]) -> Callable[[Grades], Float64]:
-    """Return what computes a metric of each query, ``(q,)``, from rankings; what all rankings share is computed once.
-
-    Its argument are ``(q, n)`` grades in the ranking's order; 0 for a document that is not judged, and behind the end.
-
-    Raises:
-        InvalidRequest: There is no such metric.
-    """
+    """Return a function of rankings that computes a metric of each query, ``(q,)``; common parts are computed once."""
     check_metric(metric)
     family, _, _ = metric.partition("@")
     depth = depth_of(metric)

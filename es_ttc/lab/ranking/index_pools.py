@@ -22,7 +22,7 @@ from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.blend.rescorer import BASE_SIGNALS
@@ -69,11 +69,6 @@ def collect_from_index(
     """Score every signal once for each query's pool: what a gateway would score for a search of the query's text.
 
     With adapters the pools are the same documents, scored as after `es-ttc attach --adapter`.
-
-    Raises:
-        InvalidRequest: The index has no features, or the indices of an alias differ in text fields or encoder.
-        MissingFeature: It lacks what a signal reads, or a numeric field.
-        EngineError: The engine failed.
     """
     signals = tuple(name for name in SIGNALS if name in signals or name in DEFAULT_SIGNALS)
     with InterruptibleRunner() as runner:
@@ -112,13 +107,7 @@ async def _index(source: IndexSource) -> tuple[IndexSpec, str]:
 async def log_for_caller(
     gateway: Gateway, headers: RawHeaders, index: str, spec: IndexSpec, encoder: Encoder, queries: Mapping[str, str]
 ) -> Pools:
-    """Score blend's signals for queries in a gateway, with a caller's credentials.
-
-    Raises:
-        MissingFeature: The index lacks what a signal reads.
-        InvalidRequest: No query finds a document.
-        EngineError: The engine failed.
-    """
+    """Score blend's signals for queries in a gateway, with a caller's credentials."""
     reader = IndexReader(gateway, Caller(headers, quote(index, safe="")), encoder)
     log = PoolLog(reader, index, spec, DEFAULT_SIGNALS, silent)
     return await log.pools(Collection(index, "pool", (), queries, {query: {} for query in queries}))
@@ -163,12 +152,7 @@ class PoolLog:
         self._needs = read_by(name for name in signals if name in BASE_SIGNALS) & FEATURES.keys()
 
     async def pools(self, judged: Collection) -> Pools:
-        """Return the pools of all queries.
-
-        Raises:
-            MissingFeature: No document of any pool has a signal.
-            InvalidRequest: No query finds a document.
-        """
+        """Return the pools of all queries."""
         await self._reader.require_fields()
         queries = []
         for text in judged.queries.values():

@@ -14,7 +14,7 @@ import numpy as np
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.bootstrap import SEED, Comparison
 from es_ttc.lab.evaluation.metrics import Float64
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.evaluation.tuning import fold_of
 from es_ttc.lab.ranking.pools import Pools
 from es_ttc.lab.ranking.weights import compared, values_of_default, values_of_scores
@@ -49,11 +49,8 @@ class RankTraining:
     """A model's trees and what they gain.
 
     Attributes:
-        metric: What is compared.
-        trees: Fitted to all queries.
         default: ``(q,)`` each query's value under blend's defaults.
         reached: ``(q,)`` each query's value under the trees that were fitted to the other folds.
-        against_default: The one against the other.
         gains: Share of each signal and field in what the splits gain, by signal or ``field NAME``.
     """
 
@@ -81,12 +78,7 @@ def train(
     seed: int = SEED,
     progress: Progress = silent,
 ) -> RankTraining:
-    """Fit trees to all queries, and measure them cross-fitted.
-
-    Raises:
-        InvalidRequest: There is no relevant document in any pool, or a pool is too large.
-        ConfigurationError: LightGBM is not installed.
-    """
+    """Fit trees to all queries, and measure them cross-fitted."""
     options = options or RankOptions()
     fold = fold_of(len(pools), folds, seed)
     default = values_of_default(pools, metric)
@@ -103,11 +95,7 @@ def train(
 
 
 def require_lightgbm() -> None:
-    """Refuse to begin without LightGBM.
-
-    Raises:
-        ConfigurationError: It is not installed.
-    """
+    """Refuse to begin without LightGBM."""
     if importlib.util.find_spec("lightgbm") is None:
         raise ConfigurationError("learning to rank needs LightGBM: pip install 'es-ttc[ltr]'")
 
@@ -124,12 +112,7 @@ def values_of_trees(
 
 
 def fit(pools: Pools, options: RankOptions, fields: Sequence[NumericField] = ()) -> tuple[Trees, dict[str, float]]:
-    """Fit trees, and return them with the share of each signal and field in what the splits gain.
-
-    Raises:
-        InvalidRequest: See :func:`train`.
-        ConfigurationError: LightGBM is not installed.
-    """
+    """Fit trees, and return them with the share of each signal and field in what the splits gain."""
     require_lightgbm()
     import lightgbm
 

@@ -18,15 +18,9 @@ from es_ttc.lab.evaluation.datasets import Collection, field_values
 from es_ttc.lab.evaluation.memory import JoinedWindow, MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one
 from es_ttc.lab.evaluation.plan import Plan, opened
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.rescorers.base import Feature
-from es_ttc.rescorers.blend.signals import (
-    SIGNALS,
-    SignalName,
-    all_signal_scores,
-    read_by,
-    signal_matrix,
-)
+from es_ttc.rescorers.blend.signals import SIGNALS, SignalName, all_signal_scores, read_by, signal_matrix
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.vectors.codecs import StoredCodec
 from es_ttc.vectors.tokens import Float32
@@ -40,7 +34,6 @@ class Pool:
     """One query's documents with their signals and judgements.
 
     Attributes:
-        query: The query's id.
         documents: Ids of the k documents: those of the first pass, then those that joined.
         scores: ``(k, s)`` float32, a signal's scores in each column; NaN where a document does not have it.
         trust: How far its signals are trusted, from which blend's default weights come.
@@ -97,11 +90,7 @@ class Pools:
 
 
 def signal_names(given: str | None) -> tuple[SignalName, ...]:
-    """Return signals by their names, separated by commas, in the order of :data:`SIGNALS`; the default ones for None.
-
-    Raises:
-        InvalidRequest: A name is unknown, or there are fewer than two.
-    """
+    """Return signals by names that commas separate, in the order of :data:`SIGNALS`; the default ones for None."""
     if given is None:
         return DEFAULT_SIGNALS
     wanted = [name.strip() for name in given.split(",") if name.strip()]
@@ -124,11 +113,7 @@ def collect(
     fields: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Pools:
-    """Encode a collection and score every signal once for each query's pool.
-
-    Raises:
-        InvalidRequest: No document has one of the fields.
-    """
+    """Encode a collection and score every signal once for each query's pool."""
     for name in fields:
         field_values(collection, name)
     signals = [name for name in SIGNALS if name in signals or name in DEFAULT_SIGNALS]

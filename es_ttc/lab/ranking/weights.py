@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from es_ttc.lab.evaluation.bootstrap import SEED, Comparison, compare, resampled_means
 from es_ttc.lab.evaluation.methods import Method
 from es_ttc.lab.evaluation.metrics import Float64
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.evaluation.tuning import Tuning, best, choose, fold_of
 from es_ttc.lab.ranking.graded import Grades, depth_of, grader
 from es_ttc.lab.ranking.pools import Pool, Pools
@@ -45,12 +45,7 @@ class Worth:
 
 @dataclass(frozen=True, slots=True)
 class WeightTuning:
-    """Weights that were found.
-
-    Attributes:
-        tuning: What was tried and what came out best; the first candidate is blend without parameters.
-        worth: What each signal is worth.
-    """
+    """Weights that were found."""
 
     tuning: Tuning
     worth: tuple[Worth, ...]
@@ -71,11 +66,7 @@ def tune_weights(
     seed: int = SEED,
     progress: Progress = silent,
 ) -> WeightTuning:
-    """Find weights on a collection's pools.
-
-    Raises:
-        InvalidRequest: There is no such metric.
-    """
+    """Find weights on a collection's pools."""
     weights = weight_grid(len(names))
     values = values_of_weights(pools, normalised(pools.of(names), normalise), weights, metric, progress)
     default = values_of_default(pools, metric, normalise)[None]
@@ -120,11 +111,8 @@ def values_of_weights(
     """Return a metric of every candidate and query, ``(c, q)``.
 
     Args:
-        pools: The queries' pools.
         signals: ``(q, n, s)``, their signals made comparable.
         weights: ``(c, s)``.
-        metric: What is measured.
-        progress: Told about every candidate.
     """
     measured, planes = measure(pools, metric), np.ascontiguousarray(signals.reshape(-1, signals.shape[2]).T)
     values = np.empty((len(weights), len(pools)))
@@ -146,13 +134,7 @@ def values_of_scores(pools: Pools, scores: Float32, metric: str) -> Float64:
 
 
 def measure(pools: Pools, metric: str) -> Callable[[Float32], Float64]:
-    """Return what computes a metric of each query, ``(q,)``, from scores; what all scores share is computed once.
-
-    Its argument are ``(q, n)`` scores; what stands behind the end of a query's pool is not read.
-
-    Raises:
-        InvalidRequest: There is no such metric.
-    """
+    """Return what computes a metric of each query, ``(q,)``, from scores; what all scores share is computed once."""
     values = grader(metric, [pool.judged for pool in pools.pools])
     grades = _padded([pool.grades for pool in pools.pools])
     lengths = np.array([len(pool.documents) for pool in pools.pools])
@@ -181,7 +163,6 @@ def by_default_weights(pools: Pools, signals: Float32) -> Float32:
     """Return scores of each pool's documents, ``(q, n)``: their signals with blend's default weights.
 
     Args:
-        pools: The pools.
         signals: ``(q, n, s)``, their signals made comparable.
     """
     scores: Float32 = np.einsum("qs,qns->qn", pools.default_weights(), signals)
@@ -213,10 +194,7 @@ def compared(ours: Float64, theirs: Float64, seed: int = SEED) -> Comparison:
 
 
 def _ranked(scores: Float32, grades: Grades, relevant: tuple[NDArray[np.intp], ...], depth: int | None) -> Grades:
-    """Return grades in the order of scores, as deep as a metric reads; equal scores keep their order.
-
-    Only the ranks of relevant documents are needed, which are few: each is the number of documents before it.
-    """
+    """Return grades in the order of scores, as deep as a metric reads; equal scores keep their order."""
     query, place = relevant
     rows, own = scores[query], scores[relevant][:, None]
     before = (rows > own) | ((rows == own) & (np.arange(scores.shape[1]) < place[:, None]))

@@ -1,7 +1,6 @@
 """Training from labels: NNN-Tr, COLT, the dense baseline, learned heads. Only this package and backends import torch.
 
-``fista`` (the solver, unrolled), ``losses``, ``heads`` (maps over frozen vectors), ``sides``, ``data`` (a collection as
-arrays), ``measures``, ``recipes`` (one for each kind of training), ``loop`` (epochs, early stopping), ``checkpoint``,
-``figures``, ``artefact`` (the result's folder), ``session`` (all of it). The result is served by
-:mod:`es_ttc.encoders.trained` without torch.
+``losses``, ``heads`` (maps over frozen vectors), ``sides``, ``data`` (a collection as arrays), ``measures``, figures,
+``recipes`` (one for each kind of training), ``loop`` (epochs, early stopping), ``checkpoint``, ``artefact`` (the
+result's folder), ``session`` (all of it). The result is served by :mod:`es_ttc.encoders.trained` without torch.
 """

@@ -16,7 +16,7 @@ from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sample, splits
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent
 
 TRAIN, VALID, TEST = "train", ("valid", "dev", "validation"), "test"
 HELD_OUT = 0.2
@@ -30,7 +30,6 @@ class TrainingQueries:
     """Queries with their relevant documents.
 
     Attributes:
-        texts: Their texts.
         vectors: ``(q, d)`` float32 unit rows.
         relevant: For each the positions of its relevant documents in the corpus, one or more.
     """
@@ -64,12 +63,9 @@ class Task:
     """A collection for training.
 
     Attributes:
-        name: Its name.
         documents: ``(n, d)`` float32 unit rows.
-        train: The training queries.
         valid: The queries that select the epoch; never test queries.
         test: The queries for reported figures; None if there is no such split.
-        held_out: Whether ``valid`` was a part of the train split.
         texts: The documents' encoded texts; empty if only vectors are available.
     """
 
@@ -110,11 +106,7 @@ def load_task(
     most_queries: int | None = None,
     progress: Progress = silent,
 ) -> Task:
-    """Read a BEIR folder and encode it.
-
-    Raises:
-        ConfigurationError: There is no train split, or too little in it.
-    """
+    """Read a BEIR folder and encode it."""
     train, valid, own = judged_parts(folder, seed=seed, train_split=train_split, most_queries=most_queries)
     features, ids, texts = _corpus(train, encoder, progress)
     place = {document: number for number, document in enumerate(ids)}
@@ -132,11 +124,7 @@ def load_task(
 def judged_parts(
     folder: Path, *, seed: int, train_split: str = TRAIN, most_queries: int | None = None
 ) -> tuple[Collection, Collection, bool]:
-    """Return the collection with its train queries, with its validation queries, and whether these are held out.
-
-    Raises:
-        ConfigurationError: There is no train split.
-    """
+    """Return the collection with its train queries, with its validation queries, and whether these are held out."""
     found = splits(folder) if folder.is_dir() else []
     if folder.is_dir() and found and train_split not in found:
         raise ConfigurationError(

@@ -1,7 +1,5 @@
 """Heads as torch modules; each becomes a layer of :mod:`es_ttc.encoders.heads`, which serves it."""
 
-from typing import Protocol
-
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
@@ -12,18 +10,6 @@ from es_ttc.encoders.heads import Layer, Linear, Mlp
 
 FIRST_MIX = 0.1
 """Initial mixing coefficient (the paper's own value is not stated)."""
-
-
-class HeadModule(Protocol):
-    """A trainable head."""
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        """Map unit rows to unit rows, ``(n, d)``."""
-        ...
-
-    def layer(self) -> Layer:
-        """Return it as a layer for serving."""
-        ...
 
 
 class MixedMlp(nn.Module):

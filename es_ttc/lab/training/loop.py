@@ -6,10 +6,11 @@ the same result, bit for bit on the same machine, as an uninterrupted one.
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,23 +26,22 @@ RESUMABLE_OPTIONS = ("device", "threads", "save_seconds")
 """Options of the loop that a resumed run may change."""
 
 
-class Recipe(Protocol):
+class Recipe(ABC):
     """One kind of training."""
 
     learned: nn.Module
     examples: int
 
-    def begin_epoch(self, random: np.random.Generator) -> None:
-        """Draw the random choices of an epoch (dropped edges, negatives)."""
-        ...
+    def begin_epoch(self, random: np.random.Generator) -> None:  # noqa: B027 - most kinds draw nothing
+        """Draw the random choices of an epoch (dropped edges, negatives), if there are any."""
 
+    @abstractmethod
     def loss(self, batch: Places, random: np.random.Generator) -> Tensor:
         """Return the loss of some examples."""
-        ...
 
+    @abstractmethod
     def validate(self) -> float:
         """Return the validation's measure, greater is better; not finite if the solver selects nothing."""
-        ...
 
 
 @dataclass(slots=True)
@@ -69,11 +69,7 @@ def train(
     resume: bool = False,
     report: Report | None = None,
 ) -> TrainingProgress:
-    """Train, and load the weights of the best epoch.
-
-    Raises:
-        ConfigurationError: The checkpoint is of another run, or the loss is not finite.
-    """
+    """Train, and load the weights of the best epoch."""
     report = report or _ignore
     device = device_of(options.device, mps=False)
     if options.threads is not None:

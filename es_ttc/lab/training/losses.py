@@ -11,7 +11,6 @@ def info_nce(queries: Tensor, documents: Tensor, temperature: float, excluded: T
     Args:
         queries: ``(b, d)`` unit rows.
         documents: ``(b, d)`` unit rows: each query's positive.
-        temperature: Of the cosines.
         excluded: ``(b, b)`` bool: other queries' positives that are relevant to the query too, and no negatives.
     """
     logits = queries @ documents.T / temperature
@@ -35,7 +34,6 @@ def set_loss(scores: Tensor, relevant: Tensor, *, margin: float, temperature: fl
         scores: ``(b, n)``.
         relevant: ``(b, n)`` bool; at least one of each query's.
         margin: m, 1 or more.
-        temperature: t.
     """
     least = -temperature * torch.logsumexp((-scores / temperature).masked_fill(~relevant, float("-inf")), dim=1)
     greatest = temperature * torch.logsumexp((scores / temperature).masked_fill(relevant, float("-inf")), dim=1)

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,31 +17,13 @@ from es_ttc.encoders.heads import Head
 from es_ttc.encoders.registry import load_encoder, model_folder, on_backend
 from es_ttc.encoders.trained import CARD, ROLES, ModelCard, TrainedEncoder, heads_in, identity_of, is_trained
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.training import artefact
 from es_ttc.lab.training.data import Task, load_task
-from es_ttc.lab.training.figures import before_and_after
-from es_ttc.lab.training.loop import RESUMABLE_OPTIONS, Recipe, Report, TrainingProgress, train
+from es_ttc.lab.training.loop import RESUMABLE_OPTIONS, Report, TrainingProgress, train
+from es_ttc.lab.training.measures import before_and_after
 from es_ttc.lab.training.options import LoopOptions
-from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID
-from es_ttc.lab.training.tuned_side import TunedSide
-
-
-class Trainable(Recipe, Protocol):
-    """A recipe whose result can be served."""
-
-    def heads(self) -> dict[Role, Head]:
-        """Return the present heads of both roles."""
-        ...
-
-    @property
-    def tuned(self) -> Mapping[Role, TunedSide]:
-        """The sides with a fine-tuned encoder."""
-        ...
-
-    def params(self) -> dict[str, float] | None:
-        """Return the parameters of the method `nnn` to use with it; None if it is for another method."""
-        ...
+from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, Trainable, TunedSide
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from es_ttc.reranking.graph import nearest
-from es_ttc.reranking.graph.neighbours import NeighbourGraph, Numbers
+from es_ttc.reranking.graph.nearest import NeighbourGraph, Numbers
 from es_ttc.reranking.graph.prune import robust_prune
 from es_ttc.vectors.tokens import Float32
 
@@ -41,10 +41,6 @@ def build(vectors: Float32, params: GraphParams | None = None) -> NeighbourGraph
 
     Args:
         vectors: ``(n, d)`` unit rows.
-        params: Degree, candidates, alpha.
-
-    Raises:
-        ConfigurationError: There are more than :data:`EXACT_UP_TO` documents and usearch is not installed.
     """
     params = params or GraphParams()
     every = np.arange(len(vectors), dtype=np.int32)
@@ -59,8 +55,6 @@ def steps(
 
     Args:
         vectors: ``(n, d)`` unit rows, of the whole corpus.
-        rows: Numbers of the documents whose neighbours are computed.
-        params: Degree, candidates, alpha.
         method: How nearest documents are found; None: by the corpus's size.
     """
     index = None

@@ -1,10 +1,44 @@
-"""The nearest documents of every document: exact by blocked matrix products, or approximate by usearch."""
+"""The neighbour graph, and the nearest documents of every document: by blocked matrix products, or by usearch."""
+
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from es_ttc.errors import ConfigurationError
-from es_ttc.reranking.graph.neighbours import ABSENT, Numbers
 from es_ttc.vectors.tokens import Float32
+
+ABSENT = -1
+"""Fills the end of a row with fewer neighbours than the maximum degree."""
+
+Numbers = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourGraph:
+    """Each document's neighbours, nearest first.
+
+    Attributes:
+        table: ``(n, R)`` int32, numbers of documents; :data:`ABSENT` after a row's last neighbour.
+    """
+
+    table: Numbers
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def of(self, document: int) -> Numbers:
+        """Return one document's neighbours, ``(m,)``, nearest first."""
+        row: Numbers = self.table[document]
+        neighbours: Numbers = row[row != ABSENT]
+        return neighbours
+
+    @property
+    def degrees(self) -> NDArray[np.intp]:
+        """Return the number of each document's neighbours, ``(n,)``."""
+        degrees: NDArray[np.intp] = np.sum(self.table != ABSENT, axis=1, dtype=np.intp)
+        return degrees
+
 
 _BLOCK_BYTES = 64 * 2**20
 """Memory of one block of cosines."""
@@ -46,11 +80,7 @@ class Hnsw:
 
     Args:
         vectors: ``(n, d)`` unit rows.
-        k: Number of neighbours.
         expansion: Size of the search's candidate list; greater is slower and more exact.
-
-    Raises:
-        ConfigurationError: usearch is not installed.
     """
 
     def __init__(self, vectors: Float32, k: int, *, expansion: int = 128) -> None:
@@ -66,10 +96,7 @@ class Hnsw:
         self._index.add(np.arange(len(vectors), dtype=np.uint64), vectors)
 
     def nearest(self, rows: Numbers | None = None) -> tuple[Numbers, Float32]:
-        """Return about the k nearest other documents of each document, as :func:`exact` does.
-
-        Missing results are :data:`ABSENT` with cosine -1.
-        """
+        """Return about the k nearest other documents of each document, as :func:`exact` does."""
         from usearch.index import BatchMatches
 
         requested = np.arange(len(self._vectors), dtype=np.int32) if rows is None else rows
@@ -89,9 +116,5 @@ class Hnsw:
 
 
 def approximate(vectors: Float32, k: int, *, expansion: int = 128) -> tuple[Numbers, Float32]:
-    """Return about the k nearest other documents of each document, from an HNSW index built for it.
-
-    Raises:
-        ConfigurationError: usearch is not installed.
-    """
+    """Return about the k nearest other documents of each document, from an HNSW index built for it."""
     return Hnsw(vectors, k, expansion=expansion).nearest()

@@ -6,7 +6,7 @@ algorithm 2.
 
 import numpy as np
 
-from es_ttc.reranking.graph.neighbours import ABSENT, Numbers
+from es_ttc.reranking.graph.nearest import ABSENT, Numbers
 from es_ttc.vectors.tokens import Float32
 
 _BLOCK_BYTES = 128 * 2**20
@@ -24,7 +24,6 @@ def robust_prune(vectors: Float32, documents: Numbers, candidates: Numbers, degr
         documents: ``(m,)`` the documents whose neighbours are chosen.
         candidates: ``(m, k)`` numbers in any order. The document itself and :data:`ABSENT` are skipped; a number occurs
             at most once in a row.
-        degree: R, maximum number of neighbours.
         alpha: 1 or more; the greater, the more neighbours are kept.
 
     Returns:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.reranking.graph.neighbours import ABSENT, NeighbourGraph
+from es_ttc.reranking.graph.nearest import ABSENT, NeighbourGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +14,6 @@ class GraphStatistics:
     """Statistics of a graph.
 
     Attributes:
-        documents: Number of documents.
-        edges: Directed edges.
         out_degrees: Least, median and greatest number of neighbours.
         in_degrees: Least, median and greatest number of documents that have a document as neighbour.
         isolated: Number of documents without edges in either direction.

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from es_ttc.reranking.graph.build import GraphParams
-from es_ttc.reranking.graph.nearest import exact
-from es_ttc.reranking.graph.neighbours import ABSENT, NeighbourGraph, Numbers
+from es_ttc.reranking.graph.nearest import ABSENT, NeighbourGraph, Numbers, exact
 from es_ttc.reranking.graph.prune import robust_prune
 from es_ttc.vectors.tokens import Float32
 
@@ -30,12 +29,8 @@ def update(
     Numbers do not change: a deleted document keeps its row, has no neighbours and is no document's neighbour.
 
     Args:
-        graph: The graph before the change, of n documents.
         vectors: ``(n', d)`` float32, the present vectors; n' >= n, new documents at the end. The rows of deleted
             documents are not read.
-        written: Numbers of new and changed documents.
-        deleted: Numbers of deleted documents.
-        params: The parameters with which the graph was built.
         near: ``(m, k)`` for each written document, in the order of their numbers, the documents nearest to it;
             :data:`ABSENT` where there are fewer. None: they are computed here, by comparing with every other document.
         takers: Numbers of the documents that written ones are offered to as neighbours, as :func:`takers_of` returns

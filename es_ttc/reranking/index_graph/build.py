@@ -19,7 +19,7 @@ from es_ttc.index.attach.source import settled_writes
 from es_ttc.index.mappings.graph import GraphMeta
 from es_ttc.reranking.graph import ABSENT, GraphParams
 from es_ttc.reranking.graph.build import method_for, steps
-from es_ttc.reranking.graph.neighbours import Numbers
+from es_ttc.reranking.graph.nearest import Numbers
 from es_ttc.reranking.index_graph.build_lock import acquire_build_lock, deletable, heartbeat, require_ours
 from es_ttc.reranking.index_graph.store import GraphNode, pages, save, serving_graph, switch, write_nodes
 from es_ttc.reranking.index_graph.vectors import VectorSource
@@ -61,13 +61,7 @@ async def build_graph(
     builder: Builder = "vectors",
     report: Report = lambda _: None,
 ) -> BuildProgress:
-    """Build the graph of an index, or resume a stopped build. A present graph stays in use until the end.
-
-    Raises:
-        InvalidRequest: The index has no features, or ids that are not unique; or another build is running.
-        EngineError: The engine returned an error.
-        EngineUnavailable: The engine stayed busy or unreachable; building again resumes the build.
-    """
+    """Build the graph of an index, or resume a stopped build. A present graph stays in use until the end."""
     params = params or GraphParams()
     corpus = await VectorSource.of(engine, name)
     built = BuildProgress(corpus.source)

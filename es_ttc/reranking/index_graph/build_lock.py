@@ -30,9 +30,6 @@ async def acquire_build_lock(engine: Engine, meta: GraphMeta) -> tuple[str, Grap
 
     Returns:
         Its name, its metadata, and the names of abandoned unfinished graphs.
-
-    Raises:
-        InvalidRequest: Another build is running.
     """
     left = await _abandoned_graphs(engine, meta.source)
     ours = meta.model_copy(update={"owner": secrets.token_hex(8)})

@@ -40,7 +40,6 @@ class GraphNode:
     """One document of a graph.
 
     Attributes:
-        id: The id of the source document.
         hash: Content hash of the text that the vector was made from.
         neighbours: Ids, nearest first.
         vector: ``(d,)`` float32; None if it was not requested or is not stored.
@@ -135,12 +134,7 @@ async def nodes_linking_to(engine: Engine, graph: str, ids: Collection[str]) -> 
 
 
 async def write_nodes(engine: Engine, graph: str, written: Sequence[GraphNode], gone: Collection[str] = ()) -> None:
-    """Write documents of a graph, and remove others.
-
-    Raises:
-        EngineError: A document was rejected.
-        EngineUnavailable: The engine stayed busy or unreachable.
-    """
+    """Write documents of a graph, and remove others."""
     actions = [BulkLines(node.id, _lines(node)) for node in written]
     actions += [BulkLines(identifier, (bulk_line({"delete": {"_id": identifier}}),)) for identifier in sorted(gone)]
     for start in range(0, len(actions), AT_ONCE):

@@ -19,7 +19,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.source import settled_writes
 from es_ttc.index.mappings.graph import GraphMeta
 from es_ttc.reranking.graph import ABSENT, NeighbourGraph, takers_of, update
-from es_ttc.reranking.graph.neighbours import Numbers
+from es_ttc.reranking.graph.nearest import Numbers
 from es_ttc.reranking.index_graph.store import (
     GraphNode,
     nodes,
@@ -50,16 +50,7 @@ class GraphUpdate:
 
 
 async def update_graph(engine: Engine, name: str) -> GraphUpdate:
-    """Update the graph of an index after changes of its documents.
-
-    It may be stopped at any time: the next update finds the remaining changes.
-
-    Raises:
-        InvalidRequest: There is no finished graph, or it was made from other vectors: of a recreated index, of another
-            encoder.
-        EngineError: The engine returned an error.
-        EngineUnavailable: The engine stayed busy or unreachable.
-    """
+    """Update the graph of an index after changes of its documents."""
     corpus = await VectorSource.of(engine, name)
     graph, meta = await finished_graph(engine, corpus)
     result = GraphUpdate(corpus.source, graph)

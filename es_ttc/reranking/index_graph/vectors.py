@@ -44,11 +44,7 @@ class VectorSource:
 
     @classmethod
     async def of(cls, engine: Engine, name: str) -> "VectorSource":
-        """Return the vectors of the index of this name.
-
-        Raises:
-            InvalidRequest: There is no such index, or it has no features.
-        """
+        """Return the vectors of the index of this name."""
         return cls(engine, await feature_location(engine, name))
 
     @property

@@ -58,7 +58,6 @@ class _Reranker(Protocol):
     Attributes:
         identity: Everything that its answers depend on except query and texts (kind, model, revision, prompt); answers
             are cached under it.
-        settings: Its settings.
     """
 
     identity: str
@@ -66,7 +65,6 @@ class _Reranker(Protocol):
 
     async def close(self) -> None:
         """Close connections and release models."""
-        ...
 
 
 @runtime_checkable
@@ -79,7 +77,6 @@ class PointwiseReranker(_Reranker, Protocol):
         It receives at most ``settings.batch`` passages, cut to ``settings.max_characters``, and has a timeout. It may
         raise any exception; the caller does not repeat the call.
         """
-        ...
 
 
 @runtime_checkable
@@ -92,7 +89,6 @@ class ListwiseReranker(_Reranker, Protocol):
         Missing passages follow in their previous order; repeated and unknown positions are skipped. It is called as
         :meth:`PointwiseReranker.scores` is, with one window of passages.
         """
-        ...
 
 
 Reranker = PointwiseReranker | ListwiseReranker
@@ -116,4 +112,3 @@ class Kind(Protocol):
         Raises:
             ConfigurationError: A package is missing, or the settings contradict each other.
         """
-        ...

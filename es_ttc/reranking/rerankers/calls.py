@@ -79,13 +79,7 @@ class ListwiseCalls:
         self._room = asyncio.Semaphore(reranker.settings.at_once)
 
     async def order(self, query: str, passages: Sequence[Passage], *, seconds: float = math.inf) -> list[int]:
-        """Return the positions of the passages, best first, each once. Repeated requests are answered from the cache.
-
-        Raises:
-            RerankerError: The reranker failed.
-            DeadlineExceeded: It was late.
-            BudgetExhausted: The token limit of the search is reached.
-        """
+        """Return the positions of the passages, best first, each once; repeated requests come from the cache."""
         key = (self.reranker.identity, query, *(passage.hash for passage in passages))
         known = self._cache.get(key)
         if known is not None:

@@ -72,11 +72,7 @@ class CrossEncoderReranker:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="es-ttc-cross-encoder")
 
     async def scores(self, query: str, passages: Sequence[Passage]) -> list[float]:
-        """Return the model's scores.
-
-        Raises:
-            ConfigurationError: The model cannot be loaded.
-        """
+        """Return the model's scores."""
         return await asyncio.wrap_future(self._thread.submit(self._scores, query, [one.text for one in passages]))
 
     async def close(self) -> None:

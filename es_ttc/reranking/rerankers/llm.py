@@ -89,12 +89,7 @@ class Llm:
     Settings: ClassVar[type[RerankerSettings]] = LlmRerankerSettings
 
     def make(self, settings: LlmRerankerSettings) -> Reranker:
-        """Return a reranker that calls the model; nothing is sent yet.
-
-        Raises:
-            InvalidRequest: No model is configured.
-            ConfigurationError: The prompt lacks a placeholder, or the endpoint's address is not a URL.
-        """
+        """Return a reranker that calls the model; nothing is sent yet."""
         given: dict[str, Any] = {"llm_url": settings.url, "llm_model": settings.model, "llm_api": settings.api}
         given["llm_api_key"] = settings.api_key
         return reranker_of(settings, LlmSettings(**{key: one for key, one in given.items() if one is not None}))
@@ -151,11 +146,7 @@ class PointwiseLlm(_LlmReranker):
     form = "pointwise"
 
     async def scores(self, query: str, passages: Sequence[Passage]) -> list[float]:
-        """Return one score for each passage.
-
-        Raises:
-            LlmError: The model returned no answer.
-        """
+        """Return one score for each passage."""
         return list(await asyncio.gather(*(self._score(query, passage) for passage in passages)))
 
     async def _score(self, query: str, passage: Passage) -> float:
@@ -174,12 +165,7 @@ class ListwiseLlm(_LlmReranker):
         self._characters = settings.prompt_characters
 
     async def order(self, query: str, passages: Sequence[Passage]) -> list[int]:
-        """Return positions, best first, as in the model's answer; an answer without any is requested once more.
-
-        Raises:
-            LlmError: The model returned no answer.
-            RerankerError: Two answers contained no order.
-        """
+        """Return positions, best first, as in the model's answer; an answer without any is requested once more."""
         each = max(1, self._characters // max(1, len(passages)))
         numbered = [f"[{place}] {_line(passage.text)[:each]}" for place, passage in enumerate(passages, 1)]
         prompt = self._prompt.render(query=_line(query), passages="\n".join(numbered))

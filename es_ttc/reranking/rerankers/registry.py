@@ -28,21 +28,12 @@ def kinds() -> list[str]:
 
 @lru_cache(maxsize=64)
 def kind(name: str) -> Kind:
-    """Return a kind of reranker.
-
-    Raises:
-        InvalidRequest: There is none of this name.
-        ConfigurationError: It cannot be imported or violates the contract.
-    """
+    """Return a kind of reranker."""
     return _GROUP.load(name)
 
 
 class Rerankers:
-    """The rerankers that a request may name; each is created at its first use.
-
-    Raises:
-        ConfigurationError: A kind is unknown, or its settings are wrong.
-    """
+    """The rerankers that a request may name; each is created at its first use."""
 
     def __init__(
         self,

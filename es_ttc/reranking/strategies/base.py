@@ -8,12 +8,7 @@ from typing import Protocol, runtime_checkable
 
 
 class PartialScores(Exception):
-    """A reranker failed after it had scored some documents.
-
-    Args:
-        scores: The scores so far, by position in the request.
-        cause: The failure.
-    """
+    """A reranker failed after it had scored some documents."""
 
     def __init__(self, scores: Mapping[int, float], cause: Exception) -> None:
         super().__init__(str(cause))
@@ -36,7 +31,6 @@ class PointwiseScorer(Protocol):
             PartialScores: It failed after some documents; the scores in the exception are used.
             BudgetExhausted: The cost limit of the search is reached.
         """
-        ...
 
 
 @runtime_checkable
@@ -49,22 +43,16 @@ class ListwiseSorter(Protocol):
         Raises:
             BudgetExhausted: The cost limit of the search is reached.
         """
-        ...
 
 
 class Neighbours(Protocol):
     """Read access to the neighbour graph."""
 
     async def of(self, documents: Sequence[int]) -> Sequence[Sequence[int]]:
-        """Return each document's neighbours that the caller may read, nearest first, in one round trip.
-
-        A document that is not in the graph has none.
-        """
-        ...
+        """Return each document's neighbours that the caller may read, nearest first, in one round trip."""
 
     def expect(self, documents: Sequence[int]) -> None:
         """Announce that :meth:`of` is likely to be called for these documents next, so that they can be read ahead."""
-        ...
 
 
 class StopReason(StrEnum):
@@ -77,11 +65,7 @@ class StopReason(StrEnum):
 
 
 class BudgetedReranker(ABC):
-    """Sends documents to a reranker within a budget, and keeps the results. After a failure nothing more is sent.
-
-    Args:
-        budget: Number of documents that may be sent.
-    """
+    """Sends documents to a reranker within a budget, and keeps the results. After a failure nothing more is sent."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
@@ -126,11 +110,7 @@ class BudgetedReranker(ABC):
 
 
 class StepLimit:
-    """Limits the steps of a graph traversal from the first pass.
-
-    Args:
-        depth: Maximum number of steps.
-    """
+    """Limits the steps of a graph traversal from the first pass."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -182,10 +162,7 @@ def reranked_so_far(
     """Return the result for a ranking: reranked documents first, the others in first-pass order.
 
     Args:
-        ranked: Documents in the strategy's order; each once.
         first_pass: Documents of the first pass. Those that are not in the ranking follow it.
-        reranker: The budgeted reranker.
-        found_from: As in :class:`RerankedList`.
     """
     seen = set(reranker.judged)
     top = _by_score([document for document in ranked if document in seen], reranker)

@@ -20,10 +20,6 @@ async def gar(
     """Score batches until the budget is spent.
 
     Args:
-        first_pass: Documents, best first.
-        neighbourhood: The neighbour graph.
-        reranker: The budgeted reranker; the reranker must return scores.
-        batch: Documents scored at once.
         seeds: Documents of the first batch; None: as many as in the other batches.
         alternate: Whether every other batch comes from the first pass. Otherwise the first pass is used only when there
             are no neighbours, which makes this a best-first search.

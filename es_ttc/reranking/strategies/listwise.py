@@ -15,8 +15,6 @@ class ListwiseBudgetedReranker(BudgetedReranker):
     has moved nothing into its front half, because the documents before it were in order already.
 
     Args:
-        reranker: The reranker.
-        budget: Number of documents that may be sent.
         window: w, number of documents per call, at least 2. The step is w/2.
         count: Whether a document counts each time it is sent, or once.
     """

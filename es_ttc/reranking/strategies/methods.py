@@ -138,7 +138,6 @@ def with_defaults(params: StrategyParams, reranker: str | None) -> StrategyParam
     """Return parameters with the reranker, and its budget, that a request left out.
 
     Args:
-        params: The request's parameters.
         reranker: The reranker of a request that names none; None for spectral retrieval.
     """
     name = params.reranker
@@ -155,10 +154,6 @@ class Strategy:
     """One strategy.
 
     Attributes:
-        name: As in a request's ``method``.
-        Params: The model of its parameters.
-        about: Description, a few sentences.
-        walks: Whether it uses the neighbour graph.
         run: Runs it with its parameters, the first pass, neighbours, budgeted reranker and nearness to the query.
     """
 
@@ -172,11 +167,7 @@ class Strategy:
 def budgeted_reranker(
     name: str, params: StrategyParams, reranker: PointwiseScorer | ListwiseSorter
 ) -> BudgetedReranker:
-    """Return the budgeted reranker that a strategy needs.
-
-    Raises:
-        InvalidRequest: The strategy needs scores, and the reranker returns none.
-    """
+    """Return the budgeted reranker that a strategy needs."""
     require_suited(name, params, gives_scores=isinstance(reranker, PointwiseScorer))
     if not isinstance(reranker, PointwiseScorer):
         return ListwiseBudgetedReranker(reranker, params.budget, params.window, params.count)

@@ -7,12 +7,7 @@ from es_ttc.reranking.strategies.base import BudgetedReranker, BudgetExhausted, 
 
 
 class PointwiseBudgetedReranker(BudgetedReranker):
-    """Sorts documents by their scores.
-
-    Args:
-        reranker: The reranker.
-        budget: Number of distinct documents that may be scored.
-    """
+    """Sorts documents by their scores."""
 
     def __init__(self, reranker: PointwiseScorer, budget: int) -> None:
         super().__init__(budget)

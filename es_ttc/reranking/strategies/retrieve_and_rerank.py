@@ -14,7 +14,6 @@ async def retrieve_and_rerank(first_pass: Sequence[int], reranker: BudgetedReran
     """Rerank as many documents of the first pass as the budget allows.
 
     Args:
-        first_pass: Documents, best first.
         reranker: The budgeted reranker; a listwise one makes one pass over as many documents as one pass can pay for.
     """
     reach = (

@@ -27,10 +27,6 @@ async def rgs(
     """Expand the best document that is not expanded yet, rerank its neighbours, and repeat.
 
     Args:
-        first_pass: Documents, best first: the seeds are its first ones.
-        neighbourhood: The neighbour graph.
-        reranker: The budgeted reranker.
-        seeds: Documents in the initial list, 1 or more.
         length: L, length of the list. Documents that are cut are not expanded, and rank below the list.
     """
     waiting = list(dict.fromkeys(first_pass))

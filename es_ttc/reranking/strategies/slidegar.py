@@ -28,10 +28,6 @@ async def slidegar(
     """Keep the better half of the window, fill it up, and repeat until the budget is spent.
 
     Args:
-        first_pass: Documents, best first.
-        neighbourhood: The neighbour graph.
-        reranker: The budgeted reranker.
-        nearness: Returns the nearness of documents to the query.
         frontier: Whether neighbours that were not taken are dropped, as in the paper, or kept for later turns.
     """
     step = reranker.window // 2

@@ -79,10 +79,7 @@ class HybridRescorer:
 
 
 def list_scores(scores: Float32, known: Any, params: HybridParams) -> Float32:
-    """Return ``1 / (k + rank)`` of the best documents of one ranking, ``(k,)``; 0 for all others.
-
-    Documents of equal scores rank in the window's order, as in the engines' own fusion.
-    """
+    """Return ``1 / (k + rank)`` of the best documents of one ranking, ``(k,)``; 0 for all others."""
     fused = np.zeros(len(scores), np.float32)
     best = np.flatnonzero(known)[np.argsort(-scores[known], kind="stable")][: params.rank_window_size]
     fused[best] = 1 / (params.k + np.arange(1, len(best) + 1))

@@ -71,7 +71,6 @@ def comparable(scores: Float32, normalise: Normalisation) -> Float32:
 
     Args:
         scores: ``(k, s)``, a signal in each column; NaN where a document does not have it.
-        normalise: How.
     """
     columns = [
         NORMALISED[normalise](np.nan_to_num(column), ~np.isnan(column)) for column in np.ascontiguousarray(scores.T)

@@ -90,14 +90,7 @@ def read_by(names: Iterable[SignalName]) -> frozenset[Feature]:
 def signals_summary(
     names: Iterable[SignalName], needs: frozenset[Feature], query: Query, window: Window
 ) -> dict[str, Any]:
-    """Return which of some signals are taken, which the index lacks, and how many documents have no features.
-
-    Args:
-        names: The signals.
-        needs: Features without which a document counts as one without features.
-        query: The query.
-        window: The documents.
-    """
+    """Return which of some signals are taken, which the index lacks, and how many documents have no features."""
     names = list(names)
     taken = [name for name in names if has_signal(name, query, window)]
     told: dict[str, Any] = {"signals": taken}

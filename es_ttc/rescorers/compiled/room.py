@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.rescorers.scratch import Scratch
+from es_ttc.rescorers.threads import Scratch
 
 _BYTES = 2**20
 """More than most calls need."""

@@ -15,7 +15,6 @@ def smoothed_lengths(tokens: Float32, spectra: Float32, size: int) -> Float32:
         tokens: ``(n, d)`` float32.
         spectra: ``(s, size // 2 + 1)`` float32, the kernels'; see
             :func:`es_ttc.rescorers.spectral.smoothing.half_spectra`.
-        size: The size of the transforms.
     """
     scales, dims = len(spectra), tokens.shape[1]
     lengths = np.empty((scales, len(tokens)), dtype=np.float32)

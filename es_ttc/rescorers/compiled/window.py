@@ -27,7 +27,6 @@ class Table:
     """The addresses of a window's documents that have tokens, in the order of their lengths; it keeps them alive.
 
     Args:
-        tokens: The documents.
         norms: Their stored norms; None where there are none.
         scales: s scales but 1, whose norms are to be read.
         norms_of_scales: Gives a document's norms of these scales, ``(s, n)`` float32, stored or from its tokens.
@@ -219,15 +218,12 @@ def greatest_cosines(
 
     Args:
         table: k documents, in the order of their lengths, whose vectors have as many components as the query's.
-        part: Which of them, with a start and a stop.
         vectors: ``(r, d)`` float32, C-contiguous.
         out: ``(k, c, r)`` float32, C-contiguous, of which this part is written: c = 1 for the greatest over all scales,
             or one row for each scale.
         plain: How many of the query vectors, the last ones, are compared with the tokens themselves alone.
         identity: Whether the tokens themselves count for the others.
-        smoothing: The number of finite scales above 1.
         mean: Whether the mean of all tokens counts.
-        floor: Least length to divide by.
     """
     given = vectors.shape[1], plain, smoothing, identity, mean, floor, out.shape[1]
     compute_in_room(lambda room: loops.greatest_cosines(table.rows[part], vectors, out[part], room, *given))

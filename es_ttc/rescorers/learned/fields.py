@@ -24,7 +24,6 @@ class NumericField:
     """A numeric field.
 
     Attributes:
-        name: Its path in the index's mapping.
         missing: Its value in a document that has none; None if the trees have a side for such documents.
     """
 
@@ -86,9 +85,7 @@ def field_columns(fields: Sequence[NumericField], numbers: Mapping[str, Float64]
     """Return the fields' values as a model reads them, ``(k, f)``; NaN where a document has none.
 
     Args:
-        fields: The fields.
         numbers: ``(k,)`` values by field, NaN where a document has none; a field may be absent.
-        documents: k.
     """
     columns = np.full((documents, len(fields)), np.nan)
     for place, field in enumerate(fields):

@@ -71,12 +71,9 @@ class ModelFile(BaseModel):
     """A model as it is written.
 
     Attributes:
-        format: Version of the format.
         signals: The signals that the trees read, one a feature: z-scores over the window, NaN where one is missing.
         fields: The numeric fields of documents that they read after the signals, one a feature: the values themselves.
         blend: Weight of blend's mean over these signals, to which the trees' values are added.
-        trees: The trees.
-        trained: Its origin and what it gains, for display.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -91,16 +88,7 @@ class ModelFile(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RankingModel:
-    """A model that is served.
-
-    Attributes:
-        name: Its name in requests.
-        signals: See :class:`ModelFile`.
-        blend: See :class:`ModelFile`.
-        trees: The trees.
-        trained: Its origin, for display.
-        fields: See :class:`ModelFile`.
-    """
+    """A model that is served."""
 
     name: str
     signals: tuple[SignalName, ...]

@@ -17,7 +17,6 @@ class Predictor(Protocol):
 
     def predict(self, rows: NDArray[np.floating]) -> Float64:
         """Return a value of each row, ``(n,)``."""
-        ...
 
 
 def features_of(scores: Float32) -> Float32:
@@ -40,12 +39,7 @@ def rows_of(features: Float32, columns: Float64) -> NDArray[np.floating]:
 
 
 def start_of(features: Float32, weights: Sequence[float] | NDArray[np.floating]) -> Float64:
-    """Return blend's mean of each document, ``(k,)``, from which the trees begin.
-
-    Args:
-        features: What :func:`features_of` gives.
-        weights: Blend's weight of each column; see :class:`es_ttc.rescorers.blend.weights.Trust`.
-    """
+    """Return blend's mean of each document, ``(k,)``, from which the trees begin."""
     present = np.asarray(weights, np.float64) * ~np.isnan(features).all(axis=0)
     mean: Float64 = np.nan_to_num(features.astype(np.float64)) @ present / max(present.sum(), 1e-12)
     return mean
@@ -63,9 +57,6 @@ def learned_scores(
     Args:
         scores: ``(k, s)`` the signals' scores; NaN where a document does not have one.
         columns: ``(k, f)`` the numeric fields' values; NaN where a document has none.
-        weights: Blend's weight of each signal.
-        blend: Weight of blend's mean.
-        trees: The trees.
     """
     features = features_of(scores)
     return blend * start_of(features, weights) + trees.predict(rows_of(features, columns))

@@ -1,14 +1,13 @@
 """NNN decoding: choose documents as a set, by a sparse non-negative reconstruction of the query.
 
-``objective`` (the problem and its certificates), ``dictionary`` and ``face`` (the documents' vectors, all and
-selected), ``active_set`` (the solver), ``fista`` (the paper's solver), ``path`` (all l1 at once), ``rescorer``.
+``objective`` (the problem and its certificates), ``dictionary`` (the documents' vectors, all and selected),
+``active_set`` (the solver), ``fista`` (the paper's solver), ``path`` (all l1 at once), ``rescorer``.
 """
 
 from es_ttc.rescorers.nnn.active_set import Solution, solve, solve_batch
 from es_ttc.rescorers.nnn.dictionary import Dictionary
 from es_ttc.rescorers.nnn.objective import Penalty
-from es_ttc.rescorers.nnn.params import NnnParams
 from es_ttc.rescorers.nnn.path import select
-from es_ttc.rescorers.nnn.rescorer import NnnRescorer
+from es_ttc.rescorers.nnn.rescorer import NnnParams, NnnRescorer
 
 __all__ = ["Dictionary", "NnnParams", "NnnRescorer", "Penalty", "Solution", "select", "solve", "solve_batch"]

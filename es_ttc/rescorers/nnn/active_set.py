@@ -23,8 +23,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.rescorers.nnn.dictionary import Dictionary, Places
-from es_ttc.rescorers.nnn.face import Face
+from es_ttc.rescorers.nnn.dictionary import Dictionary, Face, Places
 from es_ttc.rescorers.nnn.objective import Float64, Penalty, Rows
 
 TOLERANCE = 1e-9
@@ -42,11 +41,9 @@ class Solution:
     """A solution, or the best point found.
 
     Attributes:
-        documents: Documents n of the dictionary.
         support: ``(m,)`` positions of the selected documents, ascending.
         coefficients: ``(m,)`` float64, all positive.
         residual: ``(d,)`` float64, ``q - D^T x``.
-        penalty: The penalty of the problem.
         kkt_residual: The violation of the Karush-Kuhn-Tucker conditions.
         iterations: Number of products of the whole dictionary with a vector.
         converged: Whether ``kkt_residual`` is within the tolerance: the solution is certified.
@@ -177,8 +174,6 @@ def _one_alone(face: Face, x: Float64, excess: float) -> tuple[Face, Float64]:
     """Lower the objective by one document, the face's last, whose coefficient is still 0.
 
     Args:
-        face: The selection with that document.
-        x: The coefficients: the others' are the minimum without it.
         excess: By how much its inner product with the residual exceeds l1: the slope with which the objective falls.
     """
     others = np.arange(len(x)) < len(x) - 1

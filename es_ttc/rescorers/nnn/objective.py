@@ -98,7 +98,6 @@ def dual_objective(rows: Rows, query: Rows, point: Float64, penalty: Penalty) ->
         rows: ``(n, d)`` the dictionary.
         query: ``(d,)``.
         point: ``(d,)``; without l2 it must be feasible, as :func:`dual_point` gives it.
-        penalty: The penalty.
     """
     value = float(query.astype(np.float64) @ point - point @ point / 2)
     if penalty.l2 == 0:

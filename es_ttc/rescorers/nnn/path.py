@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from es_ttc.rescorers.nnn.active_set import TOLERANCE, Solution, solve
-from es_ttc.rescorers.nnn.dictionary import Dictionary
-from es_ttc.rescorers.nnn.face import Face
+from es_ttc.rescorers.nnn.dictionary import Dictionary, Face
 from es_ttc.rescorers.nnn.objective import Float64, Penalty, Rows
 
 RESOLUTION = 1e-5
@@ -32,11 +31,7 @@ def changes(
     """Yield a solution just after each change of the selection as l1 falls; the last is that for ``l1`` itself.
 
     Args:
-        dictionary: The documents' vectors.
         query: ``(d,)``.
-        l2: As in the problem, the same all along.
-        l1: Where the path ends.
-        tolerance: As for :func:`es_ttc.rescorers.nnn.active_set.solve`.
     """
     vector = query.astype(np.float64)
     slack = tolerance * float(np.linalg.norm(vector)) * dictionary.longest
@@ -83,9 +78,7 @@ def _until_change(dictionary: Dictionary, query: Float64, solution: Solution, sl
     """Return by how much l1 falls until a document joins or leaves; infinite where none ever does.
 
     Args:
-        dictionary: The documents' vectors.
         query: ``(d,)``.
-        solution: The point on the path.
         slack: What a document must exceed l1 by for the solver to take it in.
     """
     face = Face.empty(dictionary.dims).extended(solution.support, dictionary, query, solution.penalty)

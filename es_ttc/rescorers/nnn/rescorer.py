@@ -1,17 +1,58 @@
-"""NNN decoding of a window ("Non-negative Elastic Net Decoding for Information Retrieval")."""
+"""NNN decoding of a window, and its parameters ("Non-negative Elastic Net Decoding for Information Retrieval")."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from es_ttc.rescorers.base import Feature, Params, Query, Window
 from es_ttc.rescorers.nnn.active_set import Solution, solve
 from es_ttc.rescorers.nnn.dictionary import Dictionary
 from es_ttc.rescorers.nnn.objective import Float64, Penalty
-from es_ttc.rescorers.nnn.params import NnnParams
 from es_ttc.rescorers.nnn.path import select
 from es_ttc.vectors.tokens import Float32
+
+DEFAULT_L1 = 0.2
+DEFAULT_L2 = 0.1
+
+
+class NnnParams(Params):
+    """Parameters of NNN rescoring."""
+
+    GRID: ClassVar[Mapping[str, Sequence[float]]] = {
+        "l1": (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3),
+        "l2": (0.0, 0.01, 0.05, 0.1, 0.3, 1.0, 3.0),
+    }
+
+    l1: float = Field(
+        DEFAULT_L1,
+        ge=0,
+        le=1,
+        description="L1 penalty: a document is selected only if its cosine with the query's residual exceeds this. "
+        "Greater values select fewer documents. The paper's L2-Fix has 0.",
+    )
+    l2: float = Field(
+        DEFAULT_L2,
+        ge=0,
+        le=1000,
+        description="L2 penalty: distributes weight among similar documents. Greater values select more of them "
+        "together, in an order closer to that of `dense`. The paper's L1-Fix has 0.",
+    )
+    documents: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="Number of documents to select, in place of `l1`: `l1` decreases until this many are selected, or "
+        "until it is 0.",
+    )
+
+    @model_validator(mode="after")
+    def _one_stopping_rule(self) -> Self:
+        if self.documents is not None and self.l1 != DEFAULT_L1:
+            raise ValueError("[documents] chooses l1 by itself: set one of the two")
+        return self
+
 
 _MAX_REDUNDANT = 3
 _MAX_SIMILARITIES = 20
@@ -78,10 +119,8 @@ def details(solution: Solution, rows: Float32, query: Float64, ids: Sequence[str
     """Return each document's part in a solution; see :meth:`NnnRescorer.detail`.
 
     Args:
-        solution: The solution for a dictionary of these documents.
         rows: ``(k, d)`` the documents' vectors.
         query: ``(d,)``.
-        ids: The documents' ids.
     """
     vectors = rows.astype(np.float64)
     relevance = vectors @ query

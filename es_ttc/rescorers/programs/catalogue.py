@@ -34,10 +34,6 @@ class Entry:
     """One of the paper's frontier programs.
 
     Attributes:
-        name: The method's name, lower case.
-        title: The paper's name.
-        section: Where the paper describes it.
-        program: The function.
         cost: The paper's cost ratio c.
         passes: Encoder calls for every query; 0 if everything is encoded at index time.
         reads: The features that an index can store for it.

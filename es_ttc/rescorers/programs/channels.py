@@ -23,7 +23,6 @@ class Coverage:
 
     Args:
         documents: ``(n, d)`` unit rows.
-        context: The documents' chunks.
     """
 
     def __init__(self, documents: Float32, context: Context) -> None:
@@ -49,7 +48,6 @@ class Hybrid:
 
     Args:
         documents: ``(n, d)`` unit rows.
-        context: Texts, chunks, encoder.
         all_lexical: Whether coverage of query words and rare words are channels too (B.6).
         cross: Whether queries read under the passage adapter score documents too (B.8).
     """

@@ -20,7 +20,6 @@ class Measured(NamedTuple):
     """One row of the measured table.
 
     Attributes:
-        name: The program.
         c: Its cost ratio, pooled over the collections measured.
         delta: Its median difference from dense retrieval in nDCG@10: no one collection rules it.
     """

@@ -25,15 +25,12 @@ class TextEncoder(Protocol):
 
     def encode(self, texts: Sequence[str], *, role: Literal["query", "document"], tokens: bool) -> Any:
         """Return encodings whose ``pooled`` is ``(n, d)``."""
-        ...
 
     def adapted(self, adapter: str) -> "TextEncoder | None":
         """Return the same model under an adapter that it ships, or None."""
-        ...
 
     def shortened(self, max_length: int) -> "TextEncoder":
         """Return the same encoder with at most ``max_length`` tokens per text."""
-        ...
 
 
 def encode_fn(encoder: TextEncoder) -> EncodeFn:

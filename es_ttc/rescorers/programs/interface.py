@@ -60,11 +60,6 @@ class Context:
     """A program's data in addition to the matrices; q queries, n documents.
 
     Attributes:
-        query_texts: q texts.
-        doc_texts: n texts.
-        query_ids: q ids.
-        doc_ids: n ids.
-        encode_fn: The frozen encoder.
         splits: The documents' chunks as spans of their texts; None: they are computed when needed.
         stored: Chunks made at ingest, by granularity.
         views: Whole documents encoded in other ways at ingest, by (adapter, length).
@@ -103,7 +98,6 @@ class Context:
 
         Args:
             documents: ``(n, d)`` the documents as they are, whose empty rows stay empty.
-            adapter: One of :data:`ADAPTERS`.
             max_length: Tokens read of each; the encoder's limit if None.
         """
         if (adapter, max_length) in self.views:
@@ -119,7 +113,6 @@ class Context:
         Args:
             queries: ``(q, d)``, which choose the sentence.
             anchors: ``(q,)`` one document a query. One without sentences leaves the query's text alone.
-            adapter: One of :data:`ADAPTERS`.
         """
         sentences = self.chunks("sentences")
         texts = []

@@ -40,13 +40,9 @@ class Manifest(BaseModel):
     """The manifest of a promoted program.
 
     Attributes:
-        name: Its name in requests.
-        sha256: Hash of its source.
         readings: The features that it reads, in addition to whole documents.
         passes: Texts that it encodes for every query; 0 if the index contains all features.
-        cost: Its cost ratio c, as measured.
         calibrated: Whether it uses statistics along queries, from the index's calibration.
-        report: Its origin and its gains, for display.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -80,24 +76,12 @@ class PromotedRescorer(ProgramRescorer):
 
 
 def in_this_process(source: str) -> Program:
-    """Return a program that runs in the caller's thread; its loops end in time, a single endless call does not.
-
-    Raises:
-        Refused: Its source violates a rule.
-    """
+    """Return a program that runs in the caller's thread; its loops end in time, a single endless call does not."""
     return compiled(source, seconds=LONGEST_SECONDS)
 
 
 def read_programs(folder: Path | None, runner: Runner = in_this_process) -> dict[str, dict[str, PromotedRescorer]]:
-    """Return the programs of a folder by name, as :data:`SERVED_AS` of what is served; none if there is no folder.
-
-    Args:
-        folder: The programs.
-        runner: Runs the programs.
-
-    Raises:
-        ConfigurationError: A program is not the promoted one; the message names the file.
-    """
+    """Return the programs of a folder by name, as :data:`SERVED_AS` of what is served; none if there is no folder."""
     paths = [] if folder is None else sorted(folder.glob("*.json"))
     return {SERVED_AS: {path.stem: _rescorer(path, runner) for path in paths}}
 

@@ -1,6 +1,7 @@
-"""Programs as rescorers: one class for each program."""
+"""Programs as rescorers: one class for each program, whose context is made from a window."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -8,11 +9,20 @@ from pydantic import Field
 
 from es_ttc.rescorers.base import Feature, Params, Query, Window
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, REVERSED, Entry
-from es_ttc.rescorers.programs.feedback import feedback
-from es_ttc.rescorers.programs.interface import PASSAGE, QUERY, Program, run
-from es_ttc.rescorers.programs.windows import context_of
-from es_ttc.vectors.chunks import GRANULARITIES, Granularity
-from es_ttc.vectors.tokens import Float32
+from es_ttc.rescorers.programs.interface import (
+    PASSAGE,
+    QUERY,
+    TOPIC_LENGTH,
+    Chunks,
+    Context,
+    Program,
+    ProgramError,
+    run,
+)
+from es_ttc.rescorers.programs.primitives.feedback import interpolate, top_centroid
+from es_ttc.vectors.chunks import GRANULARITIES, DocumentChunks, Granularity
+from es_ttc.vectors.quantise import dequantise
+from es_ttc.vectors.tokens import Float32, TokenVectors
 
 Lexical = Literal["engine", "paper"]
 
@@ -70,9 +80,7 @@ class ProgramRescorer:
         """Return the program's own scores of several queries on the same documents, ``(q, k)``: the paper's form.
 
         Args:
-            queries: The queries.
             window: The documents; its first-pass scores are those of a single query.
-            params: Validated parameters.
             lexical_scores: ``(q, k)`` the lexical engine's scores, for several queries; the window's own where None.
         """
         return self._run(queries, window, params, lexical_scores, None)
@@ -208,3 +216,82 @@ class Rocchio(FeedbackRescorer):
     def _program(self, params: ProgramParams) -> Program:
         assert isinstance(params, RocchioParams)  # noqa: S101 - validated by it
         return feedback(params.documents, params.weight)
+
+
+DEPTHS = (2, 3, 5, 10)
+WEIGHTS = (0.1, 0.3, 0.5, 0.7)
+"""The sixteen Rocchio/VPRF configurations of appendix D."""
+
+
+def feedback(depth: int, weight: float, temperature: float | None = None) -> Program:
+    """Return the program that scores by the query interpolated with the centroid of its best documents.
+
+    Args:
+        weight: Of the centroid, in [0, 1].
+        temperature: Of the softmax weights; None for a uniform mean (classical Rocchio without negatives, VPRF).
+    """
+
+    def program(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:
+        return ctx.note("feedback", interpolate(Q, top_centroid(D, S, depth, temperature), weight) @ D.T)
+
+    return program
+
+
+softcentroid = feedback(3, 0.5, 0.05)
+"""SoftCentroid at the paper's universal default: K = 3, alpha = 0.5, tau = 0.05."""
+
+
+def context_of(
+    queries: Sequence[Query], window: Window, granularities: Collection[Granularity], *, engine_lexical: bool
+) -> Context:
+    """Return the context of some queries over one window.
+
+    Args:
+        window: The documents. Chunks made at ingest are taken as they are.
+        engine_lexical: Whether the first pass's scores are the lexical channel; then there must be one query.
+    """
+    texts = ["" for _ in window.ids] if window.chunks is None else [own.text for own in window.chunks]
+    stored: dict[Granularity, Chunks] = {}
+    views: dict[tuple[str, int | None], Float32] = {}
+    if window.chunks is not None:
+        stored = {name: _side_by_side(window.chunks, name) for name in granularities}
+        views[PASSAGE, TOPIC_LENGTH] = _stacked([own.topic for own in window.chunks])
+    return Context(
+        [query.text for query in queries],
+        texts,
+        [str(place) for place in range(len(queries))],
+        window.ids,
+        queries[0].encode or _no_encoder,
+        stored=stored,
+        views=views,
+        calibration=window.calibration,
+        lexical_scores=window.first_pass[None] if engine_lexical else None,
+    )
+
+
+def _side_by_side(documents: Sequence[DocumentChunks], name: Granularity) -> Chunks:
+    counts = [len(own.vectors[name]) for own in documents]
+    texts = chain.from_iterable((own.text[start:end] for start, end in own.spans[name].tolist()) for own in documents)
+    return Chunks(
+        _stacked([own.vectors[name] for own in documents]),
+        np.concatenate(([0], np.cumsum(counts, dtype=np.intp))),
+        list(texts),
+    )
+
+
+def _stacked(matrices: Sequence[TokenVectors]) -> Float32:
+    """Put stored rows next to each other; widened at once if all have the same type, as within one index."""
+    if len({matrix.codec for matrix in matrices}) > 1:
+        return np.concatenate([dequantise(matrix) for matrix in matrices])
+    scales = [matrix.scales for matrix in matrices if matrix.scales is not None]
+    values = np.concatenate([matrix.values for matrix in matrices])
+    return dequantise(TokenVectors(values, np.concatenate(scales) if scales else None, coded=matrices[0].coded))
+
+
+def _no_encoder(
+    texts: Sequence[str],
+    adapter: str = PASSAGE,  # noqa: ARG001 - the interface's arguments
+    dimensions: int | None = None,  # noqa: ARG001
+    max_length: int | None = None,  # noqa: ARG001
+) -> Float32:
+    raise ProgramError(f"the program encodes {len(texts)} texts, and its declaration names no encoder")

@@ -67,7 +67,6 @@ class Refused(EsTtcError):
     """A program's text must not be run.
 
     Attributes:
-        reason: The violated rule.
         detail: One sentence with the cause and the place.
     """
 
@@ -190,11 +189,7 @@ def parse(source: str) -> ast.Module:
 
 
 def check(source: str) -> ast.Module:
-    """Return the syntax tree of a program that follows the rules; nothing is run.
-
-    Raises:
-        Refused: The first violated rule.
-    """
+    """Return the syntax tree of a program that follows the rules; nothing is run."""
     tree = parse(source)
     _Checks(tree).whole()
     return tree
@@ -204,7 +199,6 @@ def compiled(source: str, *, seconds: float | None = None) -> Program:
     """Check a program and return its function.
 
     Args:
-        source: The program.
         seconds: Time limit of a call, which ends itself (:mod:`.clocked`); None if a separate process can be killed.
     """
     tree = check(source)
@@ -263,11 +257,7 @@ def _import(name: str, scope: Any = None, local: Any = None, names: Any = (), le
 
 
 class _Checks:
-    """The rules, on one syntax tree.
-
-    Args:
-        tree: The whole module.
-    """
+    """The rules, on one syntax tree."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree

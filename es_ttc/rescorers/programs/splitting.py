@@ -62,13 +62,8 @@ def split(text: str, fields: Iterable[tuple[int, int]] = (), *, most: int = MOST
     """Cut a document.
 
     Args:
-        text: The document as it is encoded.
         fields: First and end character of each of its fields, which no chunk but a run crosses; the whole text if
             empty.
-        most: Chunks of a granularity.
-
-    Raises:
-        ConfigurationError: sentencex is not installed.
     """
     parts = [part for start, end in (list(fields) or [(0, len(text))]) for part in _paragraphs(text, start, end)]
     sentences = _runs(_joined(text, (one for part in parts for one in _sentences(text, part))), most)

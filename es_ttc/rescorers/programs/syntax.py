@@ -46,12 +46,7 @@ _IGNORED = "type_comment"
 
 
 class Fault(NamedTuple):
-    """The first part of a tree that programs may not use.
-
-    Attributes:
-        line: Its line.
-        detail: Its description, in one clause.
-    """
+    """The first part of a tree that programs may not use."""
 
     line: int
     detail: str

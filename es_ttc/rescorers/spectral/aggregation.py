@@ -1,12 +1,13 @@
 """From the cosines at every position to one number a scale: the maximum, and the milder choices of section VIII-B.
 
 Each function takes ``(..., width)`` cosines, NaN after a document's last position, and ``counts``, the number of
-positions (1 or more), of a shape that broadcasts to ``(...)``. ``pooling`` goes on from scales to one score.
+positions (1 or more), of a shape that broadcasts to ``(...)``. ``pool`` goes on from scales to one score.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
+from es_ttc.rescorers.spectral.params import SpectralParams
 from es_ttc.vectors.tokens import Float32
 
 Counts = NDArray[np.intp]
@@ -38,3 +39,38 @@ def percentile(cosines: Float32, counts: Counts, p: float) -> Float32:
     high = np.take_along_axis(ordered, above, axis=-1)
     value: Float32 = (low + (high - low) * (place - below).astype(np.float32))[..., 0]
     return value
+
+
+Float64 = NDArray[np.float64]
+
+
+def pool(scores: Float32, params: SpectralParams) -> Float32:
+    """Return one score for the scores of all scales, ``(..., s)`` to ``(...)``.
+
+    Args:
+        scores: ``(..., s)`` float32, the score of each scale, ascending as ``params.scales``.
+    """
+    if params.pool == "max":
+        greatest: Float32 = scores.max(axis=-1)
+        return greatest
+    wide = np.ascontiguousarray(scores, dtype=np.float64)  # a mean of equal scores is this score to the last bit
+    mean: Float32 = np.sum(wide * shares(scores, params), axis=-1).astype(np.float32)
+    return mean
+
+
+def shares(scores: Float32, params: SpectralParams) -> Float64:
+    """Return the share of each scale in the pooled score, ``(..., s)`` float64, 0 or more, sum 1."""
+    if params.pool == "softmax":
+        return softmax(scores.astype(np.float64) / params.temperature)
+    if params.pool == "mean":
+        weights = np.array(params.scale_weights or [1] * scores.shape[-1], dtype=np.float64)
+        return np.broadcast_to(weights / weights.sum(), scores.shape)
+    whole: Float64 = (np.arange(scores.shape[-1]) == scores.argmax(axis=-1)[..., None]).astype(np.float64)
+    return whole
+
+
+def softmax(values: Float64) -> Float64:
+    """Return ``exp(v) / sum of exp(v)`` along the last axis."""
+    powers = np.exp(values - values.max(axis=-1, keepdims=True))
+    proportions: Float64 = powers / powers.sum(axis=-1, keepdims=True)
+    return proportions

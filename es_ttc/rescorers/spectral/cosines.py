@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.common.cancellable_calls import stop_if_given_up
-from es_ttc.rescorers.scratch import Scratch
 from es_ttc.rescorers.similarity import token_similarities
-from es_ttc.rescorers.spectral.kernel import IDENTITY, MEAN
 from es_ttc.rescorers.spectral.norms import norms_of_scales
-from es_ttc.rescorers.spectral.smoothing import smooth, transform_size
+from es_ttc.rescorers.spectral.smoothing import IDENTITY, MEAN, smooth, transform_size
+from es_ttc.rescorers.threads import Scratch
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 NORM_FLOOR = np.float32(1e-5)
@@ -50,7 +49,6 @@ def blocks(
 
     Args:
         vectors: ``(r, d)`` float32 unit rows.
-        tokens: One :class:`TokenVectors` a document.
         norms: One :class:`ScaleNorms` a document; scales that it lacks are computed from the tokens.
         scales: s ascending scales, ``inf`` for the mean.
     """

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.rescorers.spectral.kernel import IDENTITY, MEAN
+from es_ttc.rescorers.spectral.smoothing import IDENTITY, MEAN
 from es_ttc.vectors.tokens import Float32
 
 
@@ -16,10 +16,7 @@ def evidence(
     """Describe one document's score for one query vector, JSON-ready.
 
     Args:
-        score: The score.
-        best: Place of the scale that has most part in it.
         cosines: ``(s, n)`` the cosines behind it, n 1 or more.
-        scales: The s scales.
         offsets: ``(n, 3)`` int32 field ordinal, start and end character of each token, if the index has them.
 
     Returns:
@@ -43,7 +40,7 @@ def main_lobe(length: int, scale: float, position: int) -> tuple[int, int]:
     """Return the tokens ``[first, end)`` that count positively and most: those nearer to the centre than L.
 
     For a document of even length the kernel's centre stands half a token before the position (see
-    :func:`es_ttc.rescorers.spectral.kernel.same_start`).
+    :func:`es_ttc.rescorers.spectral.smoothing.same_start`).
     """
     if scale == IDENTITY:
         return position, position + 1

@@ -13,9 +13,8 @@ from es_ttc.rescorers import compiled
 from es_ttc.rescorers.similarity import EMPTY_DOCUMENT, require_dims
 from es_ttc.rescorers.spectral.aggregation import maximum
 from es_ttc.rescorers.spectral.cosines import NORM_FLOOR, blocks
-from es_ttc.rescorers.spectral.kernel import IDENTITY, MEAN
 from es_ttc.rescorers.spectral.norms import norms_of_scales
-from es_ttc.rescorers.spectral.smoothing import half_spectra, transform_size
+from es_ttc.rescorers.spectral.smoothing import IDENTITY, MEAN, half_spectra, transform_size
 from es_ttc.rescorers.threads import cores, share
 from es_ttc.vectors.rotation import rotate
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
@@ -46,7 +45,6 @@ def greatest_cosines(
 
     Args:
         vectors: ``(r, d)`` float32 unit rows.
-        tokens: One :class:`TokenVectors` a document.
         norms: One :class:`ScaleNorms` a document; scales that it lacks are computed from the tokens.
         scales: s ascending scales, ``inf`` for the mean.
         plain: ``(p, d)`` float32 unit rows that are compared with the tokens themselves alone, in the same pass: their

@@ -12,9 +12,8 @@ import numpy as np
 
 from es_ttc.common.cancellable_calls import stop_if_given_up
 from es_ttc.rescorers import compiled
-from es_ttc.rescorers.scratch import Scratch
-from es_ttc.rescorers.spectral.kernel import IDENTITY, MEAN, is_smoothing
-from es_ttc.rescorers.spectral.smoothing import half_spectra, smooth, transform_size
+from es_ttc.rescorers.spectral.smoothing import IDENTITY, MEAN, half_spectra, is_smoothing, smooth, transform_size
+from es_ttc.rescorers.threads import Scratch
 from es_ttc.vectors.quantise import as_stored
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
@@ -73,11 +72,7 @@ def norms_of_scales(tokens: TokenVectors, stored: ScaleNorms | None, scales: Seq
 
 
 def _computed(tokens: TokenVectors, scales: Sequence[float]) -> ScaleNorms:
-    """Return norms that are not stored; they are kept as long as the document's vectors.
-
-    Raises:
-        DeadlineExceeded: Nobody waits for them any more.
-    """
+    """Return norms that are not stored; they are kept as long as the document's vectors."""
     place, wanted = id(tokens), (compiled.enabled(), tuple(scales))
     known = _kept.get(place)
     if known is None or known.wanted != wanted:

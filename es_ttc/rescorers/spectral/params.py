@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_serializer, field_validator, model_validator
 
 from es_ttc.rescorers.base import Params
-from es_ttc.rescorers.spectral.kernel import MEAN
+from es_ttc.rescorers.spectral.smoothing import MEAN
 
 MAX_SCALES = 16
 MAX_SCALE = 100_000

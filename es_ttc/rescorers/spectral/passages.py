@@ -46,10 +46,8 @@ def best_passages(
 
     Args:
         vectors: ``(r, d)`` float32 unit rows, what compares with document tokens; the best row counts.
-        tokens: The document's token vectors.
         norms: Their norms by scale, or None where they must be computed.
         offsets: ``(n, 3)`` int32 field ordinal, first character, end character of each token.
-        count: Maximum number of passages.
     """
     for block in blocks(vectors, [tokens], None if norms is None else [norms], (MATCH_SCALE, PASSAGE_SCALE)):
         narrow, wide = block.cosines[0].max(axis=0)
@@ -63,7 +61,6 @@ def _apart(wide: Float32, offsets: NDArray[np.int32], count: int) -> list[int]:
     Args:
         wide: ``(n,)`` cosines at the scale of passages.
         offsets: ``(n, 3)``, see :func:`best_passages`; a token without text of its own is no position.
-        count: Maximum number of positions.
     """
     left: Float32 = np.where(offsets[:, 2] > offsets[:, 1], wide, np.float32(-np.inf))
     reach = math.ceil(PASSAGE_SCALE)

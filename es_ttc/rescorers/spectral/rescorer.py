@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from es_ttc.rescorers.base import Feature, Params, Query, Window
 from es_ttc.rescorers.similarity import EMPTY_DOCUMENT
 from es_ttc.rescorers.spectral import aggregation
+from es_ttc.rescorers.spectral.aggregation import pool, shares
 from es_ttc.rescorers.spectral.cosines import Block, blocks
 from es_ttc.rescorers.spectral.evidence import cosine_of, evidence
 from es_ttc.rescorers.spectral.greatest import greatest_by_scale, greatest_cosines, with_wrong_norms
 from es_ttc.rescorers.spectral.params import SpectralParams
-from es_ttc.rescorers.spectral.pooling import pool, shares
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 _TOGETHER = 32

@@ -1,9 +1,10 @@
-"""Convolution of token-wise signals with a bank of sinc kernels, for documents of many lengths at once.
+"""The sinc kernels (section III-B), and convolution with a bank of them, for documents of many lengths at once.
 
 Each document has kernels of its own length. Lengths share a few transform sizes, so that a window of ragged documents
 takes a handful of batched Fourier transforms; the kernels' spectra are kept between calls.
 """
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +16,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.rescorers.compiled.frequencies import half_frequencies
-from es_ttc.rescorers.scratch import Scratch
-from es_ttc.rescorers.spectral.kernel import kernel_bank, same_start
+from es_ttc.rescorers.threads import Scratch
 from es_ttc.vectors.tokens import Float32
+
+Float64 = NDArray[np.float64]
+
+IDENTITY = 1.0
+"""The narrow endpoint: the identity operator, not a sampled kernel (which is no delta for an even length)."""
+
+MEAN = math.inf
+"""The wide endpoint L = infinity: every position carries the mean of all tokens."""
+
+
+def sinc_kernel(length: int, scale: float) -> Float64:
+    """Return ``k_L``, ``(length,)`` float64: ``sinc((t - c) / L)`` about the centre ``c = (length - 1) / 2``, sum 1.
+
+    Args:
+        length: The document's number of tokens N, 1 or more; the kernel is as long as the document.
+        scale: The scale L in tokens, finite, 1 or more: the distance from the centre to the first zero.
+    """
+    offsets = np.arange(length) - (length - 1) / 2
+    kernel = np.sinc(offsets / scale)
+    normalised: Float64 = kernel / kernel.sum()
+    return normalised
+
+
+def kernel_bank(length: int, scales: Sequence[float]) -> Float64:
+    """Return the kernels of several scales, ``(s, length)`` float64."""
+    return np.stack([sinc_kernel(length, scale) for scale in scales])
+
+
+def same_start(length: int) -> int:
+    """Return which element of the full convolution of two signals of this length is the first of the ``same`` part.
+
+    This is numpy's (and everyone's) ``mode="same"``: signals are taken as zero outside the document. For an even
+    length the kernel's centre falls half a token before the position that it is reported at.
+    """
+    return (length - 1) // 2
+
+
+def is_smoothing(scale: float) -> bool:
+    """Tell a scale that needs a convolution from the two endpoints that do not."""
+    return scale not in (IDENTITY, MEAN)
+
 
 Complex64 = NDArray[np.complex64]
 
@@ -48,7 +89,6 @@ def smooth(signals: Float32, lengths: Sequence[int], scales: tuple[float, ...], 
             and no less than the :func:`transform_size` of any length.
         lengths: The b documents' numbers of tokens. Equal ones are cheapest side by side.
         scales: s finite scales above 1.
-        scratch: Where the result lives.
 
     Returns:
         ``(b, r, s, size)`` float32, valid until the thread's next call with the same scratch; a document's values

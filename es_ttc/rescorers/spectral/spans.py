@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.rescorers.spectral.cosines import NORM_FLOOR
-from es_ttc.rescorers.spectral.kernel import IDENTITY
 from es_ttc.rescorers.spectral.norms import smoothed_columns
+from es_ttc.rescorers.spectral.smoothing import IDENTITY
 from es_ttc.vectors.tokens import Float32
 
 

@@ -109,11 +109,7 @@ class _ActiveColumns:
     ids: list[str] = field(default_factory=list)
 
     async def find(self, search: Search, direction: Float64, k: int, *, exact: bool) -> tuple[_SearchBound, Float64]:
-        """Search, add new documents, and return the search's bound and the new ones' products with the direction.
-
-        Raises:
-            EngineError: The engine failed.
-        """
+        """Search, add new documents, and return the search's bound and the new ones' products with the direction."""
         unit = direction / np.linalg.norm(direction)
         [found] = await search.nearest(unit.astype(np.float32)[np.newaxis], k, exact=exact)
         new = found.documents[~np.isin(found.documents, self.documents)]
@@ -139,12 +135,6 @@ async def column_generation(query: Float64, search: Search, solve: Solver, effor
 
     Args:
         query: ``(d,)``, not zero.
-        search: Finds documents.
-        solve: Solves the problem on a dictionary.
-        effort: Limits of the searches.
-
-    Raises:
-        EngineError: The engine failed.
     """
     columns = _ActiveColumns(np.empty((0, len(query)), np.float32))
     slack = _SLACK * float(np.linalg.norm(query))

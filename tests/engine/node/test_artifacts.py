@@ -11,7 +11,7 @@ import stamina
 
 from es_ttc.engine.node import artifacts, parts
 from es_ttc.engine.node.parts import Artifact, Pinned
-from es_ttc.engine.node.progress import Progress
+from es_ttc.engine.node.spec import Progress
 from es_ttc.errors import NodeError
 from tests.support.maven import Repository, serving
 

@@ -13,7 +13,7 @@ from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer
 from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
 from es_ttc.rescorers.spectral import DEFAULT_SCALES
 from es_ttc.rescorers.spectral.greatest import greatest_cosines
-from es_ttc.rescorers.spectral.kernel import IDENTITY
+from es_ttc.rescorers.spectral.smoothing import IDENTITY
 from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import CODECS, Codec, Float32, TokenVectors
 from tests.rescorers.windows import query_of, random_documents, unit_rows, window_of

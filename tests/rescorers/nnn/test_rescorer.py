@@ -12,8 +12,7 @@ from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.nnn.active_set import solve
 from es_ttc.rescorers.nnn.dictionary import Dictionary
 from es_ttc.rescorers.nnn.objective import Penalty, residual
-from es_ttc.rescorers.nnn.params import NnnParams
-from es_ttc.rescorers.nnn.rescorer import NnnRescorer, scores
+from es_ttc.rescorers.nnn.rescorer import NnnParams, NnnRescorer, scores
 from es_ttc.vectors.tokens import Float32
 from tests.rescorers.nnn.problems import KINDS, rows_of, unit
 from tests.rescorers.windows import query_of
@@ -172,12 +171,9 @@ def test_it_needs_pooled_vectors() -> None:
     ("raw", "message"),
     [
         ({"l1": -0.1}, r"parameter \[l1\] of method \[nnn\] is -0.1"),
-        ({"l1": "a"}, r"parameter \[l1\]"),
         ({"l2": -1}, r"parameter \[l2\] of method \[nnn\] is -1"),
         ({"documents": 0}, r"parameter \[documents\] of method \[nnn\] is 0"),
-        ({"documents": 2.5}, r"parameter \[documents\]"),
         ({"documents": 5, "l1": 0.1}, r"\[documents\] chooses l1"),
-        ({"lambda1": 0.1}, r"unknown parameter \[lambda1\]"),
     ],
 )
 def test_bad_parameters_are_named(raw: dict[str, Any], message: str) -> None:

@@ -9,8 +9,8 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, REVERSED, TOPIC, Reading
 from es_ttc.rescorers.programs.encoding import encode_fn
-from es_ttc.rescorers.programs.feedback import softcentroid
 from es_ttc.rescorers.programs.interface import PASSAGE, Chunks, Context, Program, ProgramError, run
+from es_ttc.rescorers.programs.rescorers import softcentroid
 from es_ttc.rescorers.programs.rounds import Search
 from es_ttc.vectors.chunks import GRANULARITIES
 from es_ttc.vectors.moments import Moments

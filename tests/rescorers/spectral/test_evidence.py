@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams, SpectralRescorer
 from es_ttc.rescorers.spectral.evidence import main_lobe
-from es_ttc.rescorers.spectral.kernel import same_start, sinc_kernel
+from es_ttc.rescorers.spectral.smoothing import same_start, sinc_kernel
 from es_ttc.vectors.quantise import quantise
 from es_ttc.vectors.tokens import Float32
 from tests.rescorers.windows import query_of, unit_rows, window_of

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.rescorers.spectral.kernel import kernel_bank, same_start, sinc_kernel
+from es_ttc.rescorers.spectral.smoothing import kernel_bank, same_start, sinc_kernel
 from tests.rescorers import reference
 
 

@@ -3,10 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.rescorers.scratch import Scratch
 from es_ttc.rescorers.spectral import smoothing
-from es_ttc.rescorers.spectral.kernel import same_start, sinc_kernel
-from es_ttc.rescorers.spectral.smoothing import kernel_spectra, smooth, transform_size
+from es_ttc.rescorers.spectral.smoothing import kernel_spectra, same_start, sinc_kernel, smooth, transform_size
+from es_ttc.rescorers.threads import Scratch
 
 SCALES = (2.5, 3.0, 30.0, 400.0)
 

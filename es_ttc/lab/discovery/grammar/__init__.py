@@ -1,5 +1,4 @@
 """A typed grammar over the programs' primitives: programs as trees, and operations that change them.
 
-:mod:`.operations` lists the operations, :mod:`.trees` generates and changes trees, :mod:`.render` writes them as
-Python, :mod:`.known` contains the paper's programs as trees.
+:mod:`.operations` lists the operations, :mod:`.trees` generates and changes trees, and writes them as Python.
 """

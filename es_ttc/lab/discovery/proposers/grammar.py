@@ -3,11 +3,10 @@
 import random
 from collections.abc import Sequence
 
-from es_ttc.lab.discovery.frontier import frontier, measured
-from es_ttc.lab.discovery.grammar.render import render
-from es_ttc.lab.discovery.grammar.trees import MOST_NODES, Tree, cross, draw, mutate
+from es_ttc.lab.discovery.grammar.trees import MOST_NODES, Tree, cross, draw, mutate, render
 from es_ttc.lab.discovery.records import Proposal, Record
 from es_ttc.lab.discovery.screening import registry_of
+from es_ttc.lab.discovery.summary import frontier, measured
 from es_ttc.rescorers.programs.source import Refused
 
 _TRIES = 50
@@ -24,7 +23,6 @@ class GrammarProposer:
     results.
 
     Args:
-        seed: Seed of all choices.
         distance: Minimum structural distance; programs that the registry would refuse are avoided if possible.
     """
 

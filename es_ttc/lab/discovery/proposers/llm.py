@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from es_ttc.common.interruption import InterruptibleRunner
-from es_ttc.lab.discovery.frontier import frontier, measured
 from es_ttc.lab.discovery.grammar.operations import MODULES
 from es_ttc.lab.discovery.records import LlmUsage, Proposal, Record
+from es_ttc.lab.discovery.summary import frontier, measured
 from es_ttc.llm.base import Reply
 from es_ttc.llm.client import LlmClient
 from es_ttc.llm.prompts import read_prompt
@@ -51,11 +51,7 @@ class LlmProposer:
         self._blind = blind
 
     def propose(self, generation: int, records: Sequence[Record]) -> Proposal:
-        """Return the model's output unchanged.
-
-        Raises:
-            LlmError: The endpoint does not answer; the search stops, and can be resumed later.
-        """
+        """Return the model's output unchanged."""
         shown = [record for record in records if record.proposal.origin == ORIGIN] if self._blind else records
         text = prompt(shown, self._characters, blind=self._blind)
         with InterruptibleRunner() as runner:

@@ -36,10 +36,6 @@ def backbone_folder(name: str, cache_dir: Path) -> Path:
 
     Args:
         name: An encoder's name, or a folder: of a dense encoder, or of a transformer with nothing else.
-        cache_dir: Folder of assembled models and file hashes.
-
-    Raises:
-        ConfigurationError: It is of another kind, or cannot be found.
     """
     folder = Path(name).expanduser()
     encoder = named(name)
@@ -69,9 +65,6 @@ def build(folder: Path, shape: LateShape, texts: Sequence[str]) -> MultiVectorEn
     Markers of the role and query expansion are left out: a few hundred judged queries do not teach a model what new
     tokens mean. Prompts that the backbone was trained with stay. Punctuation in documents gets no vectors, as in
     ColBERT.
-
-    Raises:
-        ConfigurationError: The backbone cannot be loaded, or does not fit the shape.
     """
     transformer, prompts = _transformer(folder)
     width = int(transformer.get_embedding_dimension())
@@ -98,7 +91,6 @@ def principal_directions(rows: Tensor, count: int) -> Tensor:
 
     Args:
         rows: ``(n, d)``; fewer than ``count`` rows are completed by directions in which they have no length.
-        count: At most d.
     """
     moment = rows.double().T @ rows.double()
     _, vectors = torch.linalg.eigh(moment)
@@ -107,11 +99,7 @@ def principal_directions(rows: Tensor, count: int) -> Tensor:
 
 
 def train_last_layers(model: MultiVectorEncoder, count: int | None) -> None:
-    """Freeze all of a backbone but its last layers; None trains all of it.
-
-    Raises:
-        ConfigurationError: It has no such number of layers.
-    """
+    """Freeze all of a backbone but its last layers; None trains all of it."""
     if count is None:
         return
     transformer: Any = model[0]

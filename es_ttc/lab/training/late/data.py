@@ -10,8 +10,7 @@ import numpy as np
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.evaluation.bm25 import Bm25
 from es_ttc.lab.evaluation.datasets import Collection
-from es_ttc.lab.evaluation.rankings import top
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent, top
 from es_ttc.lab.training.data import Places, judged_parts, relevant_places, texts_of
 
 MINED = 50
@@ -23,7 +22,6 @@ class JudgedTexts:
     """Queries with their relevant documents and what BM25 finds beside these.
 
     Attributes:
-        texts: Their texts.
         relevant: For each the positions of its relevant documents in the corpus, one or more.
         mined: For each the positions of the first documents of BM25 that are not judged relevant, best first.
     """
@@ -61,11 +59,7 @@ class LateTask:
 def load_late_task(
     folder: Path, *, seed: int, most_queries: int | None = None, pool: int, progress: Progress = silent
 ) -> LateTask:
-    """Read a BEIR folder, and find the negatives.
-
-    Raises:
-        ConfigurationError: There is no train split, or too little in it.
-    """
+    """Read a BEIR folder, and find the negatives."""
     train, valid, own = judged_parts(folder, seed=seed, most_queries=most_queries)
     texts = texts_of(train)
     index = Bm25(texts)

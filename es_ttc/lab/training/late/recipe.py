@@ -12,16 +12,17 @@ from sentence_transformers.util import batch_to_device
 from torch import Tensor, nn
 
 from es_ttc.encoders.base import Role
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.training.data import Places
 from es_ttc.lab.training.late.data import JudgedTexts, LateTask
+from es_ttc.lab.training.loop import Recipe
 from es_ttc.lab.training.measures import measure
 
 _AT_ONCE = 32
 _QUERIES_AT_ONCE = 16
 
 
-class LateRecipe:
+class LateRecipe(Recipe):
     """MaxSim of queries and documents.
 
     A train query is an example. In every epoch one of its relevant documents and some of its mined negatives are drawn
@@ -113,7 +114,6 @@ def known_relevant(relevant: Sequence[Places], drawn: Places) -> Tensor:
     """Return which documents of a batch are no negatives of a query, ``(b, b * n)`` bool.
 
     Args:
-        relevant: Each query's relevant documents, b.
         drawn: ``(b, n)`` each query's documents, its positive first. The positive itself stays.
     """
     known = np.stack([np.isin(drawn.reshape(-1), places) for places in relevant])

@@ -17,7 +17,7 @@ from es_ttc.encoders.registry import load_encoder
 from es_ttc.encoders.sentence_transformers import no_progress_bars
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation import provenance
-from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.training.artefact import PACKAGES, PAGE
 from es_ttc.lab.training.late.backbone import backbone_folder, build, train_last_layers
 from es_ttc.lab.training.late.data import LateTask, load_late_task

@@ -22,7 +22,7 @@ from es_ttc.lab.training.data import Places, Task
 from es_ttc.lab.training.losses import cross_view, listwise_multi_label
 from es_ttc.lab.training.measures import measure
 from es_ttc.lab.training.options import ColtOptions
-from es_ttc.lab.training.tuned_side import TunedSide
+from es_ttc.lab.training.sides import Trainable
 
 Edges = NDArray[np.intp]
 
@@ -36,7 +36,7 @@ class Vectors(nn.Module):
         self.documents = nn.Parameter(torch.from_numpy(task.documents.copy()))
 
 
-class ColtRecipe:
+class ColtRecipe(Trainable):
     """Trains vectors of documents together with those of their train queries."""
 
     def __init__(self, task: Task, options: ColtOptions) -> None:
@@ -92,14 +92,6 @@ class ColtRecipe:
         """Return the heads for serving: no change for queries, the table for documents."""
         learned = self._final().detach().cpu().numpy()
         return {"query": Head(), "document": Head((Table(self._task.documents, learned),))}
-
-    @property
-    def tuned(self) -> dict[Role, TunedSide]:
-        """No encoder is trained."""
-        return {}
-
-    def params(self) -> None:
-        """No parameters of the method `nnn`."""
 
     def _final(self) -> Tensor:
         return F.normalize(self._propagated(self._drawn(None))[2], dim=1)

@@ -1,23 +1,19 @@
 """The dense baseline (NNN decoding, appendix B.2): adapters for queries and for documents, InfoNCE in the batch."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from es_ttc.encoders.base import Role
-from es_ttc.encoders.heads import Head
 from es_ttc.lab.training.data import Places, Task
 from es_ttc.lab.training.heads import MixedMlp
 from es_ttc.lab.training.losses import info_nce
 from es_ttc.lab.training.measures import measure
-from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, queries_of
-from es_ttc.lab.training.tuned_side import TunedSide
+from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, TunedSide, TwoSided, queries_of
 
 
-class DenseRecipe:
+class DenseRecipe(TwoSided):
     """Cosines of queries and documents, each through an adapter of its own.
 
     Each (query, relevant document) pair is an example. Documents of other pairs that are relevant to the query too are
@@ -44,9 +40,6 @@ class DenseRecipe:
         self._valid = task.valid.mask(len(task.documents))
         self.examples = len(self._pairs)
 
-    def begin_epoch(self, random: np.random.Generator) -> None:
-        """Do nothing."""
-
     def loss(self, batch: Places, random: np.random.Generator) -> Tensor:  # noqa: ARG002
         """Return InfoNCE of some pairs."""
         queries, documents = self._pairs[batch].T
@@ -58,19 +51,6 @@ class DenseRecipe:
         """Return the mean measure of the validation queries, ranked by cosine."""
         scores = (self.queries.rows(VALID) @ self.documents.rows(DOCUMENTS).T).cpu()
         return float(measure(self._metric, scores, self._valid).mean())
-
-    def heads(self) -> dict[Role, Head]:
-        """Return the heads for serving."""
-        return {"query": self.queries.served(), "document": self.documents.served()}
-
-    @property
-    def tuned(self) -> dict[Role, TunedSide]:
-        """The sides with a fine-tuned encoder."""
-        sides: dict[Role, Any] = {"query": self.queries, "document": self.documents}
-        return {role: side for role, side in sides.items() if isinstance(side, TunedSide)}
-
-    def params(self) -> None:
-        """No parameters of the method `nnn`."""
 
 
 def known_positives(relevant: Sequence[Places], queries: Places, documents: Places) -> Tensor:

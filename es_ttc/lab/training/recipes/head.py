@@ -15,7 +15,7 @@ from es_ttc.lab.training.losses import info_nce
 from es_ttc.lab.training.measures import measure
 from es_ttc.lab.training.options import HeadOptions
 from es_ttc.lab.training.recipes.dense import known_positives
-from es_ttc.lab.training.tuned_side import TunedSide
+from es_ttc.lab.training.sides import Trainable
 
 
 class Whitened(nn.Module):
@@ -34,7 +34,7 @@ class Whitened(nn.Module):
         return self._layer
 
 
-class HeadRecipe:
+class HeadRecipe(Trainable):
     """One head over the pairs of several collections; batches mix them."""
 
     def __init__(self, tasks: Sequence[Task], options: HeadOptions) -> None:
@@ -50,9 +50,6 @@ class HeadRecipe:
         ]
         self._pairs = np.array([(query, one) for query, found in enumerate(self._relevant) for one in found], np.intp)
         self.examples = len(self._pairs)
-
-    def begin_epoch(self, random: np.random.Generator) -> None:
-        """Do nothing."""
 
     def loss(self, batch: Places, random: np.random.Generator) -> Tensor:  # noqa: ARG002
         """Return InfoNCE of some pairs."""
@@ -75,14 +72,6 @@ class HeadRecipe:
         """Return the head for serving, the same for both roles."""
         head = Head((self.head.layer(),))
         return {"query": head, "document": head}
-
-    @property
-    def tuned(self) -> dict[Role, TunedSide]:
-        """No encoder is trained."""
-        return {}
-
-    def params(self) -> None:
-        """No parameters of the method `nnn`."""
 
     def _mapped(self, rows: Tensor) -> Tensor:
         device = next((one.device for one in self.learned.parameters()), torch.device("cpu"))

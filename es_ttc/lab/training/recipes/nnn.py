@@ -1,23 +1,91 @@
-"""NNN-Tr (NNN decoding, section 3.2 and appendix B.5): adapters trained through the unrolled solver."""
+"""NNN-Tr (NNN decoding, section 3.2 and appendix B.5): adapters trained through the solver FISTA, unrolled."""
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor, nn
 
-from es_ttc.encoders.base import Role
-from es_ttc.encoders.heads import Head
 from es_ttc.lab.training.data import Places, Task
-from es_ttc.lab.training.fista import lipschitz, selection_scores, unrolled
 from es_ttc.lab.training.heads import MixedMlp
 from es_ttc.lab.training.losses import set_loss
 from es_ttc.lab.training.measures import measure
 from es_ttc.lab.training.options import NnnOptions
-from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, queries_of
-from es_ttc.lab.training.tuned_side import TunedSide
+from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, TunedSide, TwoSided, queries_of
+
+
+def lipschitz(documents: Tensor, l2: Tensor | float = 0.0) -> Tensor:
+    """Return ``L``, the greatest eigenvalue of ``D^T D`` plus l2: the steepest the gradient's slope gets."""
+    with torch.no_grad():
+        rows = documents.detach()
+        smaller = rows if rows.shape[0] < rows.shape[1] else rows.T
+        greatest: Tensor = torch.linalg.eigvalsh(smaller @ smaller.T)[-1]
+        return greatest + l2
+
+
+def unrolled(
+    documents: Tensor,
+    queries: Tensor,
+    l1: Tensor | float,
+    l2: Tensor | float,
+    *,
+    steps: int,
+    bound: Tensor | float | None = None,
+    scales: Tensor | None = None,
+) -> Tensor:
+    """Return the coefficients after so many steps of equation 5 from 0, ``(b, n)``, none negative.
+
+    Args:
+        documents: ``(n, d)`` the dictionary's rows.
+        queries: ``(b, d)``, each a problem of its own.
+        bound: ``L``; :func:`lipschitz` if None.
+        scales: ``(steps,)`` positive factors of the step 1/L, where steps are learned; none for the paper's own.
+    """
+    size = lipschitz(documents, l2) if bound is None else bound
+    target = queries @ documents.T
+    gram = documents @ documents.T if len(documents) <= 2 * documents.shape[1] else None
+    x = torch.zeros_like(target)
+    ahead = x
+    theta = 1.0
+    for step in range(steps):
+        rebuilt = ahead @ gram if gram is not None else (ahead @ documents) @ documents.T
+        length = 1 / size if scales is None else scales[step] / size
+        following = torch.relu(ahead - length * (rebuilt - target + l2 * ahead + l1))
+        theta_next = (1 + math.sqrt(1 + 4 * theta * theta)) / 2
+        ahead = following + (theta - 1) / theta_next * (following - x)
+        x, theta = following, theta_next
+    return x
+
+
+def lacking(documents: Tensor, queries: Tensor, x: Tensor, l1: Tensor | float) -> Tensor:
+    """Return by how much each document's inner product with the residual exceeds l1, ``(b, n)``.
+
+    At a solution it is ``l2 x`` for the selected ones and not positive for the others (the KKT conditions of section
+    2.2): how far those are from being selected.
+    """
+    return (queries - x @ documents) @ documents.T - l1
+
+
+def selection_scores(
+    documents: Tensor, queries: Tensor, x: Tensor, l1: Tensor | float, relevant: Tensor, *, slack: float = 1.0
+) -> Tensor:
+    """Return the scores for the set loss: coefficients, and ``slack`` times the gap of unselected relevant documents.
+
+    A coefficient of 0 has no gradient, so training could never select a relevant document that the solver left out; its
+    gap to selection has one. ``slack = 0`` is the loss on coefficients alone, as in the paper.
+
+    Args:
+        documents: ``(n, d)``.
+        queries: ``(b, d)``.
+        x: ``(b, n)`` coefficients.
+        relevant: ``(b, n)`` bool.
+    """
+    if slack == 0:
+        return x
+    lack = lacking(documents, queries, x, l1).clamp(max=0)
+    return torch.where((x == 0) & relevant, slack * lack, x)
+
 
 _BLOCK = 512
 """Number of validation queries decoded at once."""
@@ -44,7 +112,7 @@ class Penalties(nn.Module):
         return self.lengths.exp() if self.lengths.requires_grad else None
 
 
-class NnnRecipe:
+class NnnRecipe(TwoSided):
     """Trains adapters of queries and documents through the unrolled solver, with the set loss on relevant documents."""
 
     def __init__(self, task: Task, options: NnnOptions, *, queries: FrozenSide | TunedSide | None = None) -> None:
@@ -89,16 +157,6 @@ class NnnRecipe:
         if not selected:
             return math.nan
         return float(measure(self._options.metric, scores.cpu(), self._valid).mean())
-
-    def heads(self) -> dict[Role, Head]:
-        """Return the heads for serving."""
-        return {"query": self.queries.served(), "document": self.documents.served()}
-
-    @property
-    def tuned(self) -> dict[Role, TunedSide]:
-        """The sides with a fine-tuned encoder."""
-        sides: dict[Role, Any] = {"query": self.queries, "document": self.documents}
-        return {role: side for role, side in sides.items() if isinstance(side, TunedSide)}
 
     def params(self) -> dict[str, float]:
         """Return the parameters of the method `nnn` that it was trained with."""

@@ -24,11 +24,7 @@ def fisher(documents: Float32, top: Float32, bottom: Float32) -> Float32:
 
 
 def rank_stability(channels: Sequence[Float32]) -> Float32:
-    """Return minus the variance of each document's rank over channels, ``(q, n)``: 0 is perfect agreement (B.12).
-
-    Args:
-        channels: ``(q, n)`` scores each.
-    """
+    """Return minus the variance of each document's rank over channels, ``(q, n)``: 0 is perfect agreement (B.12)."""
     mean = np.zeros(channels[0].shape)
     squares = np.zeros(channels[0].shape)
     for number, channel in enumerate(channels, 1):  # Welford: one channel's ranks in memory at a time

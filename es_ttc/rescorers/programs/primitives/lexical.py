@@ -33,11 +33,7 @@ def words(text: str) -> list[str]:
 
 
 class LexicalIndex:
-    """Words and word bigrams of n documents.
-
-    Args:
-        texts: The documents.
-    """
+    """Words and word bigrams of n documents."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._size = len(texts)
