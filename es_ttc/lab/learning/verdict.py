@@ -94,8 +94,8 @@ def verdict_of(before: Pools, after: Pools, *, least: int, seed: int) -> Verdict
     followed = [_first(pool, row, _FOLLOWED) for pool, row in zip(before.pools, scores, strict=True)]
     agreement = compared(by_dense(_judged_by(after, followed)), by_dense(_judged_by(before, followed)), seed)
     changes = tuple(
-        Change(pool.query, _first(pool, row, FIRST), _first(pool, new, FIRST))
-        for pool, row, new in zip(before.pools, scores, new_scores, strict=True)
+        Change(pool.query, _first(pool, row, FIRST), _first(new_pool, new_row, FIRST))
+        for pool, row, new_pool, new_row in zip(before.pools, scores, after.pools, new_scores, strict=True)
     )
     shares = [len({*one.after} - {*one.before}) / max(1, len(one.after)) for one in changes]
     return Verdict(len(places), blend, dense, agreement, float(np.mean(shares)), changes)
