@@ -62,7 +62,7 @@ def search(
         tuple[str, ...] | None,
         "--facets FIELD,...",
         NamesType(),
-        "Fields whose values are counted over the documents that match the words; numbers as their range.",
+        "Fields whose values are counted over the documents that the search finds; numbers as their range.",
     ] = None,
     engine: EngineUrl,
     adapter: AdapterName,
@@ -87,48 +87,41 @@ def search(
     asked = CliQuery(text, method, size, params, first_pass, among)
     settings = adapted(GatewaySettings(**given(engine=engine, port=0)), adapter)
     with stderr.status("searching"):
-        rankings = _rankings(settings, gateway, name, asked, fields, beside=beside)
-        counted = with_engine(settings, lambda client: _facets(client, name, asked, fields, facets)) if facets else {}
+        rankings, counted = _found(settings, gateway, name, asked, fields, facets or (), beside=beside)
     if as_json:
         print_json(as_dict(name, asked, rankings) | ({"facets": counted} if facets else {}))
         return
     stdout.print(answer(rankings, size))
     for field, values in counted.items():
         told = ", ".join(f"{value} {count:,.6g}" for value, count in values.items())
-        click.echo(f"{field}: {told or 'no document that matches the words has a value'}")
+        click.echo(f"{field}: {told or 'no document that the search finds has a value'}")
 
 
-def _rankings(
+def _found(
     settings: GatewaySettings,
     gateway: str | None,
     name: str,
     asked: "CliQuery",
     fields: Sequence[str] | None,
+    facets: Sequence[str],
     *,
     beside: bool,
-) -> list[Ranking]:
-    """Search through the gateway at hand, or through one of our own that ends with the search."""
+) -> tuple[list[Ranking], dict[str, dict[str, Any]]]:
+    """Search and count through the gateway at hand, or through one of our own that ends with the search."""
     from es_ttc.cli import searching
 
     encoder: Encoder | None = None
     if gateway is None or asked.method == "dense" or asked.first_pass == "dense":
         encoder = encoder_of_index(settings.model_copy(update={"engine": gateway or settings.engine}), name)
 
-    async def ask(client: "Engine") -> list[Ranking]:
+    async def ask(client: "Engine") -> tuple[list[Ranking], dict[str, dict[str, Any]]]:
         target = await searching.Target.of(client, name, fields, encoder)
-        return await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
+        counted = await searching.facets_of(target, asked, facets) if facets else {}
+        rankings = await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
+        return rankings, counted
 
     with gateway_with(settings, gateway, encoder) as at_gateway:
         return with_engine(at_gateway, ask)
-
-
-async def _facets(
-    client: "Engine", name: str, asked: "CliQuery", fields: Sequence[str] | None, facets: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    from es_ttc.cli.searching import Target, facets_of
-
-    target = await Target.of(client, name, fields)
-    return await facets_of(client, name, target.fields, asked, facets)
 
 
 @contextmanager

@@ -70,23 +70,24 @@ class CliQuery:
 
 async def search(target: Target, query: CliQuery) -> Ranking:
     """Rank by one method."""
+    answer = await target.client.search(target.index, await _body(target, query))
+    return Ranking(query.method, hits_of(answer, target.fields), expansion_of(answer))
+
+
+async def _body(target: Target, query: CliQuery) -> dict[str, Any]:
+    """Return the search of a query by its method."""
     method = resolve_one(query.method, query.params)
-    match query.method:
-        case "bm25":
-            hits = await _hits(target, match_body(target.fields, query))
-        case "dense":
-            hits = await _hits(target, await _dense_body(target, query))
-        case _ if method.retriever is not None:
-            hits = await _hits(target, knn_body(target.fields, query))
-        case _ if method.rewriter is not None:
-            answer = await target.client.search(target.index, query_body(target.fields, query))
-            return Ranking(query.method, hits_of(answer, target.fields), expansion_of(answer))
-        case _:
-            first = (
-                None if query.first_pass == "bm25" else await _dense_body(target, replace(query, size=_window(query)))
-            )
-            hits = await _hits(target, rescore_body(target.fields, query, first))
-    return Ranking(query.method, hits)
+    if query.method == "bm25":
+        return match_body(target.fields, query)
+    if query.method == "dense":
+        return await _dense_body(target, query)
+    if method.retriever is not None:
+        return knn_body(target.fields, query)
+    if method.rewriter is not None:
+        return query_body(target.fields, query)
+    by_words = query.first_pass == "bm25"
+    first = None if by_words else await _dense_body(target, replace(query, size=_window(query)))
+    return rescore_body(target.fields, query, first)
 
 
 async def compare(target: Target, query: CliQuery) -> list[Ranking]:
@@ -105,27 +106,26 @@ def match_body(fields: Sequence[str], query: CliQuery) -> dict[str, Any]:
     return {"query": _filtered(matching(query.text, fields), query), "size": query.size, "_source": [*fields]}
 
 
-async def facets_of(
-    client: Engine, index: str, fields: Sequence[str], query: CliQuery, names: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """Return the most frequent values of fields, or the least and the greatest number, over a query's matches."""
+async def facets_of(target: Target, query: CliQuery, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the most frequent values of fields, or the least and the greatest number, over what a search finds."""
     params = {"fields": ",".join(part for name in names for part in (name, f"{name}.keyword"))}
-    found = (await client.request("POST", f"/{quote(index)}/_field_caps", params=params))["fields"]
+    found = (await target.client.request("POST", f"/{quote(target.index)}/_field_caps", params=params))["fields"]
     aggregations: dict[str, Any] = {}
     for name in names:
         field = name if f"{name}.keyword" not in found else f"{name}.keyword"
         kinds = found.get(field, {})
         if not all(kind["aggregatable"] for kind in kinds.values()) or not kinds:
-            raise InvalidRequest(f"the values of field [{name}] of index [{index}] cannot be counted: name another")
+            raise InvalidRequest(
+                f"the values of field [{name}] of index [{target.index}] cannot be counted: name another"
+            )
         counted = {"terms": {"field": field, "size": 10}}
         aggregations[name] = {"stats": {"field": field}} if set(kinds) <= _NUMBERS else counted
-    body = {**match_body(fields, query), "size": 0, "aggs": aggregations}
-    answers = (await client.search(index, body))["aggregations"]
+    answer = await target.client.search(target.index, {**await _body(target, query), "aggs": aggregations})
     return {
-        name: {one.get("key_as_string", one["key"]): one["doc_count"] for one in answer["buckets"]}
-        if "buckets" in answer
-        else {key: answer[key] for key in ("count", "min", "max") if answer[key] is not None}
-        for name, answer in answers.items()
+        name: {one.get("key_as_string", one["key"]): one["doc_count"] for one in facet["buckets"]}
+        if "buckets" in facet
+        else {key: facet[key] for key in ("count", "min", "max") if facet[key] is not None}
+        for name, facet in answer["aggregations"].items()
     }
 
 
@@ -203,10 +203,6 @@ def hits_of(response: Mapping[str, Any], fields: Sequence[str]) -> list[Hit]:
         )
         for hit in response["hits"]["hits"]
     ]
-
-
-async def _hits(target: Target, body: Mapping[str, Any]) -> list[Hit]:
-    return hits_of(await target.client.search(target.index, body), target.fields)
 
 
 async def _dense_body(target: Target, query: CliQuery) -> dict[str, Any]:

@@ -63,6 +63,11 @@ class Hit:
         """The document's title if it has one, else its id."""
         return self.fields[self.titled] if self.titled else self.id
 
+    @property
+    def line(self) -> str:
+        """The document's title; without one its id and the beginning of its text."""
+        return self.label if self.titled else " ".join((self.id, *self.fields.values()))
+
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
@@ -116,7 +121,7 @@ def listing(
         if place > len(ranking.hits):
             break
         hit = ranking.hits[place - 1]
-        head = Text.assemble((f"{place:>3}  ", FAINT), _labelled(hit, relevant))
+        head = Text.assemble((f"{place:>3}  ", FAINT), _labelled(hit, hit.label, relevant))
         if hit.score is not None:
             head.append(f"  {hit.score:.4f}", FAINT)
         if hit.label != hit.id:
@@ -169,17 +174,17 @@ class Comparison:
             row: list[RenderableType] = [str(place)]
             for ranking in rankings:
                 hit = ranking.hits[place - 1] if place <= len(ranking.hits) else None
-                row.append(_labelled(hit, self.relevant) if hit else "")
+                row.append(_labelled(hit, hit.line, self.relevant) if hit else "")
                 if ranking is not base:
                     row.append(_move(places.get(hit.id), place) if hit else "")
             table.add_row(*row)
         return table
 
 
-def _labelled(hit: Hit, relevant: Collection[str]) -> Text:
+def _labelled(hit: Hit, text: str, relevant: Collection[str]) -> Text:
     if hit.id in relevant:
-        return Text(f"● {clean(hit.label)}", RELEVANT, no_wrap=True, overflow="ellipsis")
-    return Text(f"{'  ' if relevant else ''}{clean(hit.label)}", no_wrap=True, overflow="ellipsis")
+        return Text(f"● {clean(text)}", RELEVANT, no_wrap=True, overflow="ellipsis")
+    return Text(f"{'  ' if relevant else ''}{clean(text)}", no_wrap=True, overflow="ellipsis")
 
 
 def _move(before: int | None, now: int) -> Text:

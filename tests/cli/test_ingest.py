@@ -81,6 +81,14 @@ def test_a_file_without_the_usual_fields(here: Path, index_name: str, capsys: py
     told = capsys.readouterr().err
     assert command in told
     assert "price decimal-comma; other columns are text" in told
+    # What is counted is what the search finds, by its vectors too.
+    search = ["search", index_name, "footwear for June", "--filter", "price<15", "--facets", "price,zip", "--json"]
+    assert run(search) == 0
+    facets = json.loads(capsys.readouterr().out)["facets"]
+    assert facets["price"] == {"count": 5, "min": 10.5, "max": 14.5}
+    assert facets["zip"] == {f"0{n}": 1 for n in range(10, 15)}
+    assert run([*search, "--method", "bm25"]) == 0
+    assert json.loads(capsys.readouterr().out)["facets"]["price"] == {"count": 0}
 
 
 def test_fields_of_an_existing_index_are_proposed(

@@ -15,7 +15,7 @@ Teacher = Literal["judgements", "clicks", "blend"]
 TEACHERS: tuple[Teacher, ...] = ("judgements", "clicks", "blend")
 """In the order of their worth: a query takes the first that says something about it."""
 BLEND_TEMPERATURE = 1.0
-"""Of blend's scores, which are weighted z-scores; chosen on train queries (benchmarks.learning)."""
+"""Of blend's scores, which are weighted z-scores; docs/results/learning.md says how it was chosen."""
 MIN_CLICKS = 2.0
 """Least weight of a query's clicks: one click on the first hit says little."""
 

@@ -24,7 +24,7 @@ MIN_QUERIES = 20
 
 
 def loop_options(seed: int = 0) -> LoopOptions:
-    """Return the options of the training loop; chosen on train queries (benchmarks.learning)."""
+    """Return the options of the training loop; docs/results/learning.md says how they were chosen."""
     return LoopOptions(epochs=30, batch=64, learning_rate=3e-4, patience=3, seed=seed)
 
 
