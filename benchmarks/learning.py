@@ -109,9 +109,7 @@ def scorer(train: Collection, encoder: Encoder, teacher: Teacher, pools: Pools) 
     trained = taught(encoder, pools, teacher)
 
     def scored(others: Pools) -> Pools:
-        found = pools_of(only(train, {pool.query for pool in others.pools}), trained)
-        by_query = {pool.query: pool for pool in found.pools}
-        return replace(found, pools=tuple(by_query[pool.query] for pool in others.pools))
+        return pools_of(only(train, {pool.query for pool in others.pools}), trained)
 
     return scored
 

@@ -14,15 +14,15 @@ from es_ttc.cli.common import AdapterName, AsJson, EncoderName, EngineUrl, adapt
 from es_ttc.cli.evaluating import stages
 from es_ttc.cli.judge_options import load_judged, with_llm_flag
 from es_ttc.cli.judged import SEED
+from es_ttc.cli.search import encoder_of_index
 from es_ttc.cli.signatures import FOLDER, command
+from es_ttc.cli.train import require_package
 from es_ttc.cli.tune_blend import interval_text, told_of_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
 from es_ttc.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from es_ttc.encoders.base import Encoder
-    from es_ttc.index.mappings.spec import IndexSpec
     from es_ttc.lab.evaluation.datasets import Collection
     from es_ttc.lab.learning.query_log import QueryLog
     from es_ttc.lab.learning.session import Learned
@@ -76,8 +76,7 @@ def learn(
     The index does not change. `es-ttc attach NAME --adapter FOLDER` maps its stored vectors into a side index while
     the old one serves; `es-ttc attach NAME --encoder ENCODER` goes back.
     """
-    from es_ttc.cli.search import check_encoder
-    from es_ttc.index.mappings.encoder import load_encoder_for
+    require_package("torch")
     from es_ttc.lab.evaluation.report import require_writable
     from es_ttc.lab.learning.query_log import read_log
     from es_ttc.lab.learning.session import Lesson, learn_from, write
@@ -90,24 +89,17 @@ def learn(
     settings = adapted(GatewaySettings(**given(engine=engine, encoder=encoder)), adapter)
     logged = None if log is None else read_log(log)
     queries = _queries(name, settings, logged, most, with_llm=with_llm)
-    loaded: list[Encoder] = []
-
-    def load(spec: "IndexSpec") -> "Encoder":
-        if spec.encoder.tokens is not None:
-            raise InvalidRequest(
-                f"the token vectors of [{name}] are another encoder's, [{spec.encoder.tokens.model}], and one adapter "
-                "maps both kinds: attach the index with one encoder"
-            )
-        if not loaded:
-            loaded.append(load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir))
-            check_encoder(name, spec, loaded[0])
-        return loaded[0]
-
-    lesson = Lesson(queries, _clicks(queries, logged), tuple(teachers) or TEACHERS, SEED)
+    base = encoder_of_index(settings, name)
+    if base.identity.tokens is not None:
+        raise InvalidRequest(
+            f"the token vectors of [{name}] are another encoder's, [{base.identity.tokens.model}], and one adapter "
+            "maps both kinds: attach the index with one encoder"
+        )
+    lesson = Lesson(queries, {} if logged is None else logged.clicks, tuple(teachers) or TEACHERS, SEED)
     with interruptible(), stages(name) as progress:
-        found = learn_from(lesson, IndexSource(name, settings, load), progress)
+        found = learn_from(lesson, IndexSource(name, settings, lambda _spec: base), progress)
     if found.verdict.clear or force:
-        write(out, found, base_name=settings.encoder, base=loaded[0], cache_dir=settings.cache_dir)
+        write(out, found, base_name=settings.encoder, base=base, cache_dir=settings.cache_dir)
     if as_json:
         print_json({"index": name, "folder": str(out), **found.as_dict()})
     else:
@@ -134,10 +126,6 @@ def _queries(
     frequent = [] if log is None else sorted(log.counts, key=lambda text: -log.counts[text])[:most]
     qrels: dict[str, Mapping[str, int]] = {text: {} for text in frequent} | texts
     return replace(judged, queries={text: text for text in qrels}, qrels=qrels)
-
-
-def _clicks(queries: "Collection", log: "QueryLog | None") -> Mapping[str, Mapping[str, float]]:
-    return {} if log is None else {text: log.clicks[text] for text in queries.queries if text in log.clicks}
 
 
 def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:

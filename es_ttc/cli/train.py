@@ -134,7 +134,7 @@ def _training(
 )
 def _dense(data: Sequence[Path], chosen: dict[str, Any], loop: "LoopOptions", **request: Any) -> None:
     """Train an adapter for queries and one for documents on cosines, with InfoNCE over the batch."""
-    _require("torch")
+    require_package("torch")
     from es_ttc.lab.training.options import DenseOptions
     from es_ttc.lab.training.recipes.dense import DenseRecipe
 
@@ -161,7 +161,7 @@ def _dense(data: Sequence[Path], chosen: dict[str, Any], loop: "LoopOptions", **
 )
 def _nnn(data: Sequence[Path], chosen: dict[str, Any], loop: "LoopOptions", **request: Any) -> None:
     """Train adapters through the unrolled solver of the method `nnn` (NNN-Tr)."""
-    _require("torch")
+    require_package("torch")
     from es_ttc.lab.training.options import NnnOptions
     from es_ttc.lab.training.recipes.nnn import NnnRecipe, choose_penalty
 
@@ -191,7 +191,7 @@ def _colt(data: Sequence[Path], chosen: dict[str, Any], loop: "LoopOptions", **r
 
     A document that was not in the training data keeps its original vector.
     """
-    _require("torch")
+    require_package("torch")
     from es_ttc.lab.training.options import ColtOptions
     from es_ttc.lab.training.recipes.colt import ColtRecipe
 
@@ -211,7 +211,7 @@ def _head(data: Sequence[Path], chosen: dict[str, Any], loop: "LoopOptions", **r
 
     It fits the collections that it is trained on. On others it is usually worse than no map: evaluate before use.
     """
-    _require("torch")
+    require_package("torch")
     from es_ttc.lab.training.options import HeadOptions
     from es_ttc.lab.training.recipes.head import HeadRecipe
 
@@ -255,8 +255,8 @@ def _late(
     sentence-transformers' own form (MultiVectorEncoder), an encoder for every command (--encoder FOLDER). It is written
     at the end, as a whole.
     """
-    _require("torch")
-    _require("sentence_transformers")
+    require_package("torch")
+    require_package("sentence_transformers")
     from es_ttc.lab.training.late.session import LateRequest, run
     from es_ttc.lab.training.options import LateOptions
 
@@ -309,7 +309,7 @@ def _train(
         _show(out, found)
 
 
-def _require(package: str) -> None:
+def require_package(package: str) -> None:
     """Check that a package is installed."""
     if importlib.util.find_spec(package) is None:
         raise ConfigurationError(f"training needs {package.replace('_', '-')}: pip install 'es-ttc[train]'")

@@ -11,12 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from es_ttc.encoders.base import Role
-from es_ttc.encoders.heads import Head
 from es_ttc.lab.ranking.pools import Float64
 from es_ttc.lab.training.data import Places
 from es_ttc.lab.training.heads import MixedMlp
-from es_ttc.lab.training.loop import Recipe
+from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, TwoSided
 from es_ttc.vectors.tokens import Float32
 
 HIDDEN = 768
@@ -45,34 +43,30 @@ class Lists:
         return Lists(self.vectors[places], [self.documents[i] for i in places], [self.targets[i] for i in places])
 
 
-class ListwiseRecipe(Recipe):
+class ListwiseRecipe(TwoSided):
     """Trains an adapter for queries and one for documents."""
 
     def __init__(self, documents: Float32, train: Lists, valid: Lists) -> None:
         dims = documents.shape[1]
-        self.query, self.document = MixedMlp(dims, HIDDEN), MixedMlp(dims, HIDDEN)
-        self.learned: nn.Module = nn.ModuleList([self.query, self.document])
-        self._documents = torch.from_numpy(documents)
+        self.queries = FrozenSide({TRAIN: train.vectors, VALID: valid.vectors}, MixedMlp(dims, HIDDEN))
+        self.documents = FrozenSide({DOCUMENTS: documents}, MixedMlp(dims, HIDDEN))
+        self.learned: nn.Module = nn.ModuleList([self.queries, self.documents])
         self._train, self._valid = train, valid
         self.examples = len(train)
 
     def loss(self, batch: Places, random: np.random.Generator) -> Tensor:  # noqa: ARG002
         """Return the mean cross-entropy of some queries."""
-        return self._cross_entropy(self._train.part(batch))
+        return self._cross_entropy(self._train.part(batch), self.queries.rows(TRAIN, batch))
 
     def validate(self) -> float:
         """Return the negative cross-entropy of the validation queries."""
-        return -float(self._cross_entropy(self._valid))
+        return -float(self._cross_entropy(self._valid, self.queries.rows(VALID)))
 
-    def heads(self) -> dict[Role, Head]:
-        """Return the heads for serving."""
-        return {"query": Head((self.query.layer(),)), "document": Head((self.document.layer(),))}
-
-    def _cross_entropy(self, lists: Lists) -> Tensor:
-        device = self._documents.device
+    def _cross_entropy(self, lists: Lists, queries: Tensor) -> Tensor:
+        """Return the mean cross-entropy of lists, whose mapped queries are ``(b, d)``."""
+        device = queries.device
         used, where = np.unique(np.concatenate(lists.documents), return_inverse=True)
-        queries = self.query(torch.from_numpy(lists.vectors).to(device))
-        documents = self.document(self._documents[torch.from_numpy(used)])
+        documents = self.documents.rows(DOCUMENTS, used)
         lengths = [len(one) for one in lists.documents]
         rows = np.repeat(np.arange(len(lists)), lengths)
         columns = np.concatenate([np.arange(length) for length in lengths])

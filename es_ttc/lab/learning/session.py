@@ -1,7 +1,7 @@
 """One lesson from an index: pools of its queries, adapters, the verdict, the folder of the trained encoder."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ def learn_from(lesson: Lesson, source: IndexSource, progress: Progress) -> Learn
 
         def scored(others: Pools) -> Pools:
             asked = only(lesson.queries, {pool.query for pool in others.pools})
-            return _in_order(collect_from_index(asked, source, adapters=heads, progress=progress), others)
+            return collect_from_index(asked, source, adapters=heads, progress=progress)
 
         return scored
 
@@ -134,9 +134,3 @@ def write(folder: Path, learned: Learned, *, base_name: str, base: Encoder, cach
         },
         cache_dir=cache_dir,
     )  # fmt: skip
-
-
-def _in_order(pools: Pools, like: Pools) -> Pools:
-    """Return the pools in the order of others, and with their candidates."""
-    by_query = {pool.query: pool for pool in pools.pools}
-    return replace(pools, pools=tuple(by_query[pool.query] for pool in like.pools))

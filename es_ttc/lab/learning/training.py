@@ -3,8 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -43,8 +41,6 @@ def fit_adapters(
     clicks: Mapping[str, Mapping[str, float]] | None = None,
     allowed: Sequence[Teacher] = TEACHERS,
     loop: LoopOptions,
-    checkpoint: Path | None = None,
-    about: Any = None,
     report: Report | None = None,
 ) -> Adapters:
     """Train adapters on queries' pools; a random fifth of the queries ends the training.
@@ -54,15 +50,13 @@ def fit_adapters(
         clicks: By query id and document, weighted clicks.
         allowed: The teachers that may be asked.
         loop: Options of the loop.
-        checkpoint: File to resume from, if it exists, and to write.
-        about: What a checkpoint must agree in.
         report: Told of each step.
     """
     lists, documents, chosen = lists_of(pools, shares := targets(pools, clicks or {}, allowed=allowed))
     first, last = held_out_places(len(lists), loop.seed)
     torch.manual_seed(loop.seed)
     recipe = ListwiseRecipe(documents, lists.part(first), lists.part(last))
-    course = train(recipe, loop, file=checkpoint, about=about, resume=checkpoint is not None, report=report)
+    course = train(recipe, loop, report=report)
     taught = Counter(teacher for number in chosen if (teacher := shares[number].teacher) is not None)
     return Adapters(recipe.heads(), course, taught)
 

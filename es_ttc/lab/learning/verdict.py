@@ -36,7 +36,7 @@ class Verdict:
 
     Attributes:
         judged: Number of queries with a relevant document among their candidates.
-        blend: nDCG@10 of blend after and before, on those queries; None if there are fewer than two.
+        blend: nDCG@10 of blend after and before, on those queries; None if there are too few.
         dense: The same of the pooled vectors alone.
         agreement: nDCG@10 of the pooled vectors alone, with blend's first two documents before as the relevant ones, on
             all queries.
@@ -62,17 +62,15 @@ def cross_fitted(pools: Pools, fit: Callable[[Pools], Callable[[Pools], Pools]],
 
     Args:
         pools: The pools before.
-        fit: Returns, for the pools of some queries, what scores the pools of others.
+        fit: Returns, for the pools of some queries, what scores the pools of others, in any order.
         seed: Of the folds.
     """
     fold = fold_of(len(pools), FOLDS, seed)
-    scored: list[Pool] = [*pools.pools]
+    scored: dict[str, Pool] = {}
     for number in range(FOLDS):
-        places = np.flatnonzero(fold == number)
-        after = fit(pools.some(np.flatnonzero(fold != number)))(pools.some(places))
-        for place, pool in zip(places.tolist(), after.pools, strict=True):
-            scored[place] = pool
-    return replace(pools, pools=tuple(scored))
+        score = fit(pools.some(np.flatnonzero(fold != number)))
+        scored |= {pool.query: pool for pool in score(pools.some(np.flatnonzero(fold == number))).pools}
+    return replace(pools, pools=tuple(scored[pool.query] for pool in pools.pools))
 
 
 def verdict_of(before: Pools, after: Pools, *, least: int, seed: int) -> Verdict:

@@ -11,6 +11,7 @@ from safetensors.numpy import save as packed
 from es_ttc.encoders.base import EncoderIdentity, Role
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.heads import Head
+from es_ttc.encoders.registry import on_backend
 from es_ttc.encoders.trained import CARD, HEADS, ROLES, VERSION, ModelCard, identity_of
 from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation.report import replace
@@ -43,7 +44,7 @@ def write(
         "version": VERSION,
         "kind": kind,
         "name": folder.resolve().name,
-        "base": {"name": base_name, "identity": base.as_dict()},
+        "base": {"name": lasting(base_name), "identity": base.as_dict()},
         "heads": {role: heads[role].kinds for role in ROLES},
         "models": list(models),
         "params": params,
@@ -66,6 +67,12 @@ def write(
     replace(folder / PAGE, page(folder, content).encode())
     replace(folder / CARD, orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n")
     return identity
+
+
+def lasting(name: str) -> str:
+    """Return an encoder's name for a card: without the backend, which does not matter, and with full paths."""
+    plain = on_backend(name, "")
+    return str(Path(plain).resolve()) if Path(plain).is_dir() else plain
 
 
 def page(folder: Path, content: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from es_ttc.encoders.base import Encoder, EncoderIdentity, Role
 from es_ttc.encoders.cache import cached
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.heads import Head
-from es_ttc.encoders.registry import load_encoder, model_folder, on_backend
+from es_ttc.encoders.registry import load_encoder, model_folder
 from es_ttc.encoders.trained import CARD, ROLES, ModelCard, TrainedEncoder, heads_in, identity_of, is_trained
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.rankings import Progress, silent
@@ -135,7 +135,7 @@ def run(
     identity = artefact.write(
         request.out,
         kind=request.kind,
-        base_name=_lasting(base_name),
+        base_name=base_name,
         base=encoder.identity,
         heads=heads,
         models=sorted(models),
@@ -145,12 +145,6 @@ def run(
     )
     checkpoint.unlink(missing_ok=True)
     return TrainingResult(identity, course, metrics, methods)
-
-
-def _lasting(name: str) -> str:
-    """Return an encoder's name for a card: without the backend, which does not matter, and with full paths."""
-    plain = on_backend(name, "")
-    return str(Path(plain).resolve()) if Path(plain).is_dir() else plain
 
 
 def _claim(request: TrainingRequest) -> Path:

@@ -11,8 +11,8 @@ from pydantic import SecretStr
 from starlette.requests import Request
 from starlette.responses import Response
 
-from es_ttc.engine.client import ClientEngine, Detected
 from es_ttc.engine.exchange import Answer, Unreachable
+from es_ttc.engine.protocol import Detected, Engine
 from es_ttc.errors import (
     EngineError,
     EngineUnavailable,
@@ -126,7 +126,7 @@ class EndpointRunner:
         return json_response(request, body, status)
 
 
-class CallersEngine(ClientEngine):
+class CallersEngine(Engine):
     """The engine, with a caller's credentials, for records that callers read and write: jobs, judgements."""
 
     product = "opensearch"  # not used: no request for these records depends on the product
