@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from es_ttc.cli.app import run
+from es_ttc.encoders import load_encoder
+from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError
@@ -145,6 +147,12 @@ async def _make(engine: Engine, name: str) -> None:
     await put(engine, name, {tool: {"text": f"{tool}: {text}"} for tool, text in TOOLS.items()})
 
 
+def loaded(folder: Path) -> TrainedEncoder:
+    encoder = load_encoder(str(folder))
+    assert isinstance(encoder, TrainedEncoder)
+    return encoder
+
+
 def test_an_index_learns_from_its_log(
     opensearch_url: str, index_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,5 +176,10 @@ def test_an_index_learns_from_its_log(
         assert run([*attach, "--adapter", str(out)]) == 0
         [filled] = json.loads(capsys.readouterr().out)["indices"]
         assert (filled["carried"], filled["written"]) == (len(TOOLS), 0)
+        # What is learned next stands on what was learned before, over the same base.
+        second = ["learn", index_name, "--queries", str(log), "--force", "--engine", opensearch_url, "--json"]
+        assert run([*second, "--encoder", str(out), "--out", str(tmp_path / "second")]) == 0
+        heads = {role: len(head.layers) for role, head in loaded(tmp_path / "second").heads.items()}
+        assert heads == {"query": 2, "document": 2}
     finally:
         asyncio.run(_with_index(opensearch_url, index_name, remove_traces))

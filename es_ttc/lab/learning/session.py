@@ -7,7 +7,7 @@ from typing import Any
 
 from es_ttc.encoders.base import Encoder, Role
 from es_ttc.encoders.heads import Head
-from es_ttc.encoders.trained import TrainedEncoder
+from es_ttc.encoders.trained import ModelCard, TrainedEncoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, only
 from es_ttc.lab.evaluation.rankings import Progress
@@ -103,7 +103,7 @@ def write(folder: Path, learned: Learned, *, base_name: str, base: Encoder, cach
     heads: Mapping[Role, Head] = learned.adapters.heads
     if isinstance(base, TrainedEncoder):  # what was learned before stays below
         heads = {role: Head((*base.heads[role].layers, *head.layers)) for role, head in heads.items()}
-        base = base.bases["document"]
+        base, base_name = base.bases["document"], ModelCard.read(Path(artefact.lasting(base_name))).base.name
     verdict, course = learned.verdict, learned.adapters.course
     compared = {"blend": verdict.blend, "vectors alone": verdict.dense, "agreement with blend": verdict.agreement}
     artefact.write(
