@@ -1,15 +1,15 @@
-"""Reranking under a budget with a real reranker: spectral retrieval.
+"""Reranking under a budget with a real reranker: spectral retrieval, or a cross-encoder.
 
     python -m benchmarks.reranking_real spectral [--encoder mpnet] [--collection cranfield ...]
+    python -m benchmarks.reranking_real cross-encoder --queries 60 --budgets 25,50,100
 
 Each document is paid for once. First passes (BM25, or dense with all-MiniLM-L6-v2) and the graph are those of
 `python -m benchmarks.reranking`; `--encoder` is the one that spectral retrieval judges with.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 from numpy.typing import NDArray
 
+from benchmarks.blend import first_queries
 from benchmarks.common import heading, table
+from benchmarks.rerankers import MAX_CHARACTERS, KeptScores
 from benchmarks.reranking import (
     BUDGETS,
     COLLECTIONS,
@@ -36,6 +38,7 @@ from benchmarks.reranking import (
     valued,
 )
 from es_ttc.encoders import CachedEncoder, load_encoder
+from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import load_collection
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
@@ -45,7 +48,7 @@ from es_ttc.rescorers.spectral import SpectralRescorer
 from es_ttc.rescorers.spectral.params import SpectralParams
 from es_ttc.settings import Settings
 
-SEED = 2026
+FIELDS = ("title", "text")
 SPAN = 0.07
 """nDCG@10 from the lower to the upper end of every panel."""
 
@@ -54,17 +57,15 @@ Curves = dict[str, dict[str, dict[str, float]]]
 """nDCG@10 by collection and first pass, method and budget."""
 
 
+Scoring = Callable[[int, Sequence[int]], Sequence[float]]
+"""Scores documents, by position, for a query, by position."""
+
+
 @dataclass(frozen=True, slots=True)
-class Spectral:
-    """Spectral retrieval as a reranker, which remembers what it has scored.
+class Judge:
+    """A reranker that remembers what it has scored."""
 
-    Attributes:
-        features: The documents, as the encoder that judges sees them.
-        queries: The queries, likewise.
-    """
-
-    features: CorpusFeatures
-    queries: Sequence[Query]
+    score: Scoring
     known: dict[int, dict[int, float]] = field(default_factory=dict)
 
     def of(self, query: int) -> "OfQuery":
@@ -74,22 +75,18 @@ class Spectral:
 
 @dataclass(frozen=True)
 class OfQuery:
-    """Spectral retrieval for one query."""
+    """A reranker for one query."""
 
-    reranker: Spectral
+    judge: Judge
     query: int
 
     async def scores(self, documents: Sequence[int]) -> list[float]:
         """Return the documents' scores."""
-        known = self.reranker.known.setdefault(self.query, {})
+        known = self.judge.known.setdefault(self.query, {})
         new = [document for document in documents if document not in known]
         if new:
-            rescorer, params = SpectralRescorer(), SpectralParams()
-            positions = np.asarray(new, np.intp)
-            features = rescorer.needs(params) | rescorer.wants
-            window = self.reranker.features.window(positions, np.zeros(len(positions), np.float32), features)
-            found = rescorer.score(self.reranker.queries[self.query], window, params)
-            known.update(zip(new, map(float, found), strict=True))
+            scores = await asyncio.to_thread(self.judge.score, self.query, new)
+            known.update(zip(new, map(float, scores), strict=True))
         return [known[document] for document in documents]
 
     async def order(self, documents: Sequence[int]) -> list[int]:
@@ -98,41 +95,76 @@ class OfQuery:
         return sorted(documents, key=lambda document: -by_document[document])
 
 
-@click.group()
-def main() -> None:
-    """A real reranker under a budget."""
+def spectral_retrieval(features: CorpusFeatures, queries: Sequence[Query]) -> Scoring:
+    """Return spectral retrieval over features of documents and queries."""
+    rescorer, params = SpectralRescorer(), SpectralParams()
+
+    def score(query: int, documents: Sequence[int]) -> Sequence[float]:
+        positions = np.asarray(documents, np.intp)
+        needed = rescorer.needs(params) | rescorer.wants
+        window = features.window(positions, np.zeros(len(positions), np.float32), needed)
+        return list(rescorer.score(queries[query], window, params))
+
+    return score
 
 
-_chosen = click.option("--collection", "names", multiple=True, type=click.Choice(COLLECTIONS), help="Some of them.")
-_methods = click.option(
+def cross_encoder(ready: Ready) -> Scoring:
+    """Return the cross-encoder `msmarco-minilm`; its scores are kept in the cache folder."""
+    documents = ready.collection.documents
+    texts = {document.id: compose(document.source, FIELDS)[0][:MAX_CHARACTERS] for document in documents}
+    kept = KeptScores(ready.collection, texts)
+
+    def score(query: int, positions: Sequence[int]) -> Sequence[float]:
+        values = kept.of(ready.names[query], [documents[position].id for position in positions])
+        kept.keep()
+        return list(values)
+
+    return score
+
+
+@click.command()
+@click.argument("judge", type=click.Choice(["spectral", "cross-encoder"]))
+@click.option("--collection", "names", multiple=True, type=click.Choice(COLLECTIONS), help="Some of them.")
+@click.option(
     "--method", "methods", multiple=True, type=click.Choice(list(SCORED)), help="Some methods, RR beside them."
 )
-
-
-@main.command()
-@_chosen
-@_methods
 @click.option("--encoder", default="minilm", show_default=True, help="Spectral retrieval judges with it.")
+@click.option("--queries", default=300, show_default=True, help="Queries of a collection, drawn at random.")
+@click.option("--budgets", default=",".join(map(str, BUDGETS)), show_default=True)
 @click.option("--curves", "curves_file", type=click.Path(path_type=Path), help="Keep nDCG@10 here, run after run.")
 @click.option("--out", type=click.Path(path_type=Path), help="Draw what has been kept, or this run's.")
-def spectral(
-    names: tuple[str, ...], methods: tuple[str, ...], encoder: str, curves_file: Path | None, out: Path | None
+def main(
+    judge: str,
+    names: tuple[str, ...],
+    methods: tuple[str, ...],
+    encoder: str,
+    queries: int,
+    budgets: str,
+    curves_file: Path | None,
+    out: Path | None,
 ) -> None:
-    """Budgets of 25 to 200 over two first passes, with spectral retrieval as the reranker."""
-    _head(f"Spectral retrieval ({encoder}) as the reranker", names)
+    """Several budgets over two first passes, with a real reranker."""
+    title = (
+        f"Spectral retrieval ({encoder}) as the reranker" if judge == "spectral" else "msmarco-minilm as the reranker"
+    )
+    described = (
+        f"{', '.join(names or COLLECTIONS)}, up to {queries} queries; graph and dense first pass all-MiniLM-L6-v2"
+    )
+    print(heading(title, data=described))
     kept = curves_file is not None and curves_file.exists()
     curves: Curves = orjson.loads(curves_file.read_bytes()) if curves_file is not None and kept else {}
     chosen = _of(methods)
     versus = [one for one in ("RGS", "GAR", "SlideGAR") if one in chosen]
-    for ready in _collections(names):
-        reranker = _judging(ready, encoder)
+    for name in names or COLLECTIONS:
+        ready = prepared(first_queries(load_collection(DATA / name), queries))
+        reranker = Judge(cross_encoder(ready) if judge == "cross-encoder" else _spectral(ready, encoder))
         rows = []
         for first, started in _first_passes(ready):
-            for budget in BUDGETS:
-                values = {name: run(started, method, reranker, budget) for name, method in chosen.items()}
-                for name, value in values.items():
+            for budget in map(int, budgets.split(",")):
+                values = {one: run(started, method, reranker, budget) for one, method in chosen.items()}
+                for method, value in values.items():
                     panel = curves.setdefault(f"{ready.collection.name}, {first}", {})
-                    panel.setdefault(name, {})[str(budget)] = float(value[0].mean())
+                    panel.setdefault(method, {})[str(budget)] = float(value[0].mean())
                 for place, metric in enumerate(METRICS):
                     cells = [f"{value[place].mean():.3f}" for value in values.values()]
                     differences = [difference(values[one][place], values["RR"][place]) for one in versus]
@@ -145,12 +177,12 @@ def spectral(
         draw(curves).savefig(out, metadata={"Date": None})
 
 
-def run(ready: Ready, method: Judged, reranker: Spectral, budget: int) -> NDArray[np.float64]:
+def run(ready: Ready, method: Judged, reranker: Judge, budget: int) -> NDArray[np.float64]:
     """Return the metrics of each query, ``(2, q)``."""
     return valued(ready, asyncio.run(walks_of(ready, method, reranker, budget)))
 
 
-async def walks_of(ready: Ready, method: Judged, reranker: Spectral, budget: int) -> dict[str, RerankedList]:
+async def walks_of(ready: Ready, method: Judged, reranker: Judge, budget: int) -> dict[str, RerankedList]:
     """Return each query's walk."""
     walks = {name: await method(ready, at, reranker.of(at), budget) for at, name in enumerate(ready.names)}
     failure = next((one.failure for one in walks.values() if one.failure is not None), None)
@@ -194,33 +226,20 @@ def _of(methods: Sequence[str]) -> dict[str, Judged]:
     return {name: method for name, method in SCORED.items() if not methods or name in (*methods, "RR")}
 
 
-def _head(title: str, names: Sequence[str]) -> None:
-    print(heading(title, data=f"{', '.join(names or COLLECTIONS)}; graph and dense first pass all-MiniLM-L6-v2"))
-
-
-def _collections(names: Sequence[str]) -> Iterable[Ready]:
-    return map(_prepared, names or COLLECTIONS)
-
-
-@cache
-def _prepared(name: str) -> Ready:
-    return prepared(load_collection(DATA / name))
-
-
 def _first_passes(ready: Ready) -> tuple[tuple[str, Ready], ...]:
     return ("dense", ready), ("bm25", by_bm25(ready))
 
 
-def _judging(ready: Ready, name: str) -> Spectral:
+def _spectral(ready: Ready, name: str) -> Scoring:
     """Return spectral retrieval with an encoder's vectors."""
     if name == "minilm":
-        return Spectral(ready.features, ready.queries)
+        return spectral_retrieval(ready.features, ready.queries)
     cache = Settings().cache_dir
     encoder = CachedEncoder(load_encoder(name, cache_dir=cache), cache / "encodings")
     titled = any(document.title for document in ready.collection.documents)
     spec = IndexSpec(encoder.identity, text_fields=("title", "text") if titled else ("text",), codec="float16")
     features = encode_corpus(ready.collection.documents, spec, encoder)
-    return Spectral(features, encode_queries(list(ready.collection.queries.values()), encoder, tokens=False))
+    return spectral_retrieval(features, encode_queries(list(ready.collection.queries.values()), encoder, tokens=False))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
@@ -47,6 +48,8 @@ CLIENTS = (1, 8)
 SECONDS = 3.0
 TURNS = 4
 METHODS = ("hybrid", "spectral", "blend")
+PARTS = {"aggs": {"shelves": {"terms": {"field": "shelf"}}}, "collapse": {"field": "shelf"}}
+"""Parts of a search that cost blend a further request, because candidates join."""
 
 _SAMPLES_A_SECOND = 400
 _PROFILE_SECONDS = 20
@@ -108,9 +111,9 @@ async def _clear(url: str) -> None:
         await delete(engine, INDEX)
 
 
-def body_of(method: str | None, group: int) -> bytes:
+def body_of(method: str | None, group: int, **parts: Any) -> bytes:
     """Return a search of a group's documents, ten hits with `_source`; without rescoring where no method is named."""
-    body = orjson.loads(query(group, rescore=False))
+    body = orjson.loads(query(group, rescore=False)) | parts
     del body["_source"]
     if method is not None:
         body["rescore"] = {"window_size": WINDOW, "ttc": {"method": method, "query_text": QUERY}}
@@ -125,6 +128,9 @@ def _costs(engine: str, served: Gateway, least: Gateway) -> Sequence[tuple[str, 
         "two requests and JSON alone": (least.url, body_of("spectral", 0)),
         **{method: (served.url, body_of(method, 0)) for method in METHODS},
     }
+    for part, value in PARTS.items():
+        searches[f"BM25, the engine alone, `{part}`"] = (engine, body_of(None, 0, **{part: value}))
+        searches[f"blend, `{part}`"] = (served.url, body_of("blend", 0, **{part: value}))
     gateways = [_clock(served.pid), _clock(least.pid)]  # one of them answers
     spent = {"gateway": lambda: sum(clock() for clock in gateways), "engine": _clock(_listener(engine))}
     rows = []

@@ -37,6 +37,7 @@ from es_ttc.vectors.tokens import Float32
 QUERY = "one query for all"
 ENCODER = "minilm@onnx"
 GROUPS = 12
+SHELVES = 10
 WINDOW = 100
 TOKENS = 256
 DIMS = 384
@@ -99,14 +100,15 @@ async def temporary_index(url: str, index: str, spec: IndexSpec) -> AsyncIterato
 async def fill(engine: Engine, index: str, *, groups: int = GROUPS, least: int = TOKENS) -> None:
     """Make the index anew: groups of :data:`WINDOW` documents, each found by a word of its own.
 
-    Documents have :data:`TOKENS` tokens, or as many as that on average and ``least`` at least.
+    Documents have :data:`TOKENS` tokens, or as many as that on average and ``least`` at least, and a number of a shelf.
     """
     spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",))
     await make_index(engine, index, spec)
     for group in range(groups):
         lines: list[bytes] = []
         for name, text, matrix in documents(group, least):
-            lines += action_lines(name, orjson.dumps({"text": text}), "", features(matrix, spec, text), spec)
+            source = orjson.dumps({"text": text, "shelf": len(lines) // 2 % SHELVES})
+            lines += action_lines(name, source, "", features(matrix, spec, text), spec)
         await bulk(engine, index, lines)
     await engine.refresh(index)
 

@@ -39,7 +39,8 @@ DOCUMENTS_THAT_JOIN = (
     "match it. Totals, aggregations, `collapse` and its `inner_hits` include it; `highlight`, `matched_queries`, "
     "`explain`, `fields` and all other parts of a hit are as for any other. `min_score` is a demand too.\n",
     "With aggregations the query runs once more, for the union of both, beside the request for the page; with "
-    "`inner_hits` once more for the page's groups. Nothing else costs a further request. "
+    "`inner_hits` once more for the page's groups ([measured](../results/speed.md#processor-time-of-a-search)). Nothing "
+    "else costs a further request. "
     '`"candidates": {"count": false}` keeps totals and aggregations those of the query alone.\n',
     "What a query demands of a document that joins:\n",
     "| clause | demand |",

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 _SCRIPTS = {
     "Japanese": re.compile("[\u3040-\u30ff]"),
@@ -28,9 +29,12 @@ _FREQUENT = {
 _WORDS = {language: frozenset(words.split()) for language, words in _FREQUENT.items()}
 _READ = 2_000
 """Characters of a text that are looked at."""
+_READ_TEXTS = 200
 _MIN_SHARE = 0.1
 """Share of a text's letters from which on kana make it Japanese rather than Chinese."""
 LATIN = "Latin"
+HAN_HIRAGANA = "\u3005\u3041-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Ranges of a regular expression: letters that are words of their own to Lucene's standard tokenizer."""
 
 
 def language_of(text: str) -> str:
@@ -49,3 +53,10 @@ def language_of(text: str) -> str:
     hits = {language: sum(words[word] for word in frequent) for language, frequent in _WORDS.items()}
     best, second = sorted(hits.values(), reverse=True)[:2]
     return max(hits, key=hits.__getitem__) if best >= 2 and best > second else LATIN
+
+
+def common_language(texts: Sequence[str]) -> str:
+    """Return the most frequent language of the first texts, as :func:`language_of` names it; "" if none is known."""
+    found = Counter(language_of(text) for text in texts[:_READ_TEXTS])
+    del found[""]
+    return found.most_common(1)[0][0] if found else ""

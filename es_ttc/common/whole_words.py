@@ -1,19 +1,23 @@
 """Stretches of a text in whole words."""
 
+import re
 from collections.abc import Sequence
 from itertools import takewhile
 from unicodedata import category
 
+from es_ttc.common.languages import HAN_HIRAGANA
+
 _MAX_WORD = 40
 """Length up to which a stretch is widened; longer ones belong to scripts without spaces."""
+_UNSPACED = re.compile(f"[{HAN_HIRAGANA}]")
 _JOINERS = "\u200c\u200d"
 
 
 def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
     """Return a stretch of a text widened to whole words, for an encoder's tokens are often parts of words.
 
-    Words joined by hyphens are one: HOMA-IR. An end without a word's boundary within 40 characters (a script without
-    spaces) stays, but no character is separated from its combining marks.
+    Words joined by hyphens are one: HOMA-IR. Han characters and hiragana are not widened, nor is an end without a
+    word boundary within 40 characters (another script without spaces). Combining marks stay with their character.
     """
     if not 0 <= start < end <= len(text):
         return start, end
@@ -34,6 +38,8 @@ def _length(text: Sequence[str]) -> int:
 
 
 def _in_word(character: str) -> bool:
+    if _UNSPACED.match(character):
+        return False
     return character.isalnum() or character in "_-" or _is_mark(character)
 
 

@@ -125,6 +125,7 @@ def test_without_a_match_a_passage_is_the_beginning() -> None:
         ("bab\u0301\u0323 c", "a", "«bab\u0301\u0323»"),
         ("a\u0301\u0323\u0302", "a", "«a\u0301\u0323\u0302»"),
         ("(e\u0301\u0323)", "e\u0301", "(«e\u0301\u0323»)"),
+        ("雨の日に使う傘です", "使う傘", "«使う傘»"),
         ("\N{CJK UNIFIED IDEOGRAPH-4E00}" * 100 + "x", "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 100, "«"),
     ],
 )

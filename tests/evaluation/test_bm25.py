@@ -40,7 +40,7 @@ STEM = Stemmer.Stemmer("english")
 
 
 def words(text: str) -> list[str]:
-    return [STEM.stemWord(word) for word in re.findall(r"\w+", text.lower()) if word not in STOP]
+    return [STEM.stemWord(word) for word in re.findall("[日本語]|[^\\W日本語]+", text.lower()) if word not in STOP]
 
 
 def formula(query: str, k1: float, b: float) -> list[float]:
@@ -75,3 +75,12 @@ def test_a_query_without_a_known_word_scores_nothing(query: str) -> None:
 
 def test_a_corpus_without_a_word_scores_nothing() -> None:
     assert Bm25(["", "the"]).scores("the cat").tolist() == [0.0, 0.0]
+
+
+def test_words_of_texts_without_spaces_and_of_other_languages_are_found() -> None:
+    japanese = Bm25(["赤ちゃんを乗せるベビーカー", "雨の日の傘", "コーヒーを淹れる道具"])
+    assert japanese.scores("傘をさす").argmax() == 1
+    assert japanese.scores("ベビーカー").tolist()[1:] == [0, 0]
+    german = Bm25(["Die Häuser der Stadt sind nicht hoch", "Das Wetter ist schön und der Wind weht"])
+    assert german.scores("Haus").tolist()[0] > 0
+    assert not german.scores("der und nicht").any()

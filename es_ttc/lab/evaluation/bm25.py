@@ -1,10 +1,11 @@
-"""BM25 in memory, by bm25s: the same formula, analysis and defaults as the engines' ``english`` text fields."""
+"""BM25 in memory, by bm25s: the formula, analysis and defaults of the engines' text fields in the texts' language."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from es_ttc.common.languages import HAN_HIRAGANA, common_language
 from es_ttc.errors import ConfigurationError
 from es_ttc.vectors.tokens import Float32
 
@@ -12,13 +13,18 @@ K1 = 1.2
 B = 0.75
 """Lucene's defaults, which both engines keep."""
 
-_WORD = r"(?u)\b\w+\b"
+_WORD = rf"(?u)[{HAN_HIRAGANA}]|[^\W{HAN_HIRAGANA}]+"
+_ALGORITHMS = {"cyrillic": "russian", "indic": "hindi"}
+"""Snowball's algorithm of scripts that stand for several languages: that of the most frequent one."""
+_STOP_WORDS = frozenset({"dutch", "english", "french", "german", "italian", "portuguese", "russian", "spanish"})
+"""Languages whose stop words bm25s has."""
 
 
 class Bm25:
-    """An index over texts: lower case, Lucene's English stop words, Snowball English stems, Lucene's BM25.
+    """An index over texts: lower case, stop words and Snowball stems of the texts' language, Lucene's BM25.
 
-    As in Lucene, documents without a word count neither for document frequencies nor for the average length.
+    A text whose language is not known is taken for English. As in Lucene, each Han character and hiragana is a word,
+    and documents without a word count neither for document frequencies nor for the average length.
     """
 
     def __init__(self, texts: Sequence[str], *, k1: float = K1, b: float = B) -> None:
@@ -28,7 +34,10 @@ class Bm25:
         except ImportError as error:
             raise ConfigurationError("bm25 in memory needs bm25s: pip install 'es-ttc[evaluate]'") from error
         self._tokenize = bm25s.tokenize
-        self._stemmer = Stemmer.Stemmer("english")
+        language = common_language(texts).lower()
+        known = _ALGORITHMS.get(language, language)
+        self._language = known if known in Stemmer.algorithms() else "english"
+        self._stemmer = Stemmer.Stemmer(self._language)
         self._size = len(texts)
         words = self._words(texts)
         self._worded = np.array([position for position, own in enumerate(words) if own], dtype=np.intp)
@@ -50,7 +59,7 @@ class Bm25:
         tokens: list[list[str]] = self._tokenize(
             list(texts),
             token_pattern=_WORD,
-            stopwords="en",
+            stopwords=self._language if self._language in _STOP_WORDS else None,
             stemmer=self._stemmer,
             return_ids=False,
             show_progress=False,
