@@ -127,9 +127,9 @@ def ingest(
     """Write documents with their features into the index NAME.
 
     A FILE is .jsonl, .ndjson, .csv or .tsv (each also .gz), .parquet, or - for JSON lines on standard input. A missing
-    index is created with defaults; if its documents have neither `title` nor `text`, the fields to encode and the id
-    are proposed from the first documents. Documents that the index already holds, unchanged, are skipped, so a second
-    run costs little. A document with a known id replaces the old one.
+    index is created with defaults. If its documents have no `text`, the fields to encode and the id are proposed from
+    the first documents. Documents that the index already holds, unchanged, are skipped, so a second run costs little.
+    A document with a known id replaces the old one.
 
     Exit status: 0 when every document is in the index, which is queried for each of them at the end; 1 when some were
     rejected (the others are in the index), are missing at the end, or the run failed; 130 when it was stopped. Rejected
@@ -138,10 +138,14 @@ def ingest(
     Documents that the engine cannot accept for now (it is busy, its disk is full, a shard or a node is missing) are
     sent again for --retry-seconds, and never count as rejected.
     """
-    from es_ttc.errors import EncoderError, EngineError
+    from es_ttc.errors import EncoderError, EngineError, InvalidRequest
     from es_ttc.index.ingest import IngestOptions
     from es_ttc.index.ingest.bulk import BatchLimits
 
+    if Path(name).is_file() and not Path(files[0]).exists():
+        raise InvalidRequest(
+            f"[{name}] is a file, and the name of the index comes first: es-ttc ingest {files[0]} {name}"
+        )
     options = given(engine=engine, encoder=encoder, write_retry_seconds=retry_seconds)
     settings = adapted(Settings(**options), adapter)
     batch = BatchLimits(bytes=int(batch_mb * 2**20), seconds=batch_seconds)
@@ -318,21 +322,21 @@ def _first_records(inputs: "Inputs", text_fields: Sequence[str] | None) -> "list
 
 
 def _with_proposal(request: IngestCommand, records: "Sequence[Record]") -> IngestCommand:
-    """Return the command with proposed text fields and id, if it names no fields and the default ones have no text."""
+    """Return the command with proposed text fields and id, if it names no fields and texts are in other than `text`."""
     from es_ttc.index.ingest.proposal import describe, propose
     from es_ttc.index.mappings.spec import DEFAULT_FIELDS
 
     documents = [record.document for record in records if record.document]
-    usual = any(_has_text(document, DEFAULT_FIELDS) for document in documents)
-    if request.text_fields is not None or usual or not documents:
+    empty = [name for name in DEFAULT_FIELDS if not any(_has_text(document, [name]) for document in documents)]
+    if request.text_fields is not None or "text" not in empty or not documents:
         return request
     proposal = propose(documents)
-    if not proposal.text_fields:
-        return request  # the check that follows names the fields that there are
+    if set(proposal.text_fields) <= set(DEFAULT_FIELDS):
+        return request  # without any, the check that follows names the fields that there are
     chosen = replace(request.options, id_field=request.options.id_field or proposal.id_field)
     command = f"es-ttc ingest {request.name} {' '.join(request.files)} {proposal.options}"
     described = describe(documents, proposal.text_fields)
-    sentence = f"{_no_text(documents, DEFAULT_FIELDS)}; proposed: {described}: {command}"
+    sentence = f"{_no_text(documents, empty)}; proposed: {described}: {command}"
     take_proposal(sentence, yes=request.yes)
     return replace(request, text_fields=proposal.text_fields, options=chosen)
 

@@ -71,11 +71,11 @@ def test_make_fill_show_and_delete_an_index(work: Path, index_name: str, capsys:
     assert run(["index", "show", index_name]) == 1
 
 
-def test_a_file_without_the_usual_fields(here: Path, index_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_that_are_not_in_the_usual_field(here: Path, index_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     shoes = [f"A-{n};Red shoe {n};{n},50;A light shoe for summer number {n};0{n}\n" for n in range(10, 30)]
-    (here / "shop.csv").write_text("sku;name;price;description;zip\n" + "".join(shoes))
+    (here / "shop.csv").write_text("sku;title;price;description;zip\n" + "".join(shoes))
     assert run(["ingest", index_name, "shop.csv"]) == 1
-    command = f"es-ttc ingest {index_name} shop.csv --text-fields name,description --id-field sku"
+    command = f"es-ttc ingest {index_name} shop.csv --text-fields title,description --id-field sku"
     assert f": {command} (--yes takes it)" in capsys.readouterr().err
     assert run(["ingest", index_name, "shop.csv", "--yes"]) == 0
     told = capsys.readouterr().err
