@@ -194,12 +194,7 @@ def section(
         table(["collection", "queries", "encoder", *METHODS], _rows(names, frozen, runs)),
         "Differences of the trained model, in bold where the interval excludes zero:\n",
         table(["collection", *(title for title, _, _ in RIVALS)], _differences(names, frozen, runs)),
-        "What each seed's training came to. Validation: nDCG@10 of the held-out fifth of the train queries over "
-        f"{courses[0]['options']['pool']} documents, before training and after each epoch. Epoch 0 is the backbone "
-        "with its first projection.\n",
-        table(["seed", "mean loss by epoch", "validation from epoch 0", "best epoch", "processor seconds"],
-              [_course(seed, one) for seed, one in enumerate(courses)]),
-    ]  # fmt: skip
+    ]
     return "\n".join(parts)
 
 
@@ -254,16 +249,6 @@ def _differences(names: Sequence[str], frozen: Any, runs: Any) -> list[list[str]
             cells.append(f"{clear}{signed(one.delta)}{clear} ({around})")
         rows.append([name, *cells])
     return rows
-
-
-def _course(seed: int, course: Mapping[str, Any]) -> list[str]:
-    return [
-        str(seed),
-        ", ".join(f"{one:.3f}" for one in course["losses"]),
-        ", ".join(f"{one:.4f}" for one in course["valid"]),
-        str(course["best"]),
-        f"{course['processor_seconds']:.0f}",
-    ]
 
 
 if __name__ == "__main__":
