@@ -35,17 +35,12 @@ NOTICE = "<!-- Written by docs/generate.py from the code: change the code, then 
 
 DOCUMENTS_THAT_JOIN = (
     "## Documents that join\n",
-    "A search finds what its query matches and what joins the window (`candidates`): the documents nearest to the "
-    "query by pooled vector among those that the caller may read and that satisfy what the query demands beside its "
-    "words. "
-    "A document that joins has the engine's own score of the query as first-pass score, and 0 if the query does not "
-    "match it. Totals, aggregations, `collapse` and its `inner_hits` include it; `highlight`, `matched_queries`, "
-    "`explain`, `fields` and all other parts of a hit are as for any other. `min_score` is a demand too.\n",
-    "With aggregations the query runs once more, for the union of both, beside the request for the page; with "
-    "`inner_hits` once more for the page's groups ([measured](../results/speed.md#processor-time-of-a-search)). "
-    "Nothing else costs a further request. "
-    '`"candidates": {"count": false}` keeps totals and aggregations those of the query alone.\n',
-    "What a query demands of a document that joins:\n",
+    "With `candidates` the documents nearest to the query by pooled vector join the window, if the caller may read "
+    "them and they meet the query's demands (table below; `min_score` is one too). Their first-pass score is the "
+    "engine's own score of the query, 0 if the query does not match them. Totals, aggregations and `collapse` include "
+    'them unless the section has `"candidates": {"count": false}`; all parts of a hit are as for any other. '
+    "Aggregations cost one more request, `inner_hits` another "
+    "([measured](../results/speed.md#processor-time-of-a-search)).\n",
     "| clause | demand |",
     "| --- | --- |",
     "| `match`, `match_bool_prefix`, `multi_match`, `combined_fields` on analysed text, with the query's text | none |",
@@ -60,19 +55,18 @@ DOCUMENTS_THAT_JOIN = (
     "| `pinned` | what `organic` demands |",
     "| `rule` | the rules, and what `organic` demands |",
     "| `constant_score`, `nested`, `terms_set`, `rank_feature`, `match_phrase` and any other | the clause |\n",
-    "In these cases nothing joins, and `ttc.candidates.reason` names the cause: a `knn` section, a `hybrid` query, "
-    "`slice` or any part of the body that this release does not know beside the query; the URL parameters "
-    "`search_pipeline`, `scroll` and others that are not known to leave the found documents alone; types of fields "
-    "that the caller may not read; an index whose vectors the engine cannot search; a search for candidates that the "
-    "engine refuses.\n",
+    "Nothing joins, and `ttc.candidates.reason` names the cause, with a `knn` section, a `hybrid` query, `slice` or "
+    "an unknown part of the body; with `search_pipeline`, `scroll` or unknown URL parameters; where the caller may "
+    "not read the types of fields; where the engine cannot search the index's vectors or refuses the search for "
+    "candidates.\n",
     "## Sort among equal scores\n",
-    'With `"sort": ["_score", {"price": "asc"}, ...]` the further keys order the documents whose final scores '
-    "are equal, those that joined and groups of `collapse` among them. Each hit shows `sort` as the engine "
-    "does, with the final score first. The engine compares the keys, so `missing`, `format`, `nested`, runtime "
-    'fields and scripts that read no `_score` work. `_score` must come first and fall (`_score`, `{"_score": '
-    '"desc"}`, `?sort=_score:desc,price:asc`). The window is read with all fields of its hits, and equal scores'
-    " cost one request more. Any other sort, and one beside `search_after`, `scroll`, a native rescorer, "
-    "several sections or a method that asks a reranker, is the engine's own 400 of a `sort` with a `rescore`.\n",
+    'With `"sort": ["_score", {"price": "asc"}, ...]` the further keys order documents of equal final score. Each hit '
+    "shows `sort` as the engine does, with the final score first.\n",
+    '- `_score` must come first and fall (`_score`, `{"_score": "desc"}`, `?sort=_score:desc,price:asc`).',
+    "- The engine compares the keys, so `missing`, `format`, `nested`, runtime fields and scripts that read no "
+    "`_score` work. Equal scores cost one request more.",
+    "- Any other sort, and one beside `search_after`, `scroll`, a native rescorer, several sections or a method that "
+    "asks a reranker, is the engine's own 400 of a `sort` with a `rescore`.\n",
 )
 Record = tuple[str, str, str]
 """An option: name with its value's placeholder, meaning, and default and bounds in brackets."""
@@ -273,8 +267,6 @@ def engines_page() -> str:
             "What depends on the installation is detected at the first connection: OpenSearch's k-NN plugin on every "
             "data node (without it there are no vector fields), Elasticsearch's licence (`rank_vectors` needs "
             "Enterprise), and the greatest HTTP body. A user who may not see nodes or licence gets the usual limits.\n",
-            "es-ttc speaks to Elasticsearch through elasticsearch-py 8.19 or newer, whatever the engine's version, and "
-            "to OpenSearch through opensearch-py.\n",
             _RIGHTS,
             _SERVERLESS,
         ]
@@ -355,6 +347,8 @@ def endpoints_page() -> str:
         "model_token": "`model_token` or `admin_token`",
         "sidecar_token": "`sidecar_token`",
     }
+    submit = next(command for path, command in _commands(cli, "es-ttc") if path == "es-ttc jobs submit")
+    submitted = {text: name.split()[0] for name, text, _ in _options(submit)}
     for summary, alike in groupby(OPERATIONS, key=lambda one: one.summary):
         operations = list(alike)
         paths = ", ".join(f"`{one.method.upper()} {one.path}`" for one in operations)
@@ -364,7 +358,17 @@ def endpoints_page() -> str:
         parts.append(f"| {paths} | {_cell(summary)} | {body} | {carries} |")
     for model in dict.fromkeys(model for one in OPERATIONS for model in one.body):
         if model.__name__ not in _DESCRIBED:
-            parts += [f"\n## `{model.__name__}`\n", _fields_table(model)]
+            rows = _fields_rows(model)
+            same = {
+                name: submitted[field.description]
+                for name, field in model.model_fields.items()
+                if field.description in submitted
+            }
+            own = "".join(row for name, row in rows.items() if name not in same)
+            if same:
+                named = (f"`{name}` (`{option}`)" for name, option in same.items())
+                own += f"- As the options of `es-ttc jobs submit`: {', '.join(named)}.\n"
+            parts += [f"\n## `{model.__name__}`\n", own]
     return "\n".join(parts)
 
 
@@ -474,7 +478,7 @@ def api_page() -> str:
                 things = {name: getattr(loaded, name) for name in listed.split()}
                 parts.append("".join(f"- `{name}`: {_summary(thing)}\n" for name, thing in things.items()))
                 if stability == "stable":
-                    parts.append(f"```python\n{chr(10).join(map(_signature, things.values()))}\n```\n")
+                    parts.append(f"```python\n{(2 * chr(10)).join(map(_signature, things.values()))}\n```\n")
     return "\n".join(parts)
 
 
