@@ -343,7 +343,7 @@ def _share(documents: float, queries: float, index: float, query: float) -> Shar
     return Share((base + index + query) / base, (documents + index) / documents, (queries + query) / queries)
 
 
-_COLUMNS = ("method", "c", "c of a query", "c in seconds", "mean Δ", "median Δ", "W/T/L", "sure W/L")
+_COLUMNS = ("method", "c", "c of a query", "mean Δ", "median Δ", "W/T/L", "sure W/L")
 
 
 def rows(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
@@ -354,7 +354,7 @@ def rows(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
             continue
         yield (
             one.name,
-            *(f"{part:.1f}" for part in (one.calls.whole, one.calls.query, one.seconds.whole)),
+            *(f"{part:.1f}" for part in (one.calls.whole, one.calls.query)),
             f"{one.mean:+.4f}",
             f"{one.median:+.4f}",
             f"{one.wins}/{one.ties}/{one.losses}",
