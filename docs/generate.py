@@ -30,7 +30,7 @@ from es_ttc.serving.rescore.plan import MAX_ITEMS
 from es_ttc.settings import GatewaySettings, Settings
 
 FOLDER = Path(__file__).parent / "reference"
-NOTICE = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->\n"
+NOTICE = "<!-- Written by `make docs` from the code. -->\n"
 
 
 DOCUMENTS_THAT_JOIN = (
@@ -469,6 +469,7 @@ def api_page() -> str:
         "- **provisional**: may change with any minor version; the changelog says how. Signatures are in the code.\n",
         "Names of methods, their parameters, the `ttc` section, commands and settings are stable.\n",
     ]
+    described: dict[str, str] = {}
     for section, modules in API.items():
         parts.append(f"## {section}\n")
         for module, names in modules.items():
@@ -476,19 +477,22 @@ def api_page() -> str:
             for stability, listed in names.items():
                 parts.append(f"### `{module}` ({stability})\n")
                 things = {name: getattr(loaded, name) for name in listed.split()}
-                parts.append("".join(f"- `{name}`: {_summary(thing)}\n" for name, thing in things.items()))
+                summaries = "".join(f"- `{name}`: {_summary(thing)}\n" for name, thing in things.items())
+                before = described.setdefault(summaries, module)
+                parts.append(summaries if before == module else f"The same functions as in `{before}`.\n")
                 if stability == "stable":
                     parts.append(f"```python\n{(2 * chr(10)).join(map(_signature, things.values()))}\n```\n")
     return "\n".join(parts)
 
 
 def _summary(thing: Any) -> str:
-    return (inspect.getdoc(thing) or "").split("\n", 1)[0]
+    first = (inspect.getdoc(thing) or "").split("\n", 1)[0]
+    return re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", first).replace("``", "`")
 
 
 def _signature(thing: Any) -> str:
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(thing))).body
-    if inspect.ismethod(thing) and isinstance(definition, ast.FunctionDef):
+    if isinstance(definition, ast.FunctionDef) and definition.args.args and definition.args.args[0].arg == "self":
         del definition.args.args[0]  # a registry's method under a name of the module
     return "\n".join(_signatures(definition))
 
