@@ -343,10 +343,7 @@ def _share(documents: float, queries: float, index: float, query: float) -> Shar
     return Share((base + index + query) / base, (documents + index) / documents, (queries + query) / queries)
 
 
-_COLUMNS = (
-    "method", "c", "of the index", "of a query", "c in seconds", "of the index", "of a query",
-    "mean Δ", "median Δ", "W/T/L", "sure W/L", "cells",
-)  # fmt: skip
+_COLUMNS = ("method", "c", "c of a query", "mean Δ", "median Δ", "W/T/L", "sure W/L")
 
 
 def rows(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
@@ -357,13 +354,11 @@ def rows(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
             continue
         yield (
             one.name,
-            *(f"{part:.1f}" for part in (one.calls.whole, one.calls.index, one.calls.query)),
-            *(f"{part:.1f}" for part in (one.seconds.whole, one.seconds.index, one.seconds.query)),
+            *(f"{part:.1f}" for part in (one.calls.whole, one.calls.query)),
             f"{one.mean:+.4f}",
             f"{one.median:+.4f}",
             f"{one.wins}/{one.ties}/{one.losses}",
             f"{one.better}/{one.worse}",
-            str(one.wins + one.ties + one.losses),
         )
 
 

@@ -25,7 +25,6 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.bm25 import Bm25
-from es_ttc.lab.evaluation.bootstrap import interval, resampled_means
 from es_ttc.lab.evaluation.datasets import Collection, Document, load_collection
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
@@ -186,20 +185,15 @@ def section(
         f"{_described(courses[0])}.\n",
         f"nDCG@10 on up to {most} test queries, means over {len(runs)} seed{'s' if len(runs) > 1 else ''}. Every "
         f"method ranks BM25's first {window} documents: `dense` by pooled vector, `late` by late interaction (`maxsim` "
-        "with `query: tokens`), `blend` by all four signals. In brackets: the 95 % interval of a paired bootstrap over "
-        "queries of the seeds' mean.\n",
+        "with `query: tokens`), `blend` by all four signals.\n",
         "The frozen encoder's token vectors have 384 components and cover the whole text, in windows; the trained "
         f"model's have {courses[0]['options']['shape']['dimensions']} and end at "
         f"{courses[0]['options']['shape']['document_length']} tokens.\n",
         table(["collection", "queries", "encoder", *METHODS], _rows(names, frozen, runs)),
-        "Differences of the trained model, in bold where the interval excludes zero:\n",
+        "Differences of the trained model with the 95 % interval of a paired bootstrap over queries of the seeds' "
+        "mean, in bold where it excludes zero:\n",
         table(["collection", *(title for title, _, _ in RIVALS)], _differences(names, frozen, runs)),
-        "What each seed's training came to. Validation: nDCG@10 of the held-out fifth of the train queries over "
-        f"{courses[0]['options']['pool']} documents, before training and after each epoch. Epoch 0 is the backbone "
-        "with its first projection.\n",
-        table(["seed", "mean loss by epoch", "validation from epoch 0", "best epoch", "processor seconds"],
-              [_course(seed, one) for seed, one in enumerate(courses)]),
-    ]  # fmt: skip
+    ]
     return "\n".join(parts)
 
 
@@ -233,13 +227,8 @@ def _rows(names: Sequence[str], frozen: Any, runs: Any) -> list[list[str]]:
     for name in names:
         for encoder, held in (("minilm, frozen", [frozen]), ("trained on SciFact", runs)):
             count = str(len(frozen[name]["bm25"]))
-            rows.append([name, count, encoder, *(_shown(_mean(held, name, method)) for method in METHODS)])
+            rows.append([name, count, encoder, *(f"{_mean(held, name, method).mean():.3f}" for method in METHODS)])
     return rows
-
-
-def _shown(values: Any) -> str:
-    around = interval(resampled_means(values[None])[:, 0])
-    return f"{values.mean():.3f} ({around.low:.3f} to {around.high:.3f})"
 
 
 def _differences(names: Sequence[str], frozen: Any, runs: Any) -> list[list[str]]:
@@ -254,16 +243,6 @@ def _differences(names: Sequence[str], frozen: Any, runs: Any) -> list[list[str]
             cells.append(f"{clear}{signed(one.delta)}{clear} ({around})")
         rows.append([name, *cells])
     return rows
-
-
-def _course(seed: int, course: Mapping[str, Any]) -> list[str]:
-    return [
-        str(seed),
-        ", ".join(f"{one:.3f}" for one in course["losses"]),
-        ", ".join(f"{one:.4f}" for one in course["valid"]),
-        str(course["best"]),
-        f"{course['processor_seconds']:.0f}",
-    ]
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 import ast
 import importlib
 import inspect
+import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from es_ttc.engine.versions import dotted
 from es_ttc.reranking.rerankers import registry as rerankers
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import registry
+from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.rewriters import registry as rewriters
 from es_ttc.serving.admin.openapi import OPERATIONS
@@ -27,22 +30,17 @@ from es_ttc.serving.rescore.plan import MAX_ITEMS
 from es_ttc.settings import GatewaySettings, Settings
 
 FOLDER = Path(__file__).parent / "reference"
-NOTICE = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->\n"
+NOTICE = "<!-- Written by `make docs` from the code. -->\n"
 
 
 DOCUMENTS_THAT_JOIN = (
     "## Documents that join\n",
-    "A search finds what its query matches and what joins the window (`candidates`): the documents nearest to the "
-    "query by pooled vector among those that the caller may read and that satisfy what the query demands beside its "
-    "words. "
-    "A document that joins has the engine's own score of the query as first-pass score, and 0 if the query does not "
-    "match it. Totals, aggregations, `collapse` and its `inner_hits` include it; `highlight`, `matched_queries`, "
-    "`explain`, `fields` and all other parts of a hit are as for any other. `min_score` is a demand too.\n",
-    "With aggregations the query runs once more, for the union of both, beside the request for the page; with "
-    "`inner_hits` once more for the page's groups ([measured](../results/speed.md#processor-time-of-a-search)). Nothing "
-    "else costs a further request. "
-    '`"candidates": {"count": false}` keeps totals and aggregations those of the query alone.\n',
-    "What a query demands of a document that joins:\n",
+    "With `candidates` the documents nearest to the query by pooled vector join the window, if the caller may read "
+    "them and they meet the query's demands (table below; `min_score` is one too). Their first-pass score is the "
+    "engine's own score of the query, 0 if the query does not match them. Totals, aggregations and `collapse` include "
+    'them unless the section has `"candidates": {"count": false}`; all parts of a hit are as for any other. '
+    "Aggregations cost one more request, `inner_hits` another "
+    "([measured](../results/speed.md#processor-time-of-a-search)).\n",
     "| clause | demand |",
     "| --- | --- |",
     "| `match`, `match_bool_prefix`, `multi_match`, `combined_fields` on analysed text, with the query's text | none |",
@@ -57,82 +55,129 @@ DOCUMENTS_THAT_JOIN = (
     "| `pinned` | what `organic` demands |",
     "| `rule` | the rules, and what `organic` demands |",
     "| `constant_score`, `nested`, `terms_set`, `rank_feature`, `match_phrase` and any other | the clause |\n",
-    "In these cases nothing joins, and `ttc.candidates.reason` names the cause: a `knn` section, a `hybrid` query, "
-    "`slice` or any part of the body that this release does not know beside the query; the URL parameters "
-    "`search_pipeline`, `scroll` and others that are not known to leave the found documents alone; types of fields "
-    "that the caller may not read; an index whose vectors the engine cannot search; a search for candidates that the "
-    "engine refuses.\n",
+    "Nothing joins, and `ttc.candidates.reason` names the cause, with a `knn` section, a `hybrid` query, `slice` or "
+    "an unknown part of the body; with `search_pipeline`, `scroll` or unknown URL parameters; where the caller may "
+    "not read the types of fields; where the engine cannot search the index's vectors or refuses the search for "
+    "candidates.\n",
     "## Sort among equal scores\n",
-    'With `"sort": ["_score", {"price": "asc"}, ...]` the further keys order the documents whose final scores '
-    "are equal, those that joined and groups of `collapse` among them. Each hit shows `sort` as the engine "
-    "does, with the final score first. The engine compares the keys, so `missing`, `format`, `nested`, runtime "
-    'fields and scripts that read no `_score` work. `_score` must come first and fall (`_score`, `{"_score": '
-    '"desc"}`, `?sort=_score:desc,price:asc`). The window is read with all fields of its hits, and equal scores'
-    " cost one request more. Any other sort, and one beside `search_after`, `scroll`, a native rescorer, "
-    "several sections or a method that asks a reranker, is the engine's own 400 of a `sort` with a `rescore`.\n",
+    'With `"sort": ["_score", {"price": "asc"}, ...]` the further keys order documents of equal final score. Each hit '
+    "shows `sort` as the engine does, with the final score first.\n",
+    '- `_score` must come first and fall (`_score`, `{"_score": "desc"}`, `?sort=_score:desc,price:asc`).',
+    "- The engine compares the keys, so `missing`, `format`, `nested`, runtime fields and scripts that read no "
+    "`_score` work. Equal scores cost one request more.",
+    "- Any other sort, and one beside `search_after`, `scroll`, a native rescorer, several sections or a method that "
+    "asks a reranker, is the engine's own 400 of a `sort` with a `rescore`.\n",
 )
-_MIN_SHARED = 4
-"""Number of commands from which on an option is described once for all of them."""
+Record = tuple[str, str, str]
+"""An option: name with its value's placeholder, meaning, and default and bounds in brackets."""
+
+
+_USUAL = ("--engine URL", "--json")
 
 
 def commands_page() -> str:
-    """Return the page of all commands with help text, options and examples; shared options come first, once."""
-    options = {
-        path: [record for one in command.params if (record := one.get_help_record(click.Context(command)))]
-        for path, command in _commands(cli, "es-ttc")
-    }
-    counts = Counter(record for records in options.values() for record in records)
-    shared = sorted(record for record, count in counts.items() if count >= _MIN_SHARED and record[1])
-    parts = ["# Commands\n", NOTICE, "## Options of several commands\n", _options_table(shared)]
+    """Return the page of all commands with help text and options; options of several commands come first, once."""
+    options = {path: _options(command) for path, command in _commands(cli, "es-ttc")}
+    counts = Counter((name, text) for records in options.values() for name, text, _ in records)
+    shared = {key: {one[2] for one in chain(*options.values()) if one[:2] == key} for key in counts if counts[key] > 1}
+    parts = [
+        "# Commands\n",
+        NOTICE,
+        "`es-ttc COMMAND --help` says more, with examples. Defaults and bounds are in brackets. `--engine` and "
+        "`--json`, which nearly all commands have, are not listed with each.\n",
+        "## Options of several commands\n",
+        "".join(_option(name, text, _common(shared[name, text])) for name, text in sorted(shared)),
+    ]
     for path, command in _commands(cli, "es-ttc"):
-        usage = " ".join(command.collect_usage_pieces(click.Context(command, info_name=path)))
-        parts += [f"## `{path}`\n", inspect.cleandoc(command.help or "") + "\n", f"```\n{path} {usage}\n```\n"]
-        own = [record for record in options[path] if record[1] and record not in shared]
-        if own:
-            parts.append(_options_table(own))
-        if also := [f"`{name}`" for name, _ in shared if any(name == record[0] for record in options[path])]:
-            parts.append(f"Also {', '.join(also)}.\n")
-        if lines := _examples(command):
-            parts.append("```\n" + "\n".join(lines) + "\n```\n")
+        arguments = command.collect_usage_pieces(click.Context(command, info_name=path))[1:]
+        summary, *further = inspect.cleandoc(command.help or "").split("\n\n")
+        parts += [f"## `{' '.join([path, *arguments])}`\n", summary + "\n"]
+        parts += [f"{text}\n" for text in further if text.startswith("Exit status")]
+        set_too = [one for one in options[path] if _is_setting(one) and one[:2] not in shared]
+        own = "".join(_option(*one) for one in options[path] if one[:2] not in shared and one not in set_too)
+        if set_too:
+            own += f"- [Settings](settings.md) as options: {', '.join(f'`{one[0]}`' for one in set_too)}.\n"
+        also = ", ".join(
+            f"`{name.split()[0]}`{'' if _common(shared[name, text]) else around}"
+            for name, text, around in options[path]
+            if (name, text) in shared and name not in _USUAL
+        )
+        parts += [f"{own}- Also {also}.\n" if own and also else own or f"Options: {also}.\n"] if own or also else []
     return "\n".join(parts)
 
 
-def _options_table(records: Sequence[tuple[str, str]]) -> str:
-    rows = "".join(f"| `{_cell(name)}` | {_cell(text)} |\n" for name, text in records)
-    return f"| option | meaning |\n| --- | --- |\n{rows}"
+def _options(command: click.Command) -> list[Record]:
+    """Return a command's options that have a help text."""
+    records = [one.get_help_record(click.Context(command)) for one in command.params]
+    return [_record(*one) for one in records if one and one[1]]
+
+
+def _record(name: str, text: str) -> Record:
+    text = " ".join(text.split())
+    around = "".join(re.findall(r" \[[^\[\]]*\]$", text))
+    return re.sub(r"(INTEGER|FLOAT)( RANGE)?$", "N", name), text.removesuffix(around), around
+
+
+def _is_setting(record: Record) -> bool:
+    field = GatewaySettings.model_fields.get(record[0].split()[0].removeprefix("--").replace("-", "_"))
+    return field is not None and record[1].startswith(field.description or " ")
+
+
+def _common(brackets: Collection[str]) -> str:
+    """Return the brackets of an option where all its commands have the same ones."""
+    return next(iter(brackets)) if len(brackets) == 1 else ""
+
+
+def _option(name: str, text: str, around: str) -> str:
+    return f"- `{name}`: {' '.join(text.split())}{around}\n"
 
 
 def methods_page() -> str:
     """Return the page of all rescorers and strategies with their parameters and needs."""
-    parts = [
-        "# Methods of the `rescore` hook\n",
-        NOTICE,
-        "`reversed` is needed only with an encoder that distinguishes queries from documents: "
-        "[documents as queries](../how-to/choose-a-program.md#documents-as-queries).\n",
-    ]
-    tables: dict[str, str] = {}
+    parts = ["# Methods of the `rescore` hook\n", NOTICE]
     for name in registry.names():
+        if name in CATALOGUE:
+            continue
         rescorer = registry.load(name)
         doc = inspect.getdoc(type(rescorer)) or ""
-        needs = ", ".join(f"`{need}`" for need in sorted(rescorer.needs(rescorer.Params())))
-        parts += [f"## `{name}`\n", doc + "\n", f"Needs: {needs}. {_parameters(name, rescorer.Params, tables)}"]
+        parts += [f"## `{name}`\n", doc + "\n", f"Needs: {_needs(rescorer)}.\n", _fields_table(rescorer.Params)]
     parts += [
-        "# Methods that rerank under a budget\n",
-        "They send a few documents at a time to a reranker. All but `rr` also consider documents outside the window, "
-        "through the neighbour graph: see [how to](../how-to/rerank-with-a-budget.md).\n",
+        "## The twelve TTC programs\n",
+        "[Which to use](../how-to/choose-a-program.md), [departures from the paper](../explanation/papers.md). c is "
+        "the paper's cost ratio. Programs that need `first_pass` have the parameter `lexical`. `reversed` is needed "
+        "only with an encoder that distinguishes queries from documents: "
+        "[documents as queries](../how-to/choose-a-program.md#documents-as-queries).\n",
+        "| program | section | c | needs | scores |\n| --- | --- | --- | --- | --- |",
     ]
-    for name, strategy in STRATEGIES.items():
-        parts += [f"## `{name}`\n", strategy.about + "\n", _parameters(name, strategy.Params, tables)]
-    return "\n".join(parts)
+    for name, entry in CATALOGUE.items():
+        what = (inspect.getdoc(entry.program) or "").split("\n\n")[0].removeprefix("Return ")
+        needs = _needs(registry.load(name))
+        parts.append(f"| `{name}` | {entry.section} | {entry.cost} | {needs} | {_cell(what)} |")
+    [lexical] = {_fields_table(model) for name in CATALOGUE if (model := registry.load(name).Params).model_fields}
+    parts += ["", lexical, "# Methods that rerank under a budget\n"]
+    parts.append(
+        "They send a few documents at a time to a reranker. All but `rr` also consider documents outside the window, "
+        "through the neighbour graph: see [how to](../how-to/rerank-with-a-budget.md).\n"
+    )
+    return "\n".join([*parts, *_methods({name: (one.about, one.Params) for name, one in STRATEGIES.items()})])
 
 
-def _parameters(name: str, model: type[BaseModel], tables: dict[str, str]) -> str:
-    """Return a method's parameters, or which method has the same ones; `tables` has the first method of each table."""
-    if not model.model_fields:
-        return "It has no parameters.\n"
-    table = _fields_table(model)
-    first = tables.setdefault(table, name)
-    return f"Parameters:\n\n{table}" if first == name else f"Parameters: those of [`{first}`](#{first}).\n"
+def _needs(rescorer: Any) -> str:
+    return ", ".join(f"`{need}`" for need in sorted(rescorer.needs(rescorer.Params())))
+
+
+def _methods(methods: Mapping[str, tuple[str, type[BaseModel]]]) -> Iterator[str]:
+    """Yield the parts of methods, each with its text and parameters; parameters of several methods come first, once."""
+    tables = {name: _fields_rows(model) for name, (_, model) in methods.items()}
+    counts = Counter(row for rows in tables.values() for row in rows.items())
+    yield "Parameters of several of them:\n"
+    yield "".join(row for (_, row), count in counts.items() if count > 1)
+    for name, (text, _) in methods.items():
+        yield f"## `{name}`\n"
+        yield text + "\n"
+        if own := [row for item in tables[name].items() if counts[item] == 1 for row in item[1:]]:
+            yield "".join(own)
+        yield f"Also {', '.join(f'`{field}`' for field, row in tables[name].items() if counts[field, row] > 1)}.\n"
 
 
 def retrievers_page() -> str:
@@ -144,8 +189,14 @@ def retrievers_page() -> str:
         doc = inspect.getdoc(type(retriever)) or ""
         searches = ", ".join(f"`{one}`" for one in sorted(retriever.searches(params)))
         needs = ", ".join(f"`{one}`" for one in sorted(retriever.needs(params))) or "nothing else"
-        uses = f"Searches the vectors of {searches}; reads {needs}. Parameters:\n"
-        parts += [f"## `{name}`\n", doc + "\n", uses, _fields_table(retriever.Params)]
+        uses = f"Searches the vectors of {searches}; reads {needs}.\n"
+        rescorer = registry.load(name).Params if name in registry.names() else BaseModel
+        same = [item for item in _fields_rows(rescorer).items() if item in _fields_rows(retriever.Params).items()]
+        own = [row for item in _fields_rows(retriever.Params).items() if item not in same for row in item[1:]]
+        parts += [f"## `{name}`\n", doc + "\n", uses, *(["".join(own)] if own else [])]
+        if same:
+            fields = ", ".join(f"`{field}`" for field, _ in same)
+            parts.append(f"Parameters as of [the rescorer](methods.md#{name}): {fields}.\n")
     return "\n".join(parts)
 
 
@@ -176,12 +227,8 @@ Elasticsearch's own code marks what Serverless offers (`ServerlessScope`, `Serve
 
 | request | used for | Serverless | es-ttc there |
 | --- | --- | --- | --- |
-| `GET /` | product and version | yes | |
-| `_search`, `_msearch`, `_count`, `_mget`, `_field_caps`, points in time, `_analyze` | searches | yes | |
-| `_bulk`, `_doc`, `_refresh` | writes | yes | |
-| creating and deleting indices, `_mapping`, `_settings`, `_aliases` | indices | yes | |
-| `_ingest/pipeline` | `attach --in-index`, `index pipeline` | yes | |
-| `_license` | whether `rank_vectors` may be used | yes | |
+| search, write, create and delete of indices, mappings, settings, aliases, points in time, `_analyze`, \
+`_ingest/pipeline`, `_license` | all commands | yes | |
 | `_nodes/http,plugins` | greatest body, number of nodes | no | 100 MiB, 1 node |
 | `_nodes/stats/jvm` | how much is read at a time | no | 32 MiB, or `feature_reads_mb` |
 | `INDEX/_stats/store` | sizes in `index show`, `graph show` | no | left out |
@@ -220,8 +267,6 @@ def engines_page() -> str:
             "What depends on the installation is detected at the first connection: OpenSearch's k-NN plugin on every "
             "data node (without it there are no vector fields), Elasticsearch's licence (`rank_vectors` needs "
             "Enterprise), and the greatest HTTP body. A user who may not see nodes or licence gets the usual limits.\n",
-            "es-ttc speaks to Elasticsearch through elasticsearch-py 8.19 or newer, whatever the engine's version, and "
-            "to OpenSearch through opensearch-py.\n",
             _RIGHTS,
             _SERVERLESS,
         ]
@@ -235,13 +280,12 @@ def _since(feature: versions.VersionedFeature, product: versions.Product) -> str
 
 def rewriters_page() -> str:
     """Return the page of all rewriters with their parameters."""
-    parts = ["# Methods of the `query` hook\n", NOTICE]
+    methods = {}
     for name in rewriters.names():
         rewriter = rewriters.load(name)
-        doc = inspect.getdoc(type(rewriter)) or ""
         model = "Uses a language model." if rewriter.asks_model else "Uses no language model."
-        parts += [f"## `{name}`\n", doc + "\n", f"{model} Parameters:\n", _fields_table(rewriter.Params)]
-    return "\n".join(parts)
+        methods[name] = (f"{inspect.getdoc(type(rewriter))}\n\n{model}", rewriter.Params)
+    return "\n".join(["# Methods of the `query` hook\n", NOTICE, *_methods(methods)])
 
 
 def section_page() -> str:
@@ -281,11 +325,6 @@ def section_page() -> str:
         "`profile`, points in time, aliases, routing) are the engine's, except `highlight` with "
         "[type `ttc`](../how-to/show-passages.md); [known limits](../known-limits.md) lists what does not work.\n",
         *DOCUMENTS_THAT_JOIN,
-        "## Changes\n",
-        "- 0.1.0: an index without features or of another encoder, a search without a text, a missing graph, numeric "
-        "field or language model, and fields that an index lacks gave a 400 whatever `on_error` said. They now leave "
-        "the engine's own ranking. With `on_error: fail` the error is as before, and a missing text has the type "
-        "`ttc_missing_text_exception`.\n",
     ]
     return "\n".join(parts)
 
@@ -308,17 +347,44 @@ def endpoints_page() -> str:
         "model_token": "`model_token` or `admin_token`",
         "sidecar_token": "`sidecar_token`",
     }
-    for one in OPERATIONS:
-        body = " or ".join(f"`{model.__name__}`" for model in one.body)
-        carries = carried[one.security] if one.security else "`admin_token`"
-        parts.append(f"| `{one.method.upper()} {one.path}` | {_cell(one.summary)} | {body} | {carries} |")
+    submit = next(command for path, command in _commands(cli, "es-ttc") if path == "es-ttc jobs submit")
+    submitted = {text: name.split()[0] for name, text, _ in _options(submit)}
+    for summary, alike in groupby(OPERATIONS, key=lambda one: one.summary):
+        operations = list(alike)
+        paths = ", ".join(f"`{one.method.upper()} {one.path}`" for one in operations)
+        body = " or ".join(_linked(model) for model in operations[0].body)
+        security = operations[0].security
+        carries = carried[security] if security else "`admin_token`"
+        parts.append(f"| {paths} | {_cell(summary)} | {body} | {carries} |")
     for model in dict.fromkeys(model for one in OPERATIONS for model in one.body):
-        parts += [
-            f"\n## `{model.__name__}`\n",
-            (inspect.getdoc(model) or "").split("\n", 1)[0] + "\n",
-            _fields_table(model),
-        ]
+        if model.__name__ not in _DESCRIBED:
+            rows = _fields_rows(model)
+            same = {
+                name: submitted[field.description]
+                for name, field in model.model_fields.items()
+                if field.description in submitted
+            }
+            own = "".join(row for name, row in rows.items() if name not in same)
+            if same:
+                named = (f"`{name}` (`{option}`)" for name, option in same.items())
+                own += f"- As the options of `es-ttc jobs submit`: {', '.join(named)}.\n"
+            parts += [f"\n## `{model.__name__}`\n", own]
     return "\n".join(parts)
+
+
+_DESCRIBED = {
+    "RerankRequest": "../how-to/rerank-endpoint.md#rerank-texts",
+    "TextsRequest": "../how-to/rerank-endpoint.md#rerank-texts",
+    "EmbeddingsRequest": "../how-to/rerank-endpoint.md#encode-texts",
+    "ScoreRequest": "sidecar-protocol.md#the-request",
+    "EncodeRequest": "sidecar-protocol.md#documents-to-encode",
+}
+"""Bodies that another page describes."""
+
+
+def _linked(model: type[BaseModel]) -> str:
+    name = model.__name__
+    return f"[`{name}`]({_DESCRIBED.get(name, '#' + name.lower())})"
 
 
 def rerankers_page() -> str:
@@ -340,7 +406,8 @@ def settings_page() -> str:
         "# Settings\n",
         NOTICE,
         "A setting is read from, in this order: the command's flag, the `ES_TTC_*` variable, `es-ttc.toml` in the "
-        "working folder (same names), the default. The variable of `request_timeout` is `ES_TTC_REQUEST_TIMEOUT`.\n",
+        "working folder (same names), the default. Type and default are in brackets; a setting without a type is a "
+        "string. The variable of `request_timeout` is `ES_TTC_REQUEST_TIMEOUT`.\n",
         "## All commands\n",
         _fields_table(Settings),
         "## The gateway\n",
@@ -399,26 +466,35 @@ def api_page() -> str:
         "package is typed (`py.typed`); docstrings give shapes, units and errors.\n",
         "- **stable**: changes only with a new major version; before 1.0, only with a new minor version, after one "
         "minor version in which the changelog has announced it.",
-        "- **provisional**: may change with any minor version; the changelog says how.\n",
+        "- **provisional**: may change with any minor version; the changelog says how. Signatures are in the code.\n",
         "Names of methods, their parameters, the `ttc` section, commands and settings are stable.\n",
     ]
+    described: dict[str, str] = {}
     for section, modules in API.items():
         parts.append(f"## {section}\n")
         for module, names in modules.items():
             loaded = importlib.import_module(module)
             for stability, listed in names.items():
                 parts.append(f"### `{module}` ({stability})\n")
-                parts += [_documented(name, getattr(loaded, name)) for name in listed.split()]
+                things = {name: getattr(loaded, name) for name in listed.split()}
+                summaries = "".join(f"- `{name}`: {_summary(thing)}\n" for name, thing in things.items())
+                before = described.setdefault(summaries, module)
+                parts.append(summaries if before == module else f"The same functions as in `{before}`.\n")
+                if stability == "stable":
+                    parts.append(f"```python\n{(2 * chr(10)).join(map(_signature, things.values()))}\n```\n")
     return "\n".join(parts)
 
 
-def _documented(name: str, thing: Any) -> str:
-    """Return the first line of a docstring, and the signatures without bodies."""
-    summary = (inspect.getdoc(thing) or "").split("\n", 1)[0]
+def _summary(thing: Any) -> str:
+    first = (inspect.getdoc(thing) or "").split("\n", 1)[0]
+    return re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", first).replace("``", "`")
+
+
+def _signature(thing: Any) -> str:
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(thing))).body
-    if inspect.ismethod(thing) and isinstance(definition, ast.FunctionDef):
+    if isinstance(definition, ast.FunctionDef) and definition.args.args and definition.args.args[0].arg == "self":
         del definition.args.args[0]  # a registry's method under a name of the module
-    return f"`{name}`: {summary}\n\n```python\n" + "\n".join(_signatures(definition)) + "\n```\n"
+    return "\n".join(_signatures(definition))
 
 
 def _signatures(node: ast.stmt) -> Iterator[str]:
@@ -456,23 +532,25 @@ def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Co
         yield path, command
 
 
-def _examples(command: click.Command) -> list[str]:
-    """Return the command lines of a command's epilog, which begins with a line that keeps click from wrapping it."""
-    lines = inspect.cleandoc((command.epilog or "").replace("\b", "")).splitlines()
-    return [line.strip() for line in lines if line.strip() not in ("", "Examples:")]
-
-
 def _fields_table(model: type[BaseModel], *, skip: Collection[str] = ()) -> str:
-    fields = {field.alias or name: field for name, field in model.model_fields.items() if name not in skip}
-    if not fields:
-        return "None.\n"
+    rows = [row for name, row in _fields_rows(model).items() if name not in skip]
+    return "".join(rows) or "No parameters.\n"
+
+
+def _fields_rows(model: type[BaseModel]) -> dict[str, str]:
+    fields = {field.alias or name: field for name, field in model.model_fields.items()}
     schema = model.model_json_schema()
-    rows = "".join(
-        f"| `{name}` | {_cell(_type(schema['properties'][name], schema.get('$defs', {})))} | {_default(field)} "
-        f"| {_cell(field.description or '')} |\n"
+    return {
+        name: _option(name, field.description or "", _form(field, schema["properties"][name], schema.get("$defs", {})))
         for name, field in fields.items()
-    )
-    return f"| name | type | default | meaning |\n| --- | --- | --- | --- |\n{rows}"
+    }
+
+
+def _form(field: FieldInfo, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """Return a field's type, which is a string where nothing is said, and default, in brackets."""
+    kind = _type(schema, definitions).removeprefix("string")
+    parts = [part for part in (kind, _default(field)) if part]
+    return f" [{'; '.join(parts)}]" if parts else ""
 
 
 def _type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
@@ -492,9 +570,9 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     if field.annotation is Path:
-        return "the user's cache folder"
+        return "default: the user's cache folder"
     if field.annotation is int and field.default_factory is not None:
-        return "the cores, at most 4"
+        return "default: the cores, at most 4"
     value = field.get_default(call_default_factory=True, validated_data={})
     if value in (None, (), {}) or isinstance(value, BaseModel):
         return ""
@@ -503,7 +581,7 @@ def _default(field: FieldInfo) -> str:
         if isinstance(value, tuple)
         else value
     )
-    return f"`{_cell(str(listed))}`"
+    return f"default: {listed}"
 
 
 def _cell(text: str) -> str:

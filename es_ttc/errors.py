@@ -26,7 +26,7 @@ class EsTtcError(Exception):
 
 
 class InvalidRequest(EsTtcError):
-    """The caller's input cannot be meant as it stands: unknown key, wrong type, value out of range."""
+    """The request is malformed: unknown key, wrong type, value out of range."""
 
     status = 400
     type = "illegal_argument_exception"

@@ -315,8 +315,7 @@ class GatewaySettings(Settings):
     rerank_timeout_ms: int = Field(
         10_000,
         gt=0,
-        description="Timeout of a request to `/_ttc/rerank` or `/_ttc/v1/embeddings`, in ms; its texts are encoded at "
-        "that time.",
+        description="Timeout of a request to `/_ttc/rerank` or `/_ttc/v1/embeddings`, in ms.",
     )
     model_token: SecretStr | None = Field(
         None,
@@ -326,8 +325,8 @@ class GatewaySettings(Settings):
     admin_token: SecretStr | None = Field(
         None,
         description="Token that requests below `/_ttc/` must carry, as `Authorization: Bearer` or in the header "
-        "`x-ttc-token`, for engines without security. Not asked of `admin_open` and of the plugin's endpoints, which "
-        "have `sidecar_token`; where `model_token` is wanted, either will do.",
+        "`x-ttc-token`, for engines without security. Endpoints of `admin_open` and of the plugin do not need it; "
+        "where `model_token` is required, either is accepted.",
     )
     admin_open: tuple[Literal["health", "ready", "metrics", "openapi.json", "search.schema.json"], ...] = Field(
         ("health", "ready"),
@@ -351,8 +350,8 @@ class GatewaySettings(Settings):
     rewrite_timeout_ms: int = Field(
         3000,
         gt=0,
-        description="Timeout of rewriting a query in a request that sets none, in ms. After it the query is sent "
-        "without expansion; the model's answer is cached for the next request when it arrives.",
+        description="Timeout of rewriting a query in a request that sets none, in ms; then the query is sent without "
+        "expansion.",
     )
     write_timeout_ms: int = Field(
         5000,
@@ -378,16 +377,15 @@ class GatewaySettings(Settings):
         0,
         ge=0,
         description="Maximum number of concurrent requests of one caller (the same credentials, or without any the "
-        "same address); further ones are answered with 429 and `Retry-After`. Each of the `workers` counts the "
-        "connections that it has accepted, so with several connections a caller may get as many times as much. 0 for "
-        "no limit.",
+        "same address); further ones are answered with 429 and `Retry-After`. Each worker process counts its own "
+        "connections. 0 for no limit.",
     )
     max_caller_windows_per_second: float = Field(
         0,
         ge=0,
-        description="Maximum number of windows that are rescored for one caller per second; each `ttc` item of a list "
-        "is one. Further searches are answered with 429 and `Retry-After`. Each of the `workers` counts for itself, as "
-        "for `max_caller_requests`. 0 for no limit.",
+        description="Maximum number of windows that are rescored for one caller per second (each `ttc` item is one); "
+        "further searches are answered with 429 and `Retry-After`. Each worker process counts for itself. 0 for no "
+        "limit.",
     )
     programs: Path | None = Field(
         None,

@@ -21,16 +21,18 @@ CLAIMS: tuple[Claim, ...] = tuple(claim for _, claims in PAPERS.values() for cla
 PAGE = ROOT / "docs" / "results" / "claims.md"
 FILE = ROOT / "docs" / "results" / "claims.json"
 BEGIN = "<!-- benchmarks.reproduce: begin -->"
+REPRODUCED = "`python -m benchmarks.reproduce`"
 END = "<!-- benchmarks.reproduce: end -->"
 _INTRODUCTION = """# The papers' claims
 
 es-ttc builds five published systems. This page takes each claim of their papers that a program can check, and says
-what became of it here. Where the paper's encoders, language models or collections could not be had, the claim was
-measured on others or not at all, and the row says so. [Departures](../explanation/papers.md) lists where the code
+whether it holds here. Where the paper's encoders, language models or collections could not be had, the claim was
+measured on others or not at all (`not measured here`). [Departures](../explanation/papers.md) lists where the code
 differs from the text; [measured results](../results.md) describes the machine.
 
-`make reproduce` measures again what takes seconds, checks that the pages and tests behind all other verdicts still say
-so, and fails if a verdict below is not what it finds. The same is in [claims.json](claims.json).
+`make reproduce` finds every verdict again: it measures what takes seconds (an empty last column), checks that the
+pages and tests behind the others still say so, and fails if a verdict differs. [claims.json](claims.json) has all
+claims with the figures, also of those that hold.
 """
 
 
@@ -73,23 +75,22 @@ def as_page(rows: Sequence[Row], about: Sequence[str]) -> str:
     total = ", ".join(f"{verdict.value} {counts[verdict.value]}" for verdict in Verdict)
     parts = [_INTRODUCTION, BEGIN, "", f"{len(rows)} claims: {total}.", ""]
     for title, (letter, _) in PAPERS.items():
-        parts += [f"## {title}", "", _table([row for row in rows if row.number.startswith(letter)])]
+        of_paper = [row for row in rows if row.number.startswith(letter)]
+        holding = [f"- {row.number}: {_claim(row)}" for row in of_paper if row.verdict == Verdict.HOLDS]
+        parts += [f"## {title}", "", _table([row for row in of_paper if row.verdict != Verdict.HOLDS])]
+        parts += [f"These {len(holding)} hold:", "", *holding, ""]
     return "\n".join([*parts, "## How it was measured", "", *(f"- {line}" for line in about), "", END, ""])
 
 
+def _claim(row: Row) -> str:
+    return f"{row.words} ({row.section})" if row.section else row.words
+
+
 def _table(rows: Sequence[Row]) -> str:
-    cells = (
-        (row.number, f"{row.words} ({row.section})" if row.section else row.words, _shown(row.verdict), row.figure,
-         row.source)
-        for row in rows
-    )  # fmt: skip
+    cells = ((row.number, _claim(row), row.verdict, row.figure, row.source.removeprefix(REPRODUCED)) for row in rows)
     return table(
         ("", "claim (section)", "verdict", "what was found", "by"), ([_escaped(cell) for cell in row] for row in cells)
     )
-
-
-def _shown(verdict: str) -> str:
-    return verdict if verdict in (Verdict.HOLDS, Verdict.UNMEASURED) else f"**{verdict}**"
 
 
 def _escaped(cell: str) -> str:

@@ -49,7 +49,7 @@ def build(
     builder: Annotated[
         Literal["vectors", "engine"],
         "vectors: read and compare vectors (all pairs up to 50,000 documents, usearch above). engine: the engine's "
-        "own kNN, unpruned; no vector is kept or compared outside the index.",
+        "own kNN, unpruned.",
     ] = "vectors",
     engine: EngineUrl,
     as_json: AsJson,

@@ -208,14 +208,14 @@ def pipeline(
     *,
     encode: Annotated[
         Literal["now", "later"] | None,
-        "Encode the documents that any client writes, without a plugin. later: `es-ttc worker` does it, within "
-        "seconds. now: the gateway does it for writes that pass through it, and workers for all others.",
+        "Encode the documents that any client writes. later: by `es-ttc worker`, within seconds. now: by the gateway "
+        "for writes that pass through it, by workers for all others.",
     ] = None,
     enrich: Annotated[bool, "Also enrich them by a language model, with --encode."] = False,
     plugin: Annotated[
         bool,
-        "With --encode: have the plugin's processor do it. With `now`, documents written to the engine's own port are "
-        "encoded before they are indexed.",
+        "With --encode: by the plugin's processor; with `now`, documents written to the engine's own port are encoded "
+        "before they are indexed.",
     ] = False,
     prompt: Annotated[
         str | None, "--prompt NAME|FILE", "Prompt of the model, with --enrich, as for `es-ttc jobs submit`."

@@ -46,7 +46,7 @@ format_option = click.option(
     type=click.Choice(_FORMATS),
     required=True,
     help="beir: folder with queries.jsonl and qrels/SPLIT.tsv. trec: TREC qrels. trec-run: TREC run. workbench: "
-    "judgement list of OpenSearch's Search Relevance Workbench, as JSON. quepid: Quepid's CSV (query,docid,rating).",
+    "judgement list of OpenSearch's Search Relevance Workbench. quepid: Quepid's CSV.",
 )
 split_option = click.option(
     "--split", metavar="NAME", default="test", show_default=True, help="Split of a BEIR folder: qrels/NAME.tsv."

@@ -31,8 +31,8 @@ def index_options(command: F) -> F:
     index = click.option(
         "--index",
         metavar="NAME",
-        help="Index whose documents are judged, with features; corpus.jsonl is then not read. Signals are logged from "
-        "it as a gateway would score them. Default: the documents of DATA, in memory.",
+        help="Index with the judged documents and their features, in place of corpus.jsonl; signals are logged from "
+        "it as a gateway would score them.",
     )
     return index(engine_flag(command))
 

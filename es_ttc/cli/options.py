@@ -205,9 +205,8 @@ def feature_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--chunks",
             is_flag=True,
-            help="Store vectors of sentences, pairs of sentences and paragraphs, which programs need; with an "
-            "encoder that distinguishes queries from documents also each document as a query. Encodes about four times "
-            "as much.",
+            help="Store vectors of sentences, pairs of sentences and paragraphs, for programs; with an encoder that "
+            "distinguishes roles also each document as a query. Encodes about four times as much.",
         ),
         text_fields_flag,
         max_tokens_option(65_536),
@@ -235,7 +234,7 @@ token_pooling_option = click.option(
     metavar="N",
     default=1,
     show_default=True,
-    help="Join tokens that follow each other and resemble each other, until a document has an Nth of its vectors.",
+    help="Join neighbouring similar tokens until a document has an Nth of its vectors.",
 )
 
 
@@ -244,8 +243,8 @@ strip_html_option = click.option(
     type=click.Choice(["auto", "yes", "no"]),
     default="auto",
     show_default=True,
-    help="Leave HTML tags, comments, scripts and styles out of what is encoded, and read entities as characters. auto: "
-    "if most of the first documents have some. Positions of passages still point into the stored text.",
+    help="Leave HTML out of what is encoded; auto: if most of the first documents have some. Positions of passages "
+    "still point into the stored text.",
 )
 
 

@@ -41,7 +41,7 @@ _LOOP = {
     "device": "--device",
     "precision": "--precision",
 }
-_QUERIES = "Number of train queries, sampled at random. Default: all."
+_QUERIES = "Number of queries, sampled at random. Default: all."
 
 
 @click.group(

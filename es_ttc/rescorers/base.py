@@ -17,7 +17,7 @@ from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 
 class Feature(StrEnum):
-    """What a window can carry beside its documents' ids; a rescorer names the ones that it needs or wants.
+    """Optional inputs of a window. A rescorer declares which it requires and which it can use.
 
     ``OFFSETS`` never changes a score: it is read for ``detail`` only. ``CALIBRATION`` belongs to the index as a whole,
     ``QUERY_TOKENS`` and ``ENCODER`` to the query. ``REVERSED`` exists only for an encoder that distinguishes roles: for

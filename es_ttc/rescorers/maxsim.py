@@ -33,12 +33,9 @@ class MaxSimParams(Params):
 class MaxSimRescorer:
     """The greatest cosine of the query's pooled vector with any token vector of the document.
 
-    With `query` set to `tokens` it is ColBERT's late interaction: each query token finds its own best document token,
-    and their cosines are averaged (the mean, not the sum, so that scores stay cosines; the ranking is the same). This
-    is the default for a late-interaction model.
-
-    With several query texts the greatest of their scores counts; `tokens` reads the first text only. A document
-    without any token scores -1, the least cosine; against a query without any token every other document scores 0.
+    With `query: tokens` it is ColBERT's late interaction: the mean over the query's tokens of each one's greatest
+    cosine with a document token. With several query texts the greatest of their scores counts; `tokens` reads the first
+    text only. A document without any token scores -1; against a query without any token every other document scores 0.
     """
 
     name: ClassVar[str] = "maxsim"

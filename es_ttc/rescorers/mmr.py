@@ -45,14 +45,11 @@ class MmrParams(Params):
 
 
 class MmrRescorer:
-    """Picks the document of greatest `(1 - lambda) relevance - lambda similarity`, again and again.
+    """Select one document after the other, by the greatest `(1 - lambda) relevance - lambda similarity`.
 
-    Relevance is the cosine of the pooled vectors (with several query texts, the greatest) or, with `relevance: score`,
-    the first pass's score, scaled to [0, 1]. Similarity is the greatest
-    cosine with any document already picked, 0 for the first. Greater lambda is more diverse, as in the paper on NNN
-    decoding (appendix B.3); Carbonell and Goldstein (SIGIR 1998), who introduced MMR, write 1 - lambda for it.
-
-    The score tells the order alone: of k documents the first gets 1, the last 1/k.
+    Similarity is the greatest cosine with any document already selected, 0 for the first. Greater lambda is more
+    diverse, as in the paper on NNN decoding (appendix B.3); Carbonell and Goldstein (SIGIR 1998) write 1 - lambda for
+    it. Scores tell the order alone: of k documents the first gets 1, the last 1/k.
     """
 
     name: ClassVar[str] = "mmr"

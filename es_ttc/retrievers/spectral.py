@@ -29,10 +29,8 @@ class SpectralRetrieverParams(SpectralParams):
 class SpectralRetriever:
     """Find documents of which one passage answers the query, even if the document has another main topic.
 
-    If pooled vectors choose the window, a document whose pooled vector is far from the query never gets a spectral
-    score. This method also finds the documents with the nearest passages, by the engine's kNN over vectors of spans or
-    tokens, and computes the exact spectral score of each document found: all positions, all scales. The passages only
-    decide which documents are scored.
+    The engine's kNN finds the documents with the nearest passages, by vectors of spans or tokens. Each gets its exact
+    spectral score, over all positions and scales.
 
     Each of several query texts is searched; `roles` says how their scores are combined.
     """

@@ -36,8 +36,8 @@ class JobRequest(JobSpec, Parameters):
     prompt: str | None = Field(
         None,
         description="Prompt: general, claims, arguments, duplicates or questions; base for a model that only continues "
-        "texts; doc2query or doc2query-base for queries, written whole; on the command line also a file with "
-        "{{document}} in it. Default: general, or base if ES_TTC_LLM_API is completions.",
+        "texts; doc2query or doc2query-base for whole queries; on the command line also a file with {{document}}. "
+        "Default: general, or base if ES_TTC_LLM_API is completions.",
     )
     prompt_text: str | None = Field(None, description="Text of a prompt, in place of a name.")
 

@@ -41,8 +41,8 @@ class Parameters(BaseModel):
     most_words: int = Field(MOST_WORDS, ge=1, le=5, description="Maximum number of words of a phrase.")
     whole: bool = Field(
         False,
-        description="Write proposals whole, as doc2query writes queries: not cut into phrases, nor left out because "
-        "they are in the text or common. The minimum similarity still filters them, as in doc2query--.",
+        description="Write whole proposals, as doc2query writes queries; only the minimum similarity filters them, as "
+        "in doc2query--.",
     )
     tau: float = Field(
         DEFAULT_TAU, description="Maximum share of documents that may have a phrase, 0 to 1; 1 keeps all phrases."

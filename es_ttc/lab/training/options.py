@@ -18,8 +18,8 @@ _METRIC = (
     "collections its mean over them."
 )
 _TUNE = (
-    "Trained part: small networks over frozen vectors, or a copy of the encoder with all its weights (dense: for both "
-    "roles; nnn: for queries). The latter is for accelerators, with a learning rate of about 1e-5 and a small batch."
+    "Trained part: small networks over frozen vectors, or a copy of the encoder with all its weights, for accelerators "
+    "(learning rate about 1e-5, small batch)."
 )
 
 

@@ -29,9 +29,7 @@ class HybridParams(Params):
 class HybridRescorer:
     """The first pass's ranking and that by pooled vectors, fused by reciprocal rank or by a weighted mean.
 
-    This is the common form of hybrid search, which Elasticsearch sells with a licence and OpenSearch gives with a
-    plugin. The documents nearest to the query join the window, as with `blend`, which ranks better on most
-    collections.
+    The documents nearest to the query join the window, as with `blend`, which ranks better on most collections.
     """
 
     name: ClassVar[str] = "hybrid"

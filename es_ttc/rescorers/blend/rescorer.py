@@ -98,13 +98,9 @@ class BlendParams(Params):
 class BlendRescorer:
     """The weighted mean of several signals, each normalised over the documents of the window.
 
-    The signals are the first pass's scores, the cosine of pooled vectors, spectral retrieval and late interaction over
-    the query's tokens. Left to itself it takes those that the index carries. By default the documents nearest to the
-    query by pooled vector join the window: what words miss, vectors find.
-
-    A document without features (one that was written a moment ago, say) is scored by the signals that it has.
-
-    With `normalise: z` the mean is shown as ``1 / (1 + exp(-mean))``, in (0, 1): 0.5 is an average document.
+    By default it uses every signal that the index supports, and the documents nearest to the query by pooled vector
+    join the window. A document without features is scored by the signals that it has. With `normalise: z` the score is
+    ``1 / (1 + exp(-mean))``, in (0, 1): 0.5 is an average document.
     """
 
     name: ClassVar[str] = "blend"

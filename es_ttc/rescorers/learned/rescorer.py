@@ -73,11 +73,9 @@ class LearnedRescorer:
     """Trees over blend's signals and numeric fields of documents, learned from judgements by `es-ttc train rank`.
 
     A score is blend's mean plus the trees' values, shown as ``1 / (1 + exp(-sum))``. As with blend the nearest
-    documents join the window, the signals that the index lacks are missing, and so are those of a document without
-    features: the trees have learned what to do then.
-
-    The numeric fields that a model names are read with the window's hits, so with the caller's rights. An index without
-    such a numeric field is an error.
+    documents join the window. Missing signals take the trees' branches for missing values. The numeric fields that a
+    model names are read with the caller's rights; where the index lacks one, the first pass is returned with the
+    reason.
     """
 
     name: ClassVar[str] = "learned"

@@ -64,14 +64,9 @@ class NnnRescorer:
     """Select the documents that together reconstruct the query, without redundant ones.
 
     The query's pooled vector is approximated by a sum of document vectors of the window with coefficients that are not
-    negative and mostly zero (equation 1). A document's coefficient is its score. A document that others make redundant
-    gets none, however near the query it is.
-
-    Documents with a zero coefficient follow in first-pass order: their scores decrease evenly from just below the
-    smallest coefficient towards 0 (from below 1 if no document is selected).
-
-    With several query texts the mean of their vectors is approximated: this gives the one set of documents with the
-    least total error over all texts, with equal weights.
+    negative and mostly zero (equation 1). A document's coefficient is its score; a redundant document has none.
+    Documents with a zero coefficient follow in first-pass order, with scores between 0 and the smallest coefficient. Of
+    several query texts the mean of their vectors is approximated.
     """
 
     name: ClassVar[str] = "nnn"

@@ -21,7 +21,7 @@ FEEDBACK = ("rocchio", "residual", "consensus", "contrast", "graph contrast")
 
 
 def bidirzscore(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:
-    """Sum the column z-scores of S and of S', the queries' cosines with documents under the query adapter.
+    """Return the sum of the column z-scores of S and of S', the cosines with documents encoded as queries.
 
     Mean and deviation of the z-scores are computed over queries. For a single query, ``ctx.calibration`` (a stored
     sample of queries) replaces the batch. Without a sample, a single query gets the sum of both cosines, because

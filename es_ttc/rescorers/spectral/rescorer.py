@@ -29,20 +29,9 @@ class SpectralRescorer:
     MaxSim; the scale `mean` is dense retrieval over the mean of the tokens; with both in the grid no score is below
     either's (III-D). The default grid has no `mean`, as in the paper.
 
-    Against outlying tokens (VIII-B) a scale's cosines can be aggregated over positions by the mean of the m greatest
-    or by a percentile, instead of the maximum. `pool` joins the scores of the scales: the paper has the maximum only,
-    and the guarantee (III-D) is about it. With several query texts each is scored on its own, and `roles` says how
-    these scores become one.
-
-    With `query: tokens` every token of the query is scored on its own, with its own maximum over scales and positions,
-    and these scores are averaged (IV-A, IX, XI; the paper has their sum, which ranks the same). It reads the first
-    text only. With `scales: [1]` this is late interaction (`maxsim`).
-
-    For an encoder whose pooled vector is not the mean of its tokens (CLS pooling) the query is the mean of its words'
-    token vectors.
-
-    A document without any token scores -1, the least cosine; against a query without any token every other document
-    scores 0.
+    `query: tokens` reads the first query text only; with `scales: [1]` it is late interaction (`maxsim`). For an
+    encoder with CLS pooling the query is the mean of its words' token vectors. A document without any token scores -1;
+    against a query without any token every other document scores 0.
     """
 
     name: ClassVar[str] = "spectral"

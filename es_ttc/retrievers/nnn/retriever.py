@@ -41,15 +41,10 @@ class NnnRetrieverParams(NnnParams):
 class NnnRetriever:
     """Select the documents of the whole corpus that together reconstruct the query, by a few kNN searches.
 
-    This is the rescorer's problem with every document that matches the caller's filter as its dictionary (column
-    generation): the problem is solved for the documents nearest to the query, then the residual of the query is
-    searched, and any document that improves the solution is added, until there is none. `certified` in the response
-    says that this point was reached; otherwise `duality_gap` bounds what the whole corpus could still gain in the
-    objective.
-
-    A document's coefficient is its score. With `rest: nearest` documents with a zero coefficient follow by their cosine
-    with the query; their scores decrease evenly from just below the smallest coefficient. With several query texts the
-    mean of their vectors is approximated.
+    The rescorer's problem is solved for the documents nearest to the query; then the residual of the query is searched,
+    and any document that improves the solution is added, until there is none (column generation). `certified` in the
+    response says that this point was reached; otherwise `duality_gap` bounds the remaining gain in the objective.
+    Documents with a zero coefficient follow by their cosine with the query.
     """
 
     name: ClassVar[str] = "nnn"
