@@ -1,4 +1,4 @@
-"""Signals of judged queries, kept between runs: what `benchmarks.few_judgements` reads.
+"""Signals of judged queries, kept between runs: what `benchmarks.learning` reads.
 
     python -m benchmarks.judged_pools
 

@@ -1,4 +1,4 @@
-"""Relevance of hits: reliability, few judgements, answers removed, a promised precision, a null distribution.
+"""Relevance of hits: reliability, few judgements, answers removed.
 
     python -m benchmarks.relevance
     python -m benchmarks.relevance --engine URL     # what relevance adds to the time of a search
@@ -51,14 +51,10 @@ from es_ttc.rescorers.tuned import as_json
 COLLECTIONS = ("scifact", "toollens", "cranfield", "hotpotqa-train-hipporag", "npl-vaswani")
 MOST_QUERIES = 150
 DRAWS = 10
-PROMISE_DRAWS = 100
 SIZES = (10, 20, 30, 50)
-PRECISIONS = (0.5, 0.8)
-CONFIDENCE = 0.9
 LETTERS = "abcdefghijklmnoprstuvwxyz"
 GIBBERISH, STRANGE = 30, 60
 """Queries of invented words, and queries of the other collections."""
-SHUFFLED = 200
 FIGURE = "relevance.svg"
 INDEX = "benchmark-relevance"
 
@@ -78,12 +74,11 @@ def main() -> None:
         return
     names = options.data
     encoder = prepared("minilm")
-    found, nothing, by_chance = {}, {}, {}
+    found, nothing = {}, {}
     loaded = {name: sampled(load_collection(DATA / name, "test")) for name in names}
     for name, collection in loaded.items():
         found[name] = collect(collection, encoder)
         nothing[name] = without_answers(collection, [one for other, one in loaded.items() if other != name], encoder)
-        by_chance[name] = chance(collection, encoder)
         print(f"{name}: collected", file=sys.stderr)
     sizes = ", ".join(f"{name} {len(pools)}" for name, pools in found.items())
     print(heading(f"Relevance, {encoder.identity.model}", data=f"{sizes} test queries", packages=("numpy",)))
@@ -98,13 +93,6 @@ def main() -> None:
         ("Nothing here: greatest relevance of a page", lambda name: [nowhere(found[name], *nothing[name])],
          ("AUC removed", "AUC gibberish", "AUC strange", "median with answers", "removed", "gibberish", "strange",
           "pages kept at .3: with answers", "removed", "gibberish", "strange")),
-        (f"A promised precision, at {CONFIDENCE:.0%} confidence, by split-conformal risk control",
-         lambda name: promised(found[name]),
-         ("promise", "divisions with a threshold", "promise held", "mean precision", "hits shown a query")),
-        (f"A null distribution: the greatest cosine of a page against those of {SHUFFLED} random documents",
-         lambda name: [null(found[name], by_chance[name], *nothing[name])],
-         ("AUC removed", "AUC gibberish", "AUC strange", "called chance (p > .05): with answers", "removed",
-          "gibberish", "strange")),
     )  # fmt: skip
     for title, measured, columns in parts:
         print(f"### {title}\n")
@@ -245,72 +233,6 @@ def nowhere(pools: Pools, gibberish: Pools, strange: Pools) -> list[object]:
 def auc_of(above: Float64, below: Float64) -> float:
     """Return the probability that one of the first is greater than one of the second."""
     return auc(np.append(np.ones(len(above)), np.zeros(len(below))), np.append(above, below))
-
-
-def promised(pools: Pools) -> list[list[object]]:
-    """Return how often a threshold that promises a precision keeps it.
-
-    The threshold is the least one at which an upper bound of the mean loss is not above 0; a query's loss is the
-    promise less 1 for a shown hit that is relevant, the promise for one that is not, summed over its hits (Bates et
-    al., 2021). The bound is of a t-statistic over queries, for each of 50 thresholds from the greatest on, until the
-    first that fails (fixed-sequence testing).
-    """
-    hits = judged_hits(pools)
-    rows: list[list[object]] = []
-    for promise in PRECISIONS:
-        found, held, precisions, shown = 0, [], [], []
-        for draw in range(PROMISE_DRAWS):
-            part = np.random.default_rng([SEED, draw]).permutation(hits.queries) % 4
-            fits, calibrates, tests = part[hits.query] < 1, np.isin(part[hits.query], (1, 2)), part[hits.query] == 3
-            model = fit(hits.of(fits))
-            threshold = threshold_of(hits.of(calibrates), model.of(hits.of(calibrates).signals), promise)
-            if threshold is None:
-                continue
-            found += 1
-            above = tests & (model.of(hits.signals) >= threshold)
-            shown.append(above.sum() / len(np.unique(hits.query[tests])))
-            if above.any():
-                precisions.append(hits.relevant[above].mean())
-                held.append(precisions[-1] >= promise)
-        means = [f"{np.mean(one):.2f}" if one else "" for one in (held, precisions, shown)]
-        rows.append([f"{promise:.0%}", f"{found} of {PROMISE_DRAWS}", *means])
-    return rows
-
-
-def threshold_of(hits: JudgedHits, predicted: Float64, promise: float) -> float | None:
-    """Return the least threshold whose promise is shown to hold; None if none is."""
-    z = 1.2816  # the 90 % quantile of the normal distribution: CONFIDENCE
-    chosen = None
-    for threshold in np.quantile(predicted, np.linspace(0.995, 0.5, 50)):
-        loss = np.bincount(hits.query, np.where(predicted >= threshold, promise - hits.relevant, 0.0))
-        shown = np.bincount(hits.query, predicted >= threshold) > 0
-        if shown.sum() < 10:
-            continue
-        if loss.mean() + z * loss.std(ddof=1) / np.sqrt(len(loss)) > 0:
-            break
-        chosen = float(threshold)
-    return chosen
-
-
-def chance(collection: Collection, encoder: Encoder) -> Pools:
-    """Return what the queries find among documents drawn at random."""
-    places = np.random.default_rng(SEED).permutation(len(collection.documents))[:SHUFFLED]
-    return collect(replace(collection, documents=tuple(collection.documents[place] for place in places)), encoder)
-
-
-def null(pools: Pools, by_chance: Pools, gibberish: Pools, strange: Pools) -> list[object]:
-    """Return how a page's greatest late-interaction cosine compares with those that the index gives by chance."""
-
-    def cosines(found: Pools) -> Float64:
-        hits = judged_hits(found)
-        return greatest(hits, hits.signals["late_interaction"])
-
-    hits = judged_hits(pools)
-    answered = np.bincount(hits.query, hits.relevant) > 0
-    kinds = [cosines(pools)[answered], cosines(removed(pools))[answered], cosines(gibberish), cosines(strange)]
-    drawn = np.sort(cosines(removed(by_chance)))
-    flagged = [float(np.mean(1 - np.searchsorted(drawn, one) / len(drawn) > 0.05)) for one in kinds]
-    return digits(*(auc_of(kinds[0], one) for one in kinds[1:]), *flagged)
 
 
 def digits(*values: float) -> list[object]:
