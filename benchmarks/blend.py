@@ -88,7 +88,7 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
 
 def prepared(name: str) -> CachedEncoder:
     """Return an encoder whose encodings are kept; only warnings are logged."""
-    configure_logs("auto", logging.WARNING)
+    configure_logs(logging.WARNING)
     cache = Settings().cache_dir
     return CachedEncoder(load_encoder(name, cache_dir=cache), cache / "encodings")
 

@@ -1,4 +1,4 @@
-"""Draw the README's figure from what the demonstration measures: ``es-ttc demo --no-prompt --json``."""
+"""Draw the README's figure from what the demonstration measures: ``es-ttc demo --json``."""
 
 import json
 import subprocess
@@ -71,7 +71,7 @@ def _rows(name: str, result: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _demonstration() -> str:
-    command = [sys.executable, "-m", "es_ttc", "demo", "--no-prompt", "--json"]
+    command = [sys.executable, "-m", "es_ttc", "demo", "--json"]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=900).stdout
 
 

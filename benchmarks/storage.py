@@ -295,7 +295,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=1000, help="of each collection, at most")
     parser.add_argument("--only", nargs="+", choices=VARIANTS, help="these, and the one to compare with")
     arguments = parser.parse_args()
-    configure_logs("auto", logging.WARNING)
+    configure_logs(logging.WARNING)
     cache = Settings().cache_dir
     encoder = CachedEncoder(load_encoder(arguments.encoder, cache_dir=cache), cache / "encodings")
     collections = [first_documents(load_collection(folder), arguments.documents) for folder in arguments.data]

@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             err=True,
         )
     # Warnings of libraries go to standard error: standard output contains only the command's output.
-    configure_logs("auto", logging.DEBUG if "--debug" in arguments else logging.ERROR)
+    configure_logs(logging.DEBUG if "--debug" in arguments else logging.ERROR)
     sys.exit(run(arguments))
 
 

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
-from pydantic import Field
 from rich.progress import Progress
 
 from es_ttc.cli.blend_changes import tell_changes
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from es_ttc.index.mappings.indices import Index
     from es_ttc.index.mappings.spec import IndexSpec
 
+_WATCH_SECONDS = 5.0
 _READ = 20
 """Documents that are read for an estimate of sizes."""
 
@@ -116,7 +116,6 @@ def fill(
     engine: EngineUrl,
     encoder: EncoderName,
     watch: Annotated[bool, "Run until stopped, and follow writes to NAME."] = False,
-    every: Annotated[float, Field(ge=0.2, le=3600), "Seconds between two checks, with --watch."] = 5.0,
     everything: Annotated[
         bool, "--all", "Check every document, including failed ones, instead of those written since the last run."
     ] = False,
@@ -138,7 +137,7 @@ def fill(
         if as_json:
             raise click.UsageError("--watch has no end to report about: leave out --json")
         try:
-            asyncio.run(_watch(settings, name, options, every))
+            asyncio.run(_watch(settings, name, options))
         except (KeyboardInterrupt, asyncio.CancelledError):
             return 0
     return _report_fill(_fill(settings, name, options), as_json, f"run `es-ttc fill {name}` to go on")
@@ -387,7 +386,7 @@ async def _fill(settings: Settings, name: str, options: Any) -> "tuple[str, list
             return name, await fill_found(engine, found, encoder, options=options, report=report)
 
 
-async def _watch(settings: Settings, name: str, options: Any, every: float) -> None:
+async def _watch(settings: Settings, name: str, options: Any) -> None:
     """Repeat the fill; wait for an engine that is temporarily unreachable."""
     from es_ttc.errors import EngineUnavailable
     from es_ttc.index.attach import FillOptions, fill_attached
@@ -396,7 +395,7 @@ async def _watch(settings: Settings, name: str, options: Any, every: float) -> N
     stop_on_sigterm()
     async with connected(settings) as engine:
         encoder = await _encoder_of(settings, name, await found_behind(engine, name))
-        click.echo(f"following [{name}], every {every:g} s; Ctrl-C ends it", err=True)
+        click.echo(f"following [{name}], every {_WATCH_SECONDS:g} s; Ctrl-C ends it", err=True)
         while True:
             try:
                 for filled in await fill_attached(engine, name, encoder, options=options):
@@ -405,7 +404,7 @@ async def _watch(settings: Settings, name: str, options: Any, every: float) -> N
                 options = FillOptions()
             except EngineUnavailable as error:
                 click.echo(f"es-ttc: {error}; trying again", err=True)
-            await asyncio.sleep(every)
+            await asyncio.sleep(_WATCH_SECONDS)
 
 
 async def _encoder_of(settings: Settings, name: str, found: "Sequence[Found]") -> "Encoder":

@@ -76,11 +76,10 @@ class Prepared:
     collections: "Sequence[Collection]"
 
 
-@command("es-ttc demo", "es-ttc demo --serve", "es-ttc demo --no-prompt --keep")
+@command("es-ttc demo", "es-ttc demo --serve", "es-ttc demo --keep")
 def demo(
     *,
     serving: Annotated[bool, "--serve", "Keep engine and gateway running until Ctrl-C, without a prompt."] = False,
-    no_prompt: Annotated[bool, "Stop after the examples."] = False,
     keep: Annotated[bool, "Keep the engine running, with both indices, for the other commands."] = False,
     engine: Annotated[
         str | None,
@@ -118,7 +117,7 @@ def demo(
             _tell(console, stage, results, seconds)
         if serving:
             _serve(console, stage)
-        elif console.is_terminal and not (no_prompt or as_json):
+        elif console.is_terminal and not as_json:
             _prompt(console, stage)
     if keep:
         console.print(_kept(stage, ours=engine is None), markup=False, highlight=False, soft_wrap=True)

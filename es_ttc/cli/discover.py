@@ -45,7 +45,7 @@ def discover() -> None:
 _SEARCH = ModelOptions(
     "Search",
     "es_ttc.lab.discovery.records:Plan",
-    {"seeds": "--seeds", "seconds": "--seconds", "memory_mb": "--memory", "most_cost": "--most-cost"},
+    {"seeds": "--seeds", "seconds": "--seconds"},
 )
 search_argument = click.argument("search", metavar="SEARCH", type=click.Path(file_okay=False, path_type=Path))
 
@@ -76,9 +76,6 @@ def run(
     split: Annotated[str | None, "--split NAME", "Split that the search uses. Default: train, if there is one."] = None,
     queries: Annotated[int, Field(ge=2), "Maximum number of queries per task."] = 60,
     documents: Annotated[int, Field(ge=10), "Number of documents per task."] = 300,
-    prompt_characters: Annotated[
-        int, Field(ge=500), "Maximum size of history, failures and sources in the prompt, for --proposer llm."
-    ] = 24_000,
     asked: Annotated[
         Literal["full", "blind"],
         "--prompt",
@@ -135,7 +132,7 @@ def run(
             loaded = cached_encoder(Settings(encoder=memory.plan.encoder))
         plan = memory.plan
         assert plan is not None  # noqa: S101 - begun above
-        writer = _proposer(plan, proposer, recording, prompt_characters, answer_tokens, blind=asked == "blind")
+        writer = _proposer(plan, proposer, recording, answer_tokens, blind=asked == "blind")
         with stages(search.name) as progress:
             tasks_ready = load_tasks(plan, loaded, progress=progress)
         evaluator = Evaluator(
@@ -313,9 +310,7 @@ def _require_names(names: Sequence[str]) -> None:
         raise InvalidRequest(f"two tasks are named [{twice[0]}]: tasks go by the names of their folders")
 
 
-def _proposer(
-    plan: "Plan", named: str | None, recording: Path | None, characters: int, tokens: int, *, blind: bool
-) -> "Proposer":
+def _proposer(plan: "Plan", named: str | None, recording: Path | None, tokens: int, *, blind: bool) -> "Proposer":
     """Return the proposer; a resumed search may use another one."""
     from es_ttc.lab.discovery.proposers.base import ReplayProposer
     from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
@@ -327,7 +322,7 @@ def _proposer(
     if (named or plan.proposer) == "llm":
         from es_ttc.lab.discovery.proposers.llm import LlmProposer
 
-        return LlmProposer(LlmSettings(), plan.seed, characters=characters, tokens=tokens, blind=blind)
+        return LlmProposer(LlmSettings(), plan.seed, tokens=tokens, blind=blind)
     return GrammarProposer(plan.seed, plan.distance)
 
 

@@ -235,7 +235,7 @@ def _evaluate(
     from es_ttc.serving.logs import configure_logs
 
     if plan.engine is not None:
-        configure_logs("auto", logging.ERROR)  # retries and the gateway's own log are no news here
+        configure_logs(logging.ERROR)  # retries and the gateway's own log are no news here
     encoder = cached_encoder(settings) if plan.needs_encoder else None
     results: list[CollectionResult] = []
     where = MEMORY

@@ -31,7 +31,7 @@ from es_ttc.cli.common import (
     warn_of_language,
 )
 from es_ttc.cli.options import strip_html_option, text_fields_flag
-from es_ttc.cli.signatures import FILE, command
+from es_ttc.cli.signatures import command
 from es_ttc.cli.size_estimates import size_sentence
 from es_ttc.settings import Settings
 
@@ -98,20 +98,6 @@ def ingest(
     yes: Annotated[bool, "Take the proposed fields of a new index without a question."] = False,
     resume: Annotated[bool, "Resume a stopped run of the same command."] = False,
     batch_mb: Annotated[float, Field(ge=0.1, le=1000), "Size of a bulk request, in MB."] = 8.0,
-    batch_seconds: Annotated[
-        float, Field(ge=0.1, le=60), "Maximum time that a document waits for its bulk request to fill."
-    ] = 2.0,
-    dead_letters: Annotated[
-        Path | None,
-        FILE,
-        "File for rejected documents with the reason (appended). Default: NAME.rejected.jsonl in this folder.",
-    ] = None,
-    retry_seconds: Annotated[
-        float | None,
-        Field(ge=0, le=86_400),
-        "Time for which documents are sent again to a busy engine, in seconds, before the run fails. Default: the "
-        "setting write_retry_seconds.",
-    ] = None,
     processes: Annotated[
         int,
         Field(ge=1, le=64),
@@ -133,20 +119,19 @@ def ingest(
 
     Exit status: 0 when every document is in the index, which is queried for each of them at the end; 1 when some were
     rejected (the others are in the index), are missing at the end, or the run failed; 130 when it was stopped. Rejected
-    documents are in the dead-letter file with the reason. --resume continues a stopped or failed run.
+    documents are appended to NAME.rejected.jsonl in this folder, with the reason. --resume continues a stopped or
+    failed run.
 
     Documents that the engine cannot accept for now (it is busy, its disk is full, a shard or a node is missing) are
-    sent again for --retry-seconds, and never count as rejected.
+    sent again for 150 s, and never count as rejected.
     """
     from es_ttc.errors import EncoderError, EngineError
     from es_ttc.index.ingest import IngestOptions
     from es_ttc.index.ingest.bulk import BatchLimits
 
-    options = given(engine=engine, encoder=encoder, write_retry_seconds=retry_seconds)
-    settings = adapted(Settings(**options), adapter)
-    batch = BatchLimits(bytes=int(batch_mb * 2**20), seconds=batch_seconds)
-    rejected = dead_letters or Path(f"{name}.rejected.jsonl")
-    writing = IngestOptions(id_field, batch)
+    settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
+    writing = IngestOptions(id_field, BatchLimits(bytes=int(batch_mb * 2**20)))
+    rejected = Path(f"{name}.rejected.jsonl")
     request = IngestCommand(
         name, files, text_fields, writing, resume, rejected, processes, merge, types, yes, strip_html
     )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from es_ttc.enrichment.jobs.submission import DryRun, JobRequest, SampledDocument
 
 _STATES = ("running", "paused", "completed", "cancelled")
+_UPDATE_SECONDS = 2.0
 _MAX_PHRASES = 12
 _MAX_TEXT = 160
 _SHARES = (0.3, 0.5, 0.7)
@@ -41,12 +42,10 @@ _PHRASES = ModelOptions(
     {
         "prompt": "--prompt",
         "most": "--phrases",
-        "most_words": "--words",
         "tau": "--tau",
         "min_similarity": "--min-similarity",
         "whole": "--whole",
         "answer_tokens": "--answer-tokens",
-        "characters": "--characters",
     },
 )
 _WORK = ModelOptions(
@@ -59,7 +58,6 @@ _WORK = ModelOptions(
         "lanes": "--lanes",
         "parallel": "--parallel",
         "priority": "--priority",
-        "most_failures": "--most-failures",
     },
     types={"query": JsonObjectType('{"term": {"lang": "en"}}')},
 )
@@ -189,14 +187,7 @@ _verb("retry", "Process the failed documents of JOB again.", "enrich-products")
 
 
 @command("es-ttc jobs watch enrich-products", group=jobs)
-def watch(
-    job: str,
-    /,
-    *,
-    engine: EngineUrl,
-    every: Annotated[float, Field(ge=0.2), "Seconds between two updates."] = 2.0,
-    as_json: AsJson,
-) -> None:
+def watch(job: str, /, *, engine: EngineUrl, as_json: AsJson) -> None:
     """Show the progress of JOB until it pauses or ends; with --json one line per update."""
     from es_ttc.enrichment.jobs import commands
 
@@ -210,7 +201,7 @@ def watch(
                 live.update(_details(status), refresh=True)
             if status.job.status != "running":
                 break
-            time.sleep(every)
+            time.sleep(_UPDATE_SECONDS)
     if not as_json:
         stdout.print(_details(status))
 

@@ -94,7 +94,7 @@ def serve(
         require_known(name)
     served = {**read_models(settings.ranking_models), **promoted_programs(settings)[1]}
     TunedDefaults.read(settings.tuned, served)  # errors in them are reported before the gateway listens
-    configure_logs(settings.log_format)
+    configure_logs()
     with bind(settings) as listening:
         url = address_of(listening, tls=tls)
         engine_url, reachable, version = asyncio.run(look(settings))

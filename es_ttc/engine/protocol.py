@@ -144,7 +144,6 @@ class Engine(ABC):
     def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:
         self._urls = [address.url for address in engine_addresses(settings)]
         self._timeout = settings.request_timeout
-        self._write_retry_seconds = settings.write_retry_seconds
         self._info = info
         self._capabilities: Capabilities | None = None
         self._detecting = asyncio.Lock()
@@ -158,11 +157,6 @@ class Engine(ABC):
     def name(self) -> str:
         """Its name in messages."""
         return f"the engine at {self.url}"
-
-    @property
-    def write_retry_seconds(self) -> float:
-        """Seconds for which a temporarily rejected write is sent again."""
-        return self._write_retry_seconds
 
     @abstractmethod
     async def _exchange(

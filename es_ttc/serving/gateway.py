@@ -35,6 +35,7 @@ from es_ttc.settings import GatewaySettings
 
 _QUEUE_A_THREAD = 32
 _ENCODING_THREADS = 2
+_SCORING_THREADS = 2  # of all worker processes together, and at least one of each
 _IDLE_PROGRAMS = 4
 """Maximum number of idle processes of promoted programs, of all worker processes together."""
 
@@ -44,7 +45,7 @@ class Gateway:
 
     def __init__(self, settings: GatewaySettings, load: Loader | None, process: OnlyProcess) -> None:
         self.settings = settings
-        threads = settings.scoring_threads
+        threads = max(1, _SCORING_THREADS // process.count)
         log.info("scoring", loops="compiled" if compiled.enabled() else "numpy")
         self.metrics = Metrics()
         self.upstream = Upstream(settings)
@@ -102,7 +103,6 @@ def promoted_programs(
     """
     host = ProgramProcessPool(
         ProgramLimits(
-            memory_mb=settings.programs_memory_mb,
             processes=_IDLE_PROGRAMS // settings.workers,
             filtered=not settings.programs_unfiltered,
         )

@@ -69,7 +69,7 @@ class Searches:
         self._gateway = gateway
         self._rescoring = Rescoring(gateway)
         self._max_window = settings.max_window
-        self._reader = RequestReader(gateway.offload, max_body=settings.max_body_mb * 2**20)
+        self._reader = RequestReader(gateway.offload)
         self._templates = Templates(gateway.engine, gateway.offload)
         self._accepted = AcceptedCallers()
 

@@ -1,6 +1,7 @@
 import json
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import BulkItem, Engine
 from es_ttc.index.attach import attach_beside
 from es_ttc.index.attach.source import sources_of
-from es_ttc.index.ingest import IngestResult, Inputs, ingest
+from es_ttc.index.ingest import IngestResult, Inputs, bulk, ingest
 from es_ttc.index.ingest.bulk_errors import BulkErrorKind, refusal_of
 from es_ttc.index.ingest.dead_letters import DeadLetterList
 from es_ttc.index.ingest.readers import Documents
@@ -111,13 +112,14 @@ async def test_features_that_met_a_full_disk_are_written_again(
 
 @pytest.mark.engine
 def test_a_disk_that_stays_full_ends_the_run_and_rejects_nothing(
-    node: OwnNode, here: Path, capsys: pytest.CaptureFixture[str]
+    node: OwnNode, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(bulk, "RetryPolicy", partial(bulk.RetryPolicy, seconds=1))
     command = ["ingest", "failed", "docs.jsonl", "--engine", node.url, "--json"]
     assert run(["index", "create", "failed", "--engine", node.url]) == 0
     node.limit_files(FULL)
     try:
-        assert run([*command, "--retry-seconds", "1"]) == 1
+        assert run(command) == 1
     finally:
         node.limit_files(None)
     said = capsys.readouterr().err

@@ -34,9 +34,9 @@ def gateway(behind: Behind) -> Iterator[str]:
         max_concurrent_requests=AT_ONCE,
         max_connections=40,
         idle_timeout=2,
-        body_timeout=2,
     )
     with pytest.MonkeyPatch.context() as patch, running_gateway(settings, load=_no_encoder) as url:
+        patch.setattr(protocol, "_BODY_SECONDS", 2)
         patch.setattr(protocol, "_HEADER_SECONDS", 1)
         patch.setattr(protocol, "_SEND_SECONDS", 2)
         yield url

@@ -17,7 +17,7 @@ from es_ttc.cli.app import run
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs import commands, submission
+from es_ttc.enrichment.jobs import commands, encoding_turn, submission
 from es_ttc.enrichment.jobs.app import prepare
 from es_ttc.enrichment.jobs.encoding_turn import LoadedEncoders, take_encoding_turn
 from es_ttc.enrichment.jobs.enrichment_turn import take_turn
@@ -49,6 +49,12 @@ pytestmark = pytest.mark.processors
 on_one_engine = pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
 """For what does not depend on the product."""
 SECONDS = 120
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look more often than workers do."""
+    monkeypatch.setattr(encoding_turn, "LOOK_SECONDS", 0.02)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +98,7 @@ async def pipelines(engine: Engine, index_name: str) -> AsyncIterator[Callable[.
 
 
 def settings_for(engine: Engine, index: str, **more: Any) -> Settings:
-    return Settings(engine=engine.url, jobs_index=f"{index}-jobs", jobs_look_seconds=0.02, **more)
+    return Settings(engine=engine.url, jobs_index=f"{index}-jobs", **more)
 
 
 @asynccontextmanager
@@ -169,7 +175,7 @@ async def test_what_a_client_writes_is_found_by_every_method(
     await ingest(engine, index_name, Inputs([Documents(records)]), encoder, dead_letters=DeadLetterList())
 
     with model_process(tmp_path, seconds=0.0) as (model, _, asked):
-        more = {"ES_TTC_ENCODER": "minilm@onnx", "ES_TTC_JOBS_LOOK_SECONDS": "0.1"}
+        more = {"ES_TTC_ENCODER": "minilm@onnx"}
         place = Workplace(engine_url, index_name, model, tmp_path, more=more)
         for name, value in place.environment.items():
             monkeypatch.setenv(name, value)

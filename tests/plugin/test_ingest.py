@@ -276,9 +276,7 @@ async def test_a_followed_index_encodes_and_enriches_by_the_plugins_processor(
     job = encoding_job_id(index)
     forged = {"state": "ready", "hash": "0" * 32, "encoder": spec.encoder.key, "enriched": "any", "key": "0" * 32}
     async with scripted_model(lambda _: "snow, flood") as model:
-        settings = Workplace(
-            plugged.url, index, model.url, tmp_path, more={"ES_TTC_JOBS_LOOK_SECONDS": "0.02"}
-        ).settings
+        settings = Workplace(plugged.url, index, model.url, tmp_path).settings
         try:
             options = EnrichmentOptions(prompt="base")
             [made] = await follow(engine, settings, index, "later", options, plugin_timeout="20s")

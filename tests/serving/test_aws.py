@@ -16,6 +16,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.aws import canonical_query, signer_of
 from es_ttc.engine.connect import connect
 from es_ttc.errors import ConfigurationError, EngineError
+from es_ttc.serving.http import raw_request
 from es_ttc.serving.http.signing import gateway_signer
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
@@ -163,9 +164,12 @@ def test_a_gateway_signs_for_its_callers_where_it_is_told_to(behind: Behind, enc
 
 
 @on_opensearch
-def test_a_body_that_is_too_long_to_be_signed_is_refused(behind: Behind, encoder: Encoder) -> None:
+def test_a_body_that_is_too_long_to_be_signed_is_refused(
+    behind: Behind, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(raw_request, "MAX_BODY", 2**20)
     with domain(behind.engine) as aws:
-        settings = GatewaySettings(engine=aws.url, port=0, aws_region=REGION, aws_sign_callers=True, max_body_mb=1)
+        settings = GatewaySettings(engine=aws.url, port=0, aws_region=REGION, aws_sign_callers=True)
         with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
             ndjson = {"content-type": "application/x-ndjson"}
             reply = call(gateway, "POST", "/_bulk", b"x" * (2**20 + 2**18), ndjson)

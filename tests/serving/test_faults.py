@@ -288,7 +288,7 @@ def test_credentials_go_on_every_call_and_into_no_log(
     behind: Behind, gateway: str, relayed: Relay, index_name: str
 ) -> None:
     logged = io.StringIO()
-    configure_logs("json", logging.DEBUG)
+    configure_logs(logging.DEBUG)
     handler = logging.getLogger().handlers[0]
     assert isinstance(handler, logging.StreamHandler)
     handler.setStream(logged)

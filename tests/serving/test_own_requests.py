@@ -258,7 +258,7 @@ def test_a_window_that_is_ranked_twice_is_counted_once(place: Behind) -> None:
 
 def test_a_request_that_is_answered_with_an_error_is_not_logged_as_applied(place: Behind) -> None:
     logged = io.StringIO()
-    configure_logs("json", logging.DEBUG)
+    configure_logs(logging.DEBUG)
     handler = logging.getLogger().handlers[0]
     assert isinstance(handler, logging.StreamHandler)
     handler.setStream(logged)

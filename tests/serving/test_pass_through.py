@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from es_ttc.serving.http import raw_request
+from es_ttc.serving.request import request
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call
@@ -233,13 +235,15 @@ def test_too_many_at_once_are_refused() -> None:
         first.join(10)
 
 
-def test_a_search_body_beyond_the_limit_is_a_413(behind: Behind) -> None:
-    with gateway_to(behind.engine, max_body_mb=1) as gateway:
+def test_a_search_body_beyond_the_limit_is_a_413(behind: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (raw_request, request):
+        monkeypatch.setattr(module, "MAX_BODY", 2**20)
+    with gateway_to(behind.engine) as gateway:
         body = b'{"query":{"match":{"text":"' + b"cat " * 300_000 + b'"}},"rescore":{"ttc":{}}}'
         for headers, sent in ((JSON, body), (JSON | {"content-encoding": "gzip"}, gzip.compress(body))):
             reply = call(gateway, "POST", f"/{behind.index}/_search", sent, headers)
             assert reply.status == 413
-            assert "max_body_mb" in reply.reason
+            assert "1048576 bytes" in reply.reason
 
 
 def test_the_gateways_own_pages(behind: Behind) -> None:

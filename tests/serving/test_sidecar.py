@@ -9,6 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from es_ttc.encoders.base import Encoder
+from es_ttc.serving.http import raw_request
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
@@ -23,9 +24,7 @@ FIELDS = ("ttc.pooled", "ttc.tokens", "ttc.norms")
 @pytest.fixture(scope="module")
 def alone(encoder: Encoder) -> Iterator[str]:
     """A gateway whose engine is not there: what it scores was sent to it."""
-    options = GatewaySettings(
-        engine=NOWHERE, port=0, max_window=100, max_body_mb=1, sidecar_token=SecretStr(SIDECAR_TOKEN)
-    )
+    options = GatewaySettings(engine=NOWHERE, port=0, max_window=100, sidecar_token=SecretStr(SIDECAR_TOKEN))
     with running_gateway(options, load=lambda _name, _folder: encoder) as url:
         yield url
 
@@ -212,7 +211,8 @@ def test_documents_to_encode_are_checked(alone: str, behind: Behind) -> None:
     assert reason(encode())[0] == 401
 
 
-def test_bad_frames(alone: str) -> None:
+def test_bad_frames(alone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw_request, "MAX_BODY", 2**20)
     whole = cbor2.dumps(frame_of([{"hash": "a", "encoder": "b", "score": 1.0, "index": "c"}]))
     for bad in (b"", b"\xff", b"{}", whole[: len(whole) // 2], whole + b"\x00", cbor2.dumps([1]), b"\x9f" * 100_000):
         status, kind, _ = reason(ask(alone, bad))

@@ -216,8 +216,8 @@ def test_a_client_with_one_connection_gets_what_the_limit_says(
 
 
 def test_limits_are_divided_among_workers() -> None:
-    settings = GatewaySettings(workers=4, max_concurrent_requests=256, max_bodies_mb=512, scoring_threads=2)
+    settings = GatewaySettings(workers=4, max_concurrent_requests=256, max_bodies_mb=512)
     own = share_of(settings)
-    assert (own.max_concurrent_requests, own.max_connections, own.scoring_threads) == (64, 1024, 1)
+    assert (own.max_concurrent_requests, own.max_connections) == (64, 1024)
     assert own.max_bodies_mb == 128
-    assert share_of(settings.model_copy(update={"max_bodies_mb": 200})).max_bodies_mb == settings.max_body_mb
+    assert share_of(settings.model_copy(update={"max_bodies_mb": 200})).max_bodies_mb == 100

@@ -64,9 +64,7 @@ class Workplace:
             "ES_TTC_LLM_API": self.api,
             "ES_TTC_LLM_TIMEOUT": "2",
             "ES_TTC_LLM_ATTEMPTS": "1",
-            "ES_TTC_JOBS_LEASE_SECONDS": "3",
-            "ES_TTC_JOBS_TURN_SECONDS": "5",
-            "ES_TTC_JOBS_SWEEP_SECONDS": "0.5",
+            "ES_TTC_JOBS_TURN_SECONDS": "3",
             **({"ES_TTC_REDIS": self.redis} if self.redis else {}),
         }
         return told | self.more
@@ -83,7 +81,7 @@ class Worker:
 
     def __init__(self, place: Workplace, processes: int = 2, *, only: str | None = None) -> None:
         self._log = (place.folder / f"worker-{time.monotonic_ns()}.log").open("wb")
-        command = [place.python, "-m", "es_ttc", "worker", "--processes", str(processes), "--verbose"]
+        command = [place.python, "-m", "es_ttc", "--debug", "worker", "--processes", str(processes)]
         command += ["--only", only] if only else []
         self.process = subprocess.Popen(
             command, env={**os.environ, **place.environment}, stdout=self._log, stderr=self._log, start_new_session=True

@@ -255,7 +255,7 @@ def _text(value: Any) -> str:
 @click.option("--only", default="", help="A part of the name of the files that are run.")
 def main(product: str, only: str) -> None:
     """Run a product's suite on a node of its own; fail where a section differs that is no exception."""
-    configure_logs("auto", logging.ERROR)
+    configure_logs(logging.ERROR)
     encoder = load_encoder("minilm", cache_dir=Settings().cache_dir)
     suite, counts, unexpected = Suite(product), Counter[str](), 0
     with started(PRODUCTS[product](), name=f"yaml-{product}") as node:

@@ -133,7 +133,7 @@ async def write(
     Returns:
         Each action's result, in order: written, or rejected permanently.
     """
-    patience = patience or RetryPolicy(engine.write_retry_seconds)
+    patience = patience or RetryPolicy()
     begun = time.monotonic()
     outcomes: dict[int, BulkItem] = {}
     pending = list(range(len(actions)))

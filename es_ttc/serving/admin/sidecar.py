@@ -147,7 +147,7 @@ class Sidecar:
             raise NotSignedIn("this gateway serves no engines: start it with a sidecar_token (ES_TTC_SIDECAR_TOKEN)")
         if not carries(request.headers.get("authorization", ""), token):
             raise NotSignedIn("the token is missing or wrong: give the engine's node the gateway's sidecar_token")
-        raw = await RawRequest(request.scope, request.receive).read(self._settings.max_body_mb * 2**20)
+        raw = await RawRequest(request.scope, request.receive).read()
         return await self._gateway.offload.run(len(raw), read_frame, model, raw)
 
     async def _score(self, request: Request) -> dict[str, Any]:

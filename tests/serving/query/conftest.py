@@ -14,6 +14,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.serving import rewriting
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.serving.client import Reply, call
@@ -59,6 +60,14 @@ class Rewritten:
         return sum(text in one["messages"][0]["content"] for one in self.model.asked)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def time_to_rewrite() -> Iterator[None]:
+    """What is tested is no time; machines may be busy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rewriting, "TIMEOUT_MS", 60_000)
+        yield
+
+
 @pytest.fixture(scope="session")
 def all_rewritten(encoder: Encoder) -> Iterator[Kept[Rewritten]]:
     with Kept(lambda engine: _rewritten(engine, encoder)) as kept:
@@ -84,9 +93,7 @@ def _rewritten(engine_url: str, encoder: Encoder) -> Iterator[Rewritten]:
         return value() if callable(value) else value
 
     with relay(engine_url) as watched, scripted_model_beside(answer) as model:
-        settings = GatewaySettings(
-            engine=watched.url, port=0, llm_url=model.url, llm_attempts=1, rewrite_timeout_ms=20_000, llm_model="m"
-        )
+        settings = GatewaySettings(engine=watched.url, port=0, llm_url=model.url, llm_attempts=1, llm_model="m")
         try:
             with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
                 yield Rewritten(engine_url, gateway, name, model, watched, answers)

@@ -38,7 +38,7 @@ def twins(opensearch_url: str, elasticsearch_url: str, encoder: Encoder) -> Iter
     with scripted_model_beside(lambda _: answer) as model:
         first, second = (
             running_gateway(
-                GatewaySettings(engine=url, port=0, llm_url=model.url, llm_model="m", rewrite_timeout_ms=20_000),
+                GatewaySettings(engine=url, port=0, llm_url=model.url, llm_model="m"),
                 load=lambda _name, _folder: encoder,
             )
             for url in urls

@@ -304,9 +304,7 @@ def test_without_a_model_it_says_what_to_set(rewritten: Rewritten) -> None:
 
 @pytest.mark.llm
 def test_a_real_model_is_asked(rewritten: Rewritten, llm_url: str) -> None:
-    settings = GatewaySettings(
-        engine=rewritten.engine, port=0, llm_url=llm_url, llm_api="completions", rewrite_timeout_ms=60_000
-    )
+    settings = GatewaySettings(engine=rewritten.engine, port=0, llm_url=llm_url, llm_api="completions")
     with running_gateway(settings, load=_no_encoder) as gateway:
         body = sira("why does my heart race", detail=True, params={"tau": 1, "phrases": 3})
         told = call(gateway, "POST", f"/{rewritten.index}/_search", body).json()["ttc"]

@@ -21,6 +21,7 @@ from es_ttc.errors import EncoderError
 from es_ttc.index.attach import attach_inside
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.serving.writes import answers
 from es_ttc.settings import EngineSettings
 from tests.serving.client import call, search
 from tests.serving.conftest import corpus, fill
@@ -445,9 +446,12 @@ def test_a_client_that_waits_for_100_continue(place: Place, followed: Followed) 
     assert set(states(place.engine, index).values()) == {"ready"}
 
 
-def test_features_are_limited(place: Place, followed: Followed, encoder: Encoder) -> None:
+def test_features_are_limited(
+    place: Place, followed: Followed, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index = followed()
-    with gateway_of(place.engine, encoder, write_features_mb=1) as gateway:
+    monkeypatch.setattr(answers, "MAX_ADDED_BYTES", 2**20)
+    with gateway_of(place.engine, encoder) as gateway:
         reply = call(gateway, "POST", f"/{index}/_bulk", lines_of(corpus()), NDJSON)
     assert (encoded(reply), reply.json()["errors"]) == ("false", False)
     found = list(states(place.engine, index).values())
