@@ -97,8 +97,9 @@ def settings_and_options() -> dict[str, int]:
 
     def leaves(command: click.Command) -> Iterator[click.Command]:
         if isinstance(command, click.Group):
-            for below in command.commands.values():
-                yield from leaves(below)
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                yield from leaves(command.get_command(context, name) or command)
         else:
             yield command
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import orjson
@@ -11,12 +10,13 @@ from es_ttc.cli.calibrate_relevance import relevance
 from es_ttc.cli.common import connected, encoder_flag, engine_flag, given, json_flag, print_json, stderr
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import examples
+from es_ttc.encoders import load_encoder
+from es_ttc.encoders.base import Encoder
 from es_ttc.errors import ConfigurationError
+from es_ttc.index.attach.feature_locations import feature_locations
+from es_ttc.index.mappings.calibration import calibrate as write
 from es_ttc.settings import Settings
-
-if TYPE_CHECKING:
-    from es_ttc.encoders.base import Encoder
-    from es_ttc.vectors.moments import Moments
+from es_ttc.vectors.moments import Moments
 
 _MOST = 100_000
 _FEW = 100
@@ -51,8 +51,6 @@ def queries(name: str, file: Path, engine: str | None, encoder: str | None, as_j
 
     A few hundred queries from a log are sufficient. Never use queries that you evaluate with.
     """
-    from es_ttc.encoders import load_encoder
-
     texts = read_queries(file)
     settings = Settings(**given(engine=engine, encoder=encoder))
     with stderr.status("loading the encoder"):
@@ -99,10 +97,7 @@ def _text(line: str, file: Path, number: int) -> str:
     return text
 
 
-async def _calibrate(settings: Settings, name: str, texts: list[str], encoder: "Encoder") -> "Moments":
-    from es_ttc.index.attach.feature_locations import feature_locations
-    from es_ttc.index.mappings.calibration import calibrate as write
-
+async def _calibrate(settings: Settings, name: str, texts: list[str], encoder: Encoder) -> Moments:
     async with connected(settings) as engine:
         written = [await write(engine, held.index, texts, encoder) for held in await feature_locations(engine, name)]
     return written[0]

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -17,22 +17,27 @@ from rich.text import Text
 from es_ttc.cli.common import AsJson, given, print_json, stderr, stdout
 from es_ttc.cli.engine import progress_of
 from es_ttc.cli.prompt import Choices, Prompt
+from es_ttc.cli.searching import CliQuery, Target, compare, curl, search
 from es_ttc.cli.serve import page_address
 from es_ttc.cli.signatures import command
 from es_ttc.cli.steps import Steps
 from es_ttc.cli.views import Comparison, Row, listing, method_table
 from es_ttc.cli.views import answer as shown
 from es_ttc.common.interruption import InterruptibleRunner, interruptible
+from es_ttc.encoders import CachedEncoder, load_encoder
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.node import process
+from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError
+from es_ttc.lab.demo import limit_style, stdlib
+from es_ttc.lab.demo.exhibit import DEPTH, SHOWN, WINDOW, Exhibit, added_ms, gains
+from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.results import CollectionResult
+from es_ttc.playground import playground_routes
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
-
-if TYPE_CHECKING:
-    from es_ttc.cli.searching import Target
-    from es_ttc.encoders.base import Encoder
-    from es_ttc.engine.protocol import Engine
-    from es_ttc.lab.demo.exhibit import Exhibit
-    from es_ttc.lab.evaluation.datasets import Collection
-    from es_ttc.lab.evaluation.results import CollectionResult
 
 NODE = "demo"
 ENCODER = "minilm@onnx"
@@ -53,17 +58,15 @@ class DemoSession:
     """What is up while the demonstration runs."""
 
     runner: InterruptibleRunner
-    client: "Engine"
+    client: Engine
     gateway: str
     engine: str
     described: str
-    encoder: "Encoder"
-    exhibits: "Sequence[Exhibit]"
+    encoder: Encoder
+    exhibits: Sequence[Exhibit]
 
-    def target(self, index: str) -> "Target":
+    def target(self, index: str) -> Target:
         """Return what a search in one of the indices needs."""
-        from es_ttc.cli.searching import Target
-
         spec = next(exhibit.spec for exhibit in self.exhibits if exhibit.index == index)
         return Target(self.client, index, spec, spec.text_fields, self.encoder)
 
@@ -72,8 +75,8 @@ class DemoSession:
 class Prepared:
     """What needs no engine."""
 
-    encoder: "Encoder"
-    collections: "Sequence[Collection]"
+    encoder: Encoder
+    collections: Sequence[Collection]
 
 
 @command("es-ttc demo", "es-ttc demo --serve", "es-ttc demo --keep")
@@ -136,9 +139,6 @@ def _start_node(stack: ExitStack, steps: Steps, settings: GatewaySettings, *, ke
     It ends with this process, however that ends, and its data with it. One that is kept stays, under a name that
     `es-ttc engine` knows.
     """
-    from es_ttc.engine.node import process
-    from es_ttc.engine.node.spec import NodeSpec
-
     with steps.step("starting an engine") as step:
         if keep:
             spec = NodeSpec(settings.cache_dir, name=NODE)
@@ -154,9 +154,6 @@ def _start_node(stack: ExitStack, steps: Steps, settings: GatewaySettings, *, ke
 
 
 def _prepare(settings: GatewaySettings) -> Prepared:
-    from es_ttc.encoders import load_encoder
-    from es_ttc.lab.demo import limit_style, stdlib
-
     encoder = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
     return Prepared(encoder, [stdlib.generate(), limit_style.generate()])
 
@@ -165,9 +162,6 @@ def _set_up(
     stack: ExitStack, steps: Steps, settings: GatewaySettings, preparing: Future[Prepared], *, keep: bool
 ) -> DemoSession:
     """Fill the engine and put a gateway in front of it; the stack takes it all down again."""
-    from es_ttc.encoders import CachedEncoder
-    from es_ttc.engine.connect import connect
-
     runner = stack.enter_context(InterruptibleRunner())
     engine = runner.run(connect(settings))
     stack.callback(lambda: runner.run(engine.close()))
@@ -190,10 +184,7 @@ def _set_up(
     return DemoSession(runner, client, gateway, engine.url, described, encoder, exhibits)
 
 
-def _gateway(settings: GatewaySettings, encoder: "Encoder") -> AbstractContextManager[str]:
-    from es_ttc.playground import playground_routes
-    from es_ttc.serving.server import running_gateway
-
+def _gateway(settings: GatewaySettings, encoder: Encoder) -> AbstractContextManager[str]:
     settings = settings.model_copy(update={"ui": True})
     return running_gateway(settings, load=lambda _name, _folder: encoder, further=playground_routes)
 
@@ -202,12 +193,12 @@ def _exhibit(
     stack: ExitStack,
     steps: Steps,
     runner: InterruptibleRunner,
-    engine: "Engine",
-    encoder: "Encoder",
-    collection: "Collection",
+    engine: Engine,
+    encoder: Encoder,
+    collection: Collection,
     *,
     keep: bool,
-) -> "Exhibit":
+) -> Exhibit:
     from es_ttc.lab.demo import exhibit
 
     documents = len(collection.documents)
@@ -220,12 +211,12 @@ def _exhibit(
     return filled
 
 
-def _measure(steps: Steps, stage: DemoSession) -> "list[CollectionResult]":
+def _measure(steps: Steps, stage: DemoSession) -> list[CollectionResult]:
 
     return [_measured(steps, stage, shown) for shown in stage.exhibits]
 
 
-def _measured(steps: Steps, stage: DemoSession, shown: "Exhibit") -> "CollectionResult":
+def _measured(steps: Steps, stage: DemoSession, shown: Exhibit) -> CollectionResult:
     from es_ttc.lab.demo import exhibit
 
     asked = f"{len(shown.collection.queries)} queries of {shown.collection.name} by {len(exhibit.METHODS)} methods"
@@ -239,7 +230,7 @@ def _measured(steps: Steps, stage: DemoSession, shown: "Exhibit") -> "Collection
     return result
 
 
-def _tell(console: Console, stage: DemoSession, results: "Sequence[CollectionResult]", seconds: float) -> None:
+def _tell(console: Console, stage: DemoSession, results: Sequence[CollectionResult], seconds: float) -> None:
     """Show the tables, the examples, and how to ask the same from outside."""
     console.print(tables(stage.exhibits, results))
     console.print(heading("Before and after"))
@@ -263,10 +254,8 @@ def heading(words: str) -> RenderableType:
     return Text(f"\n{words}\n", "bold cyan")
 
 
-def tables(exhibits: "Sequence[Exhibit]", results: "Sequence[CollectionResult]") -> RenderableType:
+def tables(exhibits: Sequence[Exhibit], results: Sequence[CollectionResult]) -> RenderableType:
     """Return what the methods reach on each collection, and what the figures mean."""
-    from es_ttc.lab.demo.exhibit import WINDOW, added_ms
-
     parts: list[RenderableType] = [heading("How well each method ranks")]
     for exhibit, result in zip(exhibits, results, strict=True):
         added = added_ms(result)
@@ -292,7 +281,7 @@ def tables(exhibits: "Sequence[Exhibit]", results: "Sequence[CollectionResult]")
     return Group(*parts)
 
 
-def _about(exhibit: "Exhibit") -> Text:
+def _about(exhibit: Exhibit) -> Text:
     """Say what a collection is, its limits included."""
     collection, cut = exhibit.collection, exhibit.outcome.truncated
     documents, queries = len(collection.documents), len(collection.queries)
@@ -312,14 +301,12 @@ def _about(exhibit: "Exhibit") -> Text:
     return about
 
 
-def examples(exhibits: "Sequence[Exhibit]", results: "Sequence[CollectionResult]") -> list[tuple[str, str, str]]:
+def examples(exhibits: Sequence[Exhibit], results: Sequence[CollectionResult]) -> list[tuple[str, str, str]]:
     """Choose queries by a rule: the one that gains most in each collection, and the one that loses most in the first.
 
     Returns:
         (index, query id, why it is shown) of each.
     """
-    from es_ttc.lab.demo.exhibit import gains
-
     gained = [gains(result) for result in results]
     chosen = [
         (exhibit.index, max(each, key=each.__getitem__), "the greatest gain")
@@ -332,9 +319,6 @@ def examples(exhibits: "Sequence[Exhibit]", results: "Sequence[CollectionResult]
 
 
 def _example(stage: DemoSession, index: str, query: str, why: str) -> RenderableType:
-    from es_ttc.cli.searching import CliQuery, compare
-    from es_ttc.lab.demo.exhibit import SHOWN
-
     collection = next(exhibit.collection for exhibit in stage.exhibits if exhibit.index == index)
     text, relevant = collection.queries[query], collection.qrels[query]
     rankings = stage.runner.run(compare(stage.target(index), CliQuery(text, SHOWN, PLACES)))
@@ -350,16 +334,11 @@ def _example(stage: DemoSession, index: str, query: str, why: str) -> Renderable
 
 
 def _curl(stage: DemoSession, text: str, index: str) -> str:
-    from es_ttc.cli.searching import CliQuery, curl
-    from es_ttc.lab.demo.exhibit import SHOWN
-
     return curl(stage.gateway, index, stage.target(index).fields, CliQuery(text, SHOWN, PLACES))
 
 
 def _prompt(console: Console, stage: DemoSession) -> None:
     """Search until the user has enough."""
-    from es_ttc.cli.searching import CliQuery, compare, curl, search
-    from es_ttc.lab.demo.exhibit import SHOWN
     from es_ttc.lab.evaluation.methods import names
 
     def asked(text: str, choices: Choices) -> CliQuery:
@@ -415,10 +394,8 @@ def _kept(stage: DemoSession, *, ours: bool) -> str:
     return "\n".join(lines)
 
 
-def as_dict(stage: DemoSession, results: "Sequence[CollectionResult]", seconds: float) -> dict[str, Any]:
+def as_dict(stage: DemoSession, results: Sequence[CollectionResult], seconds: float) -> dict[str, Any]:
     """Return what was measured, JSON-ready; metrics that look beyond ``depth`` see nothing there."""
-    from es_ttc.lab.demo.exhibit import DEPTH
-
     return {
         "depth": DEPTH,
         "engine": stage.described,

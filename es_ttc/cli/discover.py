@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
 from pydantic import Field
@@ -21,13 +21,22 @@ from es_ttc.cli.tables import console, table
 from es_ttc.common.interruption import interruptible
 from es_ttc.common.private_files import private_umask
 from es_ttc.errors import InvalidRequest
-from es_ttc.settings import LlmSettings, Settings
-
-if TYPE_CHECKING:
-    from es_ttc.lab.discovery.memory import SearchLog
-    from es_ttc.lab.discovery.promotion import HeldOutResult
-    from es_ttc.lab.discovery.proposers.base import Proposer
-    from es_ttc.lab.discovery.records import Plan, Record
+from es_ttc.lab.discovery import promotion
+from es_ttc.lab.discovery.evaluator import Evaluator
+from es_ttc.lab.discovery.loop import search as generations_of
+from es_ttc.lab.discovery.memory import SearchLog, read
+from es_ttc.lab.discovery.planning import load_tasks, plan_generated, plan_task
+from es_ttc.lab.discovery.promotion import HeldOutResult, exported
+from es_ttc.lab.discovery.proposers.base import Proposer, ReplayProposer
+from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
+from es_ttc.lab.discovery.proposers.llm import LlmProposer
+from es_ttc.lab.discovery.records import Plan, Record
+from es_ttc.lab.discovery.sandboxed import Limits
+from es_ttc.lab.discovery.seeds import seeds
+from es_ttc.lab.discovery.summary import status as summarised
+from es_ttc.lab.discovery.summary import terminal
+from es_ttc.sandbox.confinement import seccomp
+from es_ttc.settings import GatewaySettings, LlmSettings, Settings
 
 _SEED = 2026
 _LOCK = "discover.lock"
@@ -94,16 +103,6 @@ def run(
     search at any time, and run the command again to resume it. An existing search needs no further flags; its tasks,
     limits and seed do not change.
     """
-    from es_ttc.lab.discovery.evaluator import Evaluator
-    from es_ttc.lab.discovery.loop import search as generations_of
-    from es_ttc.lab.discovery.memory import SearchLog
-    from es_ttc.lab.discovery.planning import load_tasks, plan_generated, plan_task
-    from es_ttc.lab.discovery.records import Plan
-    from es_ttc.lab.discovery.sandboxed import Limits
-    from es_ttc.lab.discovery.seeds import seeds
-    from es_ttc.lab.discovery.summary import status as summarised
-    from es_ttc.sandbox.confinement import seccomp
-
     seccomp()  # missing parts are reported before anything is encoded
     with private_umask(), SearchLog(search) as memory, interruptible():
         if memory.plan is None:
@@ -154,9 +153,6 @@ def status(search: Annotated[Path, search_argument], /, *, as_json: AsJson) -> N
 
     The search may be running in another process.
     """
-    from es_ttc.lab.discovery.memory import read
-    from es_ttc.lab.discovery.summary import status as summarised
-
     plan, records = read(search)
     summary = summarised(plan, records)
     if as_json:
@@ -175,7 +171,6 @@ def status(search: Annotated[Path, search_argument], /, *, as_json: AsJson) -> N
 @command("es-ttc discover show my-search p12", group=discover)
 def show(search: Annotated[Path, search_argument], name: str, /, *, as_json: AsJson) -> None:
     """Show one program: its origin, its gain on each task, its source."""
-    from es_ttc.lab.discovery.memory import read
     from es_ttc.lab.discovery.summary import named
 
     record = named(read(search)[1], name, search)
@@ -219,13 +214,7 @@ def promote(
     The command shows the program's source: read it before you confirm. The gateway reads the folder of promoted
     programs when it starts (`es-ttc serve --programs FOLDER`), and runs each program in a sandboxed process.
     """
-    from es_ttc.lab.discovery import promotion
-    from es_ttc.lab.discovery.evaluator import Evaluator
-    from es_ttc.lab.discovery.memory import read
-    from es_ttc.lab.discovery.planning import load_tasks
-    from es_ttc.lab.discovery.sandboxed import Limits
     from es_ttc.lab.discovery.summary import named
-    from es_ttc.settings import GatewaySettings
 
     plan, records = read(search)
     record = named(records, name, search)
@@ -277,8 +266,6 @@ def export(
     /,
 ) -> None:
     """Write all programs of a search to FILE: .jsonl for --proposer replay, .csv for a table of results."""
-    from es_ttc.lab.discovery.memory import read
-    from es_ttc.lab.discovery.promotion import exported
     from es_ttc.lab.evaluation.report import replace
 
     records = read(search)[1]
@@ -286,7 +273,7 @@ def export(
     click.echo(f"{len(records)} programs: {file}", err=True)
 
 
-def _held_out_table(report: "Sequence[HeldOutResult]") -> Table:
+def _held_out_table(report: Sequence[HeldOutResult]) -> Table:
     rows = [
         (
             escape(one.task),
@@ -310,23 +297,18 @@ def _require_names(names: Sequence[str]) -> None:
         raise InvalidRequest(f"two tasks are named [{twice[0]}]: tasks go by the names of their folders")
 
 
-def _proposer(plan: "Plan", named: str | None, recording: Path | None, tokens: int, *, blind: bool) -> "Proposer":
+def _proposer(plan: Plan, named: str | None, recording: Path | None, tokens: int, *, blind: bool) -> Proposer:
     """Return the proposer; a resumed search may use another one."""
-    from es_ttc.lab.discovery.proposers.base import ReplayProposer
-    from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
-
     if (named or plan.proposer) == "replay":
         if recording is None:
             raise InvalidRequest("[--proposer replay] needs --recording FILE")
         return ReplayProposer.read(recording)
     if (named or plan.proposer) == "llm":
-        from es_ttc.lab.discovery.proposers.llm import LlmProposer
-
         return LlmProposer(LlmSettings(), plan.seed, tokens=tokens, blind=blind)
     return GrammarProposer(plan.seed, plan.distance)
 
 
-def _follow(memory: "SearchLog", plan: "Plan", found: "Any", generations: int) -> None:
+def _follow(memory: SearchLog, plan: Plan, found: Any, generations: int) -> None:
     """Show each new generation: a chart on a terminal, else a line."""
     if not stderr.is_terminal:
         for record in found:
@@ -337,9 +319,7 @@ def _follow(memory: "SearchLog", plan: "Plan", found: "Any", generations: int) -
             live.update(_picture(memory.records, plan, generations))
 
 
-def _picture(records: "Sequence[Record]", plan: "Plan", generations: int) -> Group:
-    from es_ttc.lab.discovery.summary import status as summarised
-
+def _picture(records: Sequence[Record], plan: Plan, generations: int) -> Group:
     summary = summarised(plan, records)
     last = [Text(_line(record)) for record in records[-3:]]
     return Group(Text(_headline(summary, generations)), Text(_chart(records)), *last)
@@ -353,14 +333,14 @@ def _headline(summary: dict[str, Any], generations: int | None = None) -> str:
     return f"generation {summary['generation']}{of}: {leader}{calls if cost['calls'] else ''}"
 
 
-def _line(record: "Record") -> str:
+def _line(record: Record) -> str:
     if record.verdict == "rejected":
         return f"{record.name}: rejected, {record.reason}: {record.detail}"
     mark = " *" if record.admitted else ""
     return f"{record.name}: {record.mean:+.4f} at c {record.cost:.2f}{mark}  {record.proposal.novelty}"
 
 
-def _show(summary: dict[str, Any], records: "Sequence[Record]") -> None:
+def _show(summary: dict[str, Any], records: Sequence[Record]) -> None:
     out = console()
     tasks = ", ".join(f"{name} ({one['queries']} x {one['documents']})" for name, one in summary["tasks"].items())
     shares = summary["proposals"]
@@ -391,7 +371,7 @@ def _frontier_table(front: Sequence[dict[str, Any]]) -> Table:
     return table(("program", "c", "mean Δ", "W/T/L", "what is new"), rows, texts=("what is new",))
 
 
-def _about(record: "Record") -> str:
+def _about(record: Record) -> str:
     proposal = record.proposal
     outcome = (
         f"{record.mean:+.4f} at c {record.cost:.2f}, tasks {record.wins}/{record.ties}/{record.losses}"
@@ -405,7 +385,5 @@ def _about(record: "Record") -> str:
     return "\n".join(lines)
 
 
-def _chart(records: "Sequence[Record]") -> str:
-    from es_ttc.lab.discovery.summary import terminal
-
+def _chart(records: Sequence[Record]) -> str:
     return terminal(records)

@@ -17,7 +17,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from es_ttc.cli import checks
-from es_ttc.cli.doctor import Check, Verdict, report, summary
+from es_ttc.cli.checks import Check, Verdict
+from es_ttc.cli.doctor import report, summary
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.connect import connect
 from es_ttc.engine.node.parts import DEFAULT_VERSION
