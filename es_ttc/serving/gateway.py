@@ -20,7 +20,6 @@ from es_ttc.serving.features.field_types import FieldTypes
 from es_ttc.serving.features.index_meta import IndexMeta
 from es_ttc.serving.features.read_budget import ReadBudget
 from es_ttc.serving.features.reader import FeatureReader
-from es_ttc.serving.features.store import FeatureStore
 from es_ttc.serving.features.window import WindowScorer
 from es_ttc.serving.http.caller import CallerLimits
 from es_ttc.serving.http.raw_request import BodyMemory
@@ -62,8 +61,7 @@ class Gateway:
         reads = ReadBudget(self.upstream, settings.feature_reads_mb, process.count)
         cache = process.feature_cache(settings)
         meta = IndexMeta(self.upstream)
-        reader = FeatureReader(self.upstream, cache, self.scoring, self.attached.side_caller, reads, meta)
-        self.features = FeatureStore(cache, reader)
+        self.features = FeatureReader(self.upstream, cache, self.scoring, self.attached.side_caller, reads, meta)
         self.numbers = FieldTypes(self.upstream)
         self.scorer = WindowScorer(
             self.upstream, self.features, self.attached, self.encoders, self.scoring, self.numbers, meta

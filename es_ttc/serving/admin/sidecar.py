@@ -41,9 +41,9 @@ from es_ttc.serving.admin.endpoint import EndpointRunner, carries, json_response
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.index_meta import meta_of
 from es_ttc.serving.features.keys import DocumentKey, is_mark
+from es_ttc.serving.features.reader import MissingFeatures
 from es_ttc.serving.features.scores import Method, ScoringRequest, SuppliedDocuments, Timings, WindowScores
 from es_ttc.serving.features.skip_reasons import NoFeatures
-from es_ttc.serving.features.store import MissingFeatures
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest

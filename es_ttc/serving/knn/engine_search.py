@@ -29,11 +29,11 @@ from es_ttc.rescorers.base import Feature, Window
 from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors, together
 from es_ttc.serving.features.attached import MARK_FIELDS, Mark, changed_inside, identity_of, mark_of, own_key
 from es_ttc.serving.features.attached import Identity as SourceIdentity
+from es_ttc.serving.features.columns import columns
 from es_ttc.serving.features.decoding import Stored, consistent, features_from_hit
 from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, marks_of, unreadable
-from es_ttc.serving.features.reader import SideIndexUnreadable
+from es_ttc.serving.features.reader import SideIndexUnreadable, WindowFeatures
 from es_ttc.serving.features.skip_reasons import SkipReason
-from es_ttc.serving.features.store import WindowFeatures, columns
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.clauses import KnnClause
