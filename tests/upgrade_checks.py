@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.node import process
 from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
@@ -77,23 +77,17 @@ def settings_of(url: str) -> EngineSettings:
 
 
 async def attach_shop(url: str, encoder: Encoder) -> None:
-    engine = await connect(settings_of(url))
-    try:
+    async with connected(settings_of(url)) as engine:
         await engine.create_index(ATTACHED, {"settings": SETTINGS, "mappings": MAPPING})
         await put(engine, ATTACHED, shop_corpus())
         spec = IndexSpec(encoder.identity, text_fields=FIELDS, codec="float16", max_tokens=64)
         await attach(engine, ATTACHED, spec, encoder)
-    finally:
-        await engine.close()
 
 
 async def write_and_fill(url: str, encoder: Encoder) -> None:
-    engine = await connect(settings_of(url))
-    try:
+    async with connected(settings_of(url)) as engine:
         await put(engine, ATTACHED, {"new": {"title": "The cat", "body": "Another cat that drinks milk."}})
         await fill_attached(engine, ATTACHED, encoder)
-    finally:
-        await engine.close()
 
 
 def rankings(url: str, encoder: Encoder) -> dict[str, Ranking]:
@@ -126,36 +120,27 @@ def test_rankings_stay_and_writing_goes_on(product: str, encoder: Encoder) -> No
 
 async def submitted(place: Workplace) -> str:
     """Make an index of documents, and submit a job that enriches them."""
-    engine = await connect(settings_of(place.engine))
-    try:
+    async with connected(settings_of(place.engine)) as engine:
         await make_enriched(engine, place.index, COUNT)
         request = JobRequest(index=place.index, tau=0.5, lanes=2)
         return (await submission.submit(engine, place.settings, request)).job.id
-    finally:
-        await engine.close()
 
 
 async def worked_until(place: Workplace, job: str, enough: Callable[[JobStatus[Any]], bool]) -> JobStatus[Any]:
     """Wait for a job's progress."""
-    engine = await connect(settings_of(place.engine))
-    try:
+    async with connected(settings_of(place.engine)) as engine:
         deadline = time.monotonic() + WORK_SECONDS
         while not enough(shown := await commands.shown(engine, place.settings, job)):
             assert time.monotonic() < deadline, shown
             await asyncio.sleep(0.3)
         return shown
-    finally:
-        await engine.close()
 
 
 async def enriched(place: Workplace, job: str) -> None:
     """Check that every document is enriched, and counted, exactly once."""
-    engine = await connect(settings_of(place.engine))
-    try:
+    async with connected(settings_of(place.engine)) as engine:
         found = await census(engine, place, job)
         assert (found.documents, found.enriched, found.once, found.notes, found.doubled) == (*[COUNT] * 4, 0)
-    finally:
-        await engine.close()
 
 
 def test_a_job_that_is_half_done_goes_on(product: str, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from es_ttc.cli.common import (
     EngineUrl,
     adapted,
     confirm,
-    connected,
     first_documents,
     given,
     print_json,
@@ -33,6 +32,7 @@ from es_ttc.cli.signatures import command
 from es_ttc.cli.size_estimates import size_sentence
 from es_ttc.encoders import load_encoder
 from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.enrichment.jobs.following import forget
 from es_ttc.errors import EncoderMismatch, EngineUnavailable, InvalidRequest

@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
-from es_ttc.cli.common import connected, first_documents
+from es_ttc.cli.common import first_documents
 from es_ttc.cli.searching import CliQuery, Target, search
 from es_ttc.common.markup import blanked
 from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connected
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.server import running_gateway

@@ -7,11 +7,12 @@ import click
 import orjson
 
 from es_ttc.cli.calibrate_relevance import relevance
-from es_ttc.cli.common import connected, encoder_flag, engine_flag, given, json_flag, print_json, stderr
+from es_ttc.cli.common import encoder_flag, engine_flag, given, json_flag, print_json, stderr
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import examples
 from es_ttc.encoders import load_encoder
 from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connected
 from es_ttc.errors import ConfigurationError
 from es_ttc.index.attach.feature_locations import feature_locations
 from es_ttc.index.mappings.calibration import calibrate as write

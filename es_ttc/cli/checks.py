@@ -16,9 +16,10 @@ import aiohttp
 import numpy as np
 
 from es_ttc import __version__
-from es_ttc.cli.common import connected, first_documents, unread_language
+from es_ttc.cli.common import first_documents, unread_language
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.encoders.registry import load_encoder
+from es_ttc.engine.connect import connected
 from es_ttc.engine.node.java import find
 from es_ttc.engine.node.parts import DEFAULT_VERSION
 from es_ttc.engine.protocol import Capabilities, Engine

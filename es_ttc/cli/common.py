@@ -3,8 +3,8 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 
 import click
@@ -25,7 +25,7 @@ from rich.text import Text
 from es_ttc.common.languages import LATIN
 from es_ttc.encoders.base import TOKENS_FROM, EncoderIdentity
 from es_ttc.encoders.registry import with_adapter
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.ingest.proposal import html_fields, languages
@@ -92,16 +92,6 @@ def given(**flags: Any) -> dict[str, Any]:
 def adapted(settings: S, adapter: str | None) -> S:
     """Return settings whose encoder has an adapter; the same settings if none was given."""
     return settings.model_copy(update={"encoder": with_adapter(settings.encoder, adapter)})
-
-
-@asynccontextmanager
-async def connected(settings: EngineSettings) -> AsyncIterator[Engine]:
-    """Yield a client of the settings' engine, and close it afterwards."""
-    engine = await connect(settings)
-    try:
-        yield engine
-    finally:
-        await engine.close()
 
 
 async def first_documents(engine: Engine, index: str, size: int = 50) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ from es_ttc.cli.common import (
     AsJson,
     EngineUrl,
     confirm,
-    connected,
     given,
     mebibytes,
     print_result,
@@ -20,6 +19,7 @@ from es_ttc.cli.common import (
 )
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.signatures import command
+from es_ttc.engine.connect import connected
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import (
     BuildProgress,

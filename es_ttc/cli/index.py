@@ -14,7 +14,6 @@ from es_ttc.cli.common import (
     EngineUrl,
     adapted,
     confirm,
-    connected,
     given,
     mebibytes,
     print_json,
@@ -31,6 +30,7 @@ from es_ttc.cli.signatures import command
 from es_ttc.cli.size_estimates import SAMPLE_TEXT, size_sentence
 from es_ttc.cli.tables import properties
 from es_ttc.encoders import load_encoder
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow, forget, unfollow
 from es_ttc.enrichment.jobs.record import Budget

@@ -19,7 +19,6 @@ from es_ttc.cli.common import (
     EncoderName,
     EngineUrl,
     adapted,
-    connected,
     given,
     mebibytes,
     print_json,
@@ -35,6 +34,7 @@ from es_ttc.cli.signatures import command
 from es_ttc.cli.size_estimates import size_sentence
 from es_ttc.encoders import load_encoder
 from es_ttc.encoders.base import Encoder, EncoderIdentity
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderError, EngineError, InvalidRequest
 from es_ttc.index.ingest import DeadLetterFile, IngestOptions, IngestResult, Inputs, compose, open_source

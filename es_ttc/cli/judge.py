@@ -14,7 +14,6 @@ from es_ttc.cli.common import (
     AdapterName,
     AsJson,
     EngineUrl,
-    connected,
     given,
     print_json,
     print_result,
@@ -29,6 +28,7 @@ from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import JsonObjectType, NamesType
 from es_ttc.cli.signatures import FILE, command
 from es_ttc.cli.tables import table
+from es_ttc.engine.connect import connected
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.ingest.compose import compose

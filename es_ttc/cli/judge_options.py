@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from es_ttc.cli.common import connected
+from es_ttc.engine.connect import connected
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.judging.overview import Overview, read_overview
 from es_ttc.lab.judging.store import JudgementStore

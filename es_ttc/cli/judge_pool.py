@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from es_ttc.cli.common import adapted, connected, given, progress_bar, with_engine
+from es_ttc.cli.common import adapted, given, progress_bar, with_engine
 from es_ttc.cli.evaluating import stages
 from es_ttc.cli.search import encoder_of_index, gateway_with
 from es_ttc.cli.searching import CliQuery, Target, search
 from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest, MissingFeature
 from es_ttc.index.attach.feature_locations import alike_locations

@@ -11,10 +11,11 @@ from urllib.parse import urlencode
 import click
 import orjson
 
-from es_ttc.cli.common import AsJson, connected, engine_flag, first_documents, given, print_json, unread_languages
+from es_ttc.cli.common import AsJson, engine_flag, first_documents, given, print_json, unread_languages
 from es_ttc.cli.model_options import ModelOptions
 from es_ttc.cli.signatures import FILE, command
 from es_ttc.encoders.registry import require_known
+from es_ttc.engine.connect import connected
 from es_ttc.engine.versions import EngineVersion, oldest_versions
 from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.index.attach.feature_locations import feature_location

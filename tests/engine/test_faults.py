@@ -16,7 +16,7 @@ import stamina
 from aiohttp import web
 from pydantic import SecretStr
 
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connect, connected
 from es_ttc.engine.elasticsearch import ElasticsearchEngine
 from es_ttc.engine.exchange import ATTEMPTS
 from es_ttc.engine.opensearch import OpenSearchEngine
@@ -314,12 +314,8 @@ async def test_a_part_of_the_shards_is_no_count_and_no_scan() -> None:
     """Documents of the others would be taken for done, or for deleted."""
     lost = {"_shards": {"total": 3, "successful": 2, "failed": 1}, "count": 2, "hits": {"hits": []}, "nodes": {}}
     server = Server(answer(ELASTICSEARCH), answer({**lost, "id": "p", "pit_id": "p", "license": {"type": "basic"}}))
-    async with server.running() as url:
-        engine = await connect(EngineSettings(engine=url))
-        try:
-            with pytest.raises(EngineUnavailable, match="part of its shards"):
-                await engine.count("some")
-            with pytest.raises(EngineUnavailable, match="part of its shards"):
-                [hit async for hit in engine.scan("some", {"match_all": {}}, source=False)]
-        finally:
-            await engine.close()
+    async with server.running() as url, connected(EngineSettings(engine=url)) as engine:
+        with pytest.raises(EngineUnavailable, match="part of its shards"):
+            await engine.count("some")
+        with pytest.raises(EngineUnavailable, match="part of its shards"):
+            [hit async for hit in engine.scan("some", {"match_all": {}}, source=False)]

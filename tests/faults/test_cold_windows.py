@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.node import process
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.engine.protocol import Engine
@@ -57,8 +57,7 @@ def fill(node: str, encoder: Encoder) -> None:
     tokens = token_features(matrix, np.zeros((TOKENS, 3), np.int32), spec)
 
     async def write_all() -> None:
-        engine = await connect(EngineSettings(engine=node))
-        try:
+        async with connected(EngineSettings(engine=node)) as engine:
             await create_index(engine, INDEX, spec, IndexOptions(shards=1, replicas=0))
             for start in range(0, DOCUMENTS, 3):
                 lines: list[bytes] = []
@@ -69,8 +68,6 @@ def fill(node: str, encoder: Encoder) -> None:
                     lines += action_lines(str(number), source, "", features, spec)
                 await write(engine, lines)
             await engine.refresh(INDEX)
-        finally:
-            await engine.close()
 
     asyncio.run(write_all())
 

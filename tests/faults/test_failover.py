@@ -11,7 +11,7 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.addresses import EngineAddress, NodePool
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
@@ -60,14 +60,11 @@ def test_the_death_of_a_node_is_not_noticed(cluster: Cluster, encoder: Encoder) 
 
 async def _through_the_client(engine: str) -> None:
     """The command line's client writes and reads through the node that is left, too."""
-    client = await connect(EngineSettings(engine=engine))
-    try:
+    async with connected(EngineSettings(engine=engine)) as client:
         for number in range(6):
             await client.request("PUT", f"/{INDEX}/_doc/more{number}", body={"number": number})
         await client.refresh(INDEX)
         assert await client.count(INDEX) >= 66
-    finally:
-        await client.close()
 
 
 @pytest.mark.engine

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from es_ttc.encoders.base import EncoderIdentity
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.index.ingest.bulk import BatchLimits, DocumentAction, RetryPolicy, batches, write
@@ -30,12 +30,11 @@ def action(identifier: str, size: int = 10) -> DocumentAction:
 
 @asynccontextmanager
 async def broken(engine_url: str, faults: Sequence[Fault]) -> AsyncIterator[tuple[Engine, FaultyEngine]]:
-    async with faulty_engine(engine_url, iter(faults)) as server:
-        engine = await connect(EngineSettings(engine=server.url))
-        try:
-            yield engine, server
-        finally:
-            await engine.close()
+    async with (
+        faulty_engine(engine_url, iter(faults)) as server,
+        connected(EngineSettings(engine=server.url)) as engine,
+    ):
+        yield engine, server
 
 
 async def test_only_the_items_that_were_refused_are_sent_again(engine_url: str, index_name: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connect, connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import fill_attached
 from es_ttc.index.attach.side_index import attach_beside, serving_side
@@ -118,8 +118,7 @@ async def test_copies_restarts_and_snapshots_keep_every_feature(cluster: Cluster
     if cluster.product == "elasticsearch":  # under its trial licence
         storage["recovery-rank-vectors"] = {"tokens": "rank_vectors"}
     specs = {name: IndexSpec(encoder.identity, max_tokens=64, **chosen) for name, chosen in storage.items()}
-    engine = await connect(EngineSettings(engine=cluster.first, request_timeout=120))
-    try:
+    async with connected(EngineSettings(engine=cluster.first, request_timeout=120)) as engine:
         for name, spec in specs.items():
             await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
             await write(engine, name, encoder, texts(0, MANY))
@@ -167,8 +166,6 @@ async def test_copies_restarts_and_snapshots_keep_every_feature(cluster: Cluster
             assert await features_in(engine, name, spec) == after[name]
             assert (await resolve_index(engine, f"{name}-again"))[1] == spec
             assert await features_in(engine, f"{name}-again", spec) == after[name]
-    finally:
-        await engine.close()
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["alone", "with its side index"])
@@ -235,8 +232,7 @@ def assert_right(found: Features, spec: IndexSpec, encoder: Encoder) -> None:
 @pytest.mark.parametrize("cluster", ["opensearch"], indirect=True)
 async def test_why_the_recovery_source_is_kept(cluster: Cluster, encoder: Encoder) -> None:
     """OpenSearch alone can leave fields out of what it replays for a copy: it then lacks them, and nobody is told."""
-    engine = await connect(EngineSettings(engine=cluster.first, request_timeout=120))
-    try:
+    async with connected(EngineSettings(engine=cluster.first, request_timeout=120)) as engine:
         cluster.start_second()
         spec = IndexSpec(encoder.identity, max_tokens=64)
         body = index_body(spec, await engine.capabilities(), IndexOptions(shards=1, replicas=0))
@@ -248,8 +244,6 @@ async def test_why_the_recovery_source_is_kept(cluster: Cluster, encoder: Encode
         found = [await features_in(engine, SHORT, spec, **copy) for copy in await copies(engine)]
         lacking = [sum(None in document.values() for document in copy.values()) for copy in found]
         assert sorted(lacking) == [0, 3]
-    finally:
-        await engine.close()
 
 
 @pytest.mark.parametrize("storage", [{"spans": (SpanGrid(10, 5),)}, {"tokens": "nested"}], ids=["packed", "nested"])

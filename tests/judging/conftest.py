@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.lab.demo import exhibit, limit_style
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.playground import playground_routes
@@ -54,11 +54,8 @@ def _judged(engine_url: str, encoder: Encoder) -> Iterator[Judged]:
     collection = limit_style.generate(documents=30, queries=12)
 
     async def fill() -> None:
-        engine = await connect(EngineSettings(engine=engine_url))
-        try:
+        async with connected(EngineSettings(engine=engine_url)) as engine:
             await exhibit.fill(engine, name, collection, encoder)
-        finally:
-            await engine.close()
 
     asyncio.run(fill())
     try:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connect, connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import commands
 from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow, unfollow
@@ -59,11 +59,8 @@ def pipelines(plugged: Plugged) -> None:
 
 def with_engine(plugged: Plugged, act: Callable[[Engine], Awaitable[Any]]) -> Any:
     async def run() -> Any:
-        engine = await connect(EngineSettings(engine=plugged.url))
-        try:
+        async with connected(EngineSettings(engine=plugged.url)) as engine:
             return await act(engine)
-        finally:
-            await engine.close()
 
     return asyncio.run(run())
 

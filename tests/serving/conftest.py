@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.versions import Product
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.index import IndexOptions, create_index
@@ -62,23 +62,17 @@ async def fill(
     url: str, name: str, spec: IndexSpec, encoder: Encoder, documents: list[dict[str, Any]], shards: int = 2
 ) -> None:
     """Make an index and write documents with their features."""
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await create_index(engine, name, spec, IndexOptions(shards=shards, replicas=0))
-    finally:
-        await engine.close()
     await write(url, name, encoder, documents)
 
 
 async def write(url: str, name: str, encoder: Encoder, documents: list[dict[str, Any]]) -> None:
     """Write documents with their features."""
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         letters = DeadLetterList()
         await ingest(engine, name, Inputs([Documents(documents)]), encoder, dead_letters=letters)
         await engine.refresh(name)
-    finally:
-        await engine.close()
 
 
 def make_index(

@@ -14,7 +14,7 @@ from opensearchpy.helpers.signer import AWSV4Signer
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.aws import canonical_query, signer_of
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connect, connected
 from es_ttc.errors import ConfigurationError, EngineError
 from es_ttc.serving.http import raw_request
 from es_ttc.serving.http.signing import gateway_signer
@@ -77,8 +77,7 @@ def test_the_check_knows_the_signature_of_the_specification() -> None:
 async def test_every_request_of_ours_is_signed(engine_url: str, index_name: str, service: str) -> None:
     with domain(engine_url, service) as aws:
         settings = {"engine": aws.url, "aws_region": REGION, "aws_service": service}
-        engine = await connect(EngineSettings(**settings))  # type: ignore[arg-type]
-        try:
+        async with connected(EngineSettings(**settings)) as engine:
             assert (await engine.capabilities()).nodes == 1
             await engine.create_index(index_name, {"mappings": {"properties": {"n": {"type": "integer"}}}})
             long = "ü" * 2**20
@@ -91,8 +90,6 @@ async def test_every_request_of_ours_is_signed(engine_url: str, index_name: str,
             found = await engine.search(f"{index_name}*,{index_name}", {"size": 0}, filter_path="hits.total.*,took")
             assert found["hits"]["total"]["value"] == 3
             await engine.delete_index(index_name)
-        finally:
-            await engine.close()
         assert {passed.headers["x-amz-security-token"] for passed in aws.passed} == {TOKEN}
         with pytest.raises(EngineError, match="403"):
             await engine_of_another(aws.url, service)

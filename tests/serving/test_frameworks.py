@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.index.attach import attach_beside
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
@@ -114,21 +114,15 @@ def frameworks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
 
 
 async def attach(url: str, index: str, spec: IndexSpec, encoder: Encoder) -> None:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await engine.refresh(index)
         [source] = await sources_of(engine, index)
         assert (await attach_beside(engine, source, spec, encoder)).written == len(TEXTS)
-    finally:
-        await engine.close()
 
 
 async def detach(url: str, index: str) -> None:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await remove_traces(engine, index)
-    finally:
-        await engine.close()
 
 
 @pytest.fixture

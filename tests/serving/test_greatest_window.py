@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from es_ttc.encoders.base import Encoder, Encodings
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.index.ingest.compose import Span, content_hash
 from es_ttc.index.ingest.encode import Encoded, action_lines, features_of
 from es_ttc.index.mappings.index import IndexOptions, index_body
@@ -31,8 +31,7 @@ async def vectors(opensearch_url: str, index_name: str, encoder: Encoder) -> Flo
     encodings = Encodings(pooled=pooled, tokens=list(tokens), offsets=offsets, truncated=np.zeros(DOCUMENTS, bool))
     hashes = [content_hash(str(place), [Span(0, 0, len(str(place)))], spec) for place in range(DOCUMENTS)]
     features = features_of(Encoded(encodings), [[]] * DOCUMENTS, hashes, spec)
-    engine = await connect(EngineSettings(engine=opensearch_url))
-    try:
+    async with connected(EngineSettings(engine=opensearch_url)) as engine:
         body = index_body(spec, await engine.capabilities(), IndexOptions(shards=2, replicas=0))
         body["mappings"]["properties"][ROOT]["properties"]["vector"] = {"type": "object", "enabled": False}
         await engine.create_index(index_name, body)
@@ -42,8 +41,6 @@ async def vectors(opensearch_url: str, index_name: str, encoder: Encoder) -> Flo
                 lines += action_lines(str(place), b'{"text":"all"}', "digest", features[place], spec)
             assert all(item.ok for item in await engine.bulk(index_name, lines))
         await engine.refresh(index_name)
-    finally:
-        await engine.close()
     return pooled
 
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import attach_beside, detach, traces_of
 from es_ttc.index.attach.source import sources_of
@@ -59,11 +59,8 @@ def place(engine_url: str, encoder: Encoder) -> Iterator[Place]:
 
 def _with(url: str, work: Callable[[Engine], Awaitable[None]]) -> None:
     async def run() -> None:
-        engine = await connect(EngineSettings(engine=url))
-        try:
+        async with connected(EngineSettings(engine=url)) as engine:
             await work(engine)
-        finally:
-            await engine.close()
 
     asyncio.run(run())
 

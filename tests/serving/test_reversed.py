@@ -18,7 +18,7 @@ from es_ttc.cli.app import run
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.trained import ROLES
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.index.attach import attach_beside
 from es_ttc.index.attach.feature_locations import feature_location
 from es_ttc.index.attach.source import sources_of
@@ -132,11 +132,8 @@ def literal_bidirzscore(encoder: Encoder) -> list[list[float]]:
 
 
 async def calibrated(url: str, index: str, encoder: Encoder) -> Moments:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         return await calibrate(engine, index, QUERIES, encoder)
-    finally:
-        await engine.close()
 
 
 def test_programs_read_documents_as_queries(
@@ -249,14 +246,11 @@ def test_attach_with_chunks_adds_them(
     call(opensearch_url, "PUT", f"/{index_name}/_doc/d0?refresh=true", {"text": TEXTS[0]})
 
     async def attached(new: IndexSpec | None = None) -> IndexSpec:
-        engine = await connect(EngineSettings(engine=opensearch_url))
-        try:
+        async with connected(EngineSettings(engine=opensearch_url)) as engine:
             if new is not None:
                 [source] = await sources_of(engine, index_name)
                 await attach_beside(engine, source, new, two_roles)
             return (await feature_location(engine, index_name)).spec
-        finally:
-            await engine.close()
 
     asyncio.run(attached(replace(spec, reversed=False)))
     gateway = gateways.of(opensearch_url)

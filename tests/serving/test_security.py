@@ -15,7 +15,7 @@ import pytest
 from pydantic import SecretStr
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connect, connected
 from es_ttc.engine.node import process
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import ConfigurationError, EngineError
@@ -458,15 +458,12 @@ def test_a_walk_neither_shows_nor_passes_through_what_its_caller_may_not_see(sec
 
 async def _chain(url: str, neighbours: dict[str, tuple[str, ...]]) -> None:
     """Give the index a graph with these edges alone."""
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         graph = (await build_graph(engine, INDEX, GraphParams(degree=4, candidates=8))).graph
         kept = await nodes(engine, graph, [document["_id"] for document in corpus()], vectors=True)
         chained = [replace(one, neighbours=neighbours.get(one.id, ())) for one in kept.values()]
         await write_nodes(engine, graph, chained)
         await engine.refresh(graph)
-    finally:
-        await engine.close()
 
 
 def test_jobs_are_in_the_callers_name(secured: Behind, encoder: Encoder) -> None:
@@ -502,16 +499,12 @@ def test_jobs_are_in_the_callers_name(secured: Behind, encoder: Encoder) -> None
 
 
 async def _enrichable(url: str) -> None:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await add_enrichment(engine, INDEX)
-    finally:
-        await engine.close()
 
 
 async def _attach_shop(url: str, encoder: Encoder) -> None:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         for document in corpus():
             body = {key: value for key, value in document.items() if key != "_id"}
             await engine.request("PUT", f"/shop/_doc/{document['_id']}", body=body)
@@ -519,8 +512,6 @@ async def _attach_shop(url: str, encoder: Encoder) -> None:
         [source] = await sources_of(engine, "shop")
         spec = IndexSpec(encoder.identity, max_tokens=64, spans=(SpanGrid(5, 3),))
         await attach_beside(engine, source, spec, encoder)
-    finally:
-        await engine.close()
 
 
 async def test_commands_need_no_rights_on_the_cluster_but_to_read_its_version(

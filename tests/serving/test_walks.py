@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import attach_beside, detach, traces_of
 from es_ttc.index.attach.source import sources_of
@@ -137,11 +137,8 @@ def walking(engine_url: str, encoder: Encoder, judge: Judge) -> Iterator[Behind]
 
 
 async def _with(url: str, work: Any) -> Any:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         return await work(engine)
-    finally:
-        await engine.close()
 
 
 def walk(behind: Behind, index: str = "", **changes: Any) -> Reply:

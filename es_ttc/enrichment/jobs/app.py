@@ -23,7 +23,7 @@ from celery import Celery, signals
 from celery.beat import EmbeddedService
 from celery.exceptions import SecurityWarning
 
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.enrichment.jobs.encoding_turn import EncodingWork
 from es_ttc.enrichment.jobs.enrichment_work import EnrichmentWork
 from es_ttc.enrichment.jobs.leases import NOTED_SECONDS
@@ -224,11 +224,8 @@ async def _sweep(settings: Settings, url: str, work: Work) -> list[Turn]:
 
 @contextlib.asynccontextmanager
 async def _connected_store(settings: Settings) -> AsyncIterator[JobStore]:
-    engine = await connect(settings)
-    try:
+    async with connected(settings) as engine:
         yield JobStore(engine, settings.jobs_index)
-    finally:
-        await engine.close()
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving import rewriting
@@ -108,8 +108,7 @@ async def fill(
     documents: Sequence[Mapping[str, Any]] = DOCUMENTS,
     enrichment: Mapping[str, Sequence[str]] = ENRICHMENT,
 ) -> None:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await create_index(engine, name, IndexSpec(encoder.identity, tokens="none"), IndexOptions(shards=1, replicas=0))
         properties = {"ttc": {"properties": {"enrichment": {"type": "text", "analyzer": "english", "norms": False}}}}
         await engine.request("PUT", f"/{name}/_mapping", body={"properties": properties})
@@ -120,5 +119,3 @@ async def fill(
             lines += [orjson.dumps({"index": {"_id": str(number)}}), orjson.dumps(body)]
         assert all(item.ok for item in await engine.bulk(name, lines))
         await engine.refresh(name)
-    finally:
-        await engine.close()

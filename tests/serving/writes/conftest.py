@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.index.attach import fill_attached
 from es_ttc.index.attach.feature_locations import feature_location
 from es_ttc.index.attach.followed_writes import follow_writes, pipeline_name
@@ -34,14 +34,11 @@ class Place:
 
 async def follow(url: str, name: str, spec: IndexSpec, encode: Any, former: str | None = None) -> None:
     """Make an index whose writes are followed."""
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
         if former is not None:
             await engine.request("PUT", f"/{name}/_settings", body={"index.final_pipeline": former})
         await follow_writes(engine, await feature_location(engine, name), encode, enrich=False)
-    finally:
-        await engine.close()
 
 
 def unfollow(url: str, name: str) -> None:
@@ -52,11 +49,8 @@ def unfollow(url: str, name: str) -> None:
 
 async def fill_pending(url: str, name: str, encoder: Encoder) -> None:
     """Encode the documents that are pending."""
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await fill_attached(engine, name, encoder)
-    finally:
-        await engine.close()
 
 
 @contextmanager

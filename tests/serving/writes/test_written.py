@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.errors import EncoderError
 from es_ttc.index.attach import attach_inside
 from es_ttc.index.attach.source import sources_of
@@ -363,12 +363,9 @@ def test_a_malformed_document_of_a_bulk_is_refused_alone(
 
 
 async def attach_in_documents(url: str, name: str, spec: IndexSpec, encoder: Encoder) -> None:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         [source] = await sources_of(engine, name)
         await attach_inside(engine, source, spec, encoder)
-    finally:
-        await engine.close()
 
 
 def test_bad_bodies_are_answered_by_the_engine(place: Place, followed: Followed) -> None:
