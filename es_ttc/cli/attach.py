@@ -38,7 +38,6 @@ from es_ttc.enrichment.jobs.following import forget
 from es_ttc.errors import EncoderMismatch, EngineUnavailable, InvalidRequest
 from es_ttc.index.attach import (
     AttachedObjects,
-    FillOptions,
     FillResult,
     attach_beside,
     attach_inside,
@@ -150,15 +149,14 @@ def fill(
     Exit status: as for `es-ttc attach`; a stopped --watch ends with 0.
     """
     settings = Settings(**given(engine=engine, encoder=encoder))
-    options = FillOptions(everything=everything)
     if watch:
         if as_json:
             raise click.UsageError("--watch has no end to report about: leave out --json")
         try:
-            asyncio.run(_watch(settings, name, options))
+            asyncio.run(_watch(settings, name, everything=everything))
         except (KeyboardInterrupt, asyncio.CancelledError):
             return 0
-    return _report_fill(_fill(settings, name, options), as_json, f"run `es-ttc fill {name}` to go on")
+    return _report_fill(_fill(settings, name, everything=everything), as_json, f"run `es-ttc fill {name}` to go on")
 
 
 @command("es-ttc detach products", "es-ttc detach products --yes --json", "es-ttc detach --all")
@@ -369,17 +367,17 @@ async def _encoder(settings: Settings, before: IndexSpec | None, *, dims: int | 
     return encoder
 
 
-async def _fill(settings: Settings, name: str, options: Any) -> tuple[str, list[FillResult]]:
+async def _fill(settings: Settings, name: str, *, everything: bool) -> tuple[str, list[FillResult]]:
     stop_on_sigterm()
     async with connected(settings) as engine:
         found = await found_behind(engine, name)
         encoder = await _encoder_of(settings, name, found)
         with progress_bar() as bar:
             report = _reporter(bar, name)
-            return name, await fill_found(engine, found, encoder, options=options, report=report)
+            return name, await fill_found(engine, found, encoder, everything=everything, report=report)
 
 
-async def _watch(settings: Settings, name: str, options: Any) -> None:
+async def _watch(settings: Settings, name: str, *, everything: bool = False) -> None:
     """Repeat the fill; wait for an engine that is temporarily unreachable."""
     stop_on_sigterm()
     async with connected(settings) as engine:
@@ -387,10 +385,10 @@ async def _watch(settings: Settings, name: str, options: Any) -> None:
         click.echo(f"following [{name}], every {_WATCH_SECONDS:g} s; Ctrl-C ends it", err=True)
         while True:
             try:
-                for filled in await fill_attached(engine, name, encoder, options=options):
+                for filled in await fill_attached(engine, name, encoder, everything=everything):
                     if filled.written or filled.failed or filled.removed:
                         click.echo(_sentence(filled))
-                options = FillOptions()
+                everything = False
             except EngineUnavailable as error:
                 click.echo(f"es-ttc: {error}; trying again", err=True)
             await asyncio.sleep(_WATCH_SECONDS)

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 import orjson
@@ -27,6 +27,8 @@ from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -370,13 +372,19 @@ class Engine(ABC):
         return not_json(self.name, method, path)
 
 
+async def none_if_missing(request: Awaitable[T]) -> T | None:
+    """Await a request and return its answer; None where the engine answers 404."""
+    try:
+        return await request
+    except EngineError as error:
+        if error.upstream_status == 404:
+            return None
+        raise
+
+
 async def delete_if_there(engine: Engine, name: str) -> None:
     """Delete an index, if it still exists."""
-    try:
-        await engine.delete_index(name)
-    except EngineError as error:
-        if error.upstream_status != 404:
-            raise
+    await none_if_missing(engine.delete_index(name))
 
 
 def tls_options(settings: EngineSettings, urls: Sequence[str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import orjson
 
-from es_ttc.engine.protocol import Engine
+from es_ttc.engine.protocol import Engine, none_if_missing
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.ingest.bulk import write
 
@@ -94,13 +94,7 @@ class JobIndices:
 
     async def get(self, name: str) -> dict[str, Any] | None:
         """Return the hit of one record in the index of jobs."""
-        try:
-            hit: dict[str, Any] = await self.engine.request("GET", f"/{self.jobs}/_doc/{quote(name, safe='')}")
-        except EngineError as error:
-            if error.upstream_status == 404:
-                return None
-            raise
-        return hit
+        return await none_if_missing(self.engine.request("GET", f"/{self.jobs}/_doc/{quote(name, safe='')}"))
 
     async def put(self, name: str, document: Mapping[str, Any], **params: str) -> None:
         """Write one record into the index of jobs."""
@@ -169,13 +163,8 @@ class JobIndices:
 
     async def _is_foreign(self, name: str) -> bool:
         """Return whether an index exists with another mapping than ours."""
-        try:
-            mappings = (await self.engine.mapping(name)).values()
-        except EngineError as error:
-            if error.upstream_status == 404:
-                return False
-            raise
-        return any(str(mapping.get("dynamic")).lower() != "false" for mapping in mappings)
+        mappings = await none_if_missing(self.engine.mapping(name)) or {}
+        return any(str(mapping.get("dynamic")).lower() != "false" for mapping in mappings.values())
 
     async def _delete_empty(self, name: str) -> None:
         """Delete an index with another mapping, if no job, outcome or proposal is lost with it."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.engine.exchange import require_all_shards
-from es_ttc.engine.protocol import Engine, delete_if_there
+from es_ttc.engine.protocol import Engine, delete_if_there, none_if_missing
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.attach.in_index import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
 from es_ttc.index.attach.side_index import sides_of
@@ -86,11 +86,7 @@ async def _restore_pipeline(engine: Engine, source: Index) -> None:
         former = source.meta["inside"]["former_pipeline"]
         value = None if former == NO_PIPELINE else former
         await engine.request("PUT", f"/{source.index}/_settings", body={FINAL_PIPELINE: value})
-    try:
-        await engine.request("DELETE", f"/_ingest/pipeline/{name}")
-    except EngineError as error:
-        if error.upstream_status != 404:
-            raise
+    await none_if_missing(engine.request("DELETE", f"/_ingest/pipeline/{name}"))
 
 
 async def _empty_documents(

@@ -14,7 +14,7 @@ from es_ttc.common.exact_numbers import exact_numbers_in
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest
-from es_ttc.index.attach.fill import FillOptions, FillResult, Report, fill
+from es_ttc.index.attach.fill import FillResult, Report, fill
 from es_ttc.index.attach.source import Checkpoint, DocumentVersion
 from es_ttc.index.attach.source_checks import require_readable, require_updatable
 from es_ttc.index.attach.target import (
@@ -77,7 +77,6 @@ async def attach_inside(
     spec: IndexSpec,
     encoder: Encoder,
     *,
-    options: FillOptions | None = None,
     report: Report | None = None,
 ) -> FillResult:
     """Add features to the documents of an index, or update them."""
@@ -110,7 +109,7 @@ async def attach_inside(
     await engine.request("PUT", f"/_ingest/pipeline/{pipeline}", body=stamping_pipeline(spec, former, _key(source)))
     further = {f"index.{name}": value for name, value in inner_hits_settings(spec).items()}
     await engine.request("PUT", f"/{source.index}/_settings", body={FINAL_PIPELINE: pipeline, **further})
-    return await fill(engine, source, InIndexTarget(engine, source, spec), encoder, options=options, report=report)
+    return await fill(engine, source, InIndexTarget(engine, source, spec), encoder, report=report)
 
 
 async def _take(engine: Engine, source: Index, mapping: Mapping[str, Any]) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.exchange import require_all_shards
-from es_ttc.engine.protocol import Engine, delete_if_there
+from es_ttc.engine.protocol import Engine, delete_if_there, none_if_missing
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
-from es_ttc.index.attach.fill import FillOptions, FillResult, Report, fill
+from es_ttc.index.attach.fill import FillResult, Report, fill
 from es_ttc.index.attach.map_vectors import carry_over, heads_between
 from es_ttc.index.attach.source import MOST_DOCUMENTS, Checkpoint, DocumentVersion
 from es_ttc.index.attach.source_checks import require_readable
@@ -59,7 +59,6 @@ async def attach_beside(
     spec: IndexSpec,
     encoder: Encoder,
     *,
-    options: FillOptions | None = None,
     report: Report | None = None,
 ) -> FillResult:
     """Create a side index with the features of an index, or update the present one.
@@ -94,7 +93,7 @@ async def attach_beside(
         if serving is not None and side != serving:
             former = SideIndexTarget(engine, source, serving, sides[serving].spec)
             carried = await _carried(engine, source, former, target, encoder, report)
-        filled = await fill(engine, source, target, encoder, options=options, report=report)
+        filled = await fill(engine, source, target, encoder, report=report)
     except Exception:
         with suppress(EngineUnavailable):
             await target.require_present()  # the failure may only be a consequence of its deletion
@@ -189,14 +188,9 @@ class SideIndexTarget:
     async def load(self) -> Checkpoint:
         """Return the checkpoint of an earlier fill of the same source; none if the source was created again."""
         path = f"/{self.side}/_doc/{CHECKPOINT_ID}"
-        try:
-            found = await self._engine.request("GET", path, params=_CHECKPOINT_ROUTING)
-        except EngineError as error:
-            if error.upstream_status == 404:
-                return {}
-            raise
-        saved = found["_source"]["checkpoint"]
-        if saved["source"] != self._source.uuid:
+        found = await none_if_missing(self._engine.request("GET", path, params=_CHECKPOINT_ROUTING))
+        saved = {} if found is None else found["_source"]["checkpoint"]
+        if saved.get("source") != self._source.uuid:
             return {}
         return {int(shard): seq_no for shard, seq_no in saved["shards"].items()}
 
@@ -215,7 +209,7 @@ class SideIndexTarget:
         Engines create an index again under the name of a deleted one as soon as it is written to. Only this fill can
         have done that, so the new index is removed.
         """
-        mapping = await self._mapping()
+        mapping = (await none_if_missing(self._engine.mapping(self.side)) or {}).get(self.side)
         if mapping is None or source_of(mapping) != self._source.index:
             if mapping is not None:
                 await delete_if_there(self._engine, self.side)
@@ -288,14 +282,6 @@ class SideIndexTarget:
                 outcomes = await write(self._engine, self.side, actions)
                 removed += sum(outcome.ok for outcome in outcomes)
         return removed
-
-    async def _mapping(self) -> Mapping[str, Any] | None:
-        try:
-            return (await self._engine.mapping(self.side)).get(self.side)
-        except EngineError as error:
-            if error.upstream_status == 404:
-                return None
-            raise
 
     async def _pages(self) -> AsyncIterator[list[dict[str, Any]]]:
         """Yield the ids of all documents of the side index, without reading stored fields."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from es_ttc.engine.protocol import Engine
+from es_ttc.engine.protocol import Engine, none_if_missing
 from es_ttc.errors import EngineError, InvalidRequest, NotAllowed, UnknownIndex
 from es_ttc.index.ingest.bulk import write
 from es_ttc.lab.judging.records import Judgement, PooledMethod, PooledQuery, Source, judgement_id, pool_id
@@ -180,13 +180,8 @@ class JudgementStore:
         if not names:
             return []
         docs = [{"_id": name, "_source": [part] if part else True} for name in names]
-        try:
-            answer = await self._engine.request("POST", f"/{INDEX}/_mget", body={"docs": docs})
-        except EngineError as error:
-            if error.upstream_status == 404:
-                return [None] * len(names)
-            raise
-        return [_source_of(one) for one in answer["docs"]]
+        answer = await none_if_missing(self._engine.request("POST", f"/{INDEX}/_mget", body={"docs": docs}))
+        return [None] * len(names) if answer is None else [_source_of(one) for one in answer["docs"]]
 
     async def _all(self, kind: str, size: int, index: str = INDEX) -> AsyncIterator[dict[str, Any]]:
         body: dict[str, Any] = {
@@ -196,13 +191,8 @@ class JudgementStore:
             "track_total_hits": False,
         }
         while True:
-            try:
-                answer = await self._engine.search(index, body)
-            except EngineError as error:
-                if error.upstream_status == 404:
-                    return
-                raise
-            hits = answer["hits"]["hits"]
+            answer = await none_if_missing(self._engine.search(index, body))
+            hits = [] if answer is None else answer["hits"]["hits"]
             for hit in hits:
                 yield hit["_source"]
             if len(hits) < size:
