@@ -23,13 +23,13 @@ from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
 from es_ttc.enrichment.jobs.submission import JobRequest
 from es_ttc.index.attach import fill_attached
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from es_ttc.settings import EngineSettings, Settings
 from tests.attach.conftest import FIELDS, MAPPING, SETTINGS, attach, put
 from tests.attach.conftest import corpus as shop_corpus
 from tests.serving.client import search
 from tests.serving.conftest import make_index
 from tests.support.elasticsearch import ElasticsearchDistribution
+from tests.support.gateway import gateway_to
 from tests.support.jobs import Workplace, census, model_process, worker_at
 from tests.support.jobs import make_index as make_enriched
 from tests.support.shared_nodes import started
@@ -91,9 +91,8 @@ async def write_and_fill(url: str, encoder: Encoder) -> None:
 
 
 def rankings(url: str, encoder: Encoder) -> dict[str, Ranking]:
-    settings = GatewaySettings(engine=url, port=0, default_timeout_ms=50_000, request_timeout=REQUEST_SECONDS)
     found = {}
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+    with gateway_to(url, encoder, default_timeout_ms=50_000, request_timeout=REQUEST_SECONDS) as gateway:
         for name, (index, body) in SEARCHES.items():
             reply = search(gateway, index, body | {"size": 20})
             assert reply.status == 200, reply.body

@@ -20,13 +20,13 @@ from es_ttc.index.attach.feature_locations import feature_location
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.retrievers import registry
 from es_ttc.serving.knn import searched_indices
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from es_ttc.settings import EngineSettings, Settings
 from tests.attach.conftest import FIELDS, attach, put, update
 from tests.attach.test_beside import CATS, ask, native, scores
 from tests.attach.test_kinds import append, attach_all, rolled  # noqa: F401 - a fixture
 from tests.serving.client import Reply, call, search
 from tests.serving.relay import Passed, Relay, relay
+from tests.support.gateway import gateway_to
 
 DEAR = {"range": {"price": {"gte": 10}}}
 """Half of the documents, the nearest to the question not among them."""
@@ -72,15 +72,13 @@ def relayed(watched: Relay) -> Iterator[Relay]:
 @pytest.fixture(scope="session")
 def through_relay(watched: Relay, encoder: Encoder) -> Iterator[str]:
     """A gateway with credentials of its own for side indices; it keeps no features."""
-    settings = GatewaySettings(
-        engine=watched.url,
-        port=0,
-        default_timeout_ms=20_000,
+    with gateway_to(
+        watched.url,
+        encoder,
         feature_cache_mb=0,
         side_credentials="gateway",
         api_key="c2VydmljZQ==",
-    )
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as url:
+    ) as url:
         yield url
 
 

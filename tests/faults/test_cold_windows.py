@@ -20,9 +20,9 @@ from es_ttc.index.ingest.encode import DocumentFeatures, action_lines, token_fea
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.readers import marked
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from es_ttc.settings import EngineSettings, Settings
 from tests.serving.client import Reply, call, search
+from tests.support.gateway import gateway_to
 
 pytestmark = pytest.mark.engine
 
@@ -86,7 +86,6 @@ async def write(engine: Engine, lines: list[bytes]) -> None:
 
 
 def windows_at_once(engine: str, encoder: Encoder, timeout: str) -> list[Reply]:
-    options = GatewaySettings(engine=engine, port=0, feature_cache_mb=0)
 
     def asked(url: str) -> Reply:
         ttc = {"method": "maxsim", "query_text": "which cat drinks milk?", "timeout": timeout}
@@ -98,7 +97,7 @@ def windows_at_once(engine: str, encoder: Encoder, timeout: str) -> list[Reply]:
             time.sleep(0.3)
         return reply
 
-    with running_gateway(options, load=lambda _name, _folder: encoder) as url, ThreadPoolExecutor(AT_ONCE) as clients:
+    with gateway_to(engine, encoder, feature_cache_mb=0) as url, ThreadPoolExecutor(AT_ONCE) as clients:
         replies = list(clients.map(asked, [url] * AT_ONCE))
         metrics = call(url, "GET", "/_ttc/metrics").body.decode()
     assert "es_ttc_feature_reads_capacity_bytes 2.5165824e+07" in metrics  # a sixteenth of the heap

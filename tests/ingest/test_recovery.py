@@ -20,13 +20,13 @@ from es_ttc.index.mappings.index import IndexOptions, create_index, index_body, 
 from es_ttc.index.mappings.readers import reader_of
 from es_ttc.index.mappings.spec import ENCODER, HASH, ROOT, SPAN_VECTOR, VECTOR, IndexSpec, SpanGrid
 from es_ttc.rescorers.base import Feature
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 from tests.conftest import PRODUCTS
 from tests.serving.client import search
 from tests.support.cluster import Cluster
+from tests.support.gateway import gateway_to
 
 STORAGE: dict[str, dict[str, Any]] = {
     "recovery-packed": {"spans": (SpanGrid(10, 5),)},
@@ -186,8 +186,7 @@ async def test_an_attached_index_that_is_restored_needs_no_new_features(
         await attach_beside(engine, source, spec, encoder)
         side = await serving_side(engine, shop)
         assert side is not None
-        settings = GatewaySettings(engine=cluster.first, port=0, default_timeout_ms=20_000)
-        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        with gateway_to(cluster.first, encoder) as gateway:
             before = await asyncio.to_thread(rescored, gateway, shop)
             await engine.request("PUT", snapshot, body={"type": "fs", "settings": {"location": snapshot[11:]}})
             names = {"indices": f"{shop},{side}", "include_global_state": False}

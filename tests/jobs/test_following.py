@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,9 @@ from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.index import IndexOptions, create_index, index_body
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings, Settings
+from es_ttc.settings import Settings
 from tests.serving.client import Reply, call, search
+from tests.support.gateway import gateway_to
 from tests.support.jobs import Workplace, document, model_process, worker_at
 from tests.support.kept import Kept
 from tests.support.llm import scripted_model
@@ -69,11 +69,7 @@ def spec(encoder: Encoder) -> IndexSpec:
 
 @pytest.fixture(scope="module")
 def gateways(encoder: Encoder) -> Iterator[Kept[str]]:
-    def gateway_to(engine: str) -> AbstractContextManager[str]:
-        settings = GatewaySettings(engine=engine, port=0, default_timeout_ms=20_000)
-        return running_gateway(settings, load=lambda _name, _folder: encoder)
-
-    with Kept(gateway_to) as kept:
+    with Kept(lambda engine: gateway_to(engine, encoder)) as kept:
         yield kept
 
 

@@ -15,11 +15,10 @@ from es_ttc.index.ingest.encode import encode_documents
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.serving.rescore.plan import plan_search
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind, corpus
 from tests.serving.test_rescore import CATS, WITHOUT_TEXT, in_memory
+from tests.support.gateway import gateway_to
 
 MATCH = {"match": {"anyway": "creature"}}
 RR: dict[str, Any] = {"method": "rr", "params": {"reranker": "maxsim", "budget": 15}}
@@ -49,18 +48,16 @@ def hanging(behind: Behind, encoder: Encoder) -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        settings = GatewaySettings(
-            engine=behind.engine,
-            port=0,
-            default_timeout_ms=20_000,
-            max_window=300,
-            rerankers={
-                "hanging": {"kind": "http", "url": f"http://127.0.0.1:{server.server_port}/", "timeout_ms": 50_000},
-                "nobody": {"kind": "http", "url": "http://127.0.0.1:9/"},
-            },
-        )
         try:
-            with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+            with gateway_to(
+                behind.engine,
+                encoder,
+                max_window=300,
+                rerankers={
+                    "hanging": {"kind": "http", "url": f"http://127.0.0.1:{server.server_port}/", "timeout_ms": 50_000},
+                    "nobody": {"kind": "http", "url": "http://127.0.0.1:9/"},
+                },
+            ) as gateway:
                 yield gateway
         finally:
             released.set()

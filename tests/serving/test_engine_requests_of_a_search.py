@@ -12,11 +12,10 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
 from tests.serving.conftest import make_index
 from tests.serving.relay import Relay, relay
+from tests.support.gateway import gateway_to
 
 pytestmark = pytest.mark.engine
 
@@ -93,11 +92,9 @@ def test_a_search_costs_the_requests_that_the_table_says(indexed: tuple[str, str
     engine, index = indexed
     found = {}
     for name, body in SEARCHES.items():
-        with relay(engine) as seen:
-            settings = GatewaySettings(engine=seen.url, port=0, default_timeout_ms=60_000)
-            with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
-                send(gateway, index, {"query": {"match_all": {}}})  # what a gateway learns of its engine once
-                first = counted(seen, gateway, index, body)
-                found[name] = (first, min(counted(seen, gateway, index, body) for _ in range(3)))
+        with relay(engine) as seen, gateway_to(seen.url, encoder, default_timeout_ms=60_000) as gateway:
+            send(gateway, index, {"query": {"match_all": {}}})  # what a gateway learns of its engine once
+            first = counted(seen, gateway, index, body)
+            found[name] = (first, min(counted(seen, gateway, index, body) for _ in range(3)))
     rows = re.findall(r"^\| (.+?) \| (\d+) \| (\d+) \|", ARCHITECTURE.read_text(), re.MULTILINE)
     assert found == {name: (int(first), int(warm)) for name, first, warm in rows}

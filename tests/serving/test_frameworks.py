@@ -22,12 +22,12 @@ from es_ttc.engine.connect import connected
 from es_ttc.index.attach import attach_beside
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from tests.attach.conftest import remove_traces
 from tests.serving.client import call, search
 from tests.serving.conftest import Behind, corpus, fill
 from tests.serving.writes.conftest import fill_pending, follow, states, unfollow
+from tests.support.gateway import gateway_to
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(sys.prefix) / "frameworks" / "bin" / "python"
@@ -135,8 +135,7 @@ def written(behind: Behind, index_name: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def gateway_alone(encoder: Encoder) -> Iterator[str]:
     """A gateway whose engine is not there: embeddings need none."""
-    options = GatewaySettings(engine="http://127.0.0.1:9", port=0, rerank_timeout_ms=60_000)
-    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+    with gateway_to("http://127.0.0.1:9", encoder, rerank_timeout_ms=60_000) as url:
         yield url
 
 

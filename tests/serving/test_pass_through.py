@@ -13,10 +13,9 @@ import pytest
 
 from es_ttc.serving.http import raw_request
 from es_ttc.serving.request import request
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind
+from tests.support.gateway import gateway_to
 
 _TIMES = re.compile(rb'"took":\d+')
 _OURS = {"x-request-id"}
@@ -138,15 +137,6 @@ def obedient(answer: Callable[[socket.socket], None]) -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         thread.join(10)
         assert not thread.is_alive()
-
-
-@contextmanager
-def gateway_to(engine: str, **settings: Any) -> Iterator[str]:
-    def load(name: str, folder: object) -> Any:
-        raise RuntimeError("no encoder is needed to pass requests through")
-
-    with running_gateway(GatewaySettings(engine=engine, port=0, **settings), load=load) as url:
-        yield url
 
 
 def test_an_answer_is_streamed_as_it_comes() -> None:

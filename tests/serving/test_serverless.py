@@ -20,11 +20,11 @@ from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.index import create_index
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import corpus
 from tests.serving.relay import Passed, relay
+from tests.support.gateway import gateway_to
 
 INTERNAL = re.compile(
     r"^/(_nodes|_cluster|_snapshot|_tasks)\b|/(_stats|_segments|_flush|_forcemerge|_close|_open|_recovery)\b"
@@ -95,8 +95,7 @@ async def test_an_index_of_ours_works_and_an_attached_one_is_refused(
             [source] = await sources_of(engine, index_name)
             with pytest.raises(EngineError, match=r"410: .* Elasticsearch Serverless does not offer it"):
                 await settled_writes(engine, source)
-        settings = GatewaySettings(engine=url, port=0, default_timeout_ms=20_000)
-        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        with gateway_to(url, encoder) as gateway:
             told = call(gateway, "GET", "/_ttc/").json()["engine"]
             assert told == {"product": "elasticsearch", "version": "serverless", "supported": True}
             rescored = {"query": {"match": {"text": "cat"}}, "rescore": {"ttc": {"query_text": "a cat"}}}

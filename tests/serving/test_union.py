@@ -20,12 +20,11 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.rescoring import add_to_total
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.tokens import Float32
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import ANIMALS, DEEDS, Behind, make_index, write
 from tests.serving.relay import Passed, relay
+from tests.support.gateway import gateway_to
 
 TEXT = "which cat drinks milk?"
 GROUP = "group.keyword"
@@ -350,8 +349,7 @@ def header(place: Place, encoder: Encoder) -> Iterator[tuple[str, str]]:
     refused = Reply(403, {"content-type": "application/json"}, b'{"error": {"reason": "no header"}, "status": 403}')
     with relay(place.behind.engine) as seen:
         seen.before = restrict
-        settings = GatewaySettings(engine=seen.url, port=0, default_timeout_ms=60_000, jobs_metrics_seconds=0)
-        with running_gateway(settings, load=lambda *_: encoder) as gateway:
+        with gateway_to(seen.url, encoder, default_timeout_ms=60_000, jobs_metrics_seconds=0) as gateway:
             yield gateway, place.behind.index
 
 

@@ -11,10 +11,9 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.http.caller import older_types
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import call, search
 from tests.serving.conftest import Behind
+from tests.support.gateway import gateway_to
 
 NEWER = dict.fromkeys(("accept", "content-type"), "application/vnd.elasticsearch+json;compatible-with={}")
 
@@ -96,7 +95,7 @@ def test_an_engine_that_is_too_old_is_passed_through_to_and_sections_are_refused
 ) -> None:
     with (
         engine_of(version, tagline) as engine,
-        running_gateway(GatewaySettings(engine=engine, port=0), load=lambda _name, _folder: encoder) as gateway,
+        gateway_to(engine, encoder) as gateway,
     ):
         told = call(gateway, "GET", "/_ttc/").json()["engine"]
         assert (told["version"], told["supported"]) == (version["number"], False)

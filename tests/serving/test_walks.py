@@ -19,10 +19,10 @@ from es_ttc.index.attach.source import sources_of
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import BuildProgress, build_graph, delete_graphs, serving_graph
 from es_ttc.reranking.index_graph.store import nodes, write_nodes
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind, corpus, make_index
+from tests.support.gateway import gateway_to
 
 TROUT = {"match": {"title": "trout"}}
 """Finds ten documents of sixty; the texts of others are near to theirs."""
@@ -118,18 +118,16 @@ def walking(engine_url: str, encoder: Encoder, judge: Judge) -> Iterator[Behind]
     call(
         engine_url, "POST", "/_aliases", {"actions": [{"add": {"index": name, "alias": f"{name}-a", "filter": shown}}]}
     )
-    settings = GatewaySettings(
-        engine=engine_url,
-        port=0,
-        default_timeout_ms=20_000,
-        max_window=300,
-        rerankers={
-            "judge": {"kind": "http", "url": judge.url, "batch": 5, "at_once": 1, "timeout_ms": 700},
-            "nobody": {"kind": "http", "url": "http://127.0.0.1:9/"},
-        },
-    )
     try:
-        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        with gateway_to(
+            engine_url,
+            encoder,
+            max_window=300,
+            rerankers={
+                "judge": {"kind": "http", "url": judge.url, "batch": 5, "at_once": 1, "timeout_ms": 700},
+                "nobody": {"kind": "http", "url": "http://127.0.0.1:9/"},
+            },
+        ) as gateway:
             yield Behind(engine_url, gateway, name, spec)
     finally:
         asyncio.run(_with(engine_url, lambda engine: delete_graphs(engine, name)))

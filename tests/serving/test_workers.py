@@ -26,6 +26,7 @@ from es_ttc.settings import GatewaySettings
 from tests.cli.test_serve import serving
 from tests.serving.client import call
 from tests.serving.conftest import Behind, make_index
+from tests.support.gateway import gateway_to
 
 PATIENCE_SECONDS = 120
 MAX_RESET = 3
@@ -165,11 +166,8 @@ def test_no_request_is_lost_when_the_gateway_ends(opensearch_url: str, tmp_path:
 
 
 def test_requests_that_are_on_their_way_when_the_gateway_ends_are_answered(opensearch_url: str) -> None:
-    def load(name: str, folder: object) -> Encoder:
-        raise RuntimeError("no encoder is needed")
-
     with contextlib.ExitStack() as stack:
-        with running_gateway(GatewaySettings(engine=opensearch_url, port=0), load=load) as url:
+        with gateway_to(opensearch_url) as url:
             address = (urlsplit(url).hostname or "", urlsplit(url).port or 0)
             late, half, again = (stack.enter_context(socket.create_connection(address, 20)) for _ in range(3))
             head = b"GET /_ttc/health HTTP/1.1\r\nhost: x\r\n"

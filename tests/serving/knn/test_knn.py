@@ -18,11 +18,10 @@ from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Documents, Vectors
 from es_ttc.retrievers.memory import Matrix, MemorySearch
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind, corpus, fill, make_index
 from tests.support.encoders import Renamed
+from tests.support.gateway import gateway_to
 
 CATS = "which cat drinks milk?"
 BIRDS = "an owl that hunts"
@@ -498,8 +497,7 @@ def test_tuned_parameters_serve_retrievals_that_give_none(spanned: Behind, encod
     tuned = {"method": "nnn", "params": {"l1": 0.3}, "data": "cats", "split": "train", "encoder": None}
     file = tmp_path / "nnn.json"
     file.write_text(json.dumps(tuned), encoding="utf-8")
-    settings = GatewaySettings(engine=spanned.engine, port=0, tuned=(file,))
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+    with gateway_to(spanned.engine, encoder, tuned=(file,)) as gateway:
         asking = replace(spanned, gateway=gateway)
         by_file, by_hand = asked(asking, ours()), asked(spanned, ours(ttc={"params": {"l1": 0.3}}))
         assert (by_file.ids, by_file.scores) == (by_hand.ids, by_hand.scores)

@@ -15,10 +15,10 @@ from es_ttc.engine.connect import connected
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving import rewriting
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call
 from tests.serving.relay import Relay, relay
+from tests.support.gateway import gateway_to
 from tests.support.kept import Kept
 from tests.support.llm import Answer, ScriptedModel, scripted_model_beside
 
@@ -93,9 +93,8 @@ def _rewritten(engine_url: str, encoder: Encoder) -> Iterator[Rewritten]:
         return value() if callable(value) else value
 
     with relay(engine_url) as watched, scripted_model_beside(answer) as model:
-        settings = GatewaySettings(engine=watched.url, port=0, llm_url=model.url, llm_attempts=1, llm_model="m")
         try:
-            with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+            with gateway_to(watched.url, encoder, llm_url=model.url, llm_attempts=1, llm_model="m") as gateway:
                 yield Rewritten(engine_url, gateway, name, model, watched, answers)
         finally:
             call(engine_url, "DELETE", f"/{name}")

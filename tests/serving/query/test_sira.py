@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call
 from tests.serving.query.conftest import Rewritten
+from tests.support.gateway import gateway_to
 
 
 def sira(text: str, *, params: Mapping[str, Any] | None = None, **section: Any) -> dict[str, Any]:
@@ -291,8 +290,7 @@ def test_an_index_that_is_not_there_is_the_engines_own_error(rewritten: Rewritte
 
 
 def test_without_a_model_it_says_what_to_set(rewritten: Rewritten) -> None:
-    settings = GatewaySettings(engine=rewritten.engine, port=0, llm_url=None)
-    with running_gateway(settings, load=_no_encoder) as gateway:
+    with gateway_to(rewritten.engine, llm_url=None) as gateway:
         found = call(gateway, "POST", f"/{rewritten.index}/_search", sira("blood"))
         assert (found.status, found.json()["ttc"]["applied"]) == (200, False)
         assert "start it with ES_TTC_LLM_URL" in found.json()["ttc"]["reason"]
@@ -304,16 +302,11 @@ def test_without_a_model_it_says_what_to_set(rewritten: Rewritten) -> None:
 
 @pytest.mark.llm
 def test_a_real_model_is_asked(rewritten: Rewritten, llm_url: str) -> None:
-    settings = GatewaySettings(engine=rewritten.engine, port=0, llm_url=llm_url, llm_api="completions")
-    with running_gateway(settings, load=_no_encoder) as gateway:
+    with gateway_to(rewritten.engine, llm_url=llm_url, llm_api="completions") as gateway:
         body = sira("why does my heart race", detail=True, params={"tau": 1, "phrases": 3})
         told = call(gateway, "POST", f"/{rewritten.index}/_search", body).json()["ttc"]
     assert told["applied"] is True
     assert told["expansion"] or told["left_out"]
-
-
-def _no_encoder(_name: object, _folder: object) -> Any:
-    raise RuntimeError("nothing is encoded here")
 
 
 def _json(body: dict[str, Any]) -> bytes:

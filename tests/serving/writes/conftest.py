@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,9 @@ from es_ttc.index.attach.feature_locations import feature_location
 from es_ttc.index.attach.followed_writes import follow_writes, pipeline_name
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call
+from tests.support.gateway import gateway_to
 from tests.support.kept import Kept
 
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -53,13 +53,8 @@ async def fill_pending(url: str, name: str, encoder: Encoder) -> None:
         await fill_attached(engine, name, encoder)
 
 
-@contextmanager
-def gateway_of(engine: str, encoder: Encoder, **settings: Any) -> Iterator[str]:
-    options = GatewaySettings(
-        engine=engine, port=0, default_timeout_ms=20_000, **{"write_timeout_ms": 60_000, **settings}
-    )
-    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
-        yield url
+def gateway_of(engine: str, encoder: Encoder) -> AbstractContextManager[str]:
+    return gateway_to(engine, encoder, write_timeout_ms=60_000)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,8 @@ from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call, search
-from tests.serving.writes.conftest import JSON, NDJSON, Place, encoded, gateway_of, states
+from tests.serving.writes.conftest import JSON, NDJSON, Place, encoded, states
+from tests.support.gateway import gateway_to
 
 pytestmark = pytest.mark.processors
 
@@ -141,7 +142,7 @@ def test_an_update_has_the_features_of_the_whole_document(
 def test_what_is_late_is_pending(engine_url: str, followed: Any, index_name: str, encoder: Encoder) -> None:
     index = followed("now")
     call(engine_url, "PUT", f"/{index}/_alias/{index_name}-alias")
-    with gateway_of(engine_url, encoder, write_timeout_ms=1) as gateway:
+    with gateway_to(engine_url, encoder, write_timeout_ms=1) as gateway:
         reply = put(Place(engine_url, gateway), f"{index_name}-alias", "one", text="An owl hunts.")
     assert encoded(reply) == "false"
     assert states(engine_url, index) == {"one": "pending"}

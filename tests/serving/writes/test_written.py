@@ -27,6 +27,7 @@ from tests.serving.client import call, search
 from tests.serving.conftest import corpus, fill
 from tests.serving.writes.conftest import JSON, NDJSON, Place, encoded, gateway_of, states, stored
 from tests.support.encoders import Wrapped
+from tests.support.gateway import gateway_to
 
 pytestmark = pytest.mark.processors
 
@@ -123,7 +124,7 @@ def test_without_an_encoding_nothing_is_lost(
     place: Place, followed: Followed, encoder: Encoder, error: Exception | None
 ) -> None:
     index, failing = followed(), Failing(encoder, error)
-    with gateway_of(place.engine, failing, write_timeout_ms=200) as gateway:
+    with gateway_to(place.engine, failing, write_timeout_ms=200) as gateway:
         bulk = call(gateway, "POST", "/_bulk", lines_of(corpus(), _index=index), NDJSON)
         one = call(gateway, "PUT", f"/{index}/_doc/one", {"text": "The cat."})
         metrics = call(gateway, "GET", "/_ttc/metrics").body.decode()
