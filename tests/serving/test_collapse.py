@@ -139,7 +139,7 @@ def test_an_item_of_an_msearch_collapses_alike(behind: Behind) -> None:
     assert third["status"] == 400
 
 
-@pytest.mark.parametrize("changes", [{"sort": ["number"]}, {"search_after": [1], "sort": ["number"]}])
+@pytest.mark.parametrize("changes", [{"sort": ["number"]}, {"collapse": {"field": GROUP, "inner_hits": {}}}])
 def test_what_a_rescore_forbids_stays_forbidden(behind: Behind, changes: dict[str, Any]) -> None:
     assert search(behind.gateway, behind.index, collapsing(**changes)).status == 400
     assert search(behind.gateway, behind.index, collapsing(), "?scroll=1m").status == 400

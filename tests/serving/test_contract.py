@@ -56,6 +56,8 @@ def test_pages_of_a_point_in_time_stay_while_documents_change(
             return call(gateway, "POST", "/_search", body | {"pit": pit, "from": start})
 
         before = [page(start) for start in range(0, 60, 10)]
+        assert before[0].json()["pit_id"]
+        assert before[0].scores == search(gateway, index_name, body).scores
         assert sorted(one for reply in before for one in reply.ids) == sorted(each["_id"] for each in corpus())
         for one in before[1].ids + before[4].ids[:3]:
             call(behind.engine, "POST", f"/{index_name}/_update/{one}", {"doc": {"text": "changed since"}})
