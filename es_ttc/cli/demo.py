@@ -32,7 +32,19 @@ from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.demo import limit_style, stdlib
-from es_ttc.lab.demo.exhibit import DEPTH, SHOWN, WINDOW, Exhibit, added_ms, gains
+from es_ttc.lab.demo.exhibit import (
+    DEPTH,
+    METHODS,
+    SHOWN,
+    WINDOW,
+    Exhibit,
+    added_ms,
+    fill,
+    gains,
+    index_of,
+    measure,
+    remove,
+)
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.results import CollectionResult
 from es_ttc.playground import playground_routes
@@ -79,11 +91,10 @@ class Prepared:
     collections: Sequence[Collection]
 
 
-@command("es-ttc demo", "es-ttc demo --serve", "es-ttc demo --keep")
+@command("es-ttc demo", "es-ttc demo --serve")
 def demo(
     *,
     serving: Annotated[bool, "--serve", "Keep engine and gateway running until Ctrl-C, without a prompt."] = False,
-    keep: Annotated[bool, "Keep the engine running, with both indices, for the other commands."] = False,
     engine: Annotated[
         str | None,
         "--engine URL",
@@ -110,8 +121,8 @@ def demo(
         beside = stack.enter_context(ThreadPoolExecutor(max_workers=1))
         preparing = beside.submit(_prepare, settings)  # takes as long as a node takes to start
         if engine is None:
-            settings = settings.model_copy(update={"engine": _start_node(stack, steps, settings, keep=keep)})
-        stage = _set_up(stack, steps, settings, preparing, keep=keep)
+            settings = settings.model_copy(update={"engine": _start_node(stack, steps, settings)})
+        stage = _set_up(stack, steps, settings, preparing)
         results = _measure(steps, stage)
         seconds = time.perf_counter() - began
         if as_json:
@@ -122,8 +133,6 @@ def demo(
             _serve(console, stage)
         elif console.is_terminal and not as_json:
             _prompt(console, stage)
-    if keep:
-        console.print(_kept(stage, ours=engine is None), markup=False, highlight=False, soft_wrap=True)
 
 
 def _require_packages(names: Sequence[str]) -> None:
@@ -133,23 +142,17 @@ def _require_packages(names: Sequence[str]) -> None:
         raise ConfigurationError(f"the demonstration needs {', '.join(missing)}: pip install 'es-ttc[demo]'")
 
 
-def _start_node(stack: ExitStack, steps: Steps, settings: GatewaySettings, *, keep: bool) -> str:
-    """Start a node of the demonstration's own and return its address; a node that runs already is left alone.
+def _start_node(stack: ExitStack, steps: Steps, settings: GatewaySettings) -> str:
+    """Start a node of the demonstration's own and return its address.
 
-    It ends with this process, however that ends, and its data with it. One that is kept stays, under a name that
-    `es-ttc engine` knows.
+    It ends with this process, however that ends, and its data with it.
     """
     with steps.step("starting an engine") as step:
-        if keep:
-            spec = NodeSpec(settings.cache_dir, name=NODE)
-        else:
-            name = f"{NODE}-{os.getpid()}"
-            spec = NodeSpec(settings.cache_dir, name=name, port=0, owned=True, keep_data=False, short_lived=True)
+        name = f"{NODE}-{os.getpid()}"
+        spec = NodeSpec(settings.cache_dir, name=name, port=0, owned=True, keep_data=False, short_lived=True)
         node = process.start(spec, progress_of(step))
-        if not keep:
-            stack.callback(node.stop)
-        doing = "running already" if node.reused else "started"
-        step.done = f"engine: {node.state.product} {node.state.version} with k-NN, {doing} at {node.url}"
+        stack.callback(node.stop)
+        step.done = f"engine: {node.state.product} {node.state.version} with k-NN, started at {node.url}"
         return node.url
 
 
@@ -158,9 +161,7 @@ def _prepare(settings: GatewaySettings) -> Prepared:
     return Prepared(encoder, [stdlib.generate(), limit_style.generate()])
 
 
-def _set_up(
-    stack: ExitStack, steps: Steps, settings: GatewaySettings, preparing: Future[Prepared], *, keep: bool
-) -> DemoSession:
+def _set_up(stack: ExitStack, steps: Steps, settings: GatewaySettings, preparing: Future[Prepared]) -> DemoSession:
     """Fill the engine and put a gateway in front of it; the stack takes it all down again."""
     runner = stack.enter_context(InterruptibleRunner())
     engine = runner.run(connect(settings))
@@ -173,7 +174,7 @@ def _set_up(
         stack.callback(encoder.close)
         step.done = f"encoder: {encoder.identity.model} ({encoder.backend})"
 
-    exhibits = [_exhibit(stack, steps, runner, engine, encoder, made, keep=keep) for made in prepared.collections]
+    exhibits = [_exhibit(stack, steps, runner, engine, encoder, made) for made in prepared.collections]
 
     with steps.step("starting the gateway") as step:
         gateway = stack.enter_context(_gateway(settings, prepared.encoder))
@@ -196,36 +197,28 @@ def _exhibit(
     engine: Engine,
     encoder: Encoder,
     collection: Collection,
-    *,
-    keep: bool,
 ) -> Exhibit:
-    from es_ttc.lab.demo import exhibit
-
     documents = len(collection.documents)
     with steps.step(f"encoding and indexing {collection.name}, {documents} documents") as step:
-        name = exhibit.index_of(collection)
-        if not keep:
-            stack.callback(lambda: runner.run(exhibit.remove(engine, name)))
-        filled = runner.run(exhibit.fill(engine, name, collection, encoder, step.advance_to))
+        name = index_of(collection)
+        stack.callback(lambda: runner.run(remove(engine, name)))
+        filled = runner.run(fill(engine, name, collection, encoder, step.advance_to))
         step.done = f"index: {filled.index}, {documents} documents with their token vectors"
     return filled
 
 
 def _measure(steps: Steps, stage: DemoSession) -> list[CollectionResult]:
-
     return [_measured(steps, stage, shown) for shown in stage.exhibits]
 
 
 def _measured(steps: Steps, stage: DemoSession, shown: Exhibit) -> CollectionResult:
-    from es_ttc.lab.demo import exhibit
-
-    asked = f"{len(shown.collection.queries)} queries of {shown.collection.name} by {len(exhibit.METHODS)} methods"
+    asked = f"{len(shown.collection.queries)} queries of {shown.collection.name} by {len(METHODS)} methods"
     with steps.step(f"asking {asked}") as step:
 
         def progress(method: str, done: int, queries: int) -> None:
-            step.advance_to(exhibit.METHODS.index(method) * queries + done, len(exhibit.METHODS) * queries)
+            step.advance_to(METHODS.index(method) * queries + done, len(METHODS) * queries)
 
-        result = exhibit.measure(stage.runner, stage.client, shown, stage.encoder, progress)
+        result = measure(stage.runner, stage.client, shown, stage.encoder, progress)
         step.done = f"asked: {asked}"
     return result
 
@@ -376,22 +369,6 @@ def _serve(console: Console, stage: DemoSession) -> None:
     console.print(Text("indices  " + ", ".join(exhibit.index for exhibit in stage.exhibits)))
     with suppress(KeyboardInterrupt):
         threading.Event().wait()
-
-
-def _kept(stage: DemoSession, *, ours: bool) -> str:
-    """Return how to use what stays, and how to be rid of it."""
-    indices = [exhibit.index for exhibit in stage.exhibits]
-    if ours:
-        removal = [f"es-ttc engine down --name {NODE} --drop-data"]
-    else:
-        removal = [f"es-ttc index delete {index} --engine {stage.engine}" for index in indices]
-    lines = [
-        f"\nkept: {stage.described} at {stage.engine} with {' and '.join(indices)}. Search it:",
-        f'  es-ttc search {indices[0]} "round a number up" --compare --engine {stage.engine}',
-        "and remove it:",
-        *(f"  {command}" for command in removal),
-    ]
-    return "\n".join(lines)
 
 
 def as_dict(stage: DemoSession, results: Sequence[CollectionResult], seconds: float) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json, stderr
 from es_ttc.cli.evaluating import cached_encoder, stages
-from es_ttc.cli.model_options import CommandGroup, ModelOptions
+from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.signatures import FILE, FOLDER, command
 from es_ttc.cli.tables import console, table
 from es_ttc.common.interruption import interruptible
@@ -51,11 +51,6 @@ def discover() -> None:
     """
 
 
-_SEARCH = ModelOptions(
-    "Search",
-    "es_ttc.lab.discovery.records:Plan",
-    {"seeds": "--seeds", "seconds": "--seconds"},
-)
 search_argument = click.argument("search", metavar="SEARCH", type=click.Path(file_okay=False, path_type=Path))
 
 
@@ -63,10 +58,9 @@ search_argument = click.argument("search", metavar="SEARCH", type=click.Path(fil
     "es-ttc discover run my-search data/mine data/other --generations 150",
     "es-ttc discover run my-search                        (resume it)",
     "es-ttc discover run tryout --generated limit-style --seeds cheap",
-    "es-ttc discover run mine --proposer replay --recording programs.jsonl",
+    "es-ttc discover run mine --proposer programs.jsonl",
     group=discover,
 )
-@_SEARCH
 def run(
     search: Annotated[Path, search_argument],
     data: Annotated[tuple[Path, ...], "[DATA]..."] = (),
@@ -76,11 +70,11 @@ def run(
         tuple[str, ...], "--generated NAME", "Generated task, in addition to DATA: limit-style or stdlib."
     ] = (),
     proposer: Annotated[
-        Literal["grammar", "llm", "replay"] | None,
-        "Source of programs: the grammar over the primitives, the language model at ES_TTC_LLM_URL, or a recording. "
-        "Default: grammar, or the previous proposer of this search.",
+        str | None,
+        "--proposer grammar|llm|FILE",
+        "Source of programs: the grammar over the primitives, the language model at ES_TTC_LLM_URL, or a file of JSON "
+        "lines, each with `source`. Default: grammar, or the previous proposer of this search.",
     ] = None,
-    recording: Annotated[Path | None, FILE, "JSON lines, each with `source`, for --proposer replay."] = None,
     generations: Annotated[int, "--generations N", Field(ge=0), "Number of the last generation."] = 150,
     split: Annotated[str | None, "--split NAME", "Split that the search uses. Default: train, if there is one."] = None,
     queries: Annotated[int, Field(ge=2), "Maximum number of queries per task."] = 60,
@@ -94,8 +88,12 @@ def run(
     answer_tokens: Annotated[int, Field(ge=16), "Maximum length of a model's answer, in tokens."] = 2_000,
     encoder: EncoderName,
     adapter: AdapterName,
+    seeds_from: Annotated[
+        Literal["all", "cheap", "none"],
+        "--seeds",
+        "Initial programs, from the paper; cheap: those that encode nothing for a query.",
+    ] = "all",
     as_json: AsJson,
-    **plan_options: Any,
 ) -> None:
     """Search for programs on the BEIR folders DATA, or resume a stopped search.
 
@@ -122,7 +120,7 @@ def run(
                     seed=_SEED,
                     proposer=proposer or "grammar",
                     tasks=tuple(tasks),
-                    **plan_options,
+                    seeds=seeds_from,
                 )
             )
         elif data or generated:
@@ -131,7 +129,7 @@ def run(
             loaded = cached_encoder(Settings(encoder=memory.plan.encoder))
         plan = memory.plan
         assert plan is not None  # noqa: S101 - begun above
-        writer = _proposer(plan, proposer, recording, answer_tokens, blind=asked == "blind")
+        writer = _proposer(plan, proposer or plan.proposer, answer_tokens, blind=asked == "blind")
         with stages(search.name) as progress:
             tasks_ready = load_tasks(plan, loaded, progress=progress)
         evaluator = Evaluator(
@@ -265,7 +263,7 @@ def export(
     file: Annotated[Path, FILE],
     /,
 ) -> None:
-    """Write all programs of a search to FILE: .jsonl for --proposer replay, .csv for a table of results."""
+    """Write all programs of a search to FILE: .jsonl for --proposer, .csv for a table of results."""
     from es_ttc.lab.evaluation.report import replace
 
     records = read(search)[1]
@@ -297,15 +295,15 @@ def _require_names(names: Sequence[str]) -> None:
         raise InvalidRequest(f"two tasks are named [{twice[0]}]: tasks go by the names of their folders")
 
 
-def _proposer(plan: Plan, named: str | None, recording: Path | None, tokens: int, *, blind: bool) -> Proposer:
-    """Return the proposer; a resumed search may use another one."""
-    if (named or plan.proposer) == "replay":
-        if recording is None:
-            raise InvalidRequest("[--proposer replay] needs --recording FILE")
-        return ReplayProposer.read(recording)
-    if (named or plan.proposer) == "llm":
+def _proposer(plan: Plan, name: str, tokens: int, *, blind: bool) -> Proposer:
+    """Return the proposer of a name; a resumed search may use another one."""
+    if name == "grammar":
+        return GrammarProposer(plan.seed, plan.distance)
+    if name == "llm":
         return LlmProposer(LlmSettings(), plan.seed, tokens=tokens, blind=blind)
-    return GrammarProposer(plan.seed, plan.distance)
+    if not Path(name).is_file():
+        raise InvalidRequest(f"there is no file [{name}]: [--proposer] is grammar, llm or a file of programs")
+    return ReplayProposer.read(Path(name))
 
 
 def _follow(memory: SearchLog, plan: Plan, found: Any, generations: int) -> None:

@@ -231,12 +231,6 @@ def pipeline(
         str | None, "--prompt NAME|FILE", "Prompt of the model, with --enrich, as for `es-ttc jobs submit`."
     ] = None,
     budget_tokens: Annotated[int | None, Field(ge=1), "Budget in tokens, with --enrich."] = None,
-    refresh: Annotated[
-        float | None,
-        Field(gt=0, le=100),
-        "Growth of the index, as a share, after which the model's stored proposals are filtered again by document "
-        "frequency, with --enrich. Default: 0.5.",
-    ] = None,
     wait: Annotated[
         bool, "With the plugin: encode documents before they are indexed. Default: only stamp them."
     ] = False,
@@ -264,8 +258,8 @@ def pipeline(
         raise click.UsageError("--enrich needs --encode: give `--encode later --enrich`")
     if plugin and encode is None:
         raise click.UsageError("--plugin needs --encode: give `--encode now --plugin`, or leave it out")
-    if (prompt, budget_tokens, refresh) != (None, None, None) and not enrich:
-        raise click.UsageError("--prompt, --budget-tokens and --refresh go with --enrich: add it, or leave them out")
+    if (prompt, budget_tokens) != (None, None) and not enrich:
+        raise click.UsageError("--prompt and --budget-tokens go with --enrich: add it, or leave them out")
     if remove:
         removed = with_engine(settings, lambda client: _remove_pipeline(client, settings.jobs_index, name))
         text = f"index [{name}] has no ingest processor" + (" any more" if removed else "")
@@ -273,7 +267,7 @@ def pipeline(
         return
     if encode is not None:
         budget = Budget(tokens=budget_tokens, cost=None)
-        enrichment = EnrichmentOptions(prompt, budget, refresh) if enrich else None
+        enrichment = EnrichmentOptions(prompt, budget) if enrich else None
         within = timeout if plugin else None
         followed = with_engine(
             settings, lambda client: follow(client, settings, name, encode, enrichment, plugin_timeout=within)

@@ -469,9 +469,9 @@ async def test_without_a_model_the_job_that_enriches_waits_and_says_why(
         resumed = await commands.resume(engine, place.settings, job.id, tokens=1000)
         assert isinstance(resumed.job, Job)
         assert (resumed.state, resumed.job.plan.model, resumed.job.plan.prompt) == ("idle", "scripted", "base")
-        [again] = await follow(engine, place.settings, index_name, "later", EnrichmentOptions(refresh=2.0))
+        [again] = await follow(engine, place.settings, index_name, "later", EnrichmentOptions("base"))
         assert again.enrichment is not None
-        assert (again.enrichment.job.budget.tokens, again.enrichment.job.refresh) == (1000, 2.0)
+        assert (again.enrichment.job.budget.tokens, again.enrichment.job.refresh) == (1000, 0.5)
     [without] = await follow(engine, settings, index_name, "later")
     assert without.enrichment is None
     assert (await commands.shown(engine, settings, job.id)).state == "cancelled"
@@ -498,7 +498,7 @@ async def test_proposals_are_filtered_again_when_the_corpus_has_grown(
             settings = Workplace(engine.url, index_name, model.url, tmp_path).settings
             await follow(engine, settings, index_name, "later")
             await add_enrichment(engine, index_name)
-            request = EnrichmentOptions(refresh=0.5).request(index_name)
+            request = EnrichmentOptions().request(index_name)
             request = request.model_copy(update={"tau": 0.3, "lanes": 1})
             made = await submission.submit_continuous(engine, settings, request, f"enrich-{index_name}", frozenset())
             store = JobStore(engine, settings.jobs_index)
