@@ -19,7 +19,7 @@ from es_ttc.index.mappings.calibration import calibrate as write
 from es_ttc.settings import Settings
 from es_ttc.vectors.moments import Moments
 
-_MOST = 100_000
+_MAX_QUERIES = 100_000
 _FEW = 100
 """Number of queries below which the ranking suffers (docs/how-to/choose-a-program.md)."""
 
@@ -79,8 +79,8 @@ def read_queries(file: Path) -> list[str]:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     texts.append(_text(line.strip(), file, number))
-                if len(texts) > _MOST:
-                    raise ConfigurationError(f"[{file}] has more than {_MOST:,} queries: a few hundred do")
+                if len(texts) > _MAX_QUERIES:
+                    raise ConfigurationError(f"[{file}] has more than {_MAX_QUERIES:,} queries: a few hundred do")
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"[{file}] is not UTF-8: {error}") from error
     return texts

@@ -43,7 +43,7 @@ from es_ttc.lab.judging.store import JudgementStore
 from es_ttc.settings import EngineSettings, Settings
 
 _FORMATS = ("beir", "trec", "trec-run", "workbench", "quepid")
-_MOST_QUERIES = 10_000
+_MAX_QUERIES = 10_000
 
 index_argument = click.argument("index", metavar="INDEX")
 format_option = click.option(
@@ -315,8 +315,8 @@ def queries_of(file: Path | None, texts: Sequence[str]) -> list[tuple[str, str]]
         if not text.strip():
             raise InvalidRequest("[query] is blank: give a text")
         found.setdefault(query_id(text), text.strip())
-    if len(found) > _MOST_QUERIES:
-        raise InvalidRequest(f"{len(found):,} queries are too many: give up to {_MOST_QUERIES:,}")
+    if len(found) > _MAX_QUERIES:
+        raise InvalidRequest(f"{len(found):,} queries are too many: give up to {_MAX_QUERIES:,}")
     return list(found.items())
 
 

@@ -18,7 +18,7 @@ from es_ttc.index.ingest.compose import compose
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.methods import resolve
 from es_ttc.lab.judging.llm_judge import PREFIX, graded
-from es_ttc.lab.judging.records import MOST_DEPTH, Judgement, PooledMethod, PooledQuery, Source
+from es_ttc.lab.judging.records import MAX_DEPTH, Judgement, PooledMethod, PooledQuery, Source
 from es_ttc.lab.judging.signals import LoggedSignals
 from es_ttc.lab.judging.store import JudgementStore
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
@@ -75,7 +75,7 @@ async def _searched(target: Target, request: PoolRequest, methods: Sequence[Pool
         task = bar.add_task("searching", total=len(request.queries))
         for name, text in request.queries:
             rankings = await asyncio.gather(
-                *(search(target, CliQuery(text, one.method, MOST_DEPTH, one.params)) for one in methods)
+                *(search(target, CliQuery(text, one.method, MAX_DEPTH, one.params)) for one in methods)
             )
             runs = tuple(tuple(hit.id for hit in ranking.hits) for ranking in rankings)
             pooled.append(PooledQuery(name, text, tuple(methods), runs, request.depth))

@@ -23,7 +23,7 @@ from es_ttc.rescorers import registry
 from es_ttc.rescorers.blend.rescorer import BlendParams
 
 _FOLDS = 5
-_MOST_TRIED = 20
+_MAX_TRIED = 20
 """Candidates that the file keeps."""
 
 
@@ -73,7 +73,7 @@ def tune_blend(request: WeightsRequest, *, as_json: bool) -> None:
         folds,
         SEED,
         sampled=sampled,
-        most=_MOST_TRIED,
+        most=_MAX_TRIED,
     )
     summary |= {"clear": found.clear, "worth": [asdict(one) for one in found.worth]}
     written = request.out is not None and (found.clear or request.force)

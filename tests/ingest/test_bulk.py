@@ -19,7 +19,7 @@ from es_ttc.settings import EngineSettings
 from tests.support.faulty import Fault, FaultyEngine, faulty_engine
 
 SPEC = IndexSpec(EncoderIdentity("m", "r", 4, 16))
-QUICK = RetryPolicy(attempts=4, first_wait=0.01, longest_wait=0.05)
+QUICK = RetryPolicy(attempts=4, first_wait=0.01, max_wait=0.05)
 
 
 def action(identifier: str, size: int = 10) -> DocumentAction:
@@ -130,6 +130,6 @@ async def test_a_batch_does_not_wait_longer_than_it_may() -> None:
 
 
 def test_waits_grow_and_are_bounded() -> None:
-    patience = RetryPolicy(attempts=10, first_wait=1, longest_wait=5)
+    patience = RetryPolicy(attempts=10, first_wait=1, max_wait=5)
     for attempt, share in [(1, 1), (2, 2), (3, 4), (4, 5), (9, 5)]:
         assert share / 2 <= patience.wait(attempt) <= share

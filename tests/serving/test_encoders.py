@@ -77,7 +77,7 @@ def test_an_encoder_with_the_class_tokens_vector_is_served_as_it_is_evaluated(
 def test_it_is_ready_when_the_encoders_of_the_indices_are_loaded(
     behind: Behind, index_name: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("es_ttc.serving.warm_up._MOST", 1000)  # other tests may have indices on this node
+    monkeypatch.setattr("es_ttc.serving.warm_up._MAX_ENCODERS", 1000)  # other tests may have indices on this node
     cut = load_encoder("minilm@onnx", dims=96)
     make_index(behind.engine, index_name, cut)
     settings = GatewaySettings(engine=behind.engine, port=0, encoder="minilm@onnx")

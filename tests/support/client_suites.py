@@ -30,7 +30,7 @@ from es_ttc.settings import Settings
 from tests.support.elasticsearch import ElasticsearchDistribution
 from tests.support.gateway import gateway_to
 
-LONGEST_SECONDS = 1800
+MAX_SECONDS = 1800
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def run(suite: Suite, checkout: Path, python: str, url: str) -> Outcomes:
     if suite.is_go:
         variables = {**os.environ, suite.address: url, "SECURE_INTEGRATION": "false", "OPENSEARCH_NODE_COUNT": "1"}
         output = subprocess.run(
-            [*_GO, *suite.paths], cwd=checkout, env=variables, capture_output=True, timeout=LONGEST_SECONDS, check=False
+            [*_GO, *suite.paths], cwd=checkout, env=variables, capture_output=True, timeout=MAX_SECONDS, check=False
         ).stdout
         events = [event for line in output.splitlines() if (event := json.loads(line)).get("Test")]
         return {
@@ -145,7 +145,7 @@ def run(suite: Suite, checkout: Path, python: str, url: str) -> Outcomes:
             cwd=checkout,
             env={**os.environ, suite.address: url, "PYTHONPATH": str(checkout)},
             stdout=subprocess.DEVNULL,
-            timeout=LONGEST_SECONDS,
+            timeout=MAX_SECONDS,
             check=False,
         )
         cases = ElementTree.parse(report).getroot().iter("testcase")

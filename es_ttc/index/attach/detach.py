@@ -9,7 +9,7 @@ from es_ttc.engine.protocol import Engine, delete_if_there, none_if_missing
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.attach.in_index import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
 from es_ttc.index.attach.side_index import sides_of
-from es_ttc.index.attach.source import MOST_DOCUMENTS, DocumentVersion, sources_of
+from es_ttc.index.attach.source import MAX_DOCUMENTS, DocumentVersion, sources_of
 from es_ttc.index.attach.target import BulkLines, bulk_line, routed
 from es_ttc.index.ingest.bulk import write
 from es_ttc.index.mappings.indices import Index
@@ -95,7 +95,7 @@ async def _empty_documents(
     """Remove the features from the documents; a document that changes meanwhile is read again."""
     body: dict[str, Any] = {
         "query": _with_features(),
-        "size": MOST_DOCUMENTS,
+        "size": MAX_DOCUMENTS,
         "_source": False,
         "seq_no_primary_term": True,
         "version": True,

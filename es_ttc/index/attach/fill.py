@@ -32,7 +32,7 @@ _BATCH_CHARACTERS = 64 * 1024
 _MAX_PASSES = 10
 """Maximum number of passes over changes made during the fill; later ones are left to the next fill."""
 _MAX_CONFLICTS = 5
-_LONGEST_REASON = 1000
+_MAX_REASON_LENGTH = 1000
 _MAX_REASONS = 5
 _SETTLED = frozenset({READY, EMPTY, FAILED})
 
@@ -332,7 +332,7 @@ def encode_items(
 
 
 def _failure(version: DocumentVersion, mark: FeatureVersion | None, reason: str) -> FeatureWrite:
-    return FeatureWrite(version, mark, WriteKind.FAILURE, {"state": FAILED, "reason": reason[:_LONGEST_REASON]})
+    return FeatureWrite(version, mark, WriteKind.FAILURE, {"state": FAILED, "reason": reason[:_MAX_REASON_LENGTH]})
 
 
 def _is_newer(mark: FeatureVersion | None) -> bool:

@@ -43,7 +43,7 @@ _NOT_FEATURES = frozenset({"version", STAMP, KEY.partition(".")[2]})
 _SOURCES_AT_ONCE = 50
 _SETTLING_SECONDS = 0.5
 """Longer than the time between the last check of a mapping and its update."""
-_LONGEST_NUMBER = 60
+_MAX_NUMBER_LENGTH = 60
 
 # A client that reads a document, changes it and writes it back sends the features too: they stay if the text is the
 # same, which `ttc.stamp` shows, and are dropped if it is not.
@@ -285,7 +285,7 @@ class InIndexTarget:
                 if numbers and position is not None:
                     field, number = numbers[0]
                     found[position] = (
-                        f"document [{hit['_id']}] holds [{number.text[:_LONGEST_NUMBER]}] in [{field}], which the "
+                        f"document [{hit['_id']}] holds [{number.text[:_MAX_NUMBER_LENGTH]}] in [{field}], which the "
                         "engine would change by an update: attach without --in-index"
                     )
         return found

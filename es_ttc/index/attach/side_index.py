@@ -14,7 +14,7 @@ from es_ttc.engine.protocol import Engine, delete_if_there, none_if_missing
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
 from es_ttc.index.attach.fill import FillResult, Report, fill
 from es_ttc.index.attach.map_vectors import carry_over, heads_between
-from es_ttc.index.attach.source import MOST_DOCUMENTS, Checkpoint, DocumentVersion
+from es_ttc.index.attach.source import MAX_DOCUMENTS, Checkpoint, DocumentVersion
 from es_ttc.index.attach.source_checks import require_readable
 from es_ttc.index.attach.target import (
     BulkLines,
@@ -43,7 +43,7 @@ from es_ttc.index.mappings.attached import (
     source_of,
 )
 from es_ttc.index.mappings.indices import Index, all_sides_of, serving_side_of
-from es_ttc.index.mappings.queries import MOST_CANDIDATES
+from es_ttc.index.mappings.queries import MAX_CANDIDATES
 from es_ttc.index.mappings.spec import CALIBRATION, ENCODER, HASH, ROOT, STATE, IndexSpec
 from es_ttc.index.mappings.write_options import WRITES
 
@@ -235,7 +235,7 @@ class SideIndexTarget:
             return []
         body = {
             "query": {"ids": {"values": sorted({each.id for each in versions})}},
-            "size": MOST_CANDIDATES,  # documents may share an id and differ in routing
+            "size": MAX_CANDIDATES,  # documents may share an id and differ in routing
             **request,
             "docvalue_fields": [*_MARKS, *request.get("docvalue_fields", ())],
             "seq_no_primary_term": True,
@@ -291,7 +291,7 @@ class SideIndexTarget:
                 body = {
                     "query": {"bool": {"filter": [{"range": {"_seq_no": {"gt": after}}}, _NOT_CHECKPOINT]}},
                     "sort": [{"_seq_no": "asc"}],
-                    "size": MOST_DOCUMENTS,
+                    "size": MAX_DOCUMENTS,
                     "stored_fields": "_none_",
                     "docvalue_fields": [ID, ROUTING],
                     "seq_no_primary_term": True,

@@ -73,12 +73,12 @@ class RetryPolicy:
     seconds: float = 150.0
     attempts: int | None = None
     first_wait: float = 0.5
-    longest_wait: float = 30.0
+    max_wait: float = 30.0
 
     def wait(self, attempt: int) -> float:
         """Return the seconds to wait after an attempt (from 1), random between half and all of the exponential wait."""
         doublings = min(attempt - 1, 60)  # a greater power would overflow a float
-        return min(self.first_wait * 2.0**doublings, self.longest_wait) * random.uniform(0.5, 1.0)  # noqa: S311
+        return min(self.first_wait * 2.0**doublings, self.max_wait) * random.uniform(0.5, 1.0)  # noqa: S311
 
     def next_wait(self, attempt: int, spent: float) -> float | None:
         """Return the seconds to wait after an attempt, cut to the time limit; None after the last attempt."""
