@@ -382,6 +382,17 @@ async def none_if_missing(request: Awaitable[T]) -> T | None:
         raise
 
 
+async def create_if_missing(engine: Engine, name: str, body: Mapping[str, Any]) -> None:
+    """Create an index, unless it exists or another process creates it meanwhile."""
+    if await engine.exists(name):
+        return
+    try:
+        await engine.create_index(name, body)
+    except EngineError as error:
+        if error.upstream_status != 400 or not await engine.exists(name):
+            raise
+
+
 async def delete_if_there(engine: Engine, name: str) -> None:
     """Delete an index, if it still exists."""
     await none_if_missing(engine.delete_index(name))

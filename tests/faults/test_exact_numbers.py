@@ -16,8 +16,7 @@ from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import attach_inside
 from es_ttc.index.attach.source import sources_of
-from es_ttc.index.attach.target import BulkLines
-from es_ttc.index.ingest.bulk import write
+from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.ingest.rewrite import DocumentRewriter
 from es_ttc.index.mappings.index import resolve_index
 from es_ttc.index.mappings.spec import IndexSpec

@@ -10,8 +10,8 @@ from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.attach.in_index import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
 from es_ttc.index.attach.side_index import sides_of
 from es_ttc.index.attach.source import MAX_DOCUMENTS, DocumentVersion, sources_of
-from es_ttc.index.attach.target import BulkLines, bulk_line, routed
-from es_ttc.index.ingest.bulk import write
+from es_ttc.index.attach.target import bulk_line, routed
+from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import ROOT, STATE
 

@@ -18,7 +18,6 @@ from es_ttc.index.attach.fill import FillResult, Report, fill
 from es_ttc.index.attach.source import Checkpoint, DocumentVersion
 from es_ttc.index.attach.source_checks import require_readable, require_updatable
 from es_ttc.index.attach.target import (
-    BulkLines,
     FeatureVersion,
     FeatureWrite,
     WriteKind,
@@ -26,7 +25,7 @@ from es_ttc.index.attach.target import (
     bulk_line,
     routed,
 )
-from es_ttc.index.ingest.bulk import write
+from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.ingest.by_id import hits_by_id, whole_source
 from es_ttc.index.mappings.attached import PENDING, VERSION, inside_properties
 from es_ttc.index.mappings.index import inner_hits_settings

@@ -17,7 +17,6 @@ from es_ttc.index.attach.map_vectors import carry_over, heads_between
 from es_ttc.index.attach.source import MAX_DOCUMENTS, Checkpoint, DocumentVersion
 from es_ttc.index.attach.source_checks import require_readable
 from es_ttc.index.attach.target import (
-    BulkLines,
     FeatureVersion,
     FeatureWrite,
     StoredFeatures,
@@ -26,7 +25,7 @@ from es_ttc.index.attach.target import (
     bulk_line,
     routed,
 )
-from es_ttc.index.ingest.bulk import write
+from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.mappings.attached import (
     CHECKPOINT,
     CHECKPOINT_ID,

@@ -3,10 +3,12 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Protocol
+
+import orjson
 
 from es_ttc.engine.protocol import BulkItem, Engine
 from es_ttc.errors import EngineError, EngineUnavailable
@@ -29,6 +31,14 @@ class BulkAction(Protocol):
     @property
     def lines(self) -> Sequence[bytes]:
         """Its lines without newlines: the action, and the source if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkLines:
+    """An action that is given by its lines."""
+
+    id: str
+    lines: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +178,18 @@ async def write(
             )
         await asyncio.sleep(wait)
     raise AssertionError("the attempts end in a return or in an error")
+
+
+def record_lines(name: str, source: Mapping[str, Any]) -> BulkLines:
+    """Return the action that writes a record of es-ttc itself, or replaces it."""
+    return BulkLines(name, (orjson.dumps({"index": {"_id": name}}), orjson.dumps(source)))
+
+
+async def write_records(engine: Engine, index: str, actions: Sequence[BulkAction]) -> None:
+    """Write records of es-ttc itself; raise an error if one is rejected."""
+    for item in await write(engine, index, actions):
+        if item.error is not None:
+            raise EngineError(f"the record [{item.id}] in [{index}] cannot be written: {item.error}")
 
 
 async def _send(engine: Engine, index: str, actions: Sequence[BulkAction]) -> list[BulkItem]:

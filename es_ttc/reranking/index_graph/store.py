@@ -11,8 +11,8 @@ import numpy as np
 from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Engine, delete_if_there, none_if_missing
 from es_ttc.errors import EngineError
-from es_ttc.index.attach.target import BulkLines, bulk_line
-from es_ttc.index.ingest.bulk import write
+from es_ttc.index.attach.target import bulk_line
+from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.mappings.attached import ID
 from es_ttc.index.mappings.graph import (
     NEIGHBOURS,
