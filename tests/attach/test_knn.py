@@ -245,8 +245,7 @@ async def test_data_streams_points_in_time_and_several_searches(
     reply = call(gateway, "POST", "/_search", {"knn": clause("nnn", k=3), "pit": inside, "size": 3})
     assert reply.ids == find(gateway, rolled, "nnn", k=3).ids
     lines = [{}, {"knn": clause("nnn")}, {}, {"knn": clause(None, k=2)}, {}, {"knn": clause("dense", k=0)}]
-    raw = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    several = call(gateway, "POST", f"/{rolled}/_msearch", raw, {"content-type": "application/x-ndjson"}).json()
+    several = call(gateway, "POST", f"/{rolled}/_msearch", lines).json()
     first, second, third = several["responses"]
     assert [hit["_id"] for hit in first["hits"]["hits"]] == find(gateway, rolled, "nnn").ids
     assert second["hits"]["hits"][0]["_id"] == "new"

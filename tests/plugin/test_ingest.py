@@ -82,9 +82,8 @@ def write(plugged: Plugged, pipeline: str, documents: list[dict[str, Any]], inde
     lines: list[dict[str, Any]] = []
     for document in documents:
         lines += [{"index": {"_id": document["_id"]}}, {key: document[key] for key in document if key != "_id"}]
-    body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
     target = f"/{index}/_bulk?refresh=true&pipeline={pipeline}"
-    reply = call(plugged.url, "POST", target, body, {"content-type": "application/x-ndjson"})
+    reply = call(plugged.url, "POST", target, lines)
     assert reply.status == 200, reply.body
     return reply
 

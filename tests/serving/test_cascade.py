@@ -170,8 +170,7 @@ def test_groups_msearch_and_candidates(behind: Behind) -> None:
     one = call(behind.gateway, "POST", f"/{behind.index}/_search", body).json()
     assert one["ttc"]["items"][0]["candidates"]["joined"] > 0
     assert all(hit["_source"]["title"] for hit in one["hits"]["hits"])
-    lines = b"".join(orjson.dumps(part) + b"\n" for part in ({"index": behind.index}, body, {}, {"query": MATCH}))
-    several = call(behind.gateway, "POST", "/_msearch", lines, {"content-type": "application/x-ndjson"}).json()
+    several = call(behind.gateway, "POST", "/_msearch", [{"index": behind.index}, body, {}, {"query": MATCH}]).json()
     of = [hit["_id"] for hit in several["responses"][0]["hits"]["hits"]]
     assert of == [hit["_id"] for hit in one["hits"]["hits"]]
     assert several["responses"][0]["ttc"]["applied"]

@@ -65,13 +65,8 @@ def test_pages_of_a_point_in_time_stay_while_documents_change(
             call(behind.engine, "DELETE", f"/{index_name}/_doc/{one}")
         call(behind.engine, "POST", f"/{index_name}/_refresh")
         after = [page(start) for start in range(0, 60, 10)]
-        several = call(
-            gateway,
-            "POST",
-            "/_msearch",
-            b"".join(b"{}\n" + orjson.dumps(body | {"pit": pit, "from": start}) + b"\n" for start in (0, 50)),
-            {"content-type": "application/x-ndjson"},
-        )
+        lines = [line for start in (0, 50) for line in ({}, body | {"pit": pit, "from": start})]
+        several = call(gateway, "POST", "/_msearch", lines)
     for first, second in zip(before, after, strict=True):
         assert (first.ids, first.scores) == (second.ids, second.scores)
         assert first.json()["ttc"]["scored"] == second.json()["ttc"]["scored"]

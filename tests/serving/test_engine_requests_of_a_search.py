@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
@@ -72,8 +71,8 @@ def send(url: str, index: str, body: dict[str, Any] | list[dict[str, Any]]) -> N
         reply = call(url, "POST", f"/{index}/_search", body, HEADERS)
         answers = [reply.json()]
     else:
-        lines = b"".join(b"{}\n%b\n" % orjson.dumps(one) for one in body)
-        reply = call(url, "POST", f"/{index}/_msearch", lines, {"content-type": "application/x-ndjson", **HEADERS})
+        lines = [line for one in body for line in ({}, one)]
+        reply = call(url, "POST", f"/{index}/_msearch", lines, HEADERS)
         answers = reply.json()["responses"]
     assert reply.status == 200, reply.body
     assert all(answer.get("ttc", {}).get("applied", True) for answer in answers)

@@ -181,6 +181,5 @@ def test_further_searches_are_run_as_the_callers_own(place: Place) -> None:
     assert len(searches) > 1
     assert all("search_type=dfs_query_then_fetch" in target for target in searches)
     header = {"search_type": "dfs_query_then_fetch", "index": place.index}
-    lines = b"".join(orjson.dumps(line) + b"\n" for line in (header, body))
-    several = call(place.gateway, "POST", "/_msearch", lines, {"content-type": "application/x-ndjson"})
+    several = call(place.gateway, "POST", "/_msearch", [header, body])
     assert several.json()["responses"][0]["ttc"]["kept"] is True

@@ -371,13 +371,7 @@ def test_a_search_without_a_text_is_the_engines_own(
     failing = search(behind.gateway, behind.index, body | {"rescore": {"ttc": {**section, "on_error": "fail"}}})
     assert (failing.status, failing.json()["error"]["type"]) == (400, "ttc_missing_text_exception")
     lines = [{"index": behind.index}, body | {"rescore": {"ttc": section}}]
-    several = call(
-        behind.gateway,
-        "POST",
-        "/_msearch",
-        b"".join(orjson.dumps(line) + b"\n" for line in lines * 2),
-        {"content-type": "application/x-ndjson"},
-    )
+    several = call(behind.gateway, "POST", "/_msearch", lines * 2)
     assert [[hit["_id"] for hit in one["hits"]["hits"]] for one in several.json()["responses"]] == [plain.ids] * 2
 
 
@@ -550,9 +544,8 @@ def test_every_item_of_an_msearch_stands_alone(behind: Behind) -> None:
         native | {"rescore": ours("dense")},
         native | {"sort": ["number"], "rescore": ours()},
     ]
-    header = orjson.dumps({"index": behind.index})
-    raw = b"".join(header + b"\n" + orjson.dumps(body) + b"\n" for body in bodies)
-    reply = call(behind.gateway, "POST", "/_msearch", raw, {"content-type": "application/x-ndjson"})
+    lines = [line for body in bodies for line in ({"index": behind.index}, body)]
+    reply = call(behind.gateway, "POST", "/_msearch", lines)
     assert reply.status == 200
     first, second, third, fourth, fifth = reply.json()["responses"]
     single = search(behind.gateway, behind.index, bodies[0])

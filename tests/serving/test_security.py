@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from pydantic import SecretStr
 
@@ -274,11 +273,8 @@ def test_hidden_documents_do_not_join_a_window(secured: Behind) -> None:
                 assert told["joined"] > 0, told
                 assert {one for page in pages for one in page.ids} <= MAY_SEE
                 assert_nothing_hidden(blended(headers, query, size=60, **EVERYTHING_THAT_COUNTS))
-                line = orjson.dumps({"query": query, "size": 8, "rescore": blend, **EVERYTHING_THAT_COUNTS})
-                raw = b"\n".join([orjson.dumps({"index": INDEX}), line, b""])
-                several = call(
-                    secured.gateway, "POST", "/_msearch", raw, headers | {"content-type": "application/x-ndjson"}
-                )
+                body = {"query": query, "size": 8, "rescore": blend, **EVERYTHING_THAT_COUNTS}
+                several = call(secured.gateway, "POST", "/_msearch", [{"index": INDEX}, body], headers)
                 assert {hit["_id"] for hit in several.json()["responses"][0]["hits"]["hits"]} <= MAY_SEE
                 assert all(f'"{name}"'.encode() not in several.body for name in HIDDEN)
     blind = blended(BEN)  # may not see the fields of features: no vector of his is searched
@@ -342,10 +338,8 @@ def test_a_model_reads_numbers_with_the_callers_rights(secured: Behind, encoder:
 
 def test_hidden_documents_stay_hidden_in_several_searches_and_points_in_time(secured: Behind) -> None:
     asked(secured.gateway, ADMIN, rescore=ours())
-    line = orjson.dumps({"query": EVERYTHING, "size": 60, "rescore": ours()})
-    header = orjson.dumps({"index": INDEX})
-    raw = b"\n".join([header, line, header, line, b""])
-    several = call(secured.gateway, "POST", "/_msearch", raw, ANN | {"content-type": "application/x-ndjson"})
+    lines: list[dict[str, Any]] = [{"index": INDEX}, {"query": EVERYTHING, "size": 60, "rescore": ours()}]
+    several = call(secured.gateway, "POST", "/_msearch", lines * 2, ANN)
     for response in several.json()["responses"]:
         assert {hit["_id"] for hit in response["hits"]["hits"]} == MAY_SEE
     opened = call(secured.gateway, "POST", f"/{INDEX}/_pit?keep_alive=1m", headers=ANN).json()

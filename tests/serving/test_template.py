@@ -107,8 +107,8 @@ def test_other_templates_reach_the_engine_as_they_came(behind: Behind) -> None:
 
 
 def multi(url: str, index: str, items: list[dict[str, Any]], query: str = "") -> Reply:
-    raw = b"".join(orjson.dumps({"index": index}) + b"\n" + orjson.dumps(item) + b"\n" for item in items)
-    return call(url, "POST", f"/_msearch/template{query}", raw, {"content-type": "application/x-ndjson"})
+    lines = [line for item in items for line in ({"index": index}, item)]
+    return call(url, "POST", f"/_msearch/template{query}", lines)
 
 
 def test_every_item_of_several_templates_stands_alone(behind: Behind, renders: bool, index_name: str) -> None:

@@ -203,9 +203,8 @@ def test_documents_of_equal_score_are_in_the_order_of_the_further_keys(
     for hit, one in zip(whole.json()["hits"]["hits"], of, strict=True):
         assert hit["sort"] == [hit["_score"], int(one["open"]), one["number"]]
     assert [place.search({**body, "size": 4, "from": start}).ids for start in (0, 4)] == [whole.ids[:4], whole.ids[4:8]]
-    header = {"content-type": "application/x-ndjson"}
-    lines = orjson.dumps({"index": place.behind.index}) + b"\n" + orjson.dumps(body) + b"\n"
-    several = call(place.behind.gateway, "POST", "/_msearch", lines, header).json()["responses"][0]
+    lines = [{"index": place.behind.index}, body]
+    several = call(place.behind.gateway, "POST", "/_msearch", lines).json()["responses"][0]
     assert [hit["_id"] for hit in several["hits"]["hits"]] == whole.ids
 
 
@@ -382,9 +381,8 @@ def test_restrictions_bind_counts_buckets_groups_and_explanations(
             grouped = sent({**body, "collapse": inner}).json()
             members = [hit["inner_hits"]["members"]["hits"]["hits"] for hit in grouped["hits"]["hits"]]
             assert {one["_id"] for hits in members for one in hits} == set(whole.ids)
-            lines = orjson.dumps({"index": index}) + b"\n" + orjson.dumps(body) + b"\n"
-            ndjson = {OPEN: may_see, "content-type": "application/x-ndjson"}
-            several = call(gateway, "POST", "/_msearch", lines, ndjson).json()["responses"][0]
+            lines = [{"index": index}, body]
+            several = call(gateway, "POST", "/_msearch", lines, {OPEN: may_see}).json()["responses"][0]
             assert [hit["_id"] for hit in several["hits"]["hits"]] == whole.ids
             assert several["hits"]["total"] == whole.json()["hits"]["total"]
             assert several["aggregations"]["groups"] == whole.json()["aggregations"]["groups"]

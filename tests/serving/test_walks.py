@@ -483,8 +483,7 @@ def test_an_msearch_walks_too(walking: Behind, sound: Judge) -> None:
         {"index": f"{walking.index}-a"},
         {"query": TROUT, "size": 50, "rescore": {"window_size": 10, "ttc": section}},
     ]
-    body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
-    reply = call(walking.gateway, "POST", "/_msearch", body, {"content-type": "application/x-ndjson"})
+    reply = call(walking.gateway, "POST", "/_msearch", lines)
     first, plain, filtered = reply.json()["responses"]
     assert first["ttc"]["walk"]["outside"] > 0
     assert "ttc" not in plain

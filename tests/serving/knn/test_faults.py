@@ -89,13 +89,11 @@ def test_one_items_failure_leaves_the_others_alone(spanned: Behind, through_rela
             return None
         lines = [json.loads(line) for line in request.body.splitlines()]
         lines[0] = {"index": "there-is-no-such-index"}
-        body = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        return call(spanned.engine, request.method, request.target, body, {"content-type": "application/x-ndjson"})
+        return call(spanned.engine, request.method, request.target, lines)
 
     relayed.before = before
     lines = [line for method in ("nnn", "dense") for line in ({}, {"knn": ours(method)})]
-    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    reply = call(through_relay, "POST", f"/{spanned.index}/_msearch", data, {"content-type": "application/x-ndjson"})
+    reply = call(through_relay, "POST", f"/{spanned.index}/_msearch", lines)
     first, second = reply.json()["responses"]
     assert first["ttc"]["applied"] is False
     assert "no such index" in first["ttc"]["reason"]

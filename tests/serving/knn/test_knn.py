@@ -393,9 +393,8 @@ def test_one_request_a_round_for_all_items(spanned: Behind, through_relay: str, 
     params = {"candidates": 2, "batch": 1, "l1": 0.05, "exact": True}
     clauses = [ours("nnn", text, ttc={"params": params}) for text in texts]
     lines = [line for clause in clauses for line in ({"index": spanned.index}, {"knn": clause, "size": 10})]
-    body = "".join(json.dumps(line) + "\n" for line in lines).encode()
     relayed.passed.clear()
-    reply = call(through_relay, "POST", "/_msearch", body, {"content-type": "application/x-ndjson"})
+    reply = call(through_relay, "POST", "/_msearch", lines)
     responses = reply.json()["responses"]
     searches = [response["ttc"]["knn_searches"] for response in responses]
     sent = [one for one in relayed.passed if one.target.endswith("/_msearch")]
@@ -437,8 +436,7 @@ def test_items_of_an_msearch_stand_for_themselves(spanned: Behind) -> None:
         {"query": {"match": {"text": "cat"}}, "rescore": {"ttc": {"method": "dense"}}},
     ]
     lines = [line for body in bodies for line in ({}, body)]
-    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    reply = call(spanned.gateway, "POST", f"/{spanned.index}/_msearch", data, {"content-type": "application/x-ndjson"})
+    reply = call(spanned.gateway, "POST", f"/{spanned.index}/_msearch", lines)
     assert reply.status == 200
     for body, response in zip(bodies, reply.json()["responses"], strict=True):
         alone = search(spanned.gateway, spanned.index, body).json()

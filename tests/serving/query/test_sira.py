@@ -167,8 +167,7 @@ def test_a_late_model_leaves_the_plain_query_and_answers_the_next(rewritten: Rew
 def test_the_same_question_is_asked_once_at_a_time(rewritten: Rewritten) -> None:
     rewritten.says("asked together", "thrombosis")
     body = sira("asked together")
-    lines = b"".join(b'{"index":"%b"}\n%b\n' % (rewritten.index.encode(), _json(body)) for _ in range(6))
-    answers = call(rewritten.gateway, "POST", "/_msearch", lines, {"content-type": "application/x-ndjson"}).json()
+    answers = call(rewritten.gateway, "POST", "/_msearch", [{"index": rewritten.index}, body] * 6).json()
     assert [one["ttc"]["terms"] for one in answers["responses"]] == [1] * 6
     assert rewritten.asked_about("asked together") == 1
 
@@ -210,9 +209,8 @@ def test_a_rescorer_of_ours_gets_its_text(rewritten: Rewritten) -> None:
 def test_items_of_an_msearch_answer_for_themselves(rewritten: Rewritten) -> None:
     rewritten.says("first item blood", "thrombosis")
     bodies = [sira("first item blood"), {"query": {"match_all": {}}}, sira("x", params={"tau": 2}), plain("rest")]
-    lines = b"".join(b"{}\n%b\n" % _json(body) for body in bodies)
-    target = f"/{rewritten.index}/_msearch"
-    answer = call(rewritten.gateway, "POST", target, lines, {"content-type": "application/x-ndjson"}).json()
+    lines = [line for body in bodies for line in ({}, body)]
+    answer = call(rewritten.gateway, "POST", f"/{rewritten.index}/_msearch", lines).json()
     first, second, third, fourth = answer["responses"]
     assert first["ttc"]["terms"] == 1
     assert "ttc" not in second
@@ -307,9 +305,3 @@ def test_a_real_model_is_asked(rewritten: Rewritten, llm_url: str) -> None:
         told = call(gateway, "POST", f"/{rewritten.index}/_search", body).json()["ttc"]
     assert told["applied"] is True
     assert told["expansion"] or told["left_out"]
-
-
-def _json(body: dict[str, Any]) -> bytes:
-    import orjson
-
-    return orjson.dumps(body)

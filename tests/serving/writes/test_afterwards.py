@@ -32,8 +32,7 @@ def put(place: Place, index: str, name: str, **document: Any) -> Reply:
 
 
 def bulk(place: Place, index: str, *lines: dict[str, Any]) -> Reply:
-    body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
-    reply = call(place.gateway, "POST", f"/{index}/_bulk", body, NDJSON)
+    reply = call(place.gateway, "POST", f"/{index}/_bulk", lines)
     assert reply.json()["errors"] is False, reply.body
     return reply
 

@@ -255,8 +255,7 @@ def test_documents_that_are_left_to_workers(place: Place, followed: Followed, in
             ({"update": {"_id": "upserted"}}, {"doc": {"text": "The cat."}, "doc_as_upsert": True}),
             ({"index": {"_id": "good"}}, {"text": "The cat."}),
         ]
-        body = b"".join(orjson.dumps(line) + b"\n" for item in items for line in item)
-        reply = call(place.gateway, "POST", f"/{index}/_bulk", body, NDJSON)
+        reply = call(place.gateway, "POST", f"/{index}/_bulk", [line for item in items for line in item])
         assert (encoded(reply), reply.json()["errors"]) == ("false", False)
         piped = call(place.gateway, "PUT", f"/{index}/_doc/p?pipeline={index_name}", {"text": "The cat."})
         update = {"doc": {"text": "The dog."}, "upsert": {"text": "The owl."}}
