@@ -35,7 +35,9 @@ def helps(command: click.Command, parent: click.Context | None, name: str) -> It
     """Yield the path and the help of a command and of those below it, for a terminal of 80 columns."""
     context = click.Context(command, parent, name, terminal_width=80)
     yield context.command_path, command.get_help(context)
-    for below in command.list_commands(context) if isinstance(command, click.Group) else ():
+    if not isinstance(command, click.Group):
+        return
+    for below in command.list_commands(context):
         found = command.get_command(context, below)
         assert found is not None
         yield from helps(found, context, below)

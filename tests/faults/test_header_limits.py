@@ -36,11 +36,13 @@ def test_headers_below_the_limit_pass(behind: Behind) -> None:
 @pytest.mark.parametrize("rest", [{"headers": {"x-long": "a" * 17_000}}, {"target": "/_search?q=" + "a" * 5000}])
 def test_a_connection_that_the_engine_has_not_read_is_not_used_again(behind: Behind, rest: dict[str, object]) -> None:
     """The engine's limits may be lower than ours: it answers 400, leaves the connection open and drops what follows."""
-    limits = {"max_header_kb": 64, "max_target_kb": 16}
     headers = rest.get("headers", {})
     target = str(rest.get("target", f"/{behind.index}/_count"))
     assert isinstance(headers, dict)
-    with gateway_to(behind.engine, request_timeout=30, **limits) as gateway, ThreadPoolExecutor(8) as threads:
+    with (
+        gateway_to(behind.engine, max_header_kb=64, max_target_kb=16, request_timeout=30) as gateway,
+        ThreadPoolExecutor(8) as threads,
+    ):
 
         def count(_: int) -> Reply:
             return call(gateway, "GET", f"/{behind.index}/_count")

@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
@@ -26,7 +27,7 @@ def engine_url(opensearch_url: str) -> str:
 
 @pytest.fixture(scope="module")
 def gateway(behind: Behind) -> Iterator[str]:
-    limits = {"max_concurrent_requests": AT_ONCE, "max_connections": 40, "idle_timeout": 2}
+    limits: dict[str, Any] = {"max_concurrent_requests": AT_ONCE, "max_connections": 40, "idle_timeout": 2}
     with pytest.MonkeyPatch.context() as patch, gateway_to(behind.engine, **limits) as url:
         patch.setattr(protocol, "_BODY_SECONDS", 2)
         patch.setattr(protocol, "_HEADER_SECONDS", 1)

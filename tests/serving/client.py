@@ -2,7 +2,7 @@
 
 import gzip
 import http.client
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,7 +38,7 @@ def call(
     url: str,
     method: str,
     target: str,
-    body: bytes | dict[str, Any] | Sequence[dict[str, Any]] | Iterable[bytes] | None = None,
+    body: bytes | dict[str, Any] | Iterable[Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Reply:
     """Send one request; the target goes out byte for byte, dictionaries as NDJSON, other iterable bodies in chunks."""

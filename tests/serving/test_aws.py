@@ -76,7 +76,7 @@ def test_the_check_knows_the_signature_of_the_specification() -> None:
 @pytest.mark.parametrize("service", ["es", "aoss"])
 async def test_every_request_of_ours_is_signed(engine_url: str, index_name: str, service: str) -> None:
     with domain(engine_url, service) as aws:
-        settings = {"engine": aws.url, "aws_region": REGION, "aws_service": service}
+        settings: dict[str, Any] = {"engine": aws.url, "aws_region": REGION, "aws_service": service}
         async with connected(EngineSettings(**settings)) as engine:
             assert (await engine.capabilities()).nodes == 1
             await engine.create_index(index_name, {"mappings": {"properties": {"n": {"type": "integer"}}}})

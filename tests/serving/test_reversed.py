@@ -76,7 +76,7 @@ def spec(two_roles: Encoder) -> IndexSpec:
 
 @pytest.fixture(scope="module")
 def gateways(two_roles: Encoder) -> Iterator[Kept[str]]:
-    settings = {"write_timeout_ms": 60_000, "sidecar_token": SecretStr(SIDECAR_TOKEN)}
+    settings: dict[str, Any] = {"write_timeout_ms": 60_000, "sidecar_token": SecretStr(SIDECAR_TOKEN)}
     with Kept(lambda engine: gateway_to(engine, two_roles, **settings)) as kept:
         yield kept
 
