@@ -50,7 +50,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Operate": {
         "worker": "Process jobs until stopped.",
-        "jobs": "Submit, watch and control jobs. `es-ttc worker` processes them.",
+        "jobs": "Submit, watch and control jobs.",
     },
 }
 """All commands with the first sentence of their help, in the order in which help lists them."""
