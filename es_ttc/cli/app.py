@@ -14,6 +14,7 @@ from pydantic_settings import SettingsError
 from es_ttc import __version__
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import examples
+from es_ttc.common.validation import did_you_mean
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.logs import configure_logs
 from es_ttc.settings import wrong_setting
@@ -78,6 +79,15 @@ class SectionedGroup(CommandGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, or None if there is none of this name."""
         return load_command(cmd_name) if cmd_name in self.list_commands(ctx) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return a command by the first of some arguments; name the nearest ones if there is none."""
+        names = self.list_commands(ctx)
+        if args[0] not in names and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], names)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands, each with the first sentence of its help."""

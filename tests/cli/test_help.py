@@ -21,6 +21,8 @@ def test_a_bare_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> No
     told = {name: sentence for commands in SECTIONS.values() for name, sentence in commands.items()}
     assert [line.split()[0] for line in lines if re.match(" {2}\\w", line) and line.split()[0] in told] == [*told]
     assert told == {name: load_command(name).get_short_help_str(MAX_SENTENCE) for name in told}
+    assert run(["serch"]) == 2
+    assert "No such command 'serch': did you mean [search]?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("group", ["engine", "index", "jobs", "graph", "train", "discover"])
