@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind, corpus
 from tests.serving.test_rescore import CATS, WITHOUT_TEXT, in_memory
 from tests.support.gateway import gateway_to
+from tests.support.servers import server_beside
 
 MATCH = {"match": {"anyway": "creature"}}
 RR: dict[str, Any] = {"method": "rr", "params": {"reranker": "maxsim", "budget": 15}}
@@ -38,30 +38,24 @@ def hanging(behind: Behind, encoder: Encoder) -> Iterator[str]:
     """A gateway with a reranker that does not answer, and one that is not there."""
     released = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            released.wait(60)
+    def wait(_path: str, _body: bytes) -> tuple[int, bytes]:
+        released.wait(60)
+        return 503, b""
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with server_beside(wait) as url:
         try:
             with gateway_to(
                 behind.engine,
                 encoder,
                 max_window=300,
                 rerankers={
-                    "hanging": {"kind": "http", "url": f"http://127.0.0.1:{server.server_port}/", "timeout_ms": 50_000},
+                    "hanging": {"kind": "http", "url": url, "timeout_ms": 50_000},
                     "nobody": {"kind": "http", "url": "http://127.0.0.1:9/"},
                 },
             ) as gateway:
                 yield gateway
         finally:
             released.set()
-            server.shutdown()
 
 
 def search(url: str, behind: Behind, rescore: Any, **changes: Any) -> Reply:

@@ -1,8 +1,6 @@
 """Traces of searches through a real engine: their spans, what the engine is told, and what is sent to a collector."""
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from tests.serving.client import call, search
 from tests.serving.conftest import Behind
 from tests.serving.relay import relay
 from tests.support.gateway import gateway_to
+from tests.support.servers import server_beside
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CONTEXT = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
@@ -113,25 +112,14 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ExportTraceServi
     """A server that takes OTLP over HTTP, and what it has received."""
     received: list[ExportTraceServiceRequest] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            assert self.path == "/v1/traces"
-            received.append(ExportTraceServiceRequest.FromString(body))
-            self.send_response(200)
-            self.send_header("content-length", "0")
-            self.end_headers()
+    def take(path: str, body: bytes) -> tuple[int, bytes]:
+        assert path == "/v1/traces"
+        received.append(ExportTraceServiceRequest.FromString(body))
+        return 200, b""
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    with server_beside(take) as url:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         yield received
-        server.shutdown()
-        thread.join()
 
 
 @pytest.mark.engine

@@ -1,11 +1,9 @@
 """Walks through the gateway, against both engines: who is found and shown, what is kept from a caller, what fails."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import orjson
@@ -23,6 +21,7 @@ from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind, corpus, make_index
 from tests.support.gateway import gateway_to
+from tests.support.servers import server_beside
 
 TROUT = {"match": {"title": "trout"}}
 """Finds ten documents of sixty; the texts of others are near to theirs."""
@@ -76,26 +75,13 @@ def liked(text: str) -> float:
 def judge() -> Iterator[Judge]:
     state = Judge()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = orjson.loads(self.rfile.read(int(self.headers["content-length"])))
-            found = state.answer(body["documents"])
-            raw = found if isinstance(found, bytes) else orjson.dumps(found)
-            self.send_response(200 if found is not None else 500)
-            self.send_header("content-length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
+    def answer(_: str, body: bytes) -> tuple[int, Any]:
+        found = state.answer(orjson.loads(body)["documents"])
+        return 200 if found is not None else 500, found
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        state.url = f"http://127.0.0.1:{server.server_port}/rerank"
+    with server_beside(answer) as url:
+        state.url = f"{url}/rerank"
         yield state
-        server.shutdown()
 
 
 @pytest.fixture
