@@ -36,7 +36,7 @@ from es_ttc.settings import Settings
 DATA = Path(__file__).parents[2] / "shared" / "data"
 METRIC = "ndcg@10"
 WINDOW = 100
-MOST_QUERIES = 300
+MAX_QUERIES = 300
 MAX_TOKENS = 1024
 
 
@@ -81,14 +81,14 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, nargs="*", help="BEIR folders; those beside the repository where none")
     parser.add_argument("--encoder", default="minilm@onnx")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--queries", type=int, default=MOST_QUERIES, help="queries of a collection, drawn at random")
+    parser.add_argument("--queries", type=int, default=MAX_QUERIES, help="queries of a collection, drawn at random")
     parser.add_argument("--no-generated", action="store_true", help="leave out the demonstration's two collections")
     return parser
 
 
 def prepared(name: str) -> CachedEncoder:
     """Return an encoder whose encodings are kept; only warnings are logged."""
-    configure_logs("auto", logging.WARNING)
+    configure_logs(logging.WARNING)
     cache = Settings().cache_dir
     return CachedEncoder(load_encoder(name, cache_dir=cache), cache / "encodings")
 

@@ -33,7 +33,7 @@ from es_ttc.settings import Settings
 DATA = Path(__file__).parents[2] / "shared" / "data"
 METRIC = "comp@5"
 STEPS = (1, 2, 3, 5, 10, 20, 50, 100, 500)
-MOST_QUERIES = 2_000
+MAX_QUERIES = 2_000
 RIDGE = 30.0
 METHODS = ("dense", "one pair", "rule", "oracle")
 
@@ -156,7 +156,7 @@ def frozen(name: str, encoder: CachedEncoder) -> dict[str, Any]:
     """Return the figures of a collection with a frozen encoder; penalties are chosen on train queries."""
     task: Task = load_task(DATA / name, encoder, seed=0)
     assert task.test is not None
-    choosing = task.train.part(np.arange(min(MOST_QUERIES, len(task.train))))
+    choosing = task.train.part(np.arange(min(MAX_QUERIES, len(task.train))))
     return penalties(choosing, task.test, task.documents)
 
 

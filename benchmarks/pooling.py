@@ -40,8 +40,8 @@ from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
 from es_ttc.vectors.tokens import Float32
 
-MOST_QUERIES = 300
-MOST_DOCUMENTS = 1500
+MAX_QUERIES = 300
+MAX_DOCUMENTS = 1500
 HALVED = ("limit-small",)
 SPECTRAL = ("spectral", "mean", "words")
 LATE = ("late", "late words")
@@ -70,8 +70,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, nargs="*", help="BEIR folders; those beside the repository where none")
     parser.add_argument("--encoder", nargs="*", default=["bge-small", "e5-small", "minilm@onnx"])
     parser.add_argument("--split", default="test")
-    parser.add_argument("--queries", type=int, default=MOST_QUERIES, help="queries of a collection, drawn at random")
-    parser.add_argument("--documents", type=int, default=MOST_DOCUMENTS, help="documents of a collection")
+    parser.add_argument("--queries", type=int, default=MAX_QUERIES, help="queries of a collection, drawn at random")
+    parser.add_argument("--documents", type=int, default=MAX_DOCUMENTS, help="documents of a collection")
     arguments = parser.parse_args()
     found = sorted(path.parent for path in DATA.glob("*/corpus.jsonl"))
     folders = [

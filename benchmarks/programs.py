@@ -30,7 +30,7 @@ from es_ttc.encoders.base import Encoder, Role
 from es_ttc.index.ingest.compose import compose
 from es_ttc.lab.discovery.tasks import spec_of_programs
 from es_ttc.lab.evaluation.bootstrap import CONFIDENCE, RESAMPLES, TIE, compare, resampled_means
-from es_ttc.lab.evaluation.costs import Cost, Kind, Seconds, cost_of, counted, pareto_front, seconds_of
+from es_ttc.lab.evaluation.costs import Cost, Kind, cost_of, counted, pareto_front
 from es_ttc.lab.evaluation.datasets import Collection, load_collection
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
 from es_ttc.lab.evaluation.harness import evaluate
@@ -194,14 +194,14 @@ def evaluated(collection: Collection, encoder: CachedEncoder, wanted: Sequence[M
         entry = CATALOGUE.get(method.name.partition(",")[0])
         if entry is None:
             continue
-        cost = cost_of(entry, features, len(queries))
+        cost = cost_of(entry, counts, len(queries))
         scoring = scoring_seconds(method, features, queries)
-        seconds = seconds_of(entry, counts, len(queries), rates, scoring)
+        seconds = cost_of(entry, counts, len(queries), rates, scoring)
         result["methods"][method.name]["cost"] = _ratios(cost) | {"seconds": _ratios(seconds), "scoring": scoring}
     return result
 
 
-def _ratios(cost: Cost | Seconds) -> dict[str, float]:
+def _ratios(cost: Cost) -> dict[str, float]:
     return {**asdict(cost), "c": cost.ratio, "at_index": cost.at_index, "at_query": cost.at_query}
 
 
@@ -315,8 +315,8 @@ def _summary(name: str, versus: Sequence[dict[str, Any]], costs: Sequence[dict[s
     sure = [one for one in versus if one["p"] < 1 - CONFIDENCE]
     return Summary(
         name,
-        _calls(costs) if costs else Share(),
-        _seconds([cost["seconds"] for cost in costs]) if costs else Share(),
+        _share(costs) if costs else Share(),
+        _share([cost["seconds"] for cost in costs]) if costs else Share(),
         float(deltas.mean()),
         float(np.median(deltas)),
         int(np.sum(deltas > TIE)),
@@ -327,20 +327,9 @@ def _summary(name: str, versus: Sequence[dict[str, Any]], costs: Sequence[dict[s
     )
 
 
-def _calls(costs: Sequence[dict[str, float]]) -> Share:
-    documents, queries, index, query = (
-        sum(cost[part] for cost in costs) for part in ("documents", "queries", "index_texts", "query_texts")
-    )
-    return _share(documents, queries, index, query)
-
-
-def _seconds(costs: Sequence[dict[str, float]]) -> Share:
-    return _share(*(sum(cost[part] for cost in costs) for part in ("base_index", "base_query", "index", "query")))
-
-
-def _share(documents: float, queries: float, index: float, query: float) -> Share:
-    base = documents + queries
-    return Share((base + index + query) / base, (documents + index) / documents, (queries + query) / queries)
+def _share(costs: Sequence[dict[str, float]]) -> Share:
+    pooled = Cost(*(sum(cost[part] for cost in costs) for part in ("base_index", "base_query", "index", "query")))
+    return Share(pooled.ratio, pooled.at_index, pooled.at_query)
 
 
 _COLUMNS = ("method", "c", "c of a query", "mean Δ", "median Δ", "W/T/L", "sure W/L")

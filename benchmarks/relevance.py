@@ -49,7 +49,7 @@ from es_ttc.rescorers.relevance import METHOD, Calibration, Logistic
 from es_ttc.rescorers.tuned import as_json
 
 COLLECTIONS = ("scifact", "toollens", "cranfield", "hotpotqa-train-hipporag", "npl-vaswani")
-MOST_QUERIES = 150
+MAX_QUERIES = 150
 DRAWS = 10
 SIZES = (10, 20, 30, 50)
 LETTERS = "abcdefghijklmnoprstuvwxyz"
@@ -103,7 +103,7 @@ def main() -> None:
 
 def sampled(collection: Collection) -> Collection:
     """Return a collection with as many of its queries as are measured."""
-    return sample(collection, MOST_QUERIES, SEED) if len(collection.queries) > MOST_QUERIES else collection
+    return sample(collection, MAX_QUERIES, SEED) if len(collection.queries) > MAX_QUERIES else collection
 
 
 def without_answers(collection: Collection, others: Sequence[Collection], encoder: Encoder) -> tuple[Pools, Pools]:

@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from benchmarks.common import heading, table
+from benchmarks.simulated_reranker import SimulatedReranker
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.bm25 import Bm25
@@ -30,7 +31,6 @@ from es_ttc.lab.evaluation.datasets import Collection, load_collection
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
 from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.lab.evaluation.rankings import top
-from es_ttc.lab.evaluation.simulated_reranker import SimulatedReranker
 from es_ttc.reranking.graph import NeighbourGraph, build
 from es_ttc.reranking.strategies import (
     ListwiseBudgetedReranker,

@@ -517,7 +517,7 @@ def drawn(collection: Collection, count: int) -> Collection:
 )  # fmt: skip
 @click.option("--real-only", is_flag=True, help="Leave the simulations out.")
 def main(engine: str, data: str, step: int, asked: int, real_only: bool) -> None:
-    configure_logs("auto", logging.ERROR)
+    configure_logs(logging.ERROR)
     train, test = (load_collection(DATA / data, split) for split in ("train", "test"))
     lines = written(Settings().cache_dir / "enrichment" / f"{data}-gemma-3-270m.jsonl")
     name = f"bench-sira-{random.SystemRandom().randrange(10**9)}"

@@ -40,7 +40,6 @@ from es_ttc.serving.features.index_meta import IndexMeta
 from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.features.read_budget import ReadBudget
 from es_ttc.serving.features.reader import FeatureReader
-from es_ttc.serving.features.store import FeatureStore
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import configure_logs
@@ -224,9 +223,8 @@ class Bench:
                 meta = IndexMeta(upstream)
                 cache = PrivateFeatureCache(1)  # it keeps nothing
                 reader = FeatureReader(upstream, cache, pool, lambda caller: caller, budget, meta)
-                store = FeatureStore(cache, reader)
                 begun = time.perf_counter()
-                found = await store.window(keys, READ, Caller([]))
+                found = await reader.window(keys, READ, Caller([]))
                 times.append((time.perf_counter() - begun) * 1000)
                 assert all(len(each) == len(READ) for each in found.documents)
         finally:
@@ -295,7 +293,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=1000, help="of each collection, at most")
     parser.add_argument("--only", nargs="+", choices=VARIANTS, help="these, and the one to compare with")
     arguments = parser.parse_args()
-    configure_logs("auto", logging.WARNING)
+    configure_logs(logging.WARNING)
     cache = Settings().cache_dir
     encoder = CachedEncoder(load_encoder(arguments.encoder, cache_dir=cache), cache / "encodings")
     collections = [first_documents(load_collection(folder), arguments.documents) for folder in arguments.data]

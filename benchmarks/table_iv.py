@@ -51,7 +51,7 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, default=DATA, help="the BEIR folder of LIMIT-small")
     arguments = parser.parse_args()
-    configure_logs("auto", logging.WARNING)
+    configure_logs(logging.WARNING)
     collection = load_collection(arguments.data)
     described = f"{collection.name}, {len(collection.documents)} documents, {len(collection.queries)} queries"
     print(heading("Table IV of Spectral Retrieval", data=described, packages=("numpy", "torch", "onnxruntime")))

@@ -40,7 +40,7 @@ from es_ttc.vectors.codecs import StoredCodec
 from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_tokens
 from es_ttc.vectors.tokens import Float32
 
-MOST_DOCUMENTS = 1500
+MAX_DOCUMENTS = 1500
 BATCH = 64
 METHODS = ("late", "spectral", "blend")
 FIELDS = ("title", "text")
@@ -98,7 +98,7 @@ class Measured:
 def main() -> None:
     """Print the tables."""
     parser = parser_of(__doc__)
-    parser.add_argument("--documents", type=int, default=MOST_DOCUMENTS, help="documents of a collection")
+    parser.add_argument("--documents", type=int, default=MAX_DOCUMENTS, help="documents of a collection")
     parser.add_argument("--only", nargs="*", default=[], help="names of variants beside the first; all where none")
     arguments = parser.parse_args()
     encoder = prepared(arguments.encoder)

@@ -49,7 +49,7 @@ METRICS = ("recall@3", "recall@5", "comp@3", "comp@5")
 OBJECTIVE = "comp@5"
 METHODS = ("frozen", "dense", "MMR", "COLT", "COLT, one setting", "NNN-Fix", "NNN-Tr", "NNN-Tr, 20 epochs")
 FOLDS = 5
-MOST_TUNING = 500
+MAX_TUNING = 500
 COLT_SETTINGS = tuple((layers, balance) for layers in (1, 2, 3) for balance in (0.01, 0.04, 0.16))
 LAMBDAS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
 FAMILIES = ("whiten", "linear", "low-rank", "mlp")
@@ -116,7 +116,7 @@ def compared(task: Task, how: Plan) -> dict[str, Any]:
     tuned = task.mapped(dense.heads())
     assert tuned.test is not None
     found["values"]["dense"] = values(tuned.test, by_cosine(tuned.test, tuned.documents))
-    choosing = tuned.valid.part(np.arange(min(MOST_TUNING, len(tuned.valid))))
+    choosing = tuned.valid.part(np.arange(min(MAX_TUNING, len(tuned.valid))))
 
     begun = time.process_time()
     trade_off = best((one, comp(choosing, by_mmr(choosing, tuned.documents, one))) for one in LAMBDAS)
@@ -148,11 +148,9 @@ def compared(task: Task, how: Plan) -> dict[str, Any]:
     found["values"]["NNN-Tr"] = values(after.test, by_nnn(after.test, after.documents, l1, l2))
     found["chosen"]["NNN-Tr"] = {"l1": l1, "l2": l2}
     found["penalties"] = {
-        "dense": penalties(
-            tuned.valid.part(np.arange(min(MOST_TUNING, len(tuned.valid)))), tuned.test, tuned.documents
-        ),
+        "dense": penalties(tuned.valid.part(np.arange(min(MAX_TUNING, len(tuned.valid)))), tuned.test, tuned.documents),
         "NNN-Tr": penalties(
-            after.valid.part(np.arange(min(MOST_TUNING, len(after.valid)))), after.test, after.documents
+            after.valid.part(np.arange(min(MAX_TUNING, len(after.valid)))), after.test, after.documents
         ),
     }
     torch.manual_seed(how.nnn.seed)

@@ -526,8 +526,10 @@ def _name(node: ast.stmt) -> str:
 
 def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
     if isinstance(command, click.Group):
-        for name in sorted(command.commands):
-            yield from _commands(command.commands[name], f"{path} {name}")
+        context = click.Context(command)
+        for name in sorted(command.list_commands(context)):
+            if (below := command.get_command(context, name)) is not None:
+                yield from _commands(below, f"{path} {name}")
     else:
         yield path, command
 

@@ -144,12 +144,6 @@ class EngineSettings(_Sources):
     ca_certs: Path | None = Field(None, description="File with the CA certificates of the engine's certificate.")
     verify_certs: bool = Field(True, description="Whether the engine's certificate is checked.")
     request_timeout: float = Field(30.0, gt=0, description="Timeout of a request to the engine, in seconds.")
-    write_retry_seconds: float = Field(
-        150.0,
-        ge=0,
-        description="Seconds for which a command retries documents that the engine cannot accept for now (busy, disk "
-        "full, a node unavailable).",
-    )
 
 
 class LlmSettings(_Sources):
@@ -204,29 +198,17 @@ class JobSettings(_Sources):
         "its own.",
     )
     jobs_turn_seconds: float = Field(
-        30.0, gt=0, le=600, description="Maximum time that a worker spends on one partition per turn, in seconds."
-    )
-    jobs_lease_seconds: float = Field(
-        30.0, ge=1, le=3600, description="Seconds after which the lease of a worker that does not renew it expires."
-    )
-    jobs_sweep_seconds: float = Field(
-        2.0, gt=0, le=3600, description="Interval at which jobs are searched for free partitions, in seconds."
-    )
-    jobs_look_seconds: float = Field(
-        0.5,
-        gt=0,
-        le=60,
-        description="Interval at which a worker compares the sequence numbers of an index that it encodes with those "
-        "that it has seen, in seconds.",
+        30.0,
+        ge=1,
+        le=600,
+        description="Maximum time that a worker spends on one partition per turn, and time after which another worker "
+        "takes over from one that has died, in seconds.",
     )
     llm_requests_per_minute: int = Field(
         0,
         ge=0,
         description="Maximum number of requests to the endpoint per minute, of all workers of one Redis together; "
         "0 for no limit.",
-    )
-    llm_total_concurrency: int = Field(
-        64, ge=1, description="Maximum number of concurrent requests of all workers of one Redis together."
     )
 
 
@@ -244,9 +226,6 @@ class Settings(EngineSettings, LlmSettings, JobSettings):
     )
     encoder_url: str | None = Field(
         None, description="Base URL of a vLLM server that runs the encoder, for encoders named NAME@vllm."
-    )
-    encoder_model: str | None = Field(
-        None, description="Name of the encoder at that server; default: the model's name."
     )
     encoder_api_key: SecretStr | None = Field(None, description="Key of that server, sent as a bearer token.")
     ranking_models: Path | None = Field(
@@ -347,29 +326,16 @@ class GatewaySettings(Settings):
         description="Bearer token that engines with the plugin send to `/_ttc/score`. Without it the endpoint refuses "
         "all requests.",
     )
-    rewrite_timeout_ms: int = Field(
-        3000,
-        gt=0,
-        description="Timeout of rewriting a query in a request that sets none, in ms; then the query is sent without "
-        "expansion.",
-    )
     write_timeout_ms: int = Field(
         5000,
         gt=0,
         description="Maximum time that a write waits for the encoding of its documents, in ms, for indices with "
         "`es-ttc index pipeline --encode now`. Documents that are not encoded by then are written as pending.",
     )
-    write_features_mb: int = Field(
-        32,
-        ge=0,
-        description="Maximum size of the features that are added to one write, in MiB; the other documents of the "
-        "request are written as pending. 0 encodes no documents on their way.",
-    )
     sketch_prompts: Path | None = Field(
         None, description="Folder with your own prompts for the `query` hook, each in a file NAME.txt."
     )
     max_window: int = Field(1000, ge=1, le=10_000, description="Maximum window of a request.")
-    scoring_threads: int = Field(2, ge=1, description="Number of windows that are scored at the same time.")
     max_concurrent_requests: int = Field(
         256, ge=1, description="Maximum number of concurrent requests; further ones are answered with 429."
     )
@@ -392,11 +358,6 @@ class GatewaySettings(Settings):
         description="Folder of programs that `es-ttc discover promote` wrote. The method `program` serves them by "
         "name. The gateway reads it when it starts.",
     )
-    programs_memory_mb: int = Field(
-        512,
-        ge=64,
-        description="Memory of a promoted program's process, in MiB, in addition to what Python and numpy need.",
-    )
     programs_unfiltered: bool = Field(
         False,
         description="Serve promoted programs without the filter of system calls, on a Linux system without "
@@ -406,7 +367,6 @@ class GatewaySettings(Settings):
         (),
         description="Files of `es-ttc tune` (parameters for requests that set none) and `es-ttc calibrate relevance`.",
     )
-    max_body_mb: int = Field(100, ge=1, description="Maximum size of a `_search` body that is read, in MiB.")
     max_bodies_mb: int = Field(
         512,
         ge=1,
@@ -427,12 +387,6 @@ class GatewaySettings(Settings):
     idle_timeout: int = Field(
         75, gt=0, description="Time after which a connection without a request is closed, in seconds."
     )
-    body_timeout: float = Field(
-        600.0,
-        gt=0,
-        description="Maximum time that a client may take to send a body, in seconds; time in which the engine is slow "
-        "does not count.",
-    )
     aws_sign_callers: bool = Field(
         False,
         description="Sign callers' requests with the gateway's own AWS credentials, in place of the callers' "
@@ -449,7 +403,4 @@ class GatewaySettings(Settings):
         repr=False,  # it may hold keys
         description="Rerankers that a request may name: for each name its `kind` and the settings of that kind, as "
         "tables `[rerankers.NAME]` of the file, or as JSON in the variable.",
-    )
-    log_format: Literal["auto", "json", "console"] = Field(
-        "auto", description="Format of logs; auto: console on a terminal, else json."
     )

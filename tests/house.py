@@ -97,8 +97,9 @@ def settings_and_options() -> dict[str, int]:
 
     def leaves(command: click.Command) -> Iterator[click.Command]:
         if isinstance(command, click.Group):
-            for below in command.commands.values():
-                yield from leaves(below)
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                yield from leaves(command.get_command(context, name) or command)
         else:
             yield command
 
@@ -156,9 +157,8 @@ class Passed:
 def one_search() -> Passed:
     """Return what a warm search passes."""
     from es_ttc.encoders import load_encoder
-    from es_ttc.serving.server import running_gateway
-    from es_ttc.settings import GatewaySettings
     from tests.serving.conftest import make_index
+    from tests.support.gateway import gateway_to
     from tests.support.shared_nodes import SharedNodes, address, want
 
     passed = Passed()
@@ -170,8 +170,7 @@ def one_search() -> Passed:
         make_index(url, "house", encoder)
         threading.setprofile(passed)
         sys.setprofile(passed)
-        settings = GatewaySettings(engine=url, port=0)
-        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        with gateway_to(url, encoder) as gateway:
 
             def search() -> dict[str, Any]:
                 request = urllib.request.Request(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.node import process
 from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
@@ -23,13 +23,13 @@ from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
 from es_ttc.enrichment.jobs.submission import JobRequest
 from es_ttc.index.attach import fill_attached
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from es_ttc.settings import EngineSettings, Settings
 from tests.attach.conftest import FIELDS, MAPPING, SETTINGS, attach, put
 from tests.attach.conftest import corpus as shop_corpus
 from tests.serving.client import search
 from tests.serving.conftest import make_index
 from tests.support.elasticsearch import ElasticsearchDistribution
+from tests.support.gateway import gateway_to
 from tests.support.jobs import Workplace, census, model_process, worker_at
 from tests.support.jobs import make_index as make_enriched
 from tests.support.shared_nodes import started
@@ -77,29 +77,22 @@ def settings_of(url: str) -> EngineSettings:
 
 
 async def attach_shop(url: str, encoder: Encoder) -> None:
-    engine = await connect(settings_of(url))
-    try:
+    async with connected(settings_of(url)) as engine:
         await engine.create_index(ATTACHED, {"settings": SETTINGS, "mappings": MAPPING})
         await put(engine, ATTACHED, shop_corpus())
         spec = IndexSpec(encoder.identity, text_fields=FIELDS, codec="float16", max_tokens=64)
         await attach(engine, ATTACHED, spec, encoder)
-    finally:
-        await engine.close()
 
 
 async def write_and_fill(url: str, encoder: Encoder) -> None:
-    engine = await connect(settings_of(url))
-    try:
+    async with connected(settings_of(url)) as engine:
         await put(engine, ATTACHED, {"new": {"title": "The cat", "body": "Another cat that drinks milk."}})
         await fill_attached(engine, ATTACHED, encoder)
-    finally:
-        await engine.close()
 
 
 def rankings(url: str, encoder: Encoder) -> dict[str, Ranking]:
-    settings = GatewaySettings(engine=url, port=0, default_timeout_ms=50_000, request_timeout=REQUEST_SECONDS)
     found = {}
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+    with gateway_to(url, encoder, default_timeout_ms=50_000, request_timeout=REQUEST_SECONDS) as gateway:
         for name, (index, body) in SEARCHES.items():
             reply = search(gateway, index, body | {"size": 20})
             assert reply.status == 200, reply.body
@@ -126,36 +119,27 @@ def test_rankings_stay_and_writing_goes_on(product: str, encoder: Encoder) -> No
 
 async def submitted(place: Workplace) -> str:
     """Make an index of documents, and submit a job that enriches them."""
-    engine = await connect(settings_of(place.engine))
-    try:
+    async with connected(settings_of(place.engine)) as engine:
         await make_enriched(engine, place.index, COUNT)
         request = JobRequest(index=place.index, tau=0.5, lanes=2)
         return (await submission.submit(engine, place.settings, request)).job.id
-    finally:
-        await engine.close()
 
 
 async def worked_until(place: Workplace, job: str, enough: Callable[[JobStatus[Any]], bool]) -> JobStatus[Any]:
     """Wait for a job's progress."""
-    engine = await connect(settings_of(place.engine))
-    try:
+    async with connected(settings_of(place.engine)) as engine:
         deadline = time.monotonic() + WORK_SECONDS
         while not enough(shown := await commands.shown(engine, place.settings, job)):
             assert time.monotonic() < deadline, shown
             await asyncio.sleep(0.3)
         return shown
-    finally:
-        await engine.close()
 
 
 async def enriched(place: Workplace, job: str) -> None:
     """Check that every document is enriched, and counted, exactly once."""
-    engine = await connect(settings_of(place.engine))
-    try:
+    async with connected(settings_of(place.engine)) as engine:
         found = await census(engine, place, job)
         assert (found.documents, found.enriched, found.once, found.notes, found.doubled) == (*[COUNT] * 4, 0)
-    finally:
-        await engine.close()
 
 
 def test_a_job_that_is_half_done_goes_on(product: str, tmp_path: Path) -> None:

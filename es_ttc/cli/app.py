@@ -4,7 +4,7 @@ import logging
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from importlib import import_module
 
 import click
 import stamina
@@ -12,54 +12,88 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from es_ttc import __version__
-from es_ttc.cli.attach import attach, detach, fill
-from es_ttc.cli.calibrate import calibrate
-from es_ttc.cli.demo import demo
-from es_ttc.cli.discover import discover
-from es_ttc.cli.doctor import doctor
-from es_ttc.cli.engine import engine
-from es_ttc.cli.evaluate import evaluate
-from es_ttc.cli.explain import explain
-from es_ttc.cli.graph import graph
-from es_ttc.cli.index import index
-from es_ttc.cli.ingest import ingest
-from es_ttc.cli.jobs import jobs
-from es_ttc.cli.judge import judge
-from es_ttc.cli.learn import learn
-from es_ttc.cli.mcp import mcp
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import examples
-from es_ttc.cli.search import search
-from es_ttc.cli.serve import serve
-from es_ttc.cli.train import train
-from es_ttc.cli.tune import tune
-from es_ttc.cli.ui import ui
-from es_ttc.cli.worker import worker
+from es_ttc.common.validation import did_you_mean
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.logs import configure_logs
 from es_ttc.settings import wrong_setting
 
-SECTIONS: Mapping[str, tuple[click.Command, ...]] = {
-    "Start": (demo, doctor, engine),
-    "Index": (index, ingest, attach, fill, detach),
-    "Search": (search, explain, ui, serve, mcp),
-    "Improve": (judge, evaluate, tune, learn, train, discover, calibrate, graph),
-    "Operate": (worker, jobs),
+SECTIONS: Mapping[str, Mapping[str, str]] = {
+    "Start": {
+        "demo": "Show how the methods rank two collections in a real engine.",
+        "doctor": "Check what works and what does not.",
+        "engine": "Run an OpenSearch node on this machine.",
+    },
+    "Index": {
+        "index": "Create, show, change and delete indices with features.",
+        "ingest": "Write documents with their features into the index NAME.",
+        "attach": "Create and fill the features of an existing index NAME.",
+        "fill": "Update the features of the index NAME.",
+        "detach": "Remove everything that `es-ttc attach` has created for NAME.",
+    },
+    "Search": {
+        "search": "Search the index NAME for TEXT.",
+        "explain": "Tell why a document is where it is in a search of the index NAME for TEXT, or why it is not found.",
+        "ui": "Open the playground: search an index, compare methods side by side, and judge results.",
+        "serve": "Run the gateway in front of the engine.",
+        "mcp": "Offer search to agents as tools of the Model Context Protocol.",
+    },
+    "Improve": {
+        "judge": "Judge what searches of an index find, on the page of `es-ttc serve --ui`; judgements in and out.",
+        "evaluate": "Measure methods on judged collections, or on an index by its judgements.",
+        "tune": "Choose a method's parameters on the BEIR folder DATA, or by the judgements of an index.",
+        "learn": "Learn a better encoder for the index NAME from its queries.",
+        "train": "Train maps over a frozen encoder's vectors from judged queries.",
+        "discover": "Search for programs that rank your own collections better.",
+        "calibrate": "Relate the scores of an index to other queries, or to the relevance of hits.",
+        "graph": "Build and maintain the neighbour graph of an index.",
+    },
+    "Operate": {
+        "worker": "Process jobs until stopped.",
+        "jobs": "Submit, watch and control jobs.",
+    },
 }
-"""All commands, in the order in which help lists them."""
+"""All commands with the first sentence of their help, in the order in which help lists them."""
+_MODULES = {"fill": "attach", "detach": "attach"}
+"""Modules of commands that do not have the command's name."""
 
 
 _PASSWORD = re.compile(r"//[^/@\s]*:[^/@\s]+@")
 _NO_ENGINE = "; start one with `es-ttc engine up`, or name yours with --engine or ES_TTC_ENGINE"
 
 
+def load_command(name: str) -> click.Command:
+    """Return the command of a name; its module is imported."""
+    found: click.Command = getattr(import_module(f"es_ttc.cli.{_MODULES.get(name, name)}"), name)
+    return found
+
+
 class SectionedGroup(CommandGroup):
-    """A group whose help lists the commands by section."""
+    """A group whose help lists the commands by section, and which imports a command when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of all commands."""
+        return [name for commands in SECTIONS.values() for name in commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, or None if there is none of this name."""
+        return load_command(cmd_name) if cmd_name in self.list_commands(ctx) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return a command by the first of some arguments; name the nearest ones if there is none."""
+        names = self.list_commands(ctx)
+        if args[0] not in names and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], names)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands, each with the first sentence of its help."""
         for section, commands in SECTIONS.items():
-            self._write_section(formatter, section, commands)
+            with formatter.section(section):
+                formatter.write_dl([*commands.items()])
 
 
 @click.group(
@@ -84,10 +118,6 @@ def cli(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-for command in chain.from_iterable(SECTIONS.values()):
-    cli.add_command(command)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 on success, 1 on failure, 2 on wrong usage, 130 on Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -98,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             err=True,
         )
     # Warnings of libraries go to standard error: standard output contains only the command's output.
-    configure_logs("auto", logging.DEBUG if "--debug" in arguments else logging.ERROR)
+    configure_logs(logging.DEBUG if "--debug" in arguments else logging.ERROR)
     sys.exit(run(arguments))
 
 

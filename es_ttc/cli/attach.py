@@ -3,10 +3,9 @@
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
-from pydantic import Field
 from rich.progress import Progress
 
 from es_ttc.cli.blend_changes import tell_changes
@@ -17,7 +16,6 @@ from es_ttc.cli.common import (
     EngineUrl,
     adapted,
     confirm,
-    connected,
     first_documents,
     given,
     print_json,
@@ -32,18 +30,39 @@ from es_ttc.cli.common import (
 from es_ttc.cli.options import check_codec, explicit_options, feature_options, strip_html_option
 from es_ttc.cli.signatures import command
 from es_ttc.cli.size_estimates import size_sentence
+from es_ttc.encoders import load_encoder
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connected
+from es_ttc.engine.protocol import Engine, delete_if_there
+from es_ttc.enrichment.jobs.following import forget
+from es_ttc.errors import EncoderMismatch, EngineUnavailable, InvalidRequest
+from es_ttc.index.attach import (
+    AttachedObjects,
+    FillResult,
+    attach_beside,
+    attach_inside,
+    fill_attached,
+    traces_of,
+)
+from es_ttc.index.attach import detach as take_away
+from es_ttc.index.attach.feature_locations import Found, fill_found, found_behind, spec_of
+from es_ttc.index.attach.fill import Report
+from es_ttc.index.attach.in_index import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
+from es_ttc.index.attach.side_index import attached_sources
+from es_ttc.index.attach.source import require_text_fields, sources_of
+from es_ttc.index.attach.source_checks import require_readable
+from es_ttc.index.ingest.proposal import describe, propose
+from es_ttc.index.ingest.size_estimate import SizeEstimate, estimate_size, share_with_text
+from es_ttc.index.mappings.contents import stored_bytes
+from es_ttc.index.mappings.encoder import load_encoder_for
+from es_ttc.index.mappings.indices import Index, mappings_with_features
+from es_ttc.index.mappings.spec import DEFAULT_FIELDS, IndexSpec, own_meta
+from es_ttc.lab.judging.store import INDEX, SIGNALS
+from es_ttc.reranking.index_graph import delete_graphs
 from es_ttc.settings import Settings
+from es_ttc.vectors.codecs import DEFAULT_CODEC
 
-if TYPE_CHECKING:
-    from es_ttc.encoders.base import Encoder
-    from es_ttc.engine.protocol import Engine
-    from es_ttc.index.attach import AttachedObjects, FillResult
-    from es_ttc.index.attach.feature_locations import Found
-    from es_ttc.index.attach.fill import Report
-    from es_ttc.index.ingest.size_estimate import SizeEstimate
-    from es_ttc.index.mappings.indices import Index
-    from es_ttc.index.mappings.spec import IndexSpec
-
+_WATCH_SECONDS = 5.0
 _READ = 20
 """Documents that are read for an estimate of sizes."""
 
@@ -116,7 +135,6 @@ def fill(
     engine: EngineUrl,
     encoder: EncoderName,
     watch: Annotated[bool, "Run until stopped, and follow writes to NAME."] = False,
-    every: Annotated[float, Field(ge=0.2, le=3600), "Seconds between two checks, with --watch."] = 5.0,
     everything: Annotated[
         bool, "--all", "Check every document, including failed ones, instead of those written since the last run."
     ] = False,
@@ -130,18 +148,15 @@ def fill(
 
     Exit status: as for `es-ttc attach`; a stopped --watch ends with 0.
     """
-    from es_ttc.index.attach import FillOptions
-
     settings = Settings(**given(engine=engine, encoder=encoder))
-    options = FillOptions(everything=everything)
     if watch:
         if as_json:
             raise click.UsageError("--watch has no end to report about: leave out --json")
         try:
-            asyncio.run(_watch(settings, name, options, every))
+            asyncio.run(_watch(settings, name, everything=everything))
         except (KeyboardInterrupt, asyncio.CancelledError):
             return 0
-    return _report_fill(_fill(settings, name, options), as_json, f"run `es-ttc fill {name}` to go on")
+    return _report_fill(_fill(settings, name, everything=everything), as_json, f"run `es-ttc fill {name}` to go on")
 
 
 @command("es-ttc detach products", "es-ttc detach products --yes --json", "es-ttc detach --all")
@@ -221,8 +236,8 @@ class _Estimated:
     index: str
     documents: int
     source_bytes: int | None
-    spec: "IndexSpec"
-    size: "SizeEstimate | None"
+    spec: IndexSpec
+    size: SizeEstimate | None
 
     @property
     def sentence(self) -> str:
@@ -244,11 +259,7 @@ async def _estimated(
         return [await _estimate(engine, source, spec, encoder) for source in sources]
 
 
-async def _estimate(engine: "Engine", source: "Index", spec: "IndexSpec", encoder: "Encoder") -> _Estimated:
-    from es_ttc.index.attach.source_checks import require_readable
-    from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
-    from es_ttc.index.mappings.contents import stored_bytes
-
+async def _estimate(engine: Engine, source: Index, spec: IndexSpec, encoder: Encoder) -> _Estimated:
     await require_readable(engine, source, spec.text_fields)
     documents = await first_documents(engine, source.index, _READ)
     size = await asyncio.to_thread(estimate_size, documents, spec, encoder)
@@ -258,9 +269,7 @@ async def _estimate(engine: "Engine", source: "Index", spec: "IndexSpec", encode
 
 async def _attach(
     settings: Settings, name: str, chosen: dict[str, Any], *, encoder_named: bool, inside: bool, yes: bool
-) -> "tuple[str, list[FillResult]]":
-    from es_ttc.index.attach import attach_beside, attach_inside
-
+) -> tuple[str, list[FillResult]]:
     stop_on_sigterm()
     async with connected(settings) as engine:
         sources = await _sources(engine, name, inside=inside)
@@ -281,11 +290,8 @@ async def _attach(
     return name, filled
 
 
-async def _sources(engine: "Engine", name: str, *, inside: bool) -> "Sequence[Index]":
+async def _sources(engine: Engine, name: str, *, inside: bool) -> Sequence[Index]:
     """Return the indices behind a name."""
-    from es_ttc.errors import InvalidRequest
-    from es_ttc.index.attach.source import sources_of
-
     sources = await sources_of(engine, name)
     for source in sources:
         if source.meta and not inside:
@@ -297,20 +303,15 @@ async def _sources(engine: "Engine", name: str, *, inside: bool) -> "Sequence[In
 
 
 async def _requested_spec(
-    engine: "Engine",
+    engine: Engine,
     settings: Settings,
-    sources: "Sequence[Index]",
+    sources: Sequence[Index],
     chosen: dict[str, Any],
     *,
     encoder_named: bool,
     yes: bool,
-) -> "tuple[IndexSpec, Encoder]":
+) -> tuple[IndexSpec, Encoder]:
     """Return the spec from the options, the present spec and the defaults; and its encoder."""
-    from es_ttc.index.attach.feature_locations import spec_of
-    from es_ttc.index.attach.source import require_text_fields
-    from es_ttc.index.mappings.spec import IndexSpec
-    from es_ttc.vectors.codecs import DEFAULT_CODEC
-
     before = await spec_of(engine, sources)
     strip = chosen.pop("strip_html", "auto" if before is None else None)
     documents = [] if strip is None else await first_documents(engine, sources[0].index)
@@ -334,13 +335,8 @@ async def _requested_spec(
     return spec, encoder
 
 
-def _proposed(sources: "Sequence[Index]", documents: Sequence[dict[str, Any]], *, yes: bool) -> dict[str, Any]:
+def _proposed(sources: Sequence[Index], documents: Sequence[dict[str, Any]], *, yes: bool) -> dict[str, Any]:
     """Return text fields proposed from the first documents, as an option; none if the index has the default fields."""
-    from es_ttc.errors import InvalidRequest
-    from es_ttc.index.attach.source import require_text_fields
-    from es_ttc.index.ingest.proposal import describe, propose
-    from es_ttc.index.mappings.spec import DEFAULT_FIELDS
-
     try:
         for source in sources:
             require_text_fields(source, DEFAULT_FIELDS)
@@ -354,12 +350,8 @@ def _proposed(sources: "Sequence[Index]", documents: Sequence[dict[str, Any]], *
     return {}
 
 
-async def _encoder(settings: Settings, before: "IndexSpec | None", *, dims: int | None, named: bool) -> "Encoder":
+async def _encoder(settings: Settings, before: IndexSpec | None, *, dims: int | None, named: bool) -> Encoder:
     """Load the encoder of the options, else the one of the features."""
-    from es_ttc.encoders import load_encoder
-    from es_ttc.errors import EncoderMismatch
-    from es_ttc.index.mappings.encoder import load_encoder_for
-
     with stderr.status("loading the encoder"):
         if before is None or named or dims is not None:
             return await asyncio.to_thread(load_encoder, settings.encoder, cache_dir=settings.cache_dir, dims=dims)
@@ -375,44 +367,35 @@ async def _encoder(settings: Settings, before: "IndexSpec | None", *, dims: int 
     return encoder
 
 
-async def _fill(settings: Settings, name: str, options: Any) -> "tuple[str, list[FillResult]]":
-    from es_ttc.index.attach.feature_locations import fill_found, found_behind
-
+async def _fill(settings: Settings, name: str, *, everything: bool) -> tuple[str, list[FillResult]]:
     stop_on_sigterm()
     async with connected(settings) as engine:
         found = await found_behind(engine, name)
         encoder = await _encoder_of(settings, name, found)
         with progress_bar() as bar:
             report = _reporter(bar, name)
-            return name, await fill_found(engine, found, encoder, options=options, report=report)
+            return name, await fill_found(engine, found, encoder, everything=everything, report=report)
 
 
-async def _watch(settings: Settings, name: str, options: Any, every: float) -> None:
+async def _watch(settings: Settings, name: str, *, everything: bool = False) -> None:
     """Repeat the fill; wait for an engine that is temporarily unreachable."""
-    from es_ttc.errors import EngineUnavailable
-    from es_ttc.index.attach import FillOptions, fill_attached
-    from es_ttc.index.attach.feature_locations import found_behind
-
     stop_on_sigterm()
     async with connected(settings) as engine:
         encoder = await _encoder_of(settings, name, await found_behind(engine, name))
-        click.echo(f"following [{name}], every {every:g} s; Ctrl-C ends it", err=True)
+        click.echo(f"following [{name}], every {_WATCH_SECONDS:g} s; Ctrl-C ends it", err=True)
         while True:
             try:
-                for filled in await fill_attached(engine, name, encoder, options=options):
+                for filled in await fill_attached(engine, name, encoder, everything=everything):
                     if filled.written or filled.failed or filled.removed:
                         click.echo(_sentence(filled))
-                options = FillOptions()
+                everything = False
             except EngineUnavailable as error:
                 click.echo(f"es-ttc: {error}; trying again", err=True)
-            await asyncio.sleep(every)
+            await asyncio.sleep(_WATCH_SECONDS)
 
 
-async def _encoder_of(settings: Settings, name: str, found: "Sequence[Found]") -> "Encoder":
+async def _encoder_of(settings: Settings, name: str, found: Sequence[Found]) -> Encoder:
     """Load the encoder of an index's features."""
-    from es_ttc.errors import InvalidRequest
-    from es_ttc.index.mappings.encoder import load_encoder_for
-
     spec = next((held.spec for _, held in found if held is not None), None)
     if spec is None:
         raise InvalidRequest(f"[{name}] has no features yet: run `es-ttc attach {name}`")
@@ -420,14 +403,8 @@ async def _encoder_of(settings: Settings, name: str, found: "Sequence[Found]") -
         return await asyncio.to_thread(load_encoder_for, spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
 
 
-async def _traces(settings: Settings, name: str | None) -> "tuple[list[AttachedObjects], dict[str, int]]":
+async def _traces(settings: Settings, name: str | None) -> tuple[list[AttachedObjects], dict[str, int]]:
     """Return what is attached to an index, or to all; and es-ttc's own indices with their numbers of documents."""
-    from es_ttc.index.attach import traces_of
-    from es_ttc.index.attach.side_index import attached_sources
-    from es_ttc.index.mappings.indices import mappings_with_features
-    from es_ttc.index.mappings.spec import own_meta
-    from es_ttc.lab.judging.store import INDEX, SIGNALS
-
     jobs = settings.jobs_index
     async with connected(settings) as engine:
         names = [name] if name else await attached_sources(engine)
@@ -441,12 +418,7 @@ async def _traces(settings: Settings, name: str | None) -> "tuple[list[AttachedO
         return found, {one: await engine.count(one) for one in sorted(own)}
 
 
-async def _detach(settings: Settings, found: "Sequence[AttachedObjects]", own: Collection[str]) -> None:
-    from es_ttc.engine.protocol import delete_if_there
-    from es_ttc.enrichment.jobs.following import forget
-    from es_ttc.index.attach import detach as take_away
-    from es_ttc.reranking.index_graph import delete_graphs
-
+async def _detach(settings: Settings, found: Sequence[AttachedObjects], own: Collection[str]) -> None:
     stop_on_sigterm()
     async with connected(settings) as engine:
         with progress_bar() as bar:
@@ -463,18 +435,16 @@ async def _detach(settings: Settings, found: "Sequence[AttachedObjects]", own: C
             await delete_if_there(engine, name)
 
 
-def _reporter(bar: Progress, label: str) -> "Report":
+def _reporter(bar: Progress, label: str) -> Report:
     task = bar.add_task(label, total=None)
 
-    def report(filled: "FillResult") -> None:
+    def report(filled: FillResult) -> None:
         bar.update(task, completed=filled.seen, total=filled.total, description=filled.index)
 
     return report
 
 
-def _changes(source: "Index") -> str:
-    from es_ttc.index.attach.in_index import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
-
+def _changes(source: Index) -> str:
     own = pipeline_name(source.index)
     former = source.settings.get(FINAL_PIPELINE, NO_PIPELINE)
     chained = f", which runs [{former}] first" if former not in (NO_PIPELINE, own) else ""
@@ -484,7 +454,7 @@ def _changes(source: "Index") -> str:
     )
 
 
-def _announced(found: "Sequence[AttachedObjects]") -> list[str]:
+def _announced(found: Sequence[AttachedObjects]) -> list[str]:
     sentences = []
     for each in found:
         sentences += [f"side index [{side}] of [{each.index}], with its alias" for side in each.sides]
@@ -496,7 +466,7 @@ def _announced(found: "Sequence[AttachedObjects]") -> list[str]:
     return sentences
 
 
-def _sentence(filled: "FillResult") -> str:
+def _sentence(filled: FillResult) -> str:
     parts = [f"{filled.written:,} documents got features"]
     parts += [f"{filled.carried:,} had theirs mapped"] if filled.carried else []
     parts += [f"{filled.unchanged:,} had them"] if filled.unchanged else []

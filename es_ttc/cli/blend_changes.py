@@ -2,16 +2,19 @@
 
 import asyncio
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from es_ttc.cli.common import connected, first_documents
+from es_ttc.cli.common import first_documents
+from es_ttc.cli.searching import CliQuery, Target, search
+from es_ttc.common.markup import blanked
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connected
+from es_ttc.index.ingest.compose import compose
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings, Settings
-
-if TYPE_CHECKING:
-    from es_ttc.encoders.base import Encoder
-    from es_ttc.index.mappings.spec import IndexSpec
 
 AFTER = 200
 """Documents after which an ingest tells it."""
@@ -22,7 +25,7 @@ _MAX_SECONDS = 20.0
 _SENTENCE = re.compile(r"(?<=[.!?。])\s+|\n")
 
 
-async def tell_changes(settings: Settings, index: str, spec: "IndexSpec", encoder: "Encoder") -> None:
+async def tell_changes(settings: Settings, index: str, spec: IndexSpec, encoder: Encoder) -> None:
     """Say how many of the first hits blend changes for a few queries; nothing where that cannot be known."""
     try:
         async with asyncio.timeout(_MAX_SECONDS):
@@ -33,10 +36,7 @@ async def tell_changes(settings: Settings, index: str, spec: "IndexSpec", encode
         click.echo(told, err=True)
 
 
-async def _changes(settings: Settings, index: str, spec: "IndexSpec", encoder: "Encoder") -> str:
-    from es_ttc.cli.searching import CliQuery, Target, search
-    from es_ttc.serving.server import running_gateway
-
+async def _changes(settings: Settings, index: str, spec: IndexSpec, encoder: Encoder) -> str:
     gateway = GatewaySettings(
         **settings.model_dump(exclude_unset=True) | {"port": 0, "host": "127.0.0.1", "workers": 1}
     )
@@ -72,11 +72,8 @@ def _counted(queries: int) -> str:
     return f"{queries} quer{'y' if queries == 1 else 'ies'}"
 
 
-def _query(document: dict[str, Any], spec: "IndexSpec") -> str:
+def _query(document: dict[str, Any], spec: IndexSpec) -> str:
     """Return the beginning of a document's first text."""
-    from es_ttc.common.markup import blanked
-    from es_ttc.index.ingest.compose import compose
-
     text = next((text for name in spec.text_fields if (text := compose(document, [name])[0].strip())), "")
     words = blanked(text).split()
     if len(words) > _WORDS:

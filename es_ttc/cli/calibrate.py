@@ -2,23 +2,24 @@
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import orjson
 
 from es_ttc.cli.calibrate_relevance import relevance
-from es_ttc.cli.common import connected, encoder_flag, engine_flag, given, json_flag, print_json, stderr
+from es_ttc.cli.common import encoder_flag, engine_flag, given, json_flag, print_json, stderr
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import examples
+from es_ttc.encoders import load_encoder
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connected
 from es_ttc.errors import ConfigurationError
+from es_ttc.index.attach.feature_locations import feature_locations
+from es_ttc.index.mappings.calibration import calibrate as write
 from es_ttc.settings import Settings
+from es_ttc.vectors.moments import Moments
 
-if TYPE_CHECKING:
-    from es_ttc.encoders.base import Encoder
-    from es_ttc.vectors.moments import Moments
-
-_MOST = 100_000
+_MAX_QUERIES = 100_000
 _FEW = 100
 """Number of queries below which the ranking suffers (docs/how-to/choose-a-program.md)."""
 
@@ -51,8 +52,6 @@ def queries(name: str, file: Path, engine: str | None, encoder: str | None, as_j
 
     A few hundred queries from a log are sufficient. Never use queries that you evaluate with.
     """
-    from es_ttc.encoders import load_encoder
-
     texts = read_queries(file)
     settings = Settings(**given(engine=engine, encoder=encoder))
     with stderr.status("loading the encoder"):
@@ -80,8 +79,8 @@ def read_queries(file: Path) -> list[str]:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     texts.append(_text(line.strip(), file, number))
-                if len(texts) > _MOST:
-                    raise ConfigurationError(f"[{file}] has more than {_MOST:,} queries: a few hundred do")
+                if len(texts) > _MAX_QUERIES:
+                    raise ConfigurationError(f"[{file}] has more than {_MAX_QUERIES:,} queries: a few hundred do")
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"[{file}] is not UTF-8: {error}") from error
     return texts
@@ -99,10 +98,7 @@ def _text(line: str, file: Path, number: int) -> str:
     return text
 
 
-async def _calibrate(settings: Settings, name: str, texts: list[str], encoder: "Encoder") -> "Moments":
-    from es_ttc.index.attach.feature_locations import feature_locations
-    from es_ttc.index.mappings.calibration import calibrate as write
-
+async def _calibrate(settings: Settings, name: str, texts: list[str], encoder: Encoder) -> Moments:
     async with connected(settings) as engine:
         written = [await write(engine, held.index, texts, encoder) for held in await feature_locations(engine, name)]
     return written[0]

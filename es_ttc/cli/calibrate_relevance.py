@@ -1,7 +1,6 @@
 """`es-ttc calibrate relevance`: the probability that a hit of an index is relevant, from judgements."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.markup import escape
@@ -13,10 +12,16 @@ from es_ttc.cli.judged import SEED, JudgedQueries
 from es_ttc.cli.options import examples
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
+from es_ttc.index.attach.feature_locations import alike_locations
+from es_ttc.lab.evaluation import provenance
+from es_ttc.lab.evaluation.plots import reliability
+from es_ttc.lab.evaluation.report import rendered, replace, require_writable, score
+from es_ttc.lab.ranking.relevance import MIN_QUERIES, Fit, evaluated, judged_hits
+from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
+from es_ttc.rescorers.relevance import METHOD, Calibration
+from es_ttc.rescorers.tuned import Tuned
+from es_ttc.rescorers.tuned import as_json as file_content
 from es_ttc.settings import EngineSettings
-
-if TYPE_CHECKING:
-    from es_ttc.lab.ranking.relevance import Fit
 
 _WINDOW = 100
 
@@ -83,16 +88,6 @@ def relevance(
     better than one number for all hits; the message says what is missing. NAME may be an alias or a data stream: the
     numbers then hold for searches of this name, and of each index behind it.
     """
-    from es_ttc.index.attach.feature_locations import alike_locations
-    from es_ttc.lab.evaluation import provenance
-    from es_ttc.lab.evaluation.plots import reliability
-    from es_ttc.lab.evaluation.report import rendered, replace, require_writable
-    from es_ttc.lab.ranking.relevance import MIN_QUERIES, evaluated, judged_hits
-    from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
-    from es_ttc.rescorers.relevance import METHOD, Calibration
-    from es_ttc.rescorers.tuned import Tuned
-    from es_ttc.rescorers.tuned import as_json as file_content
-
     if data is not None and with_llm:
         raise click.UsageError("--with-llm is for the judgements of the index: leave DATA out")
     for folder in (report, out and out.absolute().parent):
@@ -153,10 +148,8 @@ def relevance(
         raise click.exceptions.Exit(1)
 
 
-def _show(name: str, fit: "Fit") -> None:
+def _show(name: str, fit: Fit) -> None:
     """Display the figures, by number of judged queries too, and the reliability."""
-    from es_ttc.lab.evaluation.report import score
-
     relevant, console = fit.hits.relevant, tables.console()
     heading = f"{name}: {fit.hits.queries:,} queries, {len(relevant):,} judged hits, {int(relevant.sum()):,} relevant"
     console.print(heading, style="italic", highlight=False, markup=False, soft_wrap=True)

@@ -5,32 +5,43 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import aiohttp
 import numpy as np
 
 from es_ttc import __version__
-from es_ttc.cli.common import connected, first_documents, unread_language
-from es_ttc.cli.doctor import Check, Verdict
+from es_ttc.cli.common import first_documents, unread_language
 from es_ttc.encoders.base import Encoder, EncoderIdentity
+from es_ttc.encoders.registry import load_encoder
+from es_ttc.engine.connect import connected
+from es_ttc.engine.node.java import find
 from es_ttc.engine.node.parts import DEFAULT_VERSION
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.engine.versions import NAMES, maintained_versions
+from es_ttc.enrichment.jobs.record import JobState
+from es_ttc.enrichment.jobs.redis_server import addresses, find_server
+from es_ttc.enrichment.jobs.store import JobStore
+from es_ttc.enrichment.proposals.plan import DEFAULT_PROMPTS, Plan, prompt_of
+from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose
 from es_ttc.errors import EsTtcError
 from es_ttc.index.attach.feature_locations import contents_of, feature_location, written_since_fill
 from es_ttc.index.attach.side_index import attached_sources
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.indices import mappings_with_features
 from es_ttc.index.mappings.spec import STATE, IndexSpec
+from es_ttc.llm import LlmClient
+from es_ttc.reranking.rerankers import Passage
+from es_ttc.reranking.rerankers.cross_encoder import built_in
+from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 from es_ttc.rescorers import compiled
+from es_ttc.rescorers.compiled import loops
 from es_ttc.settings import EngineSettings, LlmSettings, Settings
-
-if TYPE_CHECKING:
-    from es_ttc.llm import LlmClient
 
 GATEWAY_SECONDS = 3
 QUEUE_SECONDS = 3
@@ -43,6 +54,31 @@ PROBE = (
 )
 PROBE_TOKENS = 64
 PROBE_PAIRS = 8
+
+
+class Verdict(StrEnum):
+    """The result of a check.
+
+    ``warning`` is a finding that prevents nothing; ``missing`` is a required part that is absent.
+    """
+
+    OK = "ok"
+    WARNING = "warning"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One row of the report."""
+
+    subject: str
+    verdict: Verdict
+    detail: str
+    mend: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """Return a JSON-ready form."""
+        return {"subject": self.subject, "verdict": self.verdict, "detail": self.detail, "mend": self.mend}
 
 
 def packages() -> list[Check]:
@@ -75,15 +111,12 @@ def _loops() -> Check:
     if not compiled.available():
         how = "numpy, several times slower than compiled loops: install a C compiler, then es-ttc again"
         return Check("scoring loops", Verdict.OK, how)
-    from es_ttc.rescorers.compiled import loops
 
     return Check("scoring loops", Verdict.OK, f"compiled, for this processor: {loops.builds()[-1]}")
 
 
 def java() -> Check:
     """Check the Java of the embedded node; an engine elsewhere needs none here."""
-    from es_ttc.engine.node.java import find
-
     try:
         found = find()
     except EsTtcError as error:
@@ -117,8 +150,6 @@ def _can_write(folder: Path) -> bool:
 
 def encoder(name: str, cache_dir: Path) -> tuple[Check, Encoder | None]:
     """Check that the configured encoder loads and encodes."""
-    from es_ttc.encoders.registry import load_encoder
-
     begin = time.perf_counter()
     try:
         loaded = load_encoder(name, cache_dir=cache_dir)
@@ -139,10 +170,6 @@ def encoder(name: str, cache_dir: Path) -> tuple[Check, Encoder | None]:
 
 async def cross_encoder() -> list[Check]:
     """Check that the cross-encoder loads, if it is installed, and measure its time for a pair."""
-    from es_ttc.reranking.rerankers import Passage
-    from es_ttc.reranking.rerankers.cross_encoder import built_in
-    from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
-
     make = built_in().get(MSMARCO_MINILM)
     if make is None:
         return []
@@ -275,8 +302,6 @@ async def _language(client: Engine, name: str, spec: IndexSpec, otherwise: Check
 
 async def queue(settings: Settings) -> Check:
     """Check that workers have a Redis; only `es-ttc worker` needs one."""
-    from es_ttc.enrichment.jobs.redis_server import addresses, find_server
-
     if not _version("celery"):
         none = "Celery is not installed; only `es-ttc worker` needs it"
         return Check("queue", Verdict.WARNING, none, "pip install 'es-ttc[worker]'")
@@ -301,9 +326,6 @@ async def queue(settings: Settings) -> Check:
 
 async def workers(settings: Settings) -> list[Check]:
     """Check that a worker has been seen lately, if jobs are running."""
-    from es_ttc.enrichment.jobs.record import JobState
-    from es_ttc.enrichment.jobs.store import JobStore
-
     status = [JobState.RUNNING]
     try:
         async with connected(settings) as client:
@@ -319,8 +341,6 @@ async def workers(settings: Settings) -> list[Check]:
 
 async def model(settings: LlmSettings) -> Check:
     """Check that the language model answers, and with phrases; enrichment and rewriters need it."""
-    from es_ttc.llm import LlmClient
-
     if settings.llm_url is None:
         none = "none set; enrichment and `sira` need one"
         return Check("model", Verdict.OK, f"{none}: ES_TTC_LLM_URL=http://host:8000/v1")
@@ -343,11 +363,8 @@ async def model(settings: LlmSettings) -> Check:
     return Check("model", Verdict.OK, f"{name} at {url}, by {settings.llm_api}, finds phrases")
 
 
-async def _without_phrases(client: "LlmClient", api: Literal["chat", "completions"]) -> str | None:
+async def _without_phrases(client: LlmClient, api: Literal["chat", "completions"]) -> str | None:
     """Ask for phrases as enrichment does; return the beginning of an answer that has none."""
-    from es_ttc.enrichment.proposals.plan import DEFAULT_PROMPTS, Plan, prompt_of
-    from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose
-
     prompt = prompt_of(DEFAULT_PROMPTS[api])
     plan = Plan(prompt=prompt.name, text=prompt.text, model="", api=api, answer_tokens=PROBE_TOKENS, most=3)
     try:

@@ -3,9 +3,9 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Any, TypeVar
 
 import click
 import orjson
@@ -22,12 +22,14 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from es_ttc.common.languages import LATIN
+from es_ttc.encoders.base import TOKENS_FROM, EncoderIdentity
+from es_ttc.encoders.registry import with_adapter
+from es_ttc.engine.connect import connected
+from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.index.ingest.proposal import html_fields, languages
 from es_ttc.settings import EngineSettings, Settings
-
-if TYPE_CHECKING:
-    from es_ttc.encoders.base import EncoderIdentity
-    from es_ttc.engine.protocol import Engine
 
 S = TypeVar("S", bound=Settings)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,8 +47,6 @@ engine_flag = click.option(
 def _add_token_encoder(context: click.Context, _parameter: click.Parameter, name: str | None) -> None:
     """Append the encoder of token vectors to the name of the other one, which is read before."""
     if name is not None:
-        from es_ttc.encoders.base import TOKENS_FROM  # numpy stays out of --help
-
         context.params["encoder"] = f"{context.params.get('encoder') or Settings().encoder}{TOKENS_FROM}{name}"
 
 
@@ -91,30 +91,16 @@ def given(**flags: Any) -> dict[str, Any]:
 
 def adapted(settings: S, adapter: str | None) -> S:
     """Return settings whose encoder has an adapter; the same settings if none was given."""
-    from es_ttc.encoders.registry import with_adapter
-
     return settings.model_copy(update={"encoder": with_adapter(settings.encoder, adapter)})
 
 
-@asynccontextmanager
-async def connected(settings: EngineSettings) -> "AsyncIterator[Engine]":
-    """Yield a client of the settings' engine, and close it afterwards."""
-    from es_ttc.engine.connect import connect
-
-    engine = await connect(settings)
-    try:
-        yield engine
-    finally:
-        await engine.close()
-
-
-async def first_documents(engine: "Engine", index: str, size: int = 50) -> list[dict[str, Any]]:
+async def first_documents(engine: Engine, index: str, size: int = 50) -> list[dict[str, Any]]:
     """Return some documents of an index."""
     hits = (await engine.search(index, {"size": size}))["hits"]["hits"]
     return [hit.get("_source") or {} for hit in hits]
 
 
-def with_engine(settings: EngineSettings, call: "Callable[[Engine], Awaitable[T]]") -> T:
+def with_engine(settings: EngineSettings, call: Callable[[Engine], Awaitable[T]]) -> T:
     """Return what a call returns with a client of the settings' engine."""
 
     async def connected_call() -> T:
@@ -135,7 +121,7 @@ def take_proposal(sentence: str, *, yes: bool) -> None:
 
 
 def warn_of_language(
-    documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str], encoder: "EncoderIdentity"
+    documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str], encoder: EncoderIdentity
 ) -> None:
     """Warn if the first documents are in a language that the encoder is not trained for."""
     problem = unread_language(documents, text_fields, encoder)
@@ -144,7 +130,7 @@ def warn_of_language(
 
 
 def unread_language(
-    documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str], encoder: "EncoderIdentity"
+    documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str], encoder: EncoderIdentity
 ) -> str:
     """Return a sentence about languages of the documents that the encoder is not trained for; "" if there are none."""
     unread = unread_languages(documents, text_fields, encoder)
@@ -158,20 +144,15 @@ def unread_language(
 
 
 def unread_languages(
-    documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str], encoder: "EncoderIdentity"
+    documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str], encoder: EncoderIdentity
 ) -> tuple[str, ...]:
     """Return the documents' languages that the encoder is not trained for; none if nothing is known of either."""
-    from es_ttc.common.languages import LATIN
-    from es_ttc.index.ingest.proposal import languages
-
     found = languages(documents, text_fields) if encoder.languages else ()
     return tuple(name for name in found if name not in (*encoder.languages, LATIN))
 
 
 def strips_html(choice: str, documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str]) -> bool:
     """Return whether markup is left out of what is encoded, and say so if the first documents have some."""
-    from es_ttc.index.ingest.proposal import html_fields
-
     found = ", ".join(html_fields(documents, text_fields))
     if found and choice == "no":
         click.echo(

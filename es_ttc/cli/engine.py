@@ -3,7 +3,7 @@
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import click
 from pydantic import Field
@@ -12,14 +12,16 @@ from es_ttc.cli.common import AsJson, print_json, stderr, stdout
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.signatures import FOLDER, command
 from es_ttc.cli.steps import Step, Steps
+from es_ttc.engine.node import process
+from es_ttc.engine.node.cluster import Cluster
+from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.parts import DEFAULT_VERSION, VERSIONS
+from es_ttc.engine.node.plugin import Plugin
+from es_ttc.engine.node.report import clusters, reports
+from es_ttc.engine.node.spec import NodeSpec, Progress, ProgressCallback
+from es_ttc.engine.node.state import log_tail
 from es_ttc.errors import InvalidRequest, NodeError
-from es_ttc.settings import Settings
-
-if TYPE_CHECKING:
-    from es_ttc.engine.node.cluster import Cluster
-    from es_ttc.engine.node.plugin import Plugin
-    from es_ttc.engine.node.spec import ProgressCallback
+from es_ttc.settings import GatewaySettings, Settings
 
 BUILT = "built"
 FOLLOW_SECONDS = 0.5
@@ -88,9 +90,7 @@ def up(
 
     The node keeps its data until `es-ttc engine down --drop-data`.
     """
-    from es_ttc.engine.node import cluster, process
-    from es_ttc.engine.node.opensearch import OpenSearchDistribution
-    from es_ttc.engine.node.spec import NodeSpec
+    from es_ttc.engine.node import cluster
 
     if plugin is not None and version not in (None, DEFAULT_VERSION):
         raise click.UsageError(f"the plugin is for OpenSearch {DEFAULT_VERSION}: give --plugin without --version")
@@ -135,8 +135,6 @@ def down(
     as_json: AsJson,
 ) -> None:
     """Stop a node, or a whole cluster by its name. The data are kept without --drop-data."""
-    from es_ttc.engine.node import process
-
     cache = Settings().cache_dir
     dropped = drop_data and process.node_folder(name, cache).data.exists()
     ran = process.stop(name, cache, drop_data=drop_data)
@@ -149,8 +147,6 @@ def down(
 @command("es-ttc engine status --json", group=engine)
 def status(*, as_json: AsJson) -> None:
     """List the nodes of this machine with their addresses and resources."""
-    from es_ttc.engine.node.report import clusters, reports
-
     nodes = reports(Settings().cache_dir)
     if as_json:
         print_json({"nodes": nodes, "clusters": clusters(nodes)})
@@ -177,9 +173,6 @@ def logs(
     as_json: AsJson,
 ) -> None:
     """Show the last 50 lines of the log of a node."""
-    from es_ttc.engine.node import process
-    from es_ttc.engine.node.state import log_tail
-
     if follow and as_json:
         raise click.UsageError("--follow has no end, --json prints one object: give one of the two")
     log = process.node_folder(name, Settings().cache_dir).log
@@ -193,7 +186,7 @@ def logs(
         _follow(log)
 
 
-def _print_cluster(cluster: "Cluster", *, as_json: bool) -> None:
+def _print_cluster(cluster: Cluster, *, as_json: bool) -> None:
     urls = cluster.urls
     if as_json:
         nodes = [{**asdict(node.state), "url": node.url, "reused": node.reused} for node in cluster.nodes]
@@ -206,9 +199,8 @@ def _print_cluster(cluster: "Cluster", *, as_json: bool) -> None:
         click.echo(f"export ES_TTC_ENGINE={urls[0]}")
 
 
-def progress_of(step: Step) -> "ProgressCallback":
+def progress_of(step: Step) -> ProgressCallback:
     """Return a callback that displays the download and start of a node as one step: a bar, then a spinner."""
-    from es_ttc.engine.node.spec import Progress
 
     def show(progress: Progress) -> None:
         if progress.stage == "fetch":
@@ -220,10 +212,7 @@ def progress_of(step: Step) -> "ProgressCallback":
     return show
 
 
-def _plugin(archive: str) -> "Plugin":
-    from es_ttc.engine.node.plugin import Plugin
-    from es_ttc.settings import GatewaySettings
-
+def _plugin(archive: str) -> Plugin:
     settings = GatewaySettings()
     address = f"http://{settings.host}:{settings.port}"
     return Plugin.of(None if archive == BUILT else Path(archive), "opensearch", address, settings.sidecar_token)

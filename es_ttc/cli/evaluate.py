@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 import orjson
@@ -28,16 +28,22 @@ from es_ttc.cli.options import (
 )
 from es_ttc.cli.signatures import FILE, FOLDER, command
 from es_ttc.common.interruption import interruptible
+from es_ttc.engine.addresses import engine_addresses
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.settings import Settings
-
-if TYPE_CHECKING:
-    from es_ttc.lab.evaluation.datasets import Collection
-    from es_ttc.lab.evaluation.methods import Method
-    from es_ttc.lab.evaluation.plan import Plan
-    from es_ttc.lab.evaluation.results import CollectionResult, Evaluation, MethodResult
-    from es_ttc.rescorers.tuned import Tuned
-    from es_ttc.settings import EngineSettings
+from es_ttc.lab.evaluation import provenance
+from es_ttc.lab.evaluation import report as reports
+from es_ttc.lab.evaluation.datasets import Collection, load_collection
+from es_ttc.lab.evaluation.methods import Method, resolve
+from es_ttc.lab.evaluation.metrics import headline_metrics
+from es_ttc.lab.evaluation.plan import Plan, run
+from es_ttc.lab.evaluation.report import best, p_value, require_writable, score, signed, verdict
+from es_ttc.lab.evaluation.results import CollectionResult, Evaluation, MethodResult
+from es_ttc.rescorers.learned.model import read_models
+from es_ttc.rescorers.learned.rescorer import LearnedParams
+from es_ttc.rescorers.relevance import METHOD
+from es_ttc.rescorers.tuned import Tuned
+from es_ttc.serving.logs import configure_logs
+from es_ttc.settings import EngineSettings, Settings
 
 MEMORY = "memory"
 _METHODS = "blend,hybrid,bm25,dense,maxsim,spectral"
@@ -127,11 +133,6 @@ def evaluate(
 
     Encodings are kept in the cache folder, so a second run is quick. Tune on a different split than you report.
     """
-    from es_ttc.lab.evaluation.methods import resolve
-    from es_ttc.lab.evaluation.plan import Plan
-    from es_ttc.lab.evaluation.report import require_writable
-    from es_ttc.rescorers.learned.model import read_models
-
     require_one_source(data, judgements, with_llm=with_llm)
     settings = adapted(Settings(**given(encoder=encoder, ranking_models=ranking_models)), adapter)
     served = read_models(settings.ranking_models)
@@ -167,18 +168,13 @@ def evaluate(
     _deliver(evaluation, out, report, as_json=as_json)
 
 
-def _engine_of(url: str, judgements: str | None) -> "EngineSettings | None":
-    from es_ttc.settings import EngineSettings
-
+def _engine_of(url: str, judgements: str | None) -> EngineSettings | None:
     if url != MEMORY:
         return EngineSettings(engine=url)
     return None if judgements is None else EngineSettings()
 
 
-def _tuned(files: Sequence[Path]) -> "list[Tuned]":
-    from es_ttc.rescorers.relevance import METHOD
-    from es_ttc.rescorers.tuned import Tuned
-
+def _tuned(files: Sequence[Path]) -> list[Tuned]:
     found = {path: Tuned.read(path) for path in files}
     for path, tuned in found.items():
         if tuned.method == METHOD:
@@ -188,7 +184,7 @@ def _tuned(files: Sequence[Path]) -> "list[Tuned]":
     return [*found.values()]
 
 
-def with_tuned(params: Mapping[str, Mapping[str, Any]], tuned: "Sequence[Tuned]") -> dict[str, Mapping[str, Any]]:
+def with_tuned(params: Mapping[str, Mapping[str, Any]], tuned: Sequence[Tuned]) -> dict[str, Mapping[str, Any]]:
     """Return parameters by method, the tuned ones among them."""
     merged = dict(params)
     for one in tuned:
@@ -198,10 +194,8 @@ def with_tuned(params: Mapping[str, Mapping[str, Any]], tuned: "Sequence[Tuned]"
     return merged
 
 
-def _warned(collection: "Collection", tuned: "Sequence[Tuned]", methods: "Sequence[Method]") -> "Collection":
+def _warned(collection: Collection, tuned: Sequence[Tuned], methods: Sequence[Method]) -> Collection:
     """Say in the results which figures flatter a method, for it was tuned or learned on the very queries."""
-    from es_ttc.rescorers.learned.rescorer import LearnedParams
-
     same = [one for one in tuned if (one.data, one.split) == (collection.name, collection.split)]
     warnings = [
         f"the parameters of {one.method} were chosen on these very queries: its figures are too good" for one in same
@@ -214,10 +208,8 @@ def _warned(collection: "Collection", tuned: "Sequence[Tuned]", methods: "Sequen
     return replace(collection, warnings=(*collection.warnings, *warnings))
 
 
-def _load(data: Sequence[Path], split: str) -> "list[Collection]":
+def _load(data: Sequence[Path], split: str) -> list[Collection]:
     """Read all collections before anything long begins."""
-    from es_ttc.lab.evaluation.datasets import load_collection
-
     collections = [load_collection(folder, split) for folder in data]
     names = [collection.name for collection in collections]
     for name in names:
@@ -227,15 +219,10 @@ def _load(data: Sequence[Path], split: str) -> "list[Collection]":
 
 
 def _evaluate(
-    plan: "Plan", collections: "Sequence[Collection]", settings: Settings, command: str, *, quiet: bool
-) -> "Evaluation":
-    from es_ttc.lab.evaluation import provenance
-    from es_ttc.lab.evaluation.plan import run
-    from es_ttc.lab.evaluation.results import Evaluation
-    from es_ttc.serving.logs import configure_logs
-
+    plan: Plan, collections: Sequence[Collection], settings: Settings, command: str, *, quiet: bool
+) -> Evaluation:
     if plan.engine is not None:
-        configure_logs("auto", logging.ERROR)  # retries and the gateway's own log are no news here
+        configure_logs(logging.ERROR)  # retries and the gateway's own log are no news here
     encoder = cached_encoder(settings) if plan.needs_encoder else None
     results: list[CollectionResult] = []
     where = MEMORY
@@ -259,9 +246,7 @@ def _evaluate(
     )
 
 
-def _deliver(evaluation: "Evaluation", out: Path | None, report: Path | None, *, as_json: bool) -> None:
-    from es_ttc.lab.evaluation import report as reports
-
+def _deliver(evaluation: Evaluation, out: Path | None, report: Path | None, *, as_json: bool) -> None:
     if out is not None:
         reports.replace(out, reports.results_json(evaluation))
         click.echo(f"results: {out}", err=True)
@@ -272,18 +257,15 @@ def _deliver(evaluation: "Evaluation", out: Path | None, report: Path | None, *,
         print_json(evaluation.as_json())
 
 
-def _show(result: "CollectionResult", k: int) -> None:
+def _show(result: CollectionResult, k: int) -> None:
     for warning in result.warnings:
         click.echo(f"mind: {warning}", err=True)
     console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
     console.print(results_table(result, k, wide=console.width >= _WIDE))
 
 
-def results_table(result: "CollectionResult", k: int, *, wide: bool = True) -> Table:
+def results_table(result: CollectionResult, k: int, *, wide: bool = True) -> Table:
     """Return a collection's results as a table; the best of each column is bold."""
-    from es_ttc.lab.evaluation.metrics import headline_metrics
-    from es_ttc.lab.evaluation.report import best, score
-
     main, *others = headline_metrics(k)
     metrics = [main, *others] if wide else [main, f"recall@{k}", "mrr"]
     table = Table(
@@ -310,9 +292,7 @@ def results_table(result: "CollectionResult", k: int, *, wide: bool = True) -> T
     return table
 
 
-def _against(method: "MethodResult", metric: str, *, wide: bool) -> list[str]:
-    from es_ttc.lab.evaluation.report import p_value, signed, verdict
-
+def _against(method: MethodResult, metric: str, *, wide: bool) -> list[str]:
     if metric not in method.versus:
         return ["baseline", *([""] * (3 if wide else 1))]
     versus = method.versus[metric]
@@ -341,8 +321,5 @@ def _command(context: click.Context, data: Sequence[Path]) -> str:
 
 def _word(name: str, value: Any) -> str:
     if name == "engine" and value != MEMORY:
-        from es_ttc.engine.addresses import engine_addresses
-        from es_ttc.settings import EngineSettings
-
         return ",".join(address.url for address in engine_addresses(EngineSettings(engine=value)))
     return orjson.dumps(value).decode() if isinstance(value, Mapping) else str(value)

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.markup import escape
 
 from es_ttc.cli.common import progress_bar, stderr
+from es_ttc.encoders import load_encoder
+from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.cache import cached
+from es_ttc.lab.evaluation.rankings import Progress
 from es_ttc.settings import Settings
-
-if TYPE_CHECKING:
-    from es_ttc.encoders.base import Encoder
-    from es_ttc.lab.evaluation.rankings import Progress
 
 
 class WindowType(click.ParamType[int | str]):
@@ -43,18 +43,15 @@ window_option = click.option(
 )
 
 
-def cached_encoder(settings: Settings) -> "Encoder":
+def cached_encoder(settings: Settings) -> Encoder:
     """Load the encoder with the disk cache."""
-    from es_ttc.encoders import load_encoder
-    from es_ttc.encoders.cache import cached
-
     with stderr.status(f"loading {escape(settings.encoder)}"):
         encoder = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
     return cached(encoder, settings.cache_dir / "encodings")
 
 
 @contextmanager
-def stages(collection: str) -> "Iterator[Progress]":
+def stages(collection: str) -> Iterator[Progress]:
     """Yield a function that displays one bar for each stage."""
     with progress_bar() as bars:
         tasks: dict[str, Any] = {}

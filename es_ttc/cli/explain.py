@@ -1,6 +1,6 @@
 """`es-ttc explain`: why a document stands where it does in a search."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -8,11 +8,10 @@ from es_ttc.cli import tables
 from es_ttc.cli.common import AdapterName, AsJson, EngineUrl, adapted, given, print_json, stderr, with_engine
 from es_ttc.cli.options import FilterType
 from es_ttc.cli.search import encoder_of_index, gateway_with
+from es_ttc.cli.searching import CliQuery, Target, match_body
 from es_ttc.cli.signatures import command
+from es_ttc.engine.protocol import Engine
 from es_ttc.settings import GatewaySettings
-
-if TYPE_CHECKING:
-    from es_ttc.engine.protocol import Engine
 
 
 @command(
@@ -44,9 +43,8 @@ def explain(
     filter drops it, which words of TEXT it lacks, whether it has features, and the least change of one of blend's
     weights that would bring it to the first page. `POST /_ttc/explain` does the same for any body of a search.
     """
-    from es_ttc.cli.searching import CliQuery, Target, match_body
 
-    async def ask(client: "Engine") -> dict[str, Any]:
+    async def ask(client: Engine) -> dict[str, Any]:
         target = await Target.of(client, name)
         search = match_body(target.fields, CliQuery(text, method, size, among=among))
         search["rescore"] = {"ttc": {"method": method, "query_text": text}}

@@ -1,7 +1,7 @@
 """`es-ttc graph`: the neighbour graph of an index."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
 from pydantic import Field
@@ -10,7 +10,6 @@ from es_ttc.cli.common import (
     AsJson,
     EngineUrl,
     confirm,
-    connected,
     given,
     mebibytes,
     print_result,
@@ -20,11 +19,18 @@ from es_ttc.cli.common import (
 )
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.signatures import command
+from es_ttc.engine.connect import connected
+from es_ttc.reranking.graph import GraphParams
+from es_ttc.reranking.index_graph import (
+    BuildProgress,
+    GraphReport,
+    GraphUpdate,
+    build_graph,
+    delete_graphs,
+    show_graph,
+    update_graph,
+)
 from es_ttc.settings import Settings
-
-if TYPE_CHECKING:
-    from es_ttc.reranking.graph import GraphParams
-    from es_ttc.reranking.index_graph import BuildProgress, GraphReport, GraphUpdate
 
 
 @click.group(cls=CommandGroup)
@@ -62,8 +68,6 @@ def build(
 
     Exit status: 0 when it is complete; 1 when it failed; 130 when it was stopped.
     """
-    from es_ttc.reranking.graph import GraphParams
-
     settings = Settings(**given(engine=engine))
     params = GraphParams(degree=degree)
     how = f"run `es-ttc graph build {name}` with the same options to go on"
@@ -99,8 +103,6 @@ def show(name: str, /, *, engine: EngineUrl, as_json: AsJson) -> None:
 
     They are degrees, components, reachability and staleness.
     """
-    from es_ttc.reranking.index_graph import show_graph
-
     found = with_engine(Settings(**given(engine=engine)), lambda client: show_graph(client, name))
     data = {**asdict(found), "meta": found.meta.model_dump(mode="json"), "stale": found.stale}
     print_result(data, "\n".join(_lines(found)), as_json=as_json)
@@ -121,21 +123,18 @@ def delete(
     """
     if not yes:
         confirm(f"deleting the graph of [{name}]", f"Delete the neighbour graph of [{name}]?", as_json=as_json)
-    from es_ttc.reranking.index_graph import delete_graphs
 
     deleted = with_engine(Settings(**given(engine=engine)), lambda client: delete_graphs(client, name))
     text = f"deleted {', '.join(deleted)}" if deleted else f"[{name}] has no neighbour graph"
     print_result({"index": name, "deleted": deleted}, text, as_json=as_json)
 
 
-async def _build(settings: Settings, name: str, params: "GraphParams", builder: Any) -> "BuildProgress":
-    from es_ttc.reranking.index_graph import build_graph
-
+async def _build(settings: Settings, name: str, params: GraphParams, builder: Any) -> BuildProgress:
     async with connected(settings) as engine:
         with progress_bar() as bar:
             tasks: dict[str, Any] = {}
 
-            def report(built: "BuildProgress") -> None:
+            def report(built: BuildProgress) -> None:
                 if built.doing not in tasks:
                     tasks[built.doing] = bar.add_task(f"{built.index}: {built.doing}", total=built.total)
                 bar.update(tasks[built.doing], completed=built.done, total=built.total)
@@ -143,14 +142,12 @@ async def _build(settings: Settings, name: str, params: "GraphParams", builder: 
             return await build_graph(engine, name, params, builder=builder, report=report)
 
 
-async def _update(settings: Settings, name: str) -> "GraphUpdate":
-    from es_ttc.reranking.index_graph import update_graph
-
+async def _update(settings: Settings, name: str) -> GraphUpdate:
     async with connected(settings) as engine:
         return await update_graph(engine, name)
 
 
-def _lines(found: "GraphReport") -> list[str]:
+def _lines(found: GraphReport) -> list[str]:
     figures, params = found.figures, found.meta.params
     least, median, most = figures.out_degrees
     in_least, in_median, in_most = figures.in_degrees

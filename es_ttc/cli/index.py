@@ -1,7 +1,7 @@
 """`es-ttc index`: create, show, change and delete indices with features."""
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
 from pydantic import Field
@@ -14,7 +14,6 @@ from es_ttc.cli.common import (
     EngineUrl,
     adapted,
     confirm,
-    connected,
     given,
     mebibytes,
     print_json,
@@ -30,14 +29,32 @@ from es_ttc.cli.options import check_codec, feature_options, strip_html_option
 from es_ttc.cli.signatures import command
 from es_ttc.cli.size_estimates import SAMPLE_TEXT, size_sentence
 from es_ttc.cli.tables import properties
+from es_ttc.encoders import load_encoder
+from es_ttc.engine.connect import connected
+from es_ttc.engine.protocol import Engine
+from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow, forget, unfollow
+from es_ttc.enrichment.jobs.record import Budget
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.attach import attach_beside
+from es_ttc.index.attach.feature_locations import (
+    contents_of,
+    failures,
+    feature_location,
+    feature_locations,
+    written_since_fill,
+)
+from es_ttc.index.attach.requantise import requantise_documents, require_coarser
+from es_ttc.index.ingest.size_estimate import estimate_size
+from es_ttc.index.mappings.contents import contents
+from es_ttc.index.mappings.encoder import load_encoder_for
+from es_ttc.index.mappings.enrichment import add_enrichment
+from es_ttc.index.mappings.index import IndexOptions, analyzer_of, create_index, resolve_index
+from es_ttc.index.mappings.ingest_pipeline import EncodeMode, add_pipeline, delete_pipeline, remove_pipeline
+from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.index.mappings.write_options import WriteOptions
+from es_ttc.reranking.index_graph import delete_graphs
 from es_ttc.settings import Settings
 from es_ttc.vectors.codecs import QUANTISED_CODECS
-
-if TYPE_CHECKING:
-    from es_ttc.engine.protocol import Engine
-    from es_ttc.index.mappings.index import IndexOptions
-    from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
-    from es_ttc.index.mappings.write_options import WriteOptions
 
 
 @click.group(cls=CommandGroup)
@@ -64,7 +81,7 @@ def create(
     tokens: Any,
     codec: Any,
     scales: tuple[float, ...] | None,
-    spans: "tuple[SpanGrid, ...]",
+    spans: tuple[SpanGrid, ...],
     chunks: bool,
     text_fields: tuple[str, ...] | None,
     max_tokens: int,
@@ -86,11 +103,6 @@ def create(
     as_json: AsJson,
 ) -> None:
     """Create the index NAME with the fields for its features. Your own fields stay dynamic."""
-    from es_ttc.encoders import load_encoder
-    from es_ttc.index.ingest.size_estimate import estimate_size
-    from es_ttc.index.mappings.index import IndexOptions, analyzer_of
-    from es_ttc.index.mappings.spec import IndexSpec
-
     check_codec(click.get_current_context(), tokens)
     settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
     with stderr.status("loading the encoder"):
@@ -188,8 +200,6 @@ def enrichment(
     as_json: AsJson,
 ) -> None:
     """Add the field for enrichment by a language model to the index NAME. No document changes."""
-    from es_ttc.index.mappings.enrichment import add_enrichment
-
     made = with_engine(Settings(**given(engine=engine)), lambda client: add_enrichment(client, name, analyzer))
     text = f"index [{made.index}] has the field of enrichment, analyzer {made.analyzer}"
     print_result({"index": made.index, "analyzer": made.analyzer}, text, as_json=as_json)
@@ -221,12 +231,6 @@ def pipeline(
         str | None, "--prompt NAME|FILE", "Prompt of the model, with --enrich, as for `es-ttc jobs submit`."
     ] = None,
     budget_tokens: Annotated[int | None, Field(ge=1), "Budget in tokens, with --enrich."] = None,
-    refresh: Annotated[
-        float | None,
-        Field(gt=0, le=100),
-        "Growth of the index, as a share, after which the model's stored proposals are filtered again by document "
-        "frequency, with --enrich. Default: 0.5.",
-    ] = None,
     wait: Annotated[
         bool, "With the plugin: encode documents before they are indexed. Default: only stamp them."
     ] = False,
@@ -254,19 +258,16 @@ def pipeline(
         raise click.UsageError("--enrich needs --encode: give `--encode later --enrich`")
     if plugin and encode is None:
         raise click.UsageError("--plugin needs --encode: give `--encode now --plugin`, or leave it out")
-    if (prompt, budget_tokens, refresh) != (None, None, None) and not enrich:
-        raise click.UsageError("--prompt, --budget-tokens and --refresh go with --enrich: add it, or leave them out")
+    if (prompt, budget_tokens) != (None, None) and not enrich:
+        raise click.UsageError("--prompt and --budget-tokens go with --enrich: add it, or leave them out")
     if remove:
         removed = with_engine(settings, lambda client: _remove_pipeline(client, settings.jobs_index, name))
         text = f"index [{name}] has no ingest processor" + (" any more" if removed else "")
         print_result({"index": name, "removed": removed}, text, as_json=as_json)
         return
     if encode is not None:
-        from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow
-        from es_ttc.enrichment.jobs.record import Budget
-
         budget = Budget(tokens=budget_tokens, cost=None)
-        enrichment = EnrichmentOptions(prompt, budget, refresh) if enrich else None
+        enrichment = EnrichmentOptions(prompt, budget) if enrich else None
         within = timeout if plugin else None
         followed = with_engine(
             settings, lambda client: follow(client, settings, name, encode, enrichment, plugin_timeout=within)
@@ -275,7 +276,6 @@ def pipeline(
         text = "\n".join(_followed_sentence(each) for each in indices)
         print_result({"indices": indices}, text, as_json=as_json)
         return
-    from es_ttc.index.mappings.ingest_pipeline import EncodeMode, add_pipeline
 
     mode = EncodeMode(on_error, timeout) if wait else None
     made = with_engine(settings, lambda client: add_pipeline(client, name, mode))
@@ -284,11 +284,7 @@ def pipeline(
     print_result(made, text, as_json=as_json)
 
 
-async def _remove_pipeline(engine: "Engine", jobs_index: str, name: str) -> bool:
-    from es_ttc.enrichment.jobs.following import unfollow
-    from es_ttc.index.attach.feature_locations import feature_locations
-    from es_ttc.index.mappings.ingest_pipeline import remove_pipeline
-
+async def _remove_pipeline(engine: Engine, jobs_index: str, name: str) -> bool:
     if await unfollow(engine, jobs_index, name):
         return True
     locations = await feature_locations(engine, name)
@@ -315,10 +311,7 @@ def _followed_sentence(followed: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-async def _create(engine: "Engine", name: str, spec: "IndexSpec", options: "IndexOptions") -> None:
-    from es_ttc.errors import InvalidRequest
-    from es_ttc.index.mappings.index import create_index
-
+async def _create(engine: Engine, name: str, spec: IndexSpec, options: IndexOptions) -> None:
     if await engine.exists(name):
         raise InvalidRequest(f"index [{name}] exists already: see `es-ttc index show {name}`, or choose a name")
     await create_index(engine, name, spec, options)
@@ -326,11 +319,6 @@ async def _create(engine: "Engine", name: str, spec: "IndexSpec", options: "Inde
 
 async def _requantise(settings: Settings, name: str, codec: Any) -> list[dict[str, Any]]:
     from dataclasses import asdict, replace
-
-    from es_ttc.index.attach import attach_beside
-    from es_ttc.index.attach.feature_locations import feature_locations
-    from es_ttc.index.attach.requantise import requantise_documents, require_coarser
-    from es_ttc.index.mappings.encoder import load_encoder_for
 
     moved = []
     async with connected(settings) as engine:
@@ -357,11 +345,7 @@ async def _requantise(settings: Settings, name: str, codec: Any) -> list[dict[st
     return moved
 
 
-async def _show(engine: "Engine", name: str) -> dict[str, Any]:
-    from es_ttc.index.attach.feature_locations import contents_of, failures, feature_location, written_since_fill
-    from es_ttc.index.mappings.contents import contents
-    from es_ttc.index.mappings.write_options import WriteOptions
-
+async def _show(engine: Engine, name: str) -> dict[str, Any]:
     held = await feature_location(engine, name)
     counts = await contents_of(engine, held) if held.side else await contents(engine, held.index, held.spec)
     return {
@@ -375,18 +359,13 @@ async def _show(engine: "Engine", name: str) -> dict[str, Any]:
     }
 
 
-def _writes(options: "WriteOptions | None") -> dict[str, Any] | None:
+def _writes(options: WriteOptions | None) -> dict[str, Any] | None:
     if options is None:
         return None
     return {"encode": options.encode, "enrich": options.enrich, "plugin": options.plugin}
 
 
-async def _delete(engine: "Engine", jobs_index: str, name: str) -> None:
-    from es_ttc.enrichment.jobs.following import forget
-    from es_ttc.index.mappings.index import resolve_index
-    from es_ttc.index.mappings.ingest_pipeline import delete_pipeline
-    from es_ttc.reranking.index_graph import delete_graphs
-
+async def _delete(engine: Engine, jobs_index: str, name: str) -> None:
     concrete, _ = await resolve_index(engine, name)
     await delete_graphs(engine, concrete)
     await engine.delete_index(concrete)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 from pydantic import Field
@@ -19,7 +19,6 @@ from es_ttc.cli.common import (
     EncoderName,
     EngineUrl,
     adapted,
-    connected,
     given,
     mebibytes,
     print_json,
@@ -31,19 +30,30 @@ from es_ttc.cli.common import (
     warn_of_language,
 )
 from es_ttc.cli.options import strip_html_option, text_fields_flag
-from es_ttc.cli.signatures import FILE, command
+from es_ttc.cli.signatures import command
 from es_ttc.cli.size_estimates import size_sentence
+from es_ttc.encoders import load_encoder
+from es_ttc.encoders.base import Encoder, EncoderIdentity
+from es_ttc.engine.connect import connected
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EncoderError, EngineError, InvalidRequest
+from es_ttc.index.ingest import DeadLetterFile, IngestOptions, IngestResult, Inputs, compose, open_source
+from es_ttc.index.ingest import ingest as ingest_documents
+from es_ttc.index.ingest.bulk import BatchLimits
+from es_ttc.index.ingest.checkpoint import Checkpoint, IngestRunKey, fingerprints
+from es_ttc.index.ingest.columns import ColumnType, parse_types
+from es_ttc.index.ingest.encode_parts import EncodeProcesses
+from es_ttc.index.ingest.pipeline import Report
+from es_ttc.index.ingest.proposal import describe, propose
+from es_ttc.index.ingest.readers import Csv, Record, count_records
+from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
+from es_ttc.index.mappings.contents import stored_bytes
+from es_ttc.index.mappings.encoder import load_encoder_for
+from es_ttc.index.mappings.index import create_index
+from es_ttc.index.mappings.indices import Index, index_behind
+from es_ttc.index.mappings.merging import merge_segments
+from es_ttc.index.mappings.spec import DEFAULT_FIELDS, IndexSpec, spec_of_own
 from es_ttc.settings import Settings
-
-if TYPE_CHECKING:
-    from es_ttc.encoders.base import Encoder, EncoderIdentity
-    from es_ttc.engine.protocol import Engine
-    from es_ttc.index.ingest import IngestOptions, IngestResult, Inputs
-    from es_ttc.index.ingest.checkpoint import Checkpoint
-    from es_ttc.index.ingest.pipeline import Report
-    from es_ttc.index.ingest.readers import Record
-    from es_ttc.index.mappings.indices import Index
-    from es_ttc.index.mappings.spec import IndexSpec
 
 _PEEKED = 50
 
@@ -55,7 +65,7 @@ class IngestCommand:
     name: str
     files: tuple[str, ...]
     text_fields: tuple[str, ...] | None
-    options: "IngestOptions"
+    options: IngestOptions
     resume: bool
     dead_letters: Path
     processes: int
@@ -98,20 +108,6 @@ def ingest(
     yes: Annotated[bool, "Take the proposed fields of a new index without a question."] = False,
     resume: Annotated[bool, "Resume a stopped run of the same command."] = False,
     batch_mb: Annotated[float, Field(ge=0.1, le=1000), "Size of a bulk request, in MB."] = 8.0,
-    batch_seconds: Annotated[
-        float, Field(ge=0.1, le=60), "Maximum time that a document waits for its bulk request to fill."
-    ] = 2.0,
-    dead_letters: Annotated[
-        Path | None,
-        FILE,
-        "File for rejected documents with the reason (appended). Default: NAME.rejected.jsonl in this folder.",
-    ] = None,
-    retry_seconds: Annotated[
-        float | None,
-        Field(ge=0, le=86_400),
-        "Time for which documents are sent again to a busy engine, in seconds, before the run fails. Default: the "
-        "setting write_retry_seconds.",
-    ] = None,
     processes: Annotated[
         int,
         Field(ge=1, le=64),
@@ -133,24 +129,19 @@ def ingest(
 
     Exit status: 0 when every document is in the index, which is queried for each of them at the end; 1 when some were
     rejected (the others are in the index), are missing at the end, or the run failed; 130 when it was stopped. Rejected
-    documents are in the dead-letter file with the reason. --resume continues a stopped or failed run.
+    documents are appended to NAME.rejected.jsonl in this folder, with the reason. --resume continues a stopped or
+    failed run.
 
     Documents that the engine cannot accept for now (it is busy, its disk is full, a shard or a node is missing) are
-    sent again for --retry-seconds, and never count as rejected.
+    sent again for 150 s, and never count as rejected.
     """
-    from es_ttc.errors import EncoderError, EngineError, InvalidRequest
-    from es_ttc.index.ingest import IngestOptions
-    from es_ttc.index.ingest.bulk import BatchLimits
-
     if Path(name).is_file() and not Path(files[0]).exists():
         raise InvalidRequest(
             f"[{name}] is a file, and the name of the index comes first: es-ttc ingest {files[0]} {name}"
         )
-    options = given(engine=engine, encoder=encoder, write_retry_seconds=retry_seconds)
-    settings = adapted(Settings(**options), adapter)
-    batch = BatchLimits(bytes=int(batch_mb * 2**20), seconds=batch_seconds)
-    rejected = dead_letters or Path(f"{name}.rejected.jsonl")
-    writing = IngestOptions(id_field, batch)
+    settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
+    writing = IngestOptions(id_field, BatchLimits(bytes=int(batch_mb * 2**20)))
+    rejected = Path(f"{name}.rejected.jsonl")
     request = IngestCommand(
         name, files, text_fields, writing, resume, rejected, processes, merge, types, yes, strip_html
     )
@@ -198,11 +189,7 @@ def ingest(
     return 0 if outcome.complete else 1
 
 
-async def _run(settings: Settings, request: IngestCommand) -> "tuple[IngestResult, EncoderIdentity, int | None]":
-    from es_ttc.index.ingest import DeadLetterFile, Inputs, open_source
-    from es_ttc.index.ingest import ingest as ingest_documents
-    from es_ttc.index.ingest.columns import parse_types
-
+async def _run(settings: Settings, request: IngestCommand) -> tuple[IngestResult, EncoderIdentity, int | None]:
     types = parse_types(request.types)
     inputs = Inputs([open_source(file, types) for file in request.files])
     stop_on_sigterm()
@@ -227,12 +214,8 @@ async def _run(settings: Settings, request: IngestCommand) -> "tuple[IngestResul
         return outcome, encoder.identity, await _size(engine, index.index, merge=request.merge)
 
 
-def _options(request: IngestCommand, settings: Settings, index: "Index") -> "IngestOptions":
+def _options(request: IngestCommand, settings: Settings, index: Index) -> IngestOptions:
     """Return the options of the ingest, with the processes that encode for the index."""
-    from es_ttc.index.ingest.encode_parts import EncodeProcesses
-    from es_ttc.index.mappings.encoder import load_encoder_for
-    from es_ttc.index.mappings.spec import spec_of_own
-
     if request.processes == 1:
         return request.options
     identity = spec_of_own(index.index, index.mapping).encoder
@@ -240,11 +223,8 @@ def _options(request: IngestCommand, settings: Settings, index: "Index") -> "Ing
     return replace(request.options, processes=EncodeProcesses(request.processes, load))
 
 
-async def _size(engine: "Engine", index: str, *, merge: bool) -> int | None:
+async def _size(engine: Engine, index: str, *, merge: bool) -> int | None:
     """Return the bytes of an index on disk, after a merge of its segments where it is requested."""
-    from es_ttc.index.mappings.contents import stored_bytes
-    from es_ttc.index.mappings.merging import merge_segments
-
     if merge:
         with stderr.status("merging segments (at first up to a minute until the engine can drop what it keeps)"):
             await merge_segments(engine, index)
@@ -252,16 +232,9 @@ async def _size(engine: "Engine", index: str, *, merge: bool) -> int | None:
 
 
 async def _ready(
-    engine: "Engine", settings: Settings, request: IngestCommand, inputs: "Inputs"
+    engine: Engine, settings: Settings, request: IngestCommand, inputs: Inputs
 ) -> "tuple[IngestCommand, Index, Encoder]":
     """Load the encoder; find or check the text fields; create the index if there is none."""
-    from es_ttc.encoders import load_encoder
-    from es_ttc.errors import EngineError, InvalidRequest
-    from es_ttc.index.mappings.encoder import load_encoder_for
-    from es_ttc.index.mappings.index import create_index
-    from es_ttc.index.mappings.indices import index_behind
-    from es_ttc.index.mappings.spec import spec_of_own
-
     index = await index_behind(engine, request.name)
     spec = spec_of_own(index.index, index.mapping) if index else None
     if spec and request.text_fields not in (None, spec.text_fields):
@@ -296,20 +269,14 @@ async def _ready(
     return request, index, encoder
 
 
-def _new_spec(identity: "EncoderIdentity", request: IngestCommand, records: "Sequence[Record]") -> "IndexSpec":
-    from es_ttc.index.mappings.spec import IndexSpec
-
+def _new_spec(identity: EncoderIdentity, request: IngestCommand, records: Sequence[Record]) -> IndexSpec:
     spec = IndexSpec(identity, **given(text_fields=request.text_fields))
     documents = [record.document for record in records if record.document]
     return replace(spec, strip_html=strips_html(request.strip_html, documents, spec.text_fields))
 
 
-def _first_records(inputs: "Inputs", text_fields: Sequence[str] | None) -> "list[Record]":
+def _first_records(inputs: Inputs, text_fields: Sequence[str] | None) -> list[Record]:
     """Return the first records, and say which types the columns of CSV have; text fields are read as text."""
-    from es_ttc.index.ingest.columns import ColumnType
-    from es_ttc.index.ingest.readers import Csv
-    from es_ttc.index.mappings.spec import DEFAULT_FIELDS
-
     tables = [source for source in inputs.sources if isinstance(source, Csv)]
     for table in tables:
         table.keep_text(text_fields or DEFAULT_FIELDS)
@@ -321,11 +288,8 @@ def _first_records(inputs: "Inputs", text_fields: Sequence[str] | None) -> "list
     return records
 
 
-def _with_proposal(request: IngestCommand, records: "Sequence[Record]") -> IngestCommand:
+def _with_proposal(request: IngestCommand, records: Sequence[Record]) -> IngestCommand:
     """Return the command with proposed text fields and id, if it names no fields and texts are in other than `text`."""
-    from es_ttc.index.ingest.proposal import describe, propose
-    from es_ttc.index.mappings.spec import DEFAULT_FIELDS
-
     documents = [record.document for record in records if record.document]
     empty = [name for name in DEFAULT_FIELDS if not any(_has_text(document, [name]) for document in documents)]
     if request.text_fields is not None or "text" not in empty or not documents:
@@ -341,11 +305,8 @@ def _with_proposal(request: IngestCommand, records: "Sequence[Record]") -> Inges
     return replace(request, text_fields=proposal.text_fields, options=chosen)
 
 
-async def _tell_size(inputs: "Inputs", records: "Sequence[Record]", spec: "IndexSpec", encoder: "Encoder") -> None:
+async def _tell_size(inputs: Inputs, records: Sequence[Record], spec: IndexSpec, encoder: Encoder) -> None:
     """Say what the features will take on disk."""
-    from es_ttc.index.ingest.readers import count_records
-    from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
-
     documents = [record.document for record in records if record.document]
     size = await asyncio.to_thread(estimate_size, documents, spec, encoder)
     if size is None:
@@ -356,10 +317,8 @@ async def _tell_size(inputs: "Inputs", records: "Sequence[Record]", spec: "Index
     click.echo(f"{size_sentence(size, spec, total)} (estimated)", err=True)
 
 
-def _check_text(records: "Sequence[Record]", text_fields: Sequence[str]) -> None:
+def _check_text(records: Sequence[Record], text_fields: Sequence[str]) -> None:
     """Reject input without any of the text fields, before an index is filled with documents without features."""
-    from es_ttc.errors import InvalidRequest
-
     documents = [record.document for record in records if record.document]
     if documents and not any(_has_text(document, text_fields) for document in documents):
         raise InvalidRequest(
@@ -374,10 +333,8 @@ def _no_text(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str])
     return f"none of the first {len(documents)} documents has text in {fields} (they have {','.join(present)})"
 
 
-def _checkpoint(index: "Index", request: IngestCommand, encoder: "Encoder") -> "tuple[str, Checkpoint | None]":
+def _checkpoint(index: Index, request: IngestCommand, encoder: Encoder) -> tuple[str, Checkpoint | None]:
     """Return the run's id, and the checkpoint to resume or to begin; none for standard input."""
-    from es_ttc.index.ingest.checkpoint import Checkpoint, IngestRunKey, fingerprints
-
     run = uuid.uuid4().hex
     inputs = fingerprints(request.files)
     if inputs is None:
@@ -395,20 +352,18 @@ def _checkpoint(index: "Index", request: IngestCommand, encoder: "Encoder") -> "
 class _Changes:
     """Tells once how much blend changes: after the first documents, or at the end."""
 
-    def __init__(self, settings: Settings, index: "Index", encoder: "Encoder") -> None:
+    def __init__(self, settings: Settings, index: Index, encoder: Encoder) -> None:
         self._given = settings, index, encoder
         self._telling: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Begin, if it has not begun."""
-        from es_ttc.index.mappings.spec import spec_of_own
-
         settings, index, encoder = self._given
         if self._telling is None:
             spec = spec_of_own(index.index, index.mapping)
             self._telling = asyncio.create_task(tell_changes(settings, index.index, spec, encoder))
 
-    async def told(self, outcome: "IngestResult") -> None:
+    async def told(self, outcome: IngestResult) -> None:
         """Wait for it; it is not told if nothing was written."""
         if outcome.written:
             self.begin()
@@ -416,11 +371,11 @@ class _Changes:
             await self._telling
 
 
-def _reporter(bar: Progress, changes: _Changes) -> "Report":
+def _reporter(bar: Progress, changes: _Changes) -> Report:
     """Return the function that updates the bar; the total is estimated from the share of the input that was read."""
     task = bar.add_task("documents", total=None)
 
-    def report(outcome: "IngestResult", fraction: float | None) -> None:
+    def report(outcome: IngestResult, fraction: float | None) -> None:
         done = outcome.resumed_at + outcome.settled
         read = outcome.resumed_at + outcome.read
         total = max(round(read / fraction), done) if fraction else None
@@ -433,9 +388,6 @@ def _reporter(bar: Progress, changes: _Changes) -> "Report":
 
 
 def _has_text(document: Mapping[str, Any], fields: Sequence[str]) -> bool:
-    from es_ttc.errors import InvalidRequest
-    from es_ttc.index.ingest import compose
-
     try:
         return bool(compose(document, fields)[0])
     except InvalidRequest:  # the document is rejected later, with the reason
@@ -448,7 +400,7 @@ def _how_to_go_on(files: Sequence[str]) -> str:
     return "run the same command with --resume to go on"
 
 
-def _sentence(outcome: "IngestResult", encoder: "EncoderIdentity") -> str:
+def _sentence(outcome: IngestResult, encoder: EncoderIdentity) -> str:
     limit = "the index's max_tokens"
     if encoder.late_interaction:
         limit = f"the {encoder.max_length} tokens that the encoder reads, or at {limit}"
@@ -462,7 +414,7 @@ def _sentence(outcome: "IngestResult", encoder: "EncoderIdentity") -> str:
     return f"{', '.join(parts)} in {outcome.seconds:,.1f} s ({speed})"
 
 
-def _as_dict(outcome: "IngestResult", request: IngestCommand) -> dict[str, Any]:
+def _as_dict(outcome: IngestResult, request: IngestCommand) -> dict[str, Any]:
     return {
         "index": request.name,
         **asdict(outcome),

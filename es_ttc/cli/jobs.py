@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 from pydantic import Field
@@ -17,16 +17,17 @@ from es_ttc.cli.options import JsonObjectType, examples
 from es_ttc.cli.signatures import command
 from es_ttc.cli.tables import properties
 from es_ttc.common.durations import duration
-from es_ttc.errors import LlmError, LlmFailure
+from es_ttc.common.validation import Fault, read_object, sentence
+from es_ttc.engine.protocol import Engine
+from es_ttc.enrichment.jobs import commands, submission
+from es_ttc.enrichment.jobs.progress import AnyStatus
+from es_ttc.enrichment.jobs.record import EncodingJob, Job, Progress
+from es_ttc.enrichment.jobs.submission import DryRun, JobRequest, SampledDocument
+from es_ttc.errors import InvalidRequest, LlmError, LlmFailure
 from es_ttc.settings import Settings
 
-if TYPE_CHECKING:
-    from es_ttc.engine.protocol import Engine
-    from es_ttc.enrichment.jobs.progress import AnyStatus
-    from es_ttc.enrichment.jobs.record import EncodingJob, Job, Progress
-    from es_ttc.enrichment.jobs.submission import DryRun, JobRequest, SampledDocument
-
 _STATES = ("running", "paused", "completed", "cancelled")
+_UPDATE_SECONDS = 2.0
 _MAX_PHRASES = 12
 _MAX_TEXT = 160
 _SHARES = (0.3, 0.5, 0.7)
@@ -41,12 +42,10 @@ _PHRASES = ModelOptions(
     {
         "prompt": "--prompt",
         "most": "--phrases",
-        "most_words": "--words",
         "tau": "--tau",
         "min_similarity": "--min-similarity",
         "whole": "--whole",
         "answer_tokens": "--answer-tokens",
-        "characters": "--characters",
     },
 )
 _WORK = ModelOptions(
@@ -59,7 +58,6 @@ _WORK = ModelOptions(
         "lanes": "--lanes",
         "parallel": "--parallel",
         "priority": "--priority",
-        "most_failures": "--most-failures",
     },
     types={"query": JsonObjectType('{"term": {"lang": "en"}}')},
 )
@@ -105,8 +103,6 @@ def submit(
     **options: Any,
 ) -> None:
     """Submit a job that enriches the documents of INDEX."""
-    from es_ttc.enrichment.jobs import submission
-
     request = _job_request(index, options)
     if dry_run:
         with stderr.status(f"asking the model about {sample} documents"):
@@ -144,9 +140,8 @@ def list_jobs(
     as_json: AsJson,
 ) -> None:
     """List jobs, the newest first."""
-    from es_ttc.enrichment.jobs import commands
 
-    async def listed_with_workers(client: "Engine", settings: Settings) -> "tuple[list[AnyStatus], str]":
+    async def listed_with_workers(client: Engine, settings: Settings) -> tuple[list[AnyStatus], str]:
         return await commands.listed(client, settings, state), await commands.unattended(client, settings)
 
     found, unattended = _run(engine, listed_with_workers)
@@ -167,8 +162,6 @@ def _verb(name: str, summary: str, example: str, *options: ModelOptions) -> None
     @engine_flag
     @click.argument("job")
     def command(job: str, engine: str | None, as_json: bool, **values: Any) -> None:
-        from es_ttc.enrichment.jobs import commands
-
         function = getattr(commands, "shown" if name == "show" else name)
         status = _run(engine, lambda client, settings: function(client, settings, job, **values))
         if as_json:
@@ -189,17 +182,8 @@ _verb("retry", "Process the failed documents of JOB again.", "enrich-products")
 
 
 @command("es-ttc jobs watch enrich-products", group=jobs)
-def watch(
-    job: str,
-    /,
-    *,
-    engine: EngineUrl,
-    every: Annotated[float, Field(ge=0.2), "Seconds between two updates."] = 2.0,
-    as_json: AsJson,
-) -> None:
+def watch(job: str, /, *, engine: EngineUrl, as_json: AsJson) -> None:
     """Show the progress of JOB until it pauses or ends; with --json one line per update."""
-    from es_ttc.enrichment.jobs import commands
-
     with Live(console=stdout, auto_refresh=False, transient=True) as live:
         while True:
             status = _run(engine, lambda client, settings: commands.shown(client, settings, job))
@@ -210,28 +194,24 @@ def watch(
                 live.update(_details(status), refresh=True)
             if status.job.status != "running":
                 break
-            time.sleep(every)
+            time.sleep(_UPDATE_SECONDS)
     if not as_json:
         stdout.print(_details(status))
 
 
-def _job_request(index: str, options: Mapping[str, Any]) -> "JobRequest":
-    from es_ttc.common.validation import Fault, read_object, sentence
-    from es_ttc.enrichment.jobs.submission import JobRequest
-    from es_ttc.errors import InvalidRequest
-
+def _job_request(index: str, options: Mapping[str, Any]) -> JobRequest:
     try:
         return read_object(JobRequest, {"index": index, **nested(options)})
     except Fault as fault:
         raise InvalidRequest(sentence(fault, "job")) from fault
 
 
-def _run(url: str | None, call: "Callable[[Engine, Settings], Awaitable[Any]]") -> Any:
+def _run(url: str | None, call: Callable[[Engine, Settings], Awaitable[Any]]) -> Any:
     settings = Settings(**given(engine=url))
     return with_engine(settings, lambda client: call(client, settings))
 
 
-def _table(found: "list[AnyStatus]") -> Table:
+def _table(found: list[AnyStatus]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("job", no_wrap=True)
     named = all(each.job.index in each.job.id for each in found)  # as in jobs that follow writes
@@ -255,9 +235,7 @@ def _table(found: "list[AnyStatus]") -> Table:
     return table
 
 
-def _details(status: "AnyStatus") -> Table:
-    from es_ttc.enrichment.jobs.record import Job
-
+def _details(status: AnyStatus) -> Table:
     job, progress, is_running = status.job, status.progress, status.state == "running"
     state = status.state + (f", since job {status.waits_for} has its turn" if status.waits_for else "")
     rows = {"job": job.id, "index": job.index, "state": state, "why": job.reason, "trouble": progress.trouble}
@@ -270,7 +248,7 @@ def _details(status: "AnyStatus") -> Table:
     return table
 
 
-def _encoding(_: "EncodingJob", progress: "Progress") -> dict[str, str]:
+def _encoding(_: EncodingJob, progress: Progress) -> dict[str, str]:
     return {
         "documents": f"{progress.total:,}",
         "encoded": f"{progress.done:,}, repeated writes included",
@@ -281,7 +259,7 @@ def _encoding(_: "EncodingJob", progress: "Progress") -> dict[str, str]:
     }
 
 
-def _enrichment(job: "Job", progress: "Progress", is_running: bool) -> dict[str, str]:
+def _enrichment(job: Job, progress: Progress, is_running: bool) -> dict[str, str]:
     budget = f"; the budget is {job.budget.tokens:,}" if job.budget.tokens else ""
     return {
         "model": f"{job.plan.model}, by {job.plan.api}" if job.plan.model else "none yet",
@@ -305,7 +283,7 @@ def _count(number: int, what: str = "") -> str:
     return f"{number:,}{what}" if number else ""
 
 
-def _filtered(job: "Job") -> str:
+def _filtered(job: Job) -> str:
     """Return when the proposals of all documents are filtered again, because the corpus has grown."""
     if job.refresh is None or not job.filtered:
         return ""
@@ -313,7 +291,7 @@ def _filtered(job: "Job") -> str:
     return f"at {job.filtered:,} documents, again at {math.ceil(job.filtered * (1 + job.refresh)):,}{times}"
 
 
-def _show_trial(trial: "DryRun", *, as_json: bool) -> None:
+def _show_trial(trial: DryRun, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -349,7 +327,7 @@ def _show_trial(trial: "DryRun", *, as_json: bool) -> None:
     )
 
 
-def _sampled(each: "SampledDocument") -> dict[str, Any]:
+def _sampled(each: SampledDocument) -> dict[str, Any]:
     dropped = [
         {"phrase": one.text, "reason": one.reason, "documents": one.documents, "similarity": one.similarity}
         for one in each.filtered.dropped

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
 import orjson
@@ -14,7 +14,6 @@ from es_ttc.cli.common import (
     AdapterName,
     AsJson,
     EngineUrl,
-    connected,
     given,
     print_json,
     print_result,
@@ -24,20 +23,27 @@ from es_ttc.cli.common import (
     with_engine,
 )
 from es_ttc.cli.judge_options import read, with_llm_flag
+from es_ttc.cli.judge_pool import PoolRequest, grade_by_llm, make_pools
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import JsonObjectType, NamesType
 from es_ttc.cli.signatures import FILE, command
 from es_ttc.cli.tables import table
+from es_ttc.engine.connect import connected
 from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.index.attach.feature_locations import alike_locations
+from es_ttc.index.ingest.compose import compose
+from es_ttc.lab.evaluation.datasets import CORPUS
+from es_ttc.lab.evaluation.report import replace
+from es_ttc.lab.judging import formats
+from es_ttc.lab.judging.formats import Format, Judged
+from es_ttc.lab.judging.overview import Overview
+from es_ttc.lab.judging.records import PooledMethod, PooledQuery, check_judge, query_id
+from es_ttc.lab.judging.standing import TunedWeights
+from es_ttc.lab.judging.store import JudgementStore
 from es_ttc.settings import EngineSettings, Settings
 
-if TYPE_CHECKING:
-    from es_ttc.lab.judging.formats import Judged
-    from es_ttc.lab.judging.overview import Overview
-    from es_ttc.lab.judging.records import PooledQuery
-
 _FORMATS = ("beir", "trec", "trec-run", "workbench", "quepid")
-_MOST_QUERIES = 10_000
+_MAX_QUERIES = 10_000
 
 index_argument = click.argument("index", metavar="INDEX")
 format_option = click.option(
@@ -112,9 +118,6 @@ def pool(
 
     The pool also keeps the signals of blend, from which `es-ttc judge status` and the page choose weights.
     """
-    from es_ttc.cli.judge_pool import PoolRequest, grade_by_llm, make_pools
-    from es_ttc.lab.judging.store import JudgementStore
-
     settings = EngineSettings(**given(engine=engine))
     with_engine(settings, lambda client: JudgementStore(client, index).require_index())
     queries = queries_of(file, texts)
@@ -155,8 +158,6 @@ def status(
     Of several judges the median counts. nDCG@10 takes a document without a judgement for not relevant; unjudged@10 is
     the share of such documents among a method's first ten.
     """
-    from es_ttc.lab.judging.standing import TunedWeights
-
     overview = asyncio.run(read(EngineSettings(**given(engine=engine)), index, with_llm=with_llm))
     tuned = overview.tuned()
     stands = overview.standing()
@@ -224,11 +225,6 @@ def import_(
 
     A judge's earlier grades of the same documents are replaced.
     """
-    from es_ttc.lab.judging import formats
-    from es_ttc.lab.judging.formats import Format
-    from es_ttc.lab.judging.records import check_judge
-    from es_ttc.lab.judging.store import JudgementStore
-
     check_judge(name)
     texts = dict(queries_of(queries_file, ())) if queries_file is not None else {}
 
@@ -277,10 +273,6 @@ def export(
     as_json: AsJson,
 ) -> None:
     """Write the judgements of INDEX, or with --format trec-run what the pooled methods found."""
-    from es_ttc.lab.evaluation.report import replace
-    from es_ttc.lab.judging import formats
-    from es_ttc.lab.judging.formats import Judged
-
     if corpus and form != "beir":
         raise click.UsageError("--corpus goes with --format beir")
     settings = EngineSettings(**given(engine=engine))
@@ -314,8 +306,6 @@ def export(
 
 def queries_of(file: Path | None, texts: Sequence[str]) -> list[tuple[str, str]]:
     """Return ids and texts of queries, of a file and of the command line, each text once."""
-    from es_ttc.lab.judging.records import query_id
-
     found: dict[str, str] = {}
     for number, line in enumerate(_lines(file), 1):
         name, text = _query(line, file, number)
@@ -325,8 +315,8 @@ def queries_of(file: Path | None, texts: Sequence[str]) -> list[tuple[str, str]]
         if not text.strip():
             raise InvalidRequest("[query] is blank: give a text")
         found.setdefault(query_id(text), text.strip())
-    if len(found) > _MOST_QUERIES:
-        raise InvalidRequest(f"{len(found):,} queries are too many: give up to {_MOST_QUERIES:,}")
+    if len(found) > _MAX_QUERIES:
+        raise InvalidRequest(f"{len(found):,} queries are too many: give up to {_MAX_QUERIES:,}")
     return list(found.items())
 
 
@@ -352,19 +342,15 @@ def _query(line: str, file: Path | None, number: int) -> tuple[str | None, str]:
     return (str(record["_id"]) if "_id" in record else None), record["text"].strip()
 
 
-def new_queries(judged: "Judged", known: set[str]) -> "list[PooledQuery]":
+def new_queries(judged: Judged, known: set[str]) -> list[PooledQuery]:
     """Return the queries of imported judgements that have no pool yet, with pools without documents."""
-    from es_ttc.lab.judging.records import PooledQuery
-
     return [PooledQuery(query, text) for query, text in judged.texts.items() if query not in known]
 
 
 def with_runs(
-    pools: "Sequence[PooledQuery]", runs: Mapping[str, Mapping[str, Sequence[str]]], texts: Mapping[str, str]
-) -> "list[PooledQuery]":
+    pools: Sequence[PooledQuery], runs: Mapping[str, Mapping[str, Sequence[str]]], texts: Mapping[str, str]
+) -> list[PooledQuery]:
     """Return the pools of a run's queries, with the run as one more method, or in place of the one of its name."""
-    from es_ttc.lab.judging.records import PooledMethod, PooledQuery
-
     changed = {query.id: query for query in pools}
     touched: dict[str, None] = {}
     for tag, by_query in runs.items():
@@ -378,7 +364,7 @@ def with_runs(
     return [changed[name] for name in touched]
 
 
-def runs_of(queries: "Sequence[PooledQuery]") -> dict[str, dict[str, Sequence[str]]]:
+def runs_of(queries: Sequence[PooledQuery]) -> dict[str, dict[str, Sequence[str]]]:
     """Return what the pooled methods found, by method and query."""
     runs: dict[str, dict[str, Sequence[str]]] = {}
     for query in queries:
@@ -389,7 +375,7 @@ def runs_of(queries: "Sequence[PooledQuery]") -> dict[str, dict[str, Sequence[st
     return runs
 
 
-def _show(overview: "Overview") -> None:
+def _show(overview: Overview) -> None:
     agreement = overview.agreement
     click.echo(
         f"index [{overview.index}]: {len(overview.queries):,} queries, {overview.pooled:,} pooled documents, "
@@ -412,10 +398,6 @@ def _show(overview: "Overview") -> None:
 
 async def _write_corpus(settings: EngineSettings, index: str, out: Path) -> None:
     """Write the texts of an index's documents as `corpus.jsonl`."""
-    from es_ttc.index.attach.feature_locations import alike_locations
-    from es_ttc.index.ingest.compose import compose
-    from es_ttc.lab.evaluation.datasets import CORPUS
-
     async with connected(settings) as client:
         fields = (await alike_locations(client, index))[0].spec.text_fields
         rest = [name for name in fields if name != "title"]

@@ -3,16 +3,15 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from es_ttc.cli.common import connected
+from es_ttc.engine.connect import connected
+from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.judging.overview import Overview, read_overview
+from es_ttc.lab.judging.store import JudgementStore
 from es_ttc.settings import EngineSettings
-
-if TYPE_CHECKING:
-    from es_ttc.lab.evaluation.datasets import Collection
-    from es_ttc.lab.judging.overview import Overview
 
 with_llm_flag = click.option(
     "--with-llm", is_flag=True, help="Count judgements of language models too. Default: those of people and imports."
@@ -32,15 +31,12 @@ def require_one_source(data: Sequence[Path], judgements: str | None, *, with_llm
         raise click.UsageError("--with-llm goes with --judgements INDEX")
 
 
-def load_judged(settings: EngineSettings, index: str, *, with_llm: bool) -> "Collection":
+def load_judged(settings: EngineSettings, index: str, *, with_llm: bool) -> Collection:
     """Read an index's judged queries."""
     return asyncio.run(read(settings, index, with_llm=with_llm, signals=False)).collection()
 
 
-async def read(settings: EngineSettings, index: str, *, with_llm: bool, signals: bool = True) -> "Overview":
+async def read(settings: EngineSettings, index: str, *, with_llm: bool, signals: bool = True) -> Overview:
     """Read an index's pools and judgements."""
-    from es_ttc.lab.judging.overview import read_overview
-    from es_ttc.lab.judging.store import JudgementStore
-
     async with connected(settings) as client:
         return await read_overview(JudgementStore(client, index), with_llm=with_llm, signals=signals)

@@ -3,19 +3,27 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from es_ttc.cli.common import adapted, connected, given, progress_bar, with_engine
+from es_ttc.cli.common import adapted, given, progress_bar, with_engine
 from es_ttc.cli.evaluating import stages
+from es_ttc.cli.search import encoder_of_index, gateway_with
+from es_ttc.cli.searching import CliQuery, Target, search
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connected
+from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest, MissingFeature
+from es_ttc.index.attach.feature_locations import alike_locations
+from es_ttc.index.ingest.compose import compose
+from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.methods import resolve
+from es_ttc.lab.judging.llm_judge import PREFIX, graded
+from es_ttc.lab.judging.records import MAX_DEPTH, Judgement, PooledMethod, PooledQuery, Source
+from es_ttc.lab.judging.signals import LoggedSignals
+from es_ttc.lab.judging.store import JudgementStore
+from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
+from es_ttc.llm import model_for_jobs
 from es_ttc.settings import GatewaySettings, Settings
-
-if TYPE_CHECKING:
-    from es_ttc.cli.searching import Target
-    from es_ttc.encoders.base import Encoder
-    from es_ttc.engine.protocol import Engine
-    from es_ttc.lab.judging.records import PooledMethod, PooledQuery
-    from es_ttc.lab.judging.store import JudgementStore
 
 _GRADED_TOGETHER = 20
 """Documents whose grades are written together, so that an interrupted run loses few."""
@@ -35,27 +43,21 @@ class PoolRequest:
     gateway: str | None
 
 
-def make_pools(request: PoolRequest) -> "tuple[list[PooledQuery], str | None]":
+def make_pools(request: PoolRequest) -> tuple[list[PooledQuery], str | None]:
     """Search, log the signals of blend, and write the pools.
 
     Returns:
         The pools, and one sentence that says why they have no signals, if they have none.
     """
-    from es_ttc.cli.search import encoder_of_index, gateway_with
-    from es_ttc.cli.searching import Target
-    from es_ttc.lab.evaluation.methods import resolve
-    from es_ttc.lab.judging.records import PooledMethod
-    from es_ttc.lab.judging.store import JudgementStore
-
     resolve(request.methods, request.params)
     methods = tuple(PooledMethod(name, request.params.get(name, {})) for name in dict.fromkeys(request.methods))
     settings = adapted(GatewaySettings(**given(engine=request.engine, port=0)), request.adapter)
     encoder = encoder_of_index(settings, request.index)
 
-    async def search(client: "Engine") -> "list[PooledQuery]":
+    async def search(client: Engine) -> list[PooledQuery]:
         return await _searched(await Target.of(client, request.index, encoder=encoder), request, methods)
 
-    async def write(client: "Engine") -> None:
+    async def write(client: Engine) -> None:
         store = JudgementStore(client, request.index)
         await store.put_pools(logged)
         await store.put_signals(logged)
@@ -67,16 +69,13 @@ def make_pools(request: PoolRequest) -> "tuple[list[PooledQuery], str | None]":
     return logged, note
 
 
-async def _searched(target: "Target", request: PoolRequest, methods: "Sequence[PooledMethod]") -> "list[PooledQuery]":
-    from es_ttc.cli.searching import CliQuery, search
-    from es_ttc.lab.judging.records import MOST_DEPTH, PooledQuery
-
+async def _searched(target: Target, request: PoolRequest, methods: Sequence[PooledMethod]) -> list[PooledQuery]:
     pooled = []
     with progress_bar() as bar:
         task = bar.add_task("searching", total=len(request.queries))
         for name, text in request.queries:
             rankings = await asyncio.gather(
-                *(search(target, CliQuery(text, one.method, MOST_DEPTH, one.params)) for one in methods)
+                *(search(target, CliQuery(text, one.method, MAX_DEPTH, one.params)) for one in methods)
             )
             runs = tuple(tuple(hit.id for hit in ranking.hits) for ranking in rankings)
             pooled.append(PooledQuery(name, text, tuple(methods), runs, request.depth))
@@ -85,12 +84,8 @@ async def _searched(target: "Target", request: PoolRequest, methods: "Sequence[P
 
 
 def _with_signals(
-    pooled: "Sequence[PooledQuery]", index: str, settings: GatewaySettings, encoder: "Encoder"
-) -> "tuple[list[PooledQuery], str | None]":
-    from es_ttc.lab.evaluation.datasets import Collection
-    from es_ttc.lab.judging.signals import LoggedSignals
-    from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
-
+    pooled: Sequence[PooledQuery], index: str, settings: GatewaySettings, encoder: Encoder
+) -> tuple[list[PooledQuery], str | None]:
     queries = Collection(index, "pool", (), {one.id: one.text for one in pooled}, {one.id: {} for one in pooled})
     try:
         with stages(index) as progress:
@@ -116,11 +111,6 @@ def grade_by_llm(settings: Settings, index: str) -> tuple[str, int, int]:
 
 
 async def _graded(settings: Settings, index: str) -> tuple[str, int, int]:
-    from es_ttc.lab.judging.llm_judge import PREFIX, graded
-    from es_ttc.lab.judging.records import Judgement, Source
-    from es_ttc.lab.judging.store import JudgementStore
-    from es_ttc.llm import model_for_jobs
-
     async with model_for_jobs(settings) as model, connected(settings) as client:
         store = JudgementStore(client, index)
         name = f"{PREFIX}{await model.model()}"[:100]
@@ -145,7 +135,7 @@ async def _graded(settings: Settings, index: str) -> tuple[str, int, int]:
     return name, done, unreadable
 
 
-async def _ungraded(store: "JudgementStore", judge: str) -> "list[tuple[PooledQuery, str]]":
+async def _ungraded(store: JudgementStore, judge: str) -> list[tuple[PooledQuery, str]]:
     queries = await store.pools()
     if not any(query.documents for query in queries):
         raise InvalidRequest(f"index [{store.index}] has no pools: name queries to pool")
@@ -156,12 +146,9 @@ async def _ungraded(store: "JudgementStore", judge: str) -> "list[tuple[PooledQu
 
 
 async def _texts(
-    client: Any, store: "JudgementStore", index: str, pairs: "Sequence[tuple[PooledQuery, str]]"
+    client: Any, store: JudgementStore, index: str, pairs: Sequence[tuple[PooledQuery, str]]
 ) -> dict[tuple[str, str], str]:
     """Return the documents' texts; documents that are gone, or have none, are left out."""
-    from es_ttc.index.attach.feature_locations import alike_locations
-    from es_ttc.index.ingest.compose import compose
-
     fields = (await alike_locations(client, index))[0].spec.text_fields
     sources = await store.documents(list(dict.fromkeys(document for _, document in pairs)))
     found = {}

@@ -40,7 +40,7 @@ def mcp(
     from es_ttc.serving.server import running_gateway
 
     settings = GatewaySettings(**given(engine=engine, port=0))
-    configure_logs(settings.log_format)
+    configure_logs()
     with ExitStack() as stack:
         url = gateway or stack.enter_context(running_gateway(settings))
         server = make_server(settings.model_copy(update={"engine": url}), forwards=over_http)

@@ -1,6 +1,6 @@
 """Options made of fields of pydantic models: one place for the help, the default and the bounds of a parameter."""
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import NoneType, UnionType
@@ -10,7 +10,7 @@ import click
 
 C = TypeVar("C", bound=Callable[..., Any])
 
-_MAX_SENTENCE = 300
+MAX_SENTENCE = 300
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,9 @@ class CommandGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands."""
-        self._write_section(formatter, "Commands", [self.commands[name] for name in sorted(self.commands)])
-
-    def _write_section(self, formatter: click.HelpFormatter, title: str, commands: Iterable[click.Command]) -> None:
-        with formatter.section(title):
+        with formatter.section("Commands"):
             formatter.write_dl(
-                [(command.name or "", command.get_short_help_str(_MAX_SENTENCE)) for command in commands]
+                [(name, self.commands[name].get_short_help_str(MAX_SENTENCE)) for name in sorted(self.commands)]
             )
 
 

@@ -3,23 +3,26 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 from pydantic import Field
 
+from es_ttc.cli import searching
 from es_ttc.cli.common import AdapterName, AsJson, EngineUrl, adapted, given, print_json, stderr, stdout, with_engine
 from es_ttc.cli.options import FilterType, JsonObjectType, NamesType, first_pass_option
+from es_ttc.cli.searching import CliQuery
 from es_ttc.cli.signatures import command
 from es_ttc.cli.views import Hit, Ranking, answer
-from es_ttc.errors import InvalidRequest
+from es_ttc.encoders.base import Encoder, fix_for, name_in, or_folder
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EncoderMismatch, InvalidRequest
+from es_ttc.index.attach.feature_locations import alike_locations
+from es_ttc.index.mappings.encoder import load_encoder_for
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.evaluation.methods import resolve_one
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings, Settings
-
-if TYPE_CHECKING:
-    from es_ttc.cli.searching import CliQuery
-    from es_ttc.encoders.base import Encoder
-    from es_ttc.engine.protocol import Engine
-    from es_ttc.index.mappings.spec import IndexSpec
 
 
 @command(
@@ -78,9 +81,6 @@ def search(
     rewriter, such as sira, searches it by a query with further words. --compare also shows how each document moves
     against the engine's BM25 ranking.
     """
-    from es_ttc.cli.searching import CliQuery
-    from es_ttc.lab.evaluation.methods import resolve_one
-
     if not text.strip():
         raise InvalidRequest("TEXT is empty: give the words to search for")
     resolve_one(method, params)
@@ -101,20 +101,18 @@ def _found(
     settings: GatewaySettings,
     gateway: str | None,
     name: str,
-    asked: "CliQuery",
+    asked: CliQuery,
     fields: Sequence[str] | None,
     facets: Sequence[str],
     *,
     beside: bool,
 ) -> tuple[list[Ranking], dict[str, dict[str, Any]]]:
     """Search and count through the gateway at hand, or through one of our own that ends with the search."""
-    from es_ttc.cli import searching
-
     encoder: Encoder | None = None
     if gateway is None or asked.method == "dense" or asked.first_pass == "dense":
         encoder = encoder_of_index(settings.model_copy(update={"engine": gateway or settings.engine}), name)
 
-    async def ask(client: "Engine") -> tuple[list[Ranking], dict[str, dict[str, Any]]]:
+    async def ask(client: Engine) -> tuple[list[Ranking], dict[str, dict[str, Any]]]:
         target = await searching.Target.of(client, name, fields, encoder)
         counted = await searching.facets_of(target, asked, facets) if facets else {}
         rankings = await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
@@ -125,32 +123,24 @@ def _found(
 
 
 @contextmanager
-def gateway_with(settings: GatewaySettings, url: str | None, encoder: "Encoder | None") -> Iterator[GatewaySettings]:
+def gateway_with(settings: GatewaySettings, url: str | None, encoder: Encoder | None) -> Iterator[GatewaySettings]:
     """Yield settings whose engine is a gateway: the one at a URL, or one with this encoder that ends with the block."""
-    from es_ttc.serving.server import running_gateway
-
     with ExitStack() as stack:
         if url is None and encoder is not None:
             url = stack.enter_context(running_gateway(settings, load=lambda _name, _folder: encoder))
         yield settings.model_copy(update={"engine": url})
 
 
-def encoder_of_index(settings: Settings, name: str) -> "Encoder":
+def encoder_of_index(settings: Settings, name: str) -> Encoder:
     """Load the encoder that an index was encoded by."""
-    from es_ttc.index.attach.feature_locations import alike_locations
-    from es_ttc.index.mappings.encoder import load_encoder_for
-
     spec = with_engine(settings, lambda client: alike_locations(client, name))[0].spec
     encoder = load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
     check_encoder(name, spec, encoder)
     return encoder
 
 
-def check_encoder(name: str, spec: "IndexSpec", encoder: "Encoder") -> None:
+def check_encoder(name: str, spec: IndexSpec, encoder: Encoder) -> None:
     """Refuse to search an index with another encoder than its own."""
-    from es_ttc.encoders.base import fix_for, name_in, or_folder
-    from es_ttc.errors import EncoderMismatch
-
     if encoder.identity.key != spec.encoder.key:
         raise EncoderMismatch(
             f"index [{name}] was encoded by [{spec.encoder.key}], and the encoder here is [{encoder.identity.key}]: "
@@ -162,7 +152,7 @@ def check_encoder(name: str, spec: "IndexSpec", encoder: "Encoder") -> None:
         )
 
 
-def as_dict(name: str, asked: "CliQuery", rankings: Sequence[Ranking]) -> dict[str, Any]:
+def as_dict(name: str, asked: CliQuery, rankings: Sequence[Ranking]) -> dict[str, Any]:
     """Return rankings JSON-ready; beside others, every hit has its rank in the first of them too."""
     before = rankings[0].ranks() if len(rankings) > 1 else None
     return {

@@ -5,21 +5,33 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import click
 import orjson
 
-from es_ttc.cli.common import AsJson, connected, engine_flag, first_documents, given, print_json, unread_languages
+from es_ttc.cli.common import AsJson, engine_flag, first_documents, given, print_json, unread_languages
 from es_ttc.cli.model_options import ModelOptions
 from es_ttc.cli.signatures import FILE, command
+from es_ttc.encoders.registry import require_known
+from es_ttc.engine.connect import connected
 from es_ttc.engine.versions import EngineVersion, oldest_versions
 from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
+from es_ttc.index.attach.feature_locations import feature_location
+from es_ttc.index.attach.side_index import attached_sources
+from es_ttc.index.mappings.indices import mappings_with_features
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.playground import playground_routes
+from es_ttc.rescorers.learned.model import read_models
+from es_ttc.rescorers.tuned import TunedDefaults
+from es_ttc.serving.gateway import promoted_programs
+from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.logs import configure_logs
+from es_ttc.serving.server import address_of, bind, server_certificate
+from es_ttc.serving.server import serve as run
+from es_ttc.serving.workers import serve_with_workers
 from es_ttc.settings import GatewaySettings
-
-if TYPE_CHECKING:
-    from es_ttc.index.mappings.spec import IndexSpec
 
 _LOOK_SECONDS = 3.0
 _MAX_NAMED = 20
@@ -77,15 +89,6 @@ def serve(
     Clients use the gateway's address instead of the engine's. Searches with a `ttc` section are rescored, all other
     requests are forwarded unchanged.
     """
-    from es_ttc.encoders.registry import require_known
-    from es_ttc.playground import playground_routes
-    from es_ttc.rescorers.learned.model import read_models
-    from es_ttc.rescorers.tuned import TunedDefaults
-    from es_ttc.serving.gateway import promoted_programs
-    from es_ttc.serving.logs import configure_logs
-    from es_ttc.serving.server import address_of, bind, server_certificate
-    from es_ttc.serving.server import serve as run
-
     first, *others = encoders or (None,)
     flags = given(encoder=first, encoders=tuple(others) or None, tuned=tuned or None, **options)
     settings = GatewaySettings(**flags)
@@ -94,7 +97,7 @@ def serve(
         require_known(name)
     served = {**read_models(settings.ranking_models), **promoted_programs(settings)[1]}
     TunedDefaults.read(settings.tuned, served)  # errors in them are reported before the gateway listens
-    configure_logs(settings.log_format)
+    configure_logs()
     with bind(settings) as listening:
         url = address_of(listening, tls=tls)
         engine_url, reachable, version = asyncio.run(look(settings))
@@ -125,8 +128,6 @@ def serve(
                 err=True,
             )
         if settings.workers > 1:
-            from es_ttc.serving.workers import serve_with_workers
-
             serve_with_workers(settings, listening, lambda: GatewaySettings(**flags), playground_routes)
         else:
             run(settings, listening, playground_routes)
@@ -134,8 +135,6 @@ def serve(
 
 async def look(settings: GatewaySettings) -> tuple[str, bool, EngineVersion | None]:
     """Return the engine's address without credentials, whether it answers, and its version if it tells."""
-    from es_ttc.serving.http.upstream import Upstream
-
     async with Upstream(settings) as upstream:
         if not await upstream.reachable(_LOOK_SECONDS):
             return upstream.url, False, None
@@ -146,16 +145,11 @@ async def look(settings: GatewaySettings) -> tuple[str, bool, EngineVersion | No
             return upstream.url, False, None
 
 
-async def searchable(settings: GatewaySettings) -> "tuple[dict[str, IndexSpec], dict[str, tuple[str, ...]]]":
+async def searchable(settings: GatewaySettings) -> tuple[dict[str, IndexSpec], dict[str, tuple[str, ...]]]:
     """Return the specs of the indices with features that the gateway's own credentials can see.
 
     And the languages of their first documents that their encoders are not trained for.
     """
-    from es_ttc.index.attach.feature_locations import feature_location
-    from es_ttc.index.attach.side_index import attached_sources
-    from es_ttc.index.mappings.indices import mappings_with_features
-    from es_ttc.index.mappings.spec import IndexSpec
-
     found: dict[str, IndexSpec] = {}
     unread: dict[str, tuple[str, ...]] = {}
     with suppress(EsTtcError, TimeoutError):
@@ -181,7 +175,7 @@ def _introduce(
     settings: GatewaySettings,
     url: str,
     engine: str,
-    indices: "Mapping[str, IndexSpec]",
+    indices: Mapping[str, IndexSpec],
     unread: Mapping[str, tuple[str, ...]],
 ) -> None:
     processes = f", {settings.workers} processes" if settings.workers > 1 else ""
@@ -211,7 +205,7 @@ def _introduce(
     click.echo("\n".join(lines))
 
 
-def _encoders(settings: GatewaySettings, indices: "Mapping[str, IndexSpec]") -> str:
+def _encoders(settings: GatewaySettings, indices: Mapping[str, IndexSpec]) -> str:
     """Return the names of the encoders, with the languages of those that indices were encoded by."""
     read = {spec.encoder.model: spec.encoder.languages for spec in indices.values()}
     told = [f"{model} reads {' and '.join(languages)}" for model, languages in read.items() if languages]

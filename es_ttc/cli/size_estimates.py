@@ -1,13 +1,9 @@
 """What features will take on disk, in a sentence, before they are written."""
 
-from typing import TYPE_CHECKING
-
 from es_ttc.cli.common import mebibytes
+from es_ttc.index.ingest.size_estimate import SizeEstimate, token_bytes
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.vectors.codecs import QUANTISED_CODECS
-
-if TYPE_CHECKING:
-    from es_ttc.index.ingest.size_estimate import SizeEstimate
-    from es_ttc.index.mappings.spec import IndexSpec
 
 _KIB = 2**10
 _MINUTE = 60
@@ -21,7 +17,7 @@ SAMPLE_TEXT = 12 * (
 
 
 def size_sentence(
-    size: "SizeEstimate", spec: "IndexSpec", documents: int | None = None, source_bytes: int | None = None
+    size: SizeEstimate, spec: IndexSpec, documents: int | None = None, source_bytes: int | None = None
 ) -> str:
     """Return what features take: a document's, those of all documents, those of a million, and with other options.
 
@@ -53,10 +49,8 @@ def _per_million(merged: float) -> str:
     return f"{gigabytes:,.0f} GB" if gigabytes >= 10 else f"{gigabytes:.1f} GB"
 
 
-def _others(size: "SizeEstimate", spec: "IndexSpec") -> list[tuple[str, float]]:
+def _others(size: SizeEstimate, spec: IndexSpec) -> list[tuple[str, float]]:
     """Return options that are not chosen, with the bytes of a document."""
-    from es_ttc.index.ingest.size_estimate import token_bytes
-
     if not size.tokens or spec.tokens != "packed":
         return []
     own = token_bytes(spec)

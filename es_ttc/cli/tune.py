@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 import orjson
@@ -19,12 +19,14 @@ from es_ttc.cli.options import JsonObjectType, first_pass_option
 from es_ttc.cli.signatures import FILE, command
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
+from es_ttc.lab.evaluation.datasets import Collection, load_collection, sample, splits
+from es_ttc.lab.evaluation.metrics import check_metric
+from es_ttc.lab.evaluation.plan import Plan, opened
+from es_ttc.lab.evaluation.report import p_value, replace, score, signed
+from es_ttc.lab.evaluation.tuning import Tuning, candidates, given_params, summary_of
+from es_ttc.lab.evaluation.tuning import tune as chosen
+from es_ttc.rescorers.tuned import as_json as file_content
 from es_ttc.settings import Settings
-
-if TYPE_CHECKING:
-    from es_ttc.lab.evaluation.datasets import Collection
-    from es_ttc.lab.evaluation.plan import Plan
-    from es_ttc.lab.evaluation.tuning import Tuning
 
 TEST = "test"
 _SHOWN = 8
@@ -119,12 +121,6 @@ def tune(
     Test queries are refused, because parameters tuned on them must not be reported on them. If a collection has no
     other queries, --split test --folds 5 gives figures that may be reported.
     """
-    from es_ttc.lab.evaluation.datasets import load_collection, sample
-    from es_ttc.lab.evaluation.metrics import check_metric
-    from es_ttc.lab.evaluation.plan import Plan
-    from es_ttc.lab.evaluation.tuning import candidates, summary_of
-    from es_ttc.rescorers.tuned import as_json as file_content
-
     require_one_source([data] if data else [], judgements, with_llm=with_llm)
     settings = adapted(Settings(**given(encoder=encoder)), adapter)
     weighing = method == "blend" and grid is None and "signals" not in params
@@ -162,8 +158,6 @@ def tune(
         found, collection.name, collection.split, plan.settings(), identity, folds, SEED, sampled=queries is not None
     )
     if out is not None:
-        from es_ttc.lab.evaluation.report import replace
-
         replace(out, file_content(summary))
         click.echo(f"parameters: {out}", err=True)
     if as_json:
@@ -174,8 +168,6 @@ def tune(
 
 def require_other_queries(data: Path, split: str, folds: int | None) -> None:
     """Refuse to tune on test queries, but for cross-fitting where there are no others."""
-    from es_ttc.lab.evaluation.datasets import splits
-
     found = splits(data) if data.is_dir() else []
     others = [name for name in found if name != TEST]
     if split == TEST and others:
@@ -188,19 +180,16 @@ def require_other_queries(data: Path, split: str, folds: int | None) -> None:
 
 
 def _tuned(
-    plan: "Plan", collection: "Collection", settings: Settings, metric: str, folds: int | None
-) -> "tuple[Tuning, str | None]":
+    plan: Plan, collection: Collection, settings: Settings, metric: str, folds: int | None
+) -> tuple[Tuning, str | None]:
     """Return the outcome, and the encoder's identity where one was needed."""
-    from es_ttc.lab.evaluation.plan import opened
-    from es_ttc.lab.evaluation.tuning import tune as chosen
-
     encoder = cached_encoder(settings) if plan.needs_encoder else None
     with stages(collection.name) as progress, opened(plan, collection, encoder, progress) as (searcher, _, _):
         found = chosen(collection, plan.methods, searcher, metric, folds=folds, seed=SEED, progress=progress)
     return found, encoder.identity.key if encoder else None
 
 
-def show(found: "Tuning", summary: Mapping[str, Any], *further: Table) -> None:
+def show(found: Tuning, summary: Mapping[str, Any], *further: Table) -> None:
     """Display what was chosen, its candidates, and further tables before the verdict."""
     console = tables.console()
     heading = (
@@ -213,11 +202,8 @@ def show(found: "Tuning", summary: Mapping[str, Any], *further: Table) -> None:
     click.echo(verdict(summary))
 
 
-def candidates_table(found: "Tuning") -> Table:
+def candidates_table(found: Tuning) -> Table:
     """Return the best candidates and the defaults."""
-    from es_ttc.lab.evaluation.report import score
-    from es_ttc.lab.evaluation.tuning import given_params
-
     means = found.values.mean(axis=1)
     order = sorted(range(len(means)), key=lambda place: (-means[place], place))
     shown = order[:_SHOWN] if 0 in order[:_SHOWN] else [*order[: _SHOWN - 1], 0]
@@ -231,8 +217,6 @@ def candidates_table(found: "Tuning") -> Table:
 
 def verdict(summary: Mapping[str, Any]) -> str:
     """Return in words what was chosen, and how it compares with the defaults."""
-    from es_ttc.lab.evaluation.report import p_value, score, signed
-
     against = summary["against_default"]
     low, high = against["interval"]
     params = orjson.dumps(summary["params"]).decode() if summary["params"] else "the defaults"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.table import Table
@@ -14,13 +14,16 @@ from es_ttc.cli.judged import SEED, JudgedQueries
 from es_ttc.cli.tables import table
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from es_ttc.lab.evaluation.bootstrap import Comparison
-    from es_ttc.lab.ranking.weights import WeightTuning
+from es_ttc.lab.evaluation.bootstrap import Comparison
+from es_ttc.lab.evaluation.report import replace, signed
+from es_ttc.lab.evaluation.tuning import summary_of
+from es_ttc.lab.ranking.pools import signal_names
+from es_ttc.lab.ranking.weights import WeightTuning, tune_weights
+from es_ttc.rescorers import registry
+from es_ttc.rescorers.blend.rescorer import BlendParams
 
 _FOLDS = 5
-_MOST_TRIED = 20
+_MAX_TRIED = 20
 """Candidates that the file keeps."""
 
 
@@ -41,11 +44,6 @@ class WeightsRequest:
 def tune_blend(request: WeightsRequest, *, as_json: bool) -> None:
     """Find the weights, display them, and write them if they gain something clear."""
     from es_ttc.cli.tune import show
-    from es_ttc.lab.evaluation.tuning import summary_of
-    from es_ttc.lab.ranking.pools import signal_names
-    from es_ttc.lab.ranking.weights import tune_weights
-    from es_ttc.rescorers import registry
-    from es_ttc.rescorers.blend.rescorer import BlendParams
 
     fixed = registry.parse_params(registry.load("blend"), request.params)
     assert isinstance(fixed, BlendParams)  # noqa: S101 - blend's own
@@ -75,7 +73,7 @@ def tune_blend(request: WeightsRequest, *, as_json: bool) -> None:
         folds,
         SEED,
         sampled=sampled,
-        most=_MOST_TRIED,
+        most=_MAX_TRIED,
     )
     summary |= {"clear": found.clear, "worth": [asdict(one) for one in found.worth]}
     written = request.out is not None and (found.clear or request.force)
@@ -99,7 +97,6 @@ def folds_of(given: int | None, queries: int) -> int:
 
 def write(out: Path, summary: Mapping[str, Any]) -> None:
     """Write the file of tuned parameters."""
-    from es_ttc.lab.evaluation.report import replace
     from es_ttc.rescorers.tuned import as_json
 
     replace(out, as_json(summary))
@@ -124,7 +121,7 @@ def told_of_file(out: Path, *, clear: bool, force: bool, what: str, default: str
     raise click.exceptions.Exit(1)
 
 
-def worth_table(found: "WeightTuning") -> Table:
+def worth_table(found: WeightTuning) -> Table:
     """Return what is lost by leaving each signal out."""
     metric, folds = found.tuning.metric, len(found.tuning.by_fold)
     rows = [(one.signal, interval_text(one.equal), interval_text(one.refitted)) for one in found.worth]
@@ -132,9 +129,7 @@ def worth_table(found: "WeightTuning") -> Table:
     return table(columns, rows, title=f"{metric} without a signal, against all signals (95 % interval)")
 
 
-def interval_text(one: "Comparison") -> str:
+def interval_text(one: Comparison) -> str:
     """Return a difference with its interval; bold where it is clear."""
-    from es_ttc.lab.evaluation.report import signed
-
     text = f"{signed(one.delta)} ({signed(one.interval.low)} to {signed(one.interval.high)})"
     return f"[bold]{text}[/]" if one.interval.low > 0 or one.interval.high < 0 else text

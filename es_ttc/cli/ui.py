@@ -12,6 +12,9 @@ from pydantic import Field
 from es_ttc.cli.common import EngineUrl, given
 from es_ttc.cli.serve import look, page_address
 from es_ttc.cli.signatures import command
+from es_ttc.encoders.registry import require_known
+from es_ttc.playground import playground_routes
+from es_ttc.serving.server import address_of, bind, serve
 from es_ttc.settings import GatewaySettings
 
 
@@ -29,10 +32,6 @@ def ui(
     A gateway of its own, on this machine only, serves the page until Ctrl-C. The page asks for the engine's
     credentials if the engine wants some.
     """
-    from es_ttc.encoders.registry import require_known
-    from es_ttc.playground import playground_routes
-    from es_ttc.serving.server import address_of, bind, serve
-
     settings = GatewaySettings(**given(engine=engine), host="127.0.0.1", port=port, workers=1, ui=True)
     for name in (settings.encoder, *settings.encoders):
         require_known(name)

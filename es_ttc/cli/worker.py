@@ -35,14 +35,14 @@ def worker(
         Literal["encode", "enrich"] | None,
         "The jobs to process. Default: those that encode, and those that enrich if a language model is configured.",
     ] = None,
-    verbose: Annotated[bool, "Log every turn."] = False,
 ) -> int:
     """Process jobs until stopped.
 
     Encodes the documents of indices that `es-ttc index pipeline --encode` has prepared, and enriches documents for
     `es-ttc jobs`. The two have separate processes: a slow language model never delays vectors.
 
-    The first Ctrl-C finishes the work under way and ends; a second one stops at once.
+    The first Ctrl-C finishes the work under way and ends; a second one stops at once. `es-ttc --debug worker` logs
+    every turn.
     """
     try:
         from es_ttc.enrichment.jobs.app import encoding_process, run_encoding_worker, run_enrichment_worker
@@ -56,7 +56,8 @@ def worker(
     settings = Settings(**given(engine=engine, encoder=encoder, redis=redis))
     model = None if only == "encode" else _model(settings, required=only == "enrich")
     processes = processes or (2 if settings.llm_offline is None else 1)
-    configure_logs("auto", logging.INFO if verbose else logging.WARNING)
+    debug = bool(click.get_current_context().obj)
+    configure_logs(logging.INFO if debug else logging.WARNING)
     with ExitStack() as stack:
         if settings.redis is not None:
             url, where = settings.redis.get_secret_value(), "the Redis that is set"
@@ -73,7 +74,7 @@ def worker(
             f"worker of {processes} processes{encodes}, {where}, model at {model.url}; Ctrl-C stops it", err=True
         )
         if not only:
-            stack.enter_context(encoding_process(settings, url, verbose=verbose))
+            stack.enter_context(encoding_process(settings, url, debug=debug))
         return run_enrichment_worker(settings, broker, url, processes=processes)
 
 

@@ -18,7 +18,7 @@ _MAY_LOSE_TEXT = re.compile(_SUSPICIOUS.decode())
 _EXACT_DIGITS = 15
 """Significant digits that a double always keeps."""
 _EXACT_EXPONENT = 290
-_LONGEST_INTEGER = 20
+_MAX_INTEGER_LENGTH = 20
 _LEAST, _GREATEST = -(2**63), 2**64 - 1
 
 
@@ -89,7 +89,7 @@ def exact_numbers_in(value: Any, path: str = "") -> list[tuple[str, ExactNumber]
 
 
 def _integer(text: str) -> int | ExactNumber:
-    if len(text) <= _LONGEST_INTEGER and _LEAST <= (value := int(text)) <= _GREATEST:
+    if len(text) <= _MAX_INTEGER_LENGTH and _LEAST <= (value := int(text)) <= _GREATEST:
         return value
     return ExactNumber(text)
 

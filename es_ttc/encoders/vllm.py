@@ -43,10 +43,7 @@ def load_vllm(
         )
     config = read_json(files.folder / "config_sentence_transformers.json")
     prompts = role_prompts(config.get("prompts") or {}, config.get("default_prompt_name"))
-    model = VllmModel(
-        EndpointSettings(url=settings.encoder_url, api_key=settings.encoder_api_key),
-        settings.encoder_model or files.model,
-    )
+    model = VllmModel(EndpointSettings(url=settings.encoder_url, api_key=settings.encoder_api_key), files.model)
     own = files.dims or int(read_json(files.folder / "config.json").get("hidden_size", 0))
     served = model.dims()
     if own and own != served:

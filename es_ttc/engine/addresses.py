@@ -12,7 +12,7 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.settings import EngineSettings
 
 _FIRST_REST_SECONDS = 1.0
-_LONGEST_REST_SECONDS = 30.0
+_MAX_REST_SECONDS = 30.0
 _TARGET = re.compile(rb"/[\x21-\x7e\x80-\xff]*")
 _QUERY = re.compile(rb"[\x21-\x7e\x80-\xff]*")
 _SEPARATOR = re.compile(r",(?=\s*https?://)")  # a password may contain a comma
@@ -101,7 +101,7 @@ class NodePool:
 
     def failed(self, address: EngineAddress) -> None:
         """Do not contact a node for a while, longer after each failure."""
-        rest = min(_LONGEST_REST_SECONDS, 2 * self._rests.get(address, (0.0, _FIRST_REST_SECONDS / 2))[1])
+        rest = min(_MAX_REST_SECONDS, 2 * self._rests.get(address, (0.0, _FIRST_REST_SECONDS / 2))[1])
         self._rests[address] = (self._clock() + rest, rest)
 
     def given_up(self, host: str, port: int | None) -> None:

@@ -1,5 +1,7 @@
 """Connect to an engine of either product."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -40,6 +42,16 @@ async def connect(settings: EngineSettings) -> Engine:
             "[api_key] or [username]"
         )
     return _adapter(version.product)(settings, info)
+
+
+@asynccontextmanager
+async def connected(settings: EngineSettings) -> AsyncIterator[Engine]:
+    """Yield an engine's adapter, and close it afterwards; see :func:`connect`."""
+    engine = await connect(settings)
+    try:
+        yield engine
+    finally:
+        await engine.close()
 
 
 def _adapter(product: Product) -> type[Engine]:

@@ -14,7 +14,7 @@ from es_ttc.errors import EngineError, EngineUnavailable
 BUSY = frozenset({429, 502, 503, 504})
 ATTEMPTS = 4
 FIRST_WAIT_SECONDS = 0.2
-LONGEST_WAIT_SECONDS = 5.0
+MAX_WAIT_SECONDS = 5.0
 READ_POSTS = frozenset(
     {"_search", "_count", "_msearch", "_mget", "_refresh", "_analyze", "_validate", "_termvectors", "_field_caps"}
 )
@@ -89,7 +89,7 @@ async def answer_of(
         attempts=max(ATTEMPTS, nodes) if repeatable or other_nodes else 1,
         timeout=seconds,
         wait_initial=FIRST_WAIT_SECONDS,
-        wait_max=LONGEST_WAIT_SECONDS,
+        wait_max=MAX_WAIT_SECONDS,
         wait_jitter=FIRST_WAIT_SECONDS,
     )
     try:

@@ -23,7 +23,7 @@ TLS_ERRORS = (aiohttp.ClientSSLError, ssl.SSLError)
 
 _AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _KEEPALIVE_SECONDS = 30
-_LONGEST_HEADER = 64 * 1024
+_MAX_HEADER_BYTES = 64 * 1024
 _CONNECT_SECONDS = 3.0
 _PROMPT_SECONDS = 0.1
 """Time in which a node that is there accepts a connection: who gives up earlier says nothing about the node."""
@@ -106,8 +106,8 @@ def open_session(
         skip_auto_headers=_AUTOMATIC,
         timeout=NO_TIMEOUT,
         response_class=_EngineResponse,
-        max_line_size=_LONGEST_HEADER,
-        max_field_size=_LONGEST_HEADER,
+        max_line_size=_MAX_HEADER_BYTES,
+        max_field_size=_MAX_HEADER_BYTES,
     )
 
 

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 import orjson
@@ -27,6 +27,8 @@ from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -144,7 +146,6 @@ class Engine(ABC):
     def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:
         self._urls = [address.url for address in engine_addresses(settings)]
         self._timeout = settings.request_timeout
-        self._write_retry_seconds = settings.write_retry_seconds
         self._info = info
         self._capabilities: Capabilities | None = None
         self._detecting = asyncio.Lock()
@@ -158,11 +159,6 @@ class Engine(ABC):
     def name(self) -> str:
         """Its name in messages."""
         return f"the engine at {self.url}"
-
-    @property
-    def write_retry_seconds(self) -> float:
-        """Seconds for which a temporarily rejected write is sent again."""
-        return self._write_retry_seconds
 
     @abstractmethod
     async def _exchange(
@@ -376,13 +372,30 @@ class Engine(ABC):
         return not_json(self.name, method, path)
 
 
+async def none_if_missing(request: Awaitable[T]) -> T | None:
+    """Await a request and return its answer; None where the engine answers 404."""
+    try:
+        return await request
+    except EngineError as error:
+        if error.upstream_status == 404:
+            return None
+        raise
+
+
+async def create_if_missing(engine: Engine, name: str, body: Mapping[str, Any]) -> None:
+    """Create an index, unless it exists or another process creates it meanwhile."""
+    if await engine.exists(name):
+        return
+    try:
+        await engine.create_index(name, body)
+    except EngineError as error:
+        if error.upstream_status != 400 or not await engine.exists(name):
+            raise
+
+
 async def delete_if_there(engine: Engine, name: str) -> None:
     """Delete an index, if it still exists."""
-    try:
-        await engine.delete_index(name)
-    except EngineError as error:
-        if error.upstream_status != 404:
-            raise
+    await none_if_missing(engine.delete_index(name))
 
 
 def tls_options(settings: EngineSettings, urls: Sequence[str]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from yarl import URL
 
 from es_ttc.errors import ConfigurationError, LlmError, LlmFailure
 
-_LONGEST_SECONDS = 300.0
+_MAX_SECONDS = 300.0
 
 
 class CircuitBreaker:
@@ -81,15 +81,15 @@ class CircuitBreaker:
                 self._opened_at = self._now()
         elif self._trial is not None:
             self._opened_at, self._trial = self._now(), None
-            self._pause = min(2 * self._pause, _LONGEST_SECONDS)
+            self._pause = min(2 * self._pause, _MAX_SECONDS)
 
 
 logger = logging.getLogger(__name__)
 
 _FIRST_WAIT_SECONDS = 0.25
-_LONGEST_WAIT_SECONDS = 20.0
+_MAX_WAIT_SECONDS = 20.0
 _GRACE_SECONDS = 0.05
-_LONGEST_ANSWER = 64 * 2**20
+_MAX_ANSWER_BYTES = 64 * 2**20
 _MAX_REASON = 300  # characters of an endpoint's own reason
 _REPEATED = 12  # if an endpoint's reason contains this many characters of the request, it is not displayed
 _MALFORMED = LlmFailure.MALFORMED
@@ -166,7 +166,7 @@ class Endpoint:
             attempts=self._settings.attempts,
             timeout=seconds,
             wait_initial=_FIRST_WAIT_SECONDS,
-            wait_max=_LONGEST_WAIT_SECONDS,
+            wait_max=_MAX_WAIT_SECONDS,
             wait_jitter=_FIRST_WAIT_SECONDS,
         )
         try:
@@ -280,7 +280,7 @@ def _wait_before_repeating(error: Exception) -> bool | float:
         case LlmFailure.RATE_LIMITED | LlmFailure.SERVER if error.upstream_status not in _TRANSIENT:
             return False
         case _ if error.retry_after is not None:
-            if error.retry_after > _LONGEST_WAIT_SECONDS:
+            if error.retry_after > _MAX_WAIT_SECONDS:
                 return False
             return error.retry_after + random.uniform(0, _FIRST_WAIT_SECONDS)  # noqa: S311 - not everyone at once
         case _:
@@ -337,8 +337,8 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     size = 0
     async for chunk in response.content.iter_chunked(2**16):
         size += len(chunk)
-        if size > _LONGEST_ANSWER:
-            raise LlmError(f"a model's answer is longer than {_LONGEST_ANSWER // 2**20} MiB", _MALFORMED)
+        if size > _MAX_ANSWER_BYTES:
+            raise LlmError(f"a model's answer is longer than {_MAX_ANSWER_BYTES // 2**20} MiB", _MALFORMED)
         parts.append(chunk)
     return b"".join(parts)
 

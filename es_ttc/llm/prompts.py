@@ -12,7 +12,7 @@ from typing import Any
 from es_ttc.errors import ConfigurationError
 
 _PLACEHOLDER = re.compile(r"\{\{([a-z_]+)\}\}")
-_LONGEST = 100_000  # characters; a prompt file is a page or two
+_MAX_LENGTH = 100_000  # characters; a prompt file is a page or two
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def prompt_text(path: Path) -> str:
 
 def checked_prompt(name: str, text: str, placeholders: Collection[str]) -> Prompt:
     """Return a prompt with a text; see :func:`read_prompt`."""
-    if len(text) > _LONGEST:
-        raise ConfigurationError(f"the prompt [{name}] is longer than {_LONGEST:,} characters: shorten it")
+    if len(text) > _MAX_LENGTH:
+        raise ConfigurationError(f"the prompt [{name}] is longer than {_MAX_LENGTH:,} characters: shorten it")
     found = set(_PLACEHOLDER.findall(text))
     for missing in sorted(set(placeholders) - found):
         raise ConfigurationError(f"the prompt [{name}] lacks its placeholder: write {{{{{missing}}}}} where it belongs")

@@ -29,9 +29,9 @@ from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.lab.judging.overview import Overview, read_overview
 from es_ttc.lab.judging.records import (
     DEFAULT_DEPTH,
-    LONGEST_NAME,
-    MOST_DEPTH,
-    MOST_METHODS,
+    MAX_DEPTH,
+    MAX_METHODS,
+    MAX_NAME_LENGTH,
     Judgement,
     PooledMethod,
     PooledQuery,
@@ -52,12 +52,12 @@ from es_ttc.serving.admin.endpoint import (
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 
-MOST_QUERIES = 50
-MOST_JUDGEMENTS = 500
+MAX_QUERIES = 50
+MAX_JUDGEMENTS = 500
 """Queries of one request to pool, and judgements of one request."""
 _KIND = "judgements"
 _AT_ONCE = 16
-_LONGEST_BODY = 8 * 2**20
+_MAX_BODY_BYTES = 8 * 2**20
 _TRUE = ("true", "")
 _NO_WEIGHTS = "no weights of blend can be chosen from these pools"
 
@@ -88,9 +88,9 @@ class PoolBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    queries: tuple[FoundQuery, ...] = Field(min_length=1, max_length=MOST_QUERIES, description="The queries.")
-    methods: tuple[MethodOfPool, ...] = Field(min_length=1, max_length=MOST_METHODS, description="The methods.")
-    depth: int = Field(DEFAULT_DEPTH, ge=1, le=MOST_DEPTH, description="Documents of each run that are judged.")
+    queries: tuple[FoundQuery, ...] = Field(min_length=1, max_length=MAX_QUERIES, description="The queries.")
+    methods: tuple[MethodOfPool, ...] = Field(min_length=1, max_length=MAX_METHODS, description="The methods.")
+    depth: int = Field(DEFAULT_DEPTH, ge=1, le=MAX_DEPTH, description="Documents of each run that are judged.")
 
 
 class Grade(BaseModel):
@@ -108,8 +108,8 @@ class JudgeBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    judge: str = Field(max_length=LONGEST_NAME, description="Name of the judge.")
-    judgements: tuple[Grade, ...] = Field(min_length=1, max_length=MOST_JUDGEMENTS, description="The grades.")
+    judge: str = Field(max_length=MAX_NAME_LENGTH, description="Name of the judge.")
+    judgements: tuple[Grade, ...] = Field(min_length=1, max_length=MAX_JUDGEMENTS, description="The grades.")
 
 
 class _Call:
@@ -165,7 +165,7 @@ class JudgingApi:
         return (await call.overview()).as_dict()
 
     async def _pool(self, call: _Call) -> dict[str, Any]:
-        body = validated(PoolBody, await json_object(call.request, _LONGEST_BODY, self._gateway.offload), "pool")
+        body = validated(PoolBody, await json_object(call.request, _MAX_BODY_BYTES, self._gateway.offload), "pool")
         await call.store.require_index()
         queries = _pooled(body)
         signals, note = await self._signals(call, queries)
@@ -211,7 +211,7 @@ class JudgingApi:
         }
 
     async def _judge(self, call: _Call) -> dict[str, Any]:
-        body = validated(JudgeBody, await json_object(call.request, _LONGEST_BODY, self._gateway.offload), _KIND)
+        body = validated(JudgeBody, await json_object(call.request, _MAX_BODY_BYTES, self._gateway.offload), _KIND)
         check_judge(body.judge)
         await call.store.require_index()
         await call.store.require_queries(one.query for one in body.judgements)

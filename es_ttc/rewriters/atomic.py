@@ -18,7 +18,7 @@ from es_ttc.enrichment.proposals.document_frequency import FieldFrequencies
 from es_ttc.enrichment.proposals.phrases import Tokens
 from es_ttc.rewriters.base import Corpus, Term
 
-MOST_WORDS = 200
+MAX_WORDS = 200
 """Maximum number of distinct words of a text that are entries; a longer text is searched as one."""
 _WORD = re.compile(r"\w+")
 
@@ -68,7 +68,7 @@ async def as_entries(text: str, terms: Sequence[Term], corpus: Corpus) -> tuple[
         else term
         for term in terms
     ]
-    if len(searched) > MOST_WORDS or not simple(searched):
+    if len(searched) > MAX_WORDS or not simple(searched):
         return (), tuple(entries)
     words = [
         Term(word, float(own[word]), boosts=factors([word], documents, frequencies.counts[word], fields))

@@ -13,7 +13,7 @@ from es_ttc.enrichment.proposals.parsing import without_thoughts
 from es_ttc.rewriters.base import Corpus, Expansion, Term
 from es_ttc.rewriters.weighted import FieldParams, WeightedRewriter
 
-_LONGEST_TEXT = 2000
+_MAX_TEXT_LENGTH = 2000
 """Maximum number of characters of the text for the model."""
 _TOKENS_A_WORD = 2
 _EXCERPT = 200
@@ -41,7 +41,7 @@ class PassageRewriter(WeightedRewriter):
             return Expansion()
         prompt = corpus.prompt(params.prompt)
         answer = await corpus.ask(
-            prompt.render(query=" ".join(text.split())[:_LONGEST_TEXT], most=str(params.length)),
+            prompt.render(query=" ".join(text.split())[:_MAX_TEXT_LENGTH], most=str(params.length)),
             max_tokens=params.length * _TOKENS_A_WORD,
             stop=("\n",) if corpus.continues else (),
         )

@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from es_ttc.enrichment.proposals.parsing import MOST_PROPOSALS, distinct, proposals, without_thoughts
+from es_ttc.enrichment.proposals.parsing import MAX_PROPOSALS, distinct, proposals, without_thoughts
 from es_ttc.llm.base import JsonSchema
 from es_ttc.llm.prompts import first_json
 
-LEAST_WEIGHT, MOST_WEIGHT = 0.1, 3.0
+LEAST_WEIGHT, MAX_WEIGHT = 0.1, 3.0
 """Bounds of a phrase's weight; what lies beyond is set to the bound."""
-MOST_ALTERNATIVES = 5
+MAX_ALTERNATIVES = 5
 """Maximum number of alternatives of one phrase."""
-MOST_EXCLUDED = 5
+MAX_EXCLUDED = 5
 """Maximum number of exclusions of one query."""
 _WEIGHTED = re.compile(r"^(.*\S)\s*\^\s*(\d+(?:\.\d+)?)$")
 _PHRASE_KEYS = ("phrase", "term", "text")
@@ -65,7 +65,7 @@ SCHEMA = JsonSchema(
                             "type": "array",
                             "items": {"type": "string", "maxLength": 60},
                             "minItems": 1,
-                            "maxItems": MOST_ALTERNATIVES,
+                            "maxItems": MAX_ALTERNATIVES,
                         },
                         "weight": {"type": "number"},
                     },
@@ -73,7 +73,7 @@ SCHEMA = JsonSchema(
                     "additionalProperties": False,
                 },
             },
-            "exclude": {"type": "array", "items": {"type": "string", "maxLength": 60}, "maxItems": MOST_EXCLUDED},
+            "exclude": {"type": "array", "items": {"type": "string", "maxLength": 60}, "maxItems": MAX_EXCLUDED},
         },
         "required": ["phrases", "exclude"],
         "additionalProperties": False,
@@ -88,11 +88,11 @@ def retrieval_program(answer: str) -> RetrievalProgram:
     if isinstance(found, Mapping) and isinstance(found.get("phrases"), list):
         excluded = found.get("exclude")
         return RetrievalProgram(
-            tuple(_items(found["phrases"]))[:MOST_PROPOSALS],
-            tuple(_texts(excluded))[:MOST_EXCLUDED],
+            tuple(_items(found["phrases"]))[:MAX_PROPOSALS],
+            tuple(_texts(excluded))[:MAX_EXCLUDED],
         )
     if isinstance(found, list):
-        return RetrievalProgram(tuple(_items(found))[:MOST_PROPOSALS])
+        return RetrievalProgram(tuple(_items(found))[:MAX_PROPOSALS])
     wanted = said.partition('"exclude"')[0] if found is None else said
     return RetrievalProgram(tuple(_plain(text) for text in proposals(wanted)))
 
@@ -101,7 +101,7 @@ def _items(items: list[Any]) -> Iterator[Proposed]:
     for item in items:
         if isinstance(item, Mapping):
             named = [item[key] for key in _PHRASE_KEYS if key in item]
-            alternatives = _texts([*named, *_texts(item.get("any"))])[:MOST_ALTERNATIVES]
+            alternatives = _texts([*named, *_texts(item.get("any"))])[:MAX_ALTERNATIVES]
             if alternatives:
                 yield Proposed(tuple(alternatives), _bounded(item.get("weight")))
         else:
@@ -117,7 +117,7 @@ def _plain(text: str) -> Proposed:
 def _bounded(weight: Any) -> float:
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
         return 1.0
-    return float(min(max(weight, LEAST_WEIGHT), MOST_WEIGHT))
+    return float(min(max(weight, LEAST_WEIGHT), MAX_WEIGHT))
 
 
 def _texts(items: Any) -> list[str]:

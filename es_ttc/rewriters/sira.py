@@ -22,7 +22,7 @@ from es_ttc.rewriters.base import Corpus, Expansion, Fields, Term
 from es_ttc.rewriters.prompts import SCHEMA
 from es_ttc.rewriters.weighted import FieldParams, WeightedRewriter
 
-_LONGEST_TEXT = 2000
+_MAX_TEXT_LENGTH = 2000
 """Maximum number of characters of the text for the model."""
 _TOKENS_A_PHRASE = 8
 """Maximum number of tokens per phrase of the model's answer, punctuation included."""
@@ -91,7 +91,7 @@ class SiraRewriter(WeightedRewriter):
         if params.weight == 0:
             return Expansion(own=(await as_entries(text, (), corpus))[0])
         prompt = corpus.prompt(params.prompt)
-        question = prompt.render(query=" ".join(text.split())[:_LONGEST_TEXT], most=str(params.phrases))
+        question = prompt.render(query=" ".join(text.split())[:_MAX_TEXT_LENGTH], most=str(params.phrases))
         if params.program:
             if corpus.continues:
                 raise InvalidRequest(

@@ -28,7 +28,7 @@ ALLOWED = (
 )  # fmt: skip
 
 _PR_SET_PDEATHSIG = 1
-_MOST_DESCRIPTORS = 64
+_MAX_DESCRIPTORS = 64
 
 
 def seccomp() -> Any:
@@ -64,7 +64,7 @@ def lock(memory: int, cpu_seconds: int, *, filtered: bool = True) -> None:
         (resource.RLIMIT_CPU, cpu_seconds),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_NOFILE, _MOST_DESCRIPTORS),
+        (resource.RLIMIT_NOFILE, _MAX_DESCRIPTORS),
         (resource.RLIMIT_NPROC, 0),
     ):
         resource.setrlimit(kind, (most, most))

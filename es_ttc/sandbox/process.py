@@ -26,9 +26,9 @@ from es_ttc.vectors.tokens import Float32
 
 _START_SECONDS = 60.0
 _END_SECONDS = 1.0
-_MOST_MESSAGES = 10_000
+_MAX_MESSAGES = 10_000
 """Maximum number of messages of a child for one task."""
-_MOST_NOTES = 256
+_MAX_NOTES = 256
 _CHILD = "es_ttc.sandbox.child"
 
 T = TypeVar("T")
@@ -255,8 +255,8 @@ class Process:
 
     def _receive(self, deadline: float) -> wire.Message:
         self._messages += 1
-        if self._messages > _MOST_MESSAGES:
-            raise Refused(Reason.COST, f"more than {_MOST_MESSAGES:,} questions")
+        if self._messages > _MAX_MESSAGES:
+            raise Refused(Reason.COST, f"more than {_MAX_MESSAGES:,} questions")
         try:
             return wire.require_flat(wire.receive(self._channel, wire.FROM_CHILD, deadline=deadline))
         except TimeoutError:
@@ -333,7 +333,7 @@ class _Answers:
         """Pass on a channel."""
         q, n, _ = self._size
         self._notes += 1
-        if self._note is None or self._notes > _MOST_NOTES or len(message.payload) != 4 * q * n:
+        if self._note is None or self._notes > _MAX_NOTES or len(message.payload) != 4 * q * n:
             raise wire.MalformedMessage("channels that nobody asked for")
         channel = np.nan_to_num(np.frombuffer(message.payload, np.float32).reshape(q, n))
         self._note(line(message.about["note"]), channel)

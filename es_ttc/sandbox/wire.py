@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import orjson
 
 _HEADER = struct.Struct("<II")
-_MOST_DESCRIPTORS = 8
+_MAX_DESCRIPTORS = 8
 _PART = 1 << 20
 _ENDS = "q"
 
@@ -32,9 +32,9 @@ class Limit(NamedTuple):
 
 FROM_PARENT = Limit(64 * 2**20, 0)
 FROM_CHILD = Limit(64 * 2**10, 8 * 2**20)
-MOST_TEXTS = 10_000
+MAX_TEXTS = 10_000
 """Maximum number of texts in one message."""
-MOST_CHARACTERS = 20_000
+MAX_CHARACTERS = 20_000
 """Maximum number of characters of a text; encoders read fewer."""
 _BATCH_BYTES = FROM_CHILD.payload // 2
 
@@ -136,8 +136,8 @@ def packed(texts: Sequence[str]) -> bytes:
 
 def unpacked(payload: bytes, count: int) -> list[str]:
     """Return the texts of :func:`packed`, each cut to the allowed length."""
-    if not 0 <= count <= MOST_TEXTS:
-        raise MalformedMessage(f"{count:,} texts in one message; {MOST_TEXTS:,} are allowed")
+    if not 0 <= count <= MAX_TEXTS:
+        raise MalformedMessage(f"{count:,} texts in one message; {MAX_TEXTS:,} are allowed")
     width = 8 * count
     ends = array.array(_ENDS)
     if len(payload) < width:
@@ -148,7 +148,7 @@ def unpacked(payload: bytes, count: int) -> list[str]:
     if any(end < start for start, end in pairwise(bounds)) or bounds[-1] != len(data):
         raise MalformedMessage("texts that end where there are none")
     try:
-        return [str(data[start:end], "utf-8")[:MOST_CHARACTERS] for start, end in pairwise(bounds)]
+        return [str(data[start:end], "utf-8")[:MAX_CHARACTERS] for start, end in pairwise(bounds)]
     except UnicodeDecodeError as error:
         raise MalformedMessage("a text that is not UTF-8") from error
 
@@ -159,9 +159,9 @@ def batches(texts: Sequence[str]) -> list[Sequence[str]]:
     run: list[str] = []
     room = _BATCH_BYTES
     for text in texts:
-        cut = text[:MOST_CHARACTERS]
+        cut = text[:MAX_CHARACTERS]
         size = 4 * len(cut) + 8
-        if run and (size > room or len(run) == MOST_TEXTS):
+        if run and (size > room or len(run) == MAX_TEXTS):
             runs.append(run)
             run, room = [], _BATCH_BYTES
         run.append(cut)
@@ -172,7 +172,7 @@ def batches(texts: Sequence[str]) -> list[Sequence[str]]:
 def _exactly(
     channel: socket.socket, size: int, descriptors: bool, deadline: float | None
 ) -> tuple[bytearray, list[int]]:
-    space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4) if descriptors else 0
+    space = socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4) if descriptors else 0
     data, received = bytearray(), array.array("i")
     while len(data) < size:
         _until(channel, deadline)

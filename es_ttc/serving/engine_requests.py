@@ -181,40 +181,38 @@ class FirstPass:
     size: int = 0
 
 
-class EngineRefusal(Exception):
-    """The engine refused a request, or a proxy before it answered; the caller gets that answer."""
+class Refusal(Exception):
+    """The engine refused a search; `response` is its decoded error."""
 
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.status)
-        self.answer = answer
-
-    @property
-    def of_the_body(self) -> bool:
-        """Whether another body may be accepted: it is no matter of rights, of a missing index, or of a busy engine."""
-        return self.answer.status in _OF_THE_BODY
-
-    @property
-    def reason(self) -> str:
-        """The engine's reason."""
-        return reason_of(_json_or_none(self.answer.body), self.answer.status)
-
-
-class ItemRefusal(Exception):
-    """The engine refused one search of an `_msearch`."""
-
-    def __init__(self, response: dict[str, Any]) -> None:
-        super().__init__(response)
+    def __init__(self, status: int | None, response: Any) -> None:
+        super().__init__(status)
+        self._status = status
         self.response = response
 
     @property
     def of_the_body(self) -> bool:
-        """Whether another body may be accepted; see :attr:`EngineRefusal.of_the_body`."""
-        return self.response.get("status") in _OF_THE_BODY
+        """Whether another body may be accepted: it is no matter of rights, of a missing index, or of a busy engine."""
+        return self._status in _OF_THE_BODY
 
     @property
     def reason(self) -> str:
         """The engine's reason."""
-        return reason_of(self.response, self.response.get("status"))
+        return reason_of(self.response, self._status)
+
+
+class EngineRefusal(Refusal):
+    """The engine refused a whole request, or a proxy before it answered; the caller gets that answer."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status, _json_or_none(answer.body))
+        self.answer = answer
+
+
+class ItemRefusal(Refusal):
+    """The engine refused one search of an `_msearch`."""
+
+    def __init__(self, response: dict[str, Any]) -> None:
+        super().__init__(response.get("status"), response)
 
 
 class EngineSearches:

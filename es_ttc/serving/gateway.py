@@ -11,6 +11,7 @@ from es_ttc.reranking.rerankers.llm import of_the_gateway as llm_rerankers
 from es_ttc.rescorers import compiled
 from es_ttc.rescorers.learned.model import read_models
 from es_ttc.rescorers.programs.promoted import SERVED_AS, PromotedRescorer, read_programs
+from es_ttc.rescorers.threads import cores
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.sandbox.process_pool import ProgramLimits, ProgramProcessPool
 from es_ttc.serving.engine_requests import EngineSearches
@@ -20,7 +21,6 @@ from es_ttc.serving.features.field_types import FieldTypes
 from es_ttc.serving.features.index_meta import IndexMeta
 from es_ttc.serving.features.read_budget import ReadBudget
 from es_ttc.serving.features.reader import FeatureReader
-from es_ttc.serving.features.store import FeatureStore
 from es_ttc.serving.features.window import WindowScorer
 from es_ttc.serving.http.caller import CallerLimits
 from es_ttc.serving.http.raw_request import BodyMemory
@@ -44,7 +44,7 @@ class Gateway:
 
     def __init__(self, settings: GatewaySettings, load: Loader | None, process: OnlyProcess) -> None:
         self.settings = settings
-        threads = settings.scoring_threads
+        threads = max(1, cores() // process.count)
         log.info("scoring", loops="compiled" if compiled.enabled() else "numpy")
         self.metrics = Metrics()
         self.upstream = Upstream(settings)
@@ -61,8 +61,7 @@ class Gateway:
         reads = ReadBudget(self.upstream, settings.feature_reads_mb, process.count)
         cache = process.feature_cache(settings)
         meta = IndexMeta(self.upstream)
-        reader = FeatureReader(self.upstream, cache, self.scoring, self.attached.side_caller, reads, meta)
-        self.features = FeatureStore(cache, reader)
+        self.features = FeatureReader(self.upstream, cache, self.scoring, self.attached.side_caller, reads, meta)
         self.numbers = FieldTypes(self.upstream)
         self.scorer = WindowScorer(
             self.upstream, self.features, self.attached, self.encoders, self.scoring, self.numbers, meta
@@ -102,7 +101,6 @@ def promoted_programs(
     """
     host = ProgramProcessPool(
         ProgramLimits(
-            memory_mb=settings.programs_memory_mb,
             processes=_IDLE_PROGRAMS // settings.workers,
             filtered=not settings.programs_unfiltered,
         )

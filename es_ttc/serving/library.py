@@ -19,9 +19,9 @@ from es_ttc.index.mappings.queries import matching
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.serving.features.attached import Identity, identity_of, own_key
+from es_ttc.serving.features.columns import columns, numbers_of
 from es_ttc.serving.features.decoding import Stored, consistent
 from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, identities, unreadable
-from es_ttc.serving.features.store import columns, numbers_of
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.engine_search import SearchContext, SideIndexSearch

@@ -21,13 +21,8 @@ class _WholeLines(logging.StreamHandler[TextIO]):
             super().emit(record)
 
 
-def configure_logs(log_format: str, level: int = logging.INFO) -> None:
-    """Send all logs to standard error.
-
-    Args:
-        log_format: ``json``, ``console``, or ``auto``: console on a terminal, else JSON.
-        level: The lowest level that is logged.
-    """
+def configure_logs(level: int = logging.INFO) -> None:
+    """Send all logs to standard error, from the lowest level that is logged: coloured on a terminal, else as JSON."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -35,8 +30,7 @@ def configure_logs(log_format: str, level: int = logging.INFO) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
-    as_json = log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
-    renderer = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+    renderer = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

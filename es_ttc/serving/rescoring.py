@@ -12,16 +12,16 @@ from es_ttc.index.mappings.spec import HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
 from es_ttc.serving.cascade import Cascade, begin_cascade, items_of
-from es_ttc.serving.engine_requests import EngineRefusal, ItemRefusal
+from es_ttc.serving.engine_requests import EngineRefusal, Refusal
 from es_ttc.serving.features.keys import content_of
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import add_took, shortest
-from es_ttc.serving.rescore.candidates import own_encoders
+from es_ttc.serving.rescore.candidates import OwnEncoders
 from es_ttc.serving.rescore.collapse import add_inner_hits, expanded, following, rest_of_page
-from es_ttc.serving.rescore.evidence import PageEvidence
+from es_ttc.serving.rescore.evidence import add_evidence
 from es_ttc.serving.rescore.page import shown_hit
 from es_ttc.serving.rescore.plan import AGGREGATIONS, SearchPlan
 from es_ttc.serving.rescore.two_requests import aggregated, bare_window, can_split, filled, full_hits, union
@@ -33,10 +33,8 @@ class Rescoring:
     """Starts the rescoring of searches."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self.attached = gateway.attached
-        self.evidence = PageEvidence(gateway.scorer, gateway.settings.default_timeout_ms)
         self._gateway = gateway
-        self._own_encoders = own_encoders()
+        self._own_encoders = OwnEncoders()
         self._strategies = AdaptiveReranking(gateway)
 
     async def begin(
@@ -72,10 +70,10 @@ class Rescoring:
             ranking.reads_bare_hits
             and not request.is_multi
             and can_split(ranking.plan)
-            and not self.attached.expects_ids(caller)
+            and not self._gateway.attached.expects_ids(caller)
         )
         again = partial(self._gateway.engine.again, request, item)
-        search = RescoredSearch(self, ranking, caller, again, request.started, bare=bare)
+        search = RescoredSearch(self._gateway, ranking, caller, again, request.started, bare=bare)
         item.body = search.first_pass
         return search
 
@@ -94,7 +92,7 @@ class RescoredSearch:
 
     def __init__(
         self,
-        rescoring: Rescoring,
+        gateway: Gateway,
         ranking: WindowRescoring | AdaptiveRescoring | Cascade,
         caller: Caller,
         again: Again,
@@ -104,8 +102,7 @@ class RescoredSearch:
     ) -> None:
         self._plan = ranking.plan
         self._ranking = ranking
-        self._attached = rescoring.attached
-        self._evidence = rescoring.evidence
+        self._gateway = gateway
         self._caller = caller
         self._again = again
         self._started = started
@@ -132,23 +129,20 @@ class RescoredSearch:
         """The caller's own search, if it is answered where the methods cannot be applied."""
         return self._plan.plain if self._plan.plain and self._plan.section.on_error != "fail" else None
 
-    async def complete(
-        self, response: dict[str, Any], ms: float, refusal: EngineRefusal | ItemRefusal | None = None
-    ) -> dict[str, Any]:
+    async def complete(self, response: dict[str, Any], ms: float, refusal: Refusal | None = None) -> dict[str, Any]:
         """Return the response in the method's order, with the parts that the caller requested.
 
         If a request of the gateway's own is refused or loses shards, the answer is that to the caller's own search.
 
         Raises:
-            EngineRefusal: The engine refused the caller's own search too.
-            ItemRefusal: The same, for a search of an `_msearch`.
+            Refusal: The engine refused the caller's own search too.
             EsTtcError: The search cannot be answered.
         """
         try:
             if refusal is not None:
                 raise refusal
             return await self._complete(response, ms)
-        except (EngineRefusal, ItemRefusal) as refused:
+        except Refusal as refused:
             body = self.plain_body
             if body is None or not refused.of_the_body:
                 raise
@@ -175,8 +169,8 @@ class RescoredSearch:
             set_total(response, relevance["hits"])
         for one in items_of(self._ranking):
             if one.plan.reads_passages or one.plan.section.shows_map:
-                await self._evidence.add(
-                    response, one.plan, one.method, self._caller, since=began, started=self._started
+                await add_evidence(
+                    self._gateway, response, one.plan, one.method, self._caller, since=began, started=self._started
                 )
         hide(response, self._plan)
         return response
@@ -217,7 +211,7 @@ class RescoredSearch:
             none.
         """
         window = response["hits"]["hits"]
-        if response["_shards"]["failed"] or await self._attached.needs_ids(window, self._caller):
+        if response["_shards"]["failed"] or await self._gateway.attached.needs_ids(window, self._caller):
             return None, None
         began = time.perf_counter()
         ranked = await self._ranking.rank(response, ms, self._caller)

@@ -42,6 +42,8 @@ from es_ttc.serving.tracing import span
 
 _WORD = re.compile(r"\w+")
 _FAILING = "the engine refused a question about the corpus"
+TIMEOUT_MS = 3000.0
+"""Timeout of a section that sets none. The model's answer is cached for the next request when it arrives later."""
 _FRESH_SECONDS = 300.0
 """Time for which fields and document frequencies are cached; the model's answers are kept while there is room."""
 _MAX_CACHED = 20_000
@@ -113,7 +115,7 @@ class RewriteService:
         except (MissingFeature, MissingText, ConfigurationError) as problem:
             outcome = problem
         else:
-            budget = budget_ms(section.timeout_ms or gateway.settings.rewrite_timeout_ms, timeout_ms, started)
+            budget = budget_ms(section.timeout_ms or TIMEOUT_MS, timeout_ms, started)
             with span("rewrite"):
                 outcome = await self._expanded(clause.text, rewriter, params, corpus, context, budget)
         if isinstance(outcome, EsTtcError) and section.on_error == "fail":

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 from starlette.types import Send
 
 from es_ttc.errors import EsTtcError, RequestTooLarge
-from es_ttc.serving.engine_requests import EngineRefusal, FirstPass, ItemRefusal
+from es_ttc.serving.engine_requests import EngineRefusal, FirstPass, ItemRefusal, Refusal
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.limits import check_clauses
-from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.raw_request import RawRequest, answer_json
 from es_ttc.serving.http.signing import require_changeable
 from es_ttc.serving.knn.clauses import KnnClause, parse_clause, put_in_place
 from es_ttc.serving.knn.retrieval import RetrievalRequest, RetrievalResult, add_retrievals, retrieve
@@ -31,11 +31,10 @@ from es_ttc.serving.request.response import (
     item_error,
     rendered,
     respond,
-    respond_refused,
     takes_gzip,
     with_mark,
 )
-from es_ttc.serving.request.templates import Templates
+from es_ttc.serving.request.templates import render_templates
 from es_ttc.serving.rescore.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search, with_rescore, with_text
 from es_ttc.serving.rescoring import Rescoring
 from es_ttc.serving.rewriting import (
@@ -69,8 +68,7 @@ class Searches:
         self._gateway = gateway
         self._rescoring = Rescoring(gateway)
         self._max_window = settings.max_window
-        self._reader = RequestReader(gateway.offload, max_body=settings.max_body_mb * 2**20)
-        self._templates = Templates(gateway.engine, gateway.offload)
+        self._reader = RequestReader(gateway.offload)
         self._accepted = AcceptedCallers()
 
     async def answer(self, incoming: RawRequest, api: Api, send: Send, *, is_template: bool) -> Outcome:
@@ -109,7 +107,7 @@ class Searches:
         version = await self._upstream.version(request.incoming.headers)
         unsupported = None if version is None else version.refusal("the engine")
         if request.is_template:
-            await self._templates.render(request)
+            await render_templates(request, self._engine, self._offload)
         await self._offload.run(request.size, self._find, request)
         if any(item.clauses or (request.is_multi and item.error) for item in request.items):
             request.require_json()
@@ -117,7 +115,9 @@ class Searches:
             await step(request)
             error = None if request.is_multi else request.items[0].error
             if error is not None and is_refusal(error):
-                return Outcome(request.api.kind, await respond_refused(request.incoming, send, error))
+                status = error.upstream_status or error.status
+                await answer_json(request.incoming, send, status, error.upstream)
+                return Outcome(request.api.kind, status)
             if error is not None:
                 raise unsupported or error
         if not any(item.is_ours for item in request.items):
@@ -278,7 +278,7 @@ class Searches:
         item: SearchItem,
         response: dict[str, Any],
         ms: float,
-        refusal: EngineRefusal | ItemRefusal | None,
+        refusal: Refusal | None,
     ) -> dict[str, Any]:
         """Return the engine's response in the methods' order, with their summaries."""
         if refusal is None and response["hits"]["hits"]:
@@ -316,7 +316,7 @@ def _parsed(
     return found
 
 
-def _may_answer_plainly(item: SearchItem, refusal: EngineRefusal | ItemRefusal) -> bool:
+def _may_answer_plainly(item: SearchItem, refusal: Refusal) -> bool:
     """Return whether the caller's own search is sent after the engine has refused the changed one."""
     return item.rescored is not None and item.rescored.has_plain_answer and refusal.of_the_body
 

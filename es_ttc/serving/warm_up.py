@@ -21,7 +21,7 @@ from es_ttc.serving.logs import log
 _TEXT = ("a first query",)
 _ENCODERS = urlencode({"filter_path": f"*.mappings._meta.{ROOT}.encoder", "expand_wildcards": "open,hidden"}).encode()
 _AGAIN_SECONDS = 1.0
-_MOST = 4
+_MAX_ENCODERS = 4
 """Encoders of indices that are loaded at the start: no more variants are kept than that."""
 
 _NEW_OBJECTS = 100_000  # containers between two collections; a window of 10,000 hits makes some 60,000
@@ -47,7 +47,7 @@ class WarmUp:
         if not self._encoders.ready:
             return
         with suppress(EngineUnavailable):
-            for key, index in islice((await self._written_with()).items(), _MOST):
+            for key, index in islice((await self._written_with()).items(), _MAX_ENCODERS):
                 try:
                     await self._encode_first(await self._encoders.serving(key, index))
                 except EsTtcError as error:  # this gateway does not have it

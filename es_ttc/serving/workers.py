@@ -27,6 +27,7 @@ from es_ttc.common.parent_process import end_with_parent
 from es_ttc.common.shared_log import SharedLog
 from es_ttc.errors import ConfigurationError, EsTtcError
 from es_ttc.serving.app import FurtherRoutes, create_app
+from es_ttc.serving.http.raw_request import MAX_BODY
 from es_ttc.serving.logs import configure_logs, log
 from es_ttc.serving.metrics import SHARED_FOLDER
 from es_ttc.serving.process import WorkerProcess, memory_to_share
@@ -71,8 +72,7 @@ def share_of(settings: GatewaySettings) -> GatewaySettings:
     parts = {
         "max_connections": max(1, settings.max_connections // count),
         "max_concurrent_requests": max(1, settings.max_concurrent_requests // count),
-        "max_bodies_mb": max(settings.max_body_mb, settings.max_bodies_mb // count),
-        "scoring_threads": max(1, settings.scoring_threads // count),
+        "max_bodies_mb": max(MAX_BODY // 2**20, settings.max_bodies_mb // count),
     }
     return settings.model_copy(update=parts)
 
@@ -236,7 +236,7 @@ def _work(
     further: FurtherRoutes | None,
 ) -> None:
     """Answer requests; this is the main function of a worker."""
-    configure_logs(settings.log_format)
+    configure_logs()
     end_with_parent()
     own = share_of(settings)
     process = WorkerProcess(memory, settings.workers)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import orjson
@@ -15,8 +14,7 @@ from es_ttc.errors import EngineError
 from es_ttc.index.attach import FillResult, attach_beside, attach_inside
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
+from tests.support.gateway import gateway_to
 from tests.support.kept import Kept
 
 FIELDS = ("title", "body")
@@ -63,11 +61,7 @@ async def shop(engine: Engine, index_name: str) -> AsyncIterator[str]:
 
 @pytest.fixture(scope="session")
 def gateways(encoder: Encoder) -> Iterator[Kept[str]]:
-    def gateway_to(engine: str) -> AbstractContextManager[str]:
-        settings = GatewaySettings(engine=engine, port=0, default_timeout_ms=20_000)
-        return running_gateway(settings, load=lambda _name, _folder: encoder)
-
-    with Kept(gateway_to) as kept:
+    with Kept(lambda engine: gateway_to(engine, encoder)) as kept:
         yield kept
 
 

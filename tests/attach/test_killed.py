@@ -14,7 +14,7 @@ from typing import TypeVar
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach.feature_locations import contents_of, feature_location
 from es_ttc.index.attach.side_index import serving_side, sides_of
@@ -129,11 +129,8 @@ def test_an_engine_that_is_killed_under_it_and_comes_back(own_node: OwnNode, tmp
 
 
 async def _with_engine(url: str, work: Callable[[Engine], Awaitable[T]]) -> T:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         return await work(engine)
-    finally:
-        await engine.close()
 
 
 async def _make_shop(engine: Engine) -> None:

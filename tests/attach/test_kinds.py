@@ -12,7 +12,7 @@ from es_ttc.cli import attach as cli
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError
-from es_ttc.index.attach import FillOptions, fill_attached
+from es_ttc.index.attach import fill_attached
 from es_ttc.index.attach.side_index import attach_beside
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
@@ -132,8 +132,9 @@ async def test_a_watching_fill_follows_what_is_written(
 
     monkeypatch.setattr(cli, "_encoder_of", loaded)
     monkeypatch.setattr(cli, "stop_on_sigterm", lambda: None)
+    monkeypatch.setattr(cli, "_WATCH_SECONDS", 0.1)
     await attach(engine, shop, spec, encoder)
-    watching = asyncio.create_task(cli._watch(Settings(engine=engine_url), shop, FillOptions(), 0.1))
+    watching = asyncio.create_task(cli._watch(Settings(engine=engine_url), shop))
 
     async def settled() -> None:
         """Wait until every document with text is scored, and none is stale."""

@@ -20,13 +20,13 @@ from es_ttc.index.attach.feature_locations import feature_location
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.retrievers import registry
 from es_ttc.serving.knn import searched_indices
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from es_ttc.settings import EngineSettings, Settings
 from tests.attach.conftest import FIELDS, attach, put, update
 from tests.attach.test_beside import CATS, ask, native, scores
 from tests.attach.test_kinds import append, attach_all, rolled  # noqa: F401 - a fixture
 from tests.serving.client import Reply, call, search
 from tests.serving.relay import Passed, Relay, relay
+from tests.support.gateway import gateway_to
 
 DEAR = {"range": {"price": {"gte": 10}}}
 """Half of the documents, the nearest to the question not among them."""
@@ -72,15 +72,13 @@ def relayed(watched: Relay) -> Iterator[Relay]:
 @pytest.fixture(scope="session")
 def through_relay(watched: Relay, encoder: Encoder) -> Iterator[str]:
     """A gateway with credentials of its own for side indices; it keeps no features."""
-    settings = GatewaySettings(
-        engine=watched.url,
-        port=0,
-        default_timeout_ms=20_000,
+    with gateway_to(
+        watched.url,
+        encoder,
         feature_cache_mb=0,
         side_credentials="gateway",
         api_key="c2VydmljZQ==",
-    )
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as url:
+    ) as url:
         yield url
 
 
@@ -247,8 +245,7 @@ async def test_data_streams_points_in_time_and_several_searches(
     reply = call(gateway, "POST", "/_search", {"knn": clause("nnn", k=3), "pit": inside, "size": 3})
     assert reply.ids == find(gateway, rolled, "nnn", k=3).ids
     lines = [{}, {"knn": clause("nnn")}, {}, {"knn": clause(None, k=2)}, {}, {"knn": clause("dense", k=0)}]
-    raw = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    several = call(gateway, "POST", f"/{rolled}/_msearch", raw, {"content-type": "application/x-ndjson"}).json()
+    several = call(gateway, "POST", f"/{rolled}/_msearch", lines).json()
     first, second, third = several["responses"]
     assert [hit["_id"] for hit in first["hits"]["hits"]] == find(gateway, rolled, "nnn").ids
     assert second["hits"]["hits"][0]["_id"] == "new"

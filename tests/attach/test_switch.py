@@ -15,11 +15,10 @@ from es_ttc.index.attach import attach_beside
 from es_ttc.index.attach.side_index import sides_of
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.attach.conftest import attach
 from tests.attach.test_beside import ask
 from tests.attach.test_knn import find
+from tests.support.gateway import gateway_to
 
 
 async def test_searches_get_the_old_encoder_or_the_new_one(
@@ -40,10 +39,7 @@ async def test_searches_get_the_old_encoder_or_the_new_one(
             by_knn.append((str(near.status), near.json()))
 
     # A memory too small for a window: features are read anew at every search, out of the index that may be going.
-    settings = GatewaySettings(
-        engine=engine_url, encoder="minilm@onnx", port=0, default_timeout_ms=20_000, feature_cache_mb=0
-    )
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+    with gateway_to(engine_url, encoder, encoder="minilm@onnx", feature_cache_mb=0) as gateway:
         expected = {encoder.identity.key: ask(gateway, shop)}
         searchers = [threading.Thread(target=search_all_the_time, args=(gateway,)) for _ in range(3)]
         for searcher in searchers:

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderError
 from es_ttc.index.attach import attach_beside, fill_attached
@@ -122,11 +122,8 @@ async def test_two_fills_at_once_never_put_older_features_over_newer_ones(
 
     async def overtake() -> None:
         await put(engine, shop, {"d1": {"title": "Third", "body": "text"}})
-        other = await connect(EngineSettings(engine=engine_url))
-        try:
+        async with connected(EngineSettings(engine=engine_url)) as other:
             await fill_attached(other, shop, encoder)
-        finally:
-            await other.close()
 
     def overtaken(_texts: Sequence[str]) -> None:
         asyncio.run_coroutine_threadsafe(overtake(), loop).result(60)

@@ -12,8 +12,8 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.lab.demo import exhibit, limit_style
 from es_ttc.lab.demo.exhibit import Exhibit
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
+from tests.support.gateway import gateway_to
 from tests.support.kept import Kept
 
 
@@ -40,13 +40,12 @@ def filled(engine_url: str, all_filled: Kept[Filled]) -> Filled:
 @contextmanager
 def _filled(engine_url: str, encoder: Encoder) -> Iterator[Filled]:
     name = f"test-cli-{uuid.uuid4().hex[:12]}"
-    settings = GatewaySettings(engine=engine_url, encoder="minilm@onnx", port=0)
     with asyncio.Runner() as runner:
         engine = runner.run(connect(EngineSettings(engine=engine_url)))
         try:
             small = limit_style.generate(documents=30, queries=20)
             shown = runner.run(exhibit.fill(engine, name, small, encoder))
-            with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+            with gateway_to(engine_url, encoder, encoder="minilm@onnx") as gateway:
                 yield Filled(shown, engine_url, gateway)
         finally:
             runner.run(exhibit.remove(engine, name))

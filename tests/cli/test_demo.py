@@ -103,7 +103,7 @@ def tables(output: str) -> dict[str, dict[str, tuple[float, float]]]:
 @pytest.mark.engine
 def test_the_demonstration_runs_to_its_end_and_leaves_nothing_behind(opensearch_url: str) -> None:
     outcome = subprocess.run(
-        [sys.executable, "-m", "es_ttc", "demo", "--no-prompt", "--engine", opensearch_url],
+        [sys.executable, "-m", "es_ttc", "demo", "--engine", opensearch_url],
         capture_output=True,
         text=True,
         timeout=560,

@@ -17,9 +17,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from es_ttc.cli import checks
-from es_ttc.cli.doctor import Check, Verdict, report, summary
+from es_ttc.cli.checks import Check, Verdict
+from es_ttc.cli.doctor import report, summary
 from es_ttc.encoders.base import Encoder, EncoderIdentity
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.node.parts import DEFAULT_VERSION
 from es_ttc.engine.protocol import Capabilities
 from es_ttc.index.mappings.index import create_index
@@ -69,13 +70,10 @@ def ailing(engine_url: str, index_name: str, encoder: Encoder) -> str:
     foreign = IndexSpec(replace(encoder.identity, model="another-model"))
 
     async def make() -> None:
-        engine = await connect(EngineSettings(engine=engine_url))
-        try:
+        async with connected(EngineSettings(engine=engine_url)) as engine:
             await create_index(engine, f"{index_name}-lacking", spec)
             await create_index(engine, f"{index_name}-foreign", foreign)
             await engine.request("PUT", f"/{index_name}-lacking/_doc/1?refresh=true", body={"text": "written by hand"})
-        finally:
-            await engine.close()
 
     asyncio.run(make())
     return index_name

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from es_ttc.cli.app import SECTIONS, cli, run
+from es_ttc.cli.app import SECTIONS, cli, load_command, run
+from es_ttc.cli.model_options import MAX_SENTENCE
 
 
 def test_a_bare_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -17,8 +18,11 @@ def test_a_bare_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> No
     assert lines[0] == "Usage: es-ttc [OPTIONS] COMMAND [ARGS]..."
     assert [line[:-1] for line in lines if line[:-1] in SECTIONS] == list(SECTIONS)
     assert not any(len(line) > 80 for line in lines)
-    listed = [line.split()[0] for line in lines if re.match(" {2}\\w", line) and line.split()[0] in cli.commands]
-    assert listed == [command.name for commands in SECTIONS.values() for command in commands]
+    told = {name: sentence for commands in SECTIONS.values() for name, sentence in commands.items()}
+    assert [line.split()[0] for line in lines if re.match(" {2}\\w", line) and line.split()[0] in told] == [*told]
+    assert told == {name: load_command(name).get_short_help_str(MAX_SENTENCE) for name in told}
+    assert run(["serch"]) == 2
+    assert "No such command 'serch': did you mean [search]?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("group", ["engine", "index", "jobs", "graph", "train", "discover"])
@@ -33,8 +37,12 @@ def helps(command: click.Command, parent: click.Context | None, name: str) -> It
     """Yield the path and the help of a command and of those below it, for a terminal of 80 columns."""
     context = click.Context(command, parent, name, terminal_width=80)
     yield context.command_path, command.get_help(context)
-    for below in command.commands.values() if isinstance(command, click.Group) else ():
-        yield from helps(below, context, below.name or "")
+    if not isinstance(command, click.Group):
+        return
+    for below in command.list_commands(context):
+        found = command.get_command(context, below)
+        assert found is not None
+        yield from helps(found, context, below)
 
 
 def test_no_help_is_cut_off_at_80_columns() -> None:

@@ -17,7 +17,7 @@ from es_ttc.cli.options import FilterType
 from es_ttc.cli.searching import CliQuery, Target, compare, curl, hits_of, rescore_body, search
 from es_ttc.cli.views import Hit, Span
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connect, connected
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.demo import exhibit
 from es_ttc.settings import EngineSettings
@@ -63,12 +63,9 @@ def test_the_curl_line_sends_what_the_search_sends() -> None:
 class TestThroughTheGateway:
     def run(self, filled: Filled, encoder: Encoder | None, question: Any) -> Any:
         async def ask() -> Any:
-            client = await connect(EngineSettings(engine=filled.gateway))
-            try:
+            async with connected(EngineSettings(engine=filled.gateway)) as client:
                 shown = filled.exhibit
                 return await question(Target(client, shown.index, shown.spec, shown.spec.text_fields, encoder))
-            finally:
-                await client.close()
 
         return asyncio.run(ask())
 

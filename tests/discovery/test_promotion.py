@@ -57,7 +57,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [{"source": WORDS, "origin": "replay", "novelty": "words"}, {"source": "import os", "origin": "replay"}]
     recording.write_text("\n".join(json.dumps(line) for line in lines))
     folder = home / "search"
-    assert run(["discover", "run", str(folder), *BEGIN, "--proposer", "replay", "--recording", str(recording)]) == 0
+    assert run(["discover", "run", str(folder), *BEGIN, "--proposer", str(recording)]) == 0
     return folder
 
 
@@ -131,7 +131,7 @@ def test_a_file_that_was_changed_is_not_served(found: Path, tmp_path: Path) -> N
         (["run", "SEARCH", "data"], "leave DATA out to go on with it"),
         (["run", "NEW"], "holds no search yet"),
         (["run", "NEW", "--generated", "nothing"], "no generated task [nothing]"),
-        (["run", "SEARCH", "--proposer", "replay"], "needs --recording FILE"),
+        (["run", "SEARCH", "--proposer", "lm"], "there is no file [lm]"),
         (["status", "NEW"], "holds no search"),
         (["export", "SEARCH", "x.txt"], "an export is .jsonl"),
     ],
@@ -158,7 +158,7 @@ def test_what_is_known_is_shown_and_exported(found: Path, tmp_path: Path, capsys
     assert run(["discover", "export", str(found), str(tmp_path / "all.jsonl")]) == 0
     assert run(["discover", "export", str(found), str(tmp_path / "all.csv")]) == 0
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 3
-    recorded = ["--proposer", "replay", "--recording", str(tmp_path / "all.jsonl")]
+    recorded = ["--proposer", str(tmp_path / "all.jsonl")]
     assert run(["discover", "run", str(tmp_path / "again"), *BEGIN, *recorded]) == 0
     one, other = read(found)[1], read(tmp_path / "again")[1]
     assert [(record.mean, record.cost, record.reason) for record in one] == [

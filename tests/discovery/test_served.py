@@ -36,7 +36,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     search, folder = str(home / "search"), home / "programs"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ES_TTC_CACHE_DIR", str(home / "cache"))
-        assert run(["discover", "run", search, *BEGIN, "--proposer", "replay", "--recording", str(recording)]) == 0
+        assert run(["discover", "run", search, *BEGIN, "--proposer", str(recording)]) == 0
         for place, name in enumerate(NAMES, 1):
             assert run(["discover", "promote", search, f"g00{place}", "--as", name, "--to", str(folder), "--yes"]) == 0
     return folder

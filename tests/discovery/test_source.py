@@ -6,14 +6,14 @@ import pytest
 from es_ttc.lab.discovery.seeds import source_of
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.rescorers.programs.interface import Context
-from es_ttc.rescorers.programs.source import MOST_CHARACTERS, Reason, Refused, compiled
+from es_ttc.rescorers.programs.source import MAX_CHARACTERS, Reason, Refused, compiled
 
 PLAIN = "def program(Q, D, S, ctx):\n    return {}\n"
 
 REFUSED = {
     "no Python": ("def f(", Reason.SYNTAX),
     "a null byte": ("\0", Reason.SYNTAX),
-    "too long": ("#" * (MOST_CHARACTERS + 1), Reason.SYNTAX),
+    "too long": ("#" * (MAX_CHARACTERS + 1), Reason.SYNTAX),
     "nothing": ("", Reason.INTERFACE),
     "another function": ("def f(Q, D, S, ctx):\n    return S\n", Reason.INTERFACE),
     "two of them": (PLAIN.format("S") * 2, Reason.INTERFACE),

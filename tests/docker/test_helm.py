@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from es_ttc import __version__
-from es_ttc.cli.app import cli
+from es_ttc.cli.app import load_command
 from es_ttc.serving.admin.openapi import OPERATIONS
 from es_ttc.serving.server import DRAIN_SECONDS
 from es_ttc.settings import GatewaySettings
@@ -117,7 +117,7 @@ def test_containers_are_started_with_commands_and_settings_that_there_are(
 ) -> None:
     for container in ours(manifests):
         name, *flags = container["args"]
-        known = {flag for option in cli.commands[name].params for flag in option.opts}
+        known = {flag for option in load_command(name).params for flag in option.opts}
         assert {flag.partition("=")[0] for flag in flags} <= known
         for variable in container["env"]:
             assert variable["name"] in VARIABLES

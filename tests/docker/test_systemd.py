@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from es_ttc.cli.app import cli
+from es_ttc.cli.app import load_command
 from es_ttc.serving.server import DRAIN_SECONDS
 from es_ttc.settings import GatewaySettings
 
@@ -28,7 +28,7 @@ def test_a_unit_starts_one_of_our_commands_with_settings_that_there_are(unit: st
     [start] = values(unit, "ExecStart")
     program, name, *rest = shlex.split(start)
     assert program == "/opt/es-ttc/bin/es-ttc"
-    known = {flag for option in cli.commands[name].params for flag in option.opts}
+    known = {flag for option in load_command(name).params for flag in option.opts}
     assert {word for word in rest if word.startswith("--")} <= known
     set_here = {pair.partition("=")[0] for line in values(unit, "Environment") for pair in shlex.split(line)}
     assert set_here <= VARIABLES

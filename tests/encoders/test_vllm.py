@@ -1,9 +1,7 @@
 """Encoders behind a server: here one that runs MiniLM on ONNX Runtime and speaks as vLLM does."""
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from es_ttc.encoders import load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.windows import InputWindow
 from es_ttc.errors import ConfigurationError, EncoderError
+from tests.support.servers import server_beside
 
 TEXTS = ["A cat sleeps on the sofa.", "", "Owls hunt at night. " * 40]
 
@@ -47,26 +46,15 @@ def server(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server
     local: Any = load_encoder("minilm@onnx")
     state = Server(local._model)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = orjson.loads(self.rfile.read(int(self.headers["content-length"])))
-            state.asked.append((self.path, len(body["input"])))
-            status, said = (200, state.vectors(self.path, body)) if state.answer is None else state.answer
-            raw = orjson.dumps(said)
-            self.send_response(status)
-            self.send_header("content-length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
+    def answer(path: str, raw: bytes) -> tuple[int, Any]:
+        body = orjson.loads(raw)
+        state.asked.append((path, len(body["input"])))
+        return (200, state.vectors(path, body)) if state.answer is None else state.answer
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
-        threading.Thread(target=serving.serve_forever, daemon=True).start()
-        state.url = f"http://127.0.0.1:{serving.server_port}/v1"
+    with server_beside(answer) as url:
+        state.url = f"{url}/v1"
         monkeypatch.setenv("ES_TTC_ENCODER_URL", state.url)
         yield state
-        serving.shutdown()
 
 
 def test_vectors_and_identity_are_those_of_the_model_itself(server: Server) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import stamina
 from aiohttp import web
 from pydantic import SecretStr
 
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connect, connected
 from es_ttc.engine.elasticsearch import ElasticsearchEngine
 from es_ttc.engine.exchange import ATTEMPTS
 from es_ttc.engine.opensearch import OpenSearchEngine
@@ -25,6 +25,7 @@ from es_ttc.errors import ConfigurationError, EngineError, EngineUnavailable
 from es_ttc.settings import EngineSettings
 from tests.support.certificates import make_certificate
 from tests.support.dropping import dropping_node
+from tests.support.servers import server_of
 
 ELASTICSEARCH = {"version": {"number": "9.4.3"}, "tagline": "You Know, for Search"}
 OPENSEARCH = {"version": {"number": "3.5.0", "distribution": "opensearch"}}
@@ -34,24 +35,16 @@ class Server:
     """A server that answers from a list, the last answer again and again, and keeps what it was asked."""
 
     def __init__(self, *answers: Callable[[], web.Response]) -> None:
-        self.requests: list[web.BaseRequest] = []
+        self.requests: list[web.Request] = []
         self._answers = answers
 
-    async def __call__(self, request: web.BaseRequest) -> web.Response:
+    async def answer(self, request: web.Request) -> web.Response:
         await request.read()
         self.requests.append(request)
         return self._answers[min(len(self.requests), len(self._answers)) - 1]()
 
-    @asynccontextmanager
-    async def running(self, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-        runner = web.ServerRunner(web.Server(self))
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
-        await site.start()
-        try:
-            yield f"{'https' if context else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
-        finally:
-            await runner.cleanup()
+    def running(self, context: ssl.SSLContext | None = None) -> AbstractAsyncContextManager[str]:
+        return server_of(self.answer, context)
 
 
 def answer(body: Any, status: int = 200) -> Callable[[], web.Response]:
@@ -159,20 +152,14 @@ async def test_a_refusal_is_not_asked_again(adapter: type[Engine]) -> None:
 async def test_a_slow_engine_is_given_up_after_the_timeout(adapter: type[Engine]) -> None:
     enough = asyncio.Event()
 
-    async def sleep(request: web.BaseRequest) -> web.Response:
+    async def sleep(_: web.Request) -> web.Response:
         await enough.wait()
         return web.json_response({})
 
-    runner = web.ServerRunner(web.Server(sleep))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        async with opened(adapter, f"http://127.0.0.1:{runner.addresses[0][1]}", request_timeout=0.2) as engine:
-            with pytest.raises(EngineUnavailable, match=r"no answer within 0\.2 seconds"):
-                await engine.count("index")
-    finally:
+    async with server_of(sleep) as url, opened(adapter, url, request_timeout=0.2) as engine:
+        with pytest.raises(EngineUnavailable, match=r"no answer within 0\.2 seconds"):
+            await engine.count("index")
         enough.set()
-        await runner.cleanup()
 
 
 async def test_a_broken_connection_is_tried_again_for_reads(adapter: type[Engine]) -> None:
@@ -314,12 +301,8 @@ async def test_a_part_of_the_shards_is_no_count_and_no_scan() -> None:
     """Documents of the others would be taken for done, or for deleted."""
     lost = {"_shards": {"total": 3, "successful": 2, "failed": 1}, "count": 2, "hits": {"hits": []}, "nodes": {}}
     server = Server(answer(ELASTICSEARCH), answer({**lost, "id": "p", "pit_id": "p", "license": {"type": "basic"}}))
-    async with server.running() as url:
-        engine = await connect(EngineSettings(engine=url))
-        try:
-            with pytest.raises(EngineUnavailable, match="part of its shards"):
-                await engine.count("some")
-            with pytest.raises(EngineUnavailable, match="part of its shards"):
-                [hit async for hit in engine.scan("some", {"match_all": {}}, source=False)]
-        finally:
-            await engine.close()
+    async with server.running() as url, connected(EngineSettings(engine=url)) as engine:
+        with pytest.raises(EngineUnavailable, match="part of its shards"):
+            await engine.count("some")
+        with pytest.raises(EngineUnavailable, match="part of its shards"):
+            [hit async for hit in engine.scan("some", {"match_all": {}}, source=False)]

@@ -10,6 +10,7 @@ from es_ttc.engine.connect import connect
 from es_ttc.engine.versions import RANK_VECTORS, SHARD_DOC_SORT, EngineVersion, Product, VersionedFeature, identify
 from es_ttc.errors import EngineError, UnsupportedEngine
 from es_ttc.settings import EngineSettings
+from tests.support.servers import server_of
 
 
 def info_of(product: str, number: str) -> dict[str, Any]:
@@ -91,18 +92,12 @@ def test_products_differ() -> None:
 async def test_another_program_is_named_by_what_it_answers(response: tuple[int, str, str], found: str) -> None:
     status, kind, text = response
 
-    async def answer(_: web.BaseRequest) -> web.Response:
+    async def answer(_: web.Request) -> web.Response:
         return web.Response(status=status, content_type=kind, text=text)
 
-    runner = web.ServerRunner(web.Server(answer))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with server_of(answer) as url:
         with pytest.raises(EngineError) as refused:
             await connect(EngineSettings(engine=url))
-    finally:
-        await runner.cleanup()
     assert str(refused.value).startswith(f"[{url}] is neither Elasticsearch nor OpenSearch: it answers GET / {found}")
     assert str(refused.value).endswith("give the address of an engine, OpenSearch 2.19 or Elasticsearch 8.13 or newer")
 

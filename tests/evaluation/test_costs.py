@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.lab.evaluation.costs import Cost, Kind, cost_of, counted, pareto_front, seconds_of
+from es_ttc.lab.evaluation.costs import Cost, Kind, cost_of, counted, pareto_front
 from es_ttc.lab.evaluation.features import CorpusFeatures
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, Reading
 from es_ttc.vectors.chunks import no_chunks
@@ -14,9 +14,9 @@ points = st.lists(st.tuples(st.integers(0, 5).map(float), st.integers(0, 5).map(
 
 
 def test_the_ratio_is_the_papers() -> None:
-    whole = Cost(queries=15_916, documents=3_196, index_texts=3_196, query_texts=0)
+    whole = Cost(base_query=15_916, base_index=3_196, index=3_196, query=0)
     assert round(whole.ratio, 1) == 1.2  # BidirZScore in the paper's table 2, from table 1's counts
-    expanding = Cost(queries=15_916, documents=3_196, index_texts=0, query_texts=2 * 15_916)
+    expanding = Cost(base_query=15_916, base_index=3_196, index=0, query=2 * 15_916)
     assert round(expanding.ratio - 1, 1) == 1.7
     assert expanding.at_query == 3
     assert expanding.at_index == 1
@@ -27,13 +27,13 @@ def test_seconds_count_each_kind_of_text_by_what_it_takes() -> None:
     counts: dict[Reading, int] = {"sentences": 50, "pairs": 40, "paragraphs": 20, "topic": 10, "reversed": 10}
     rates: dict[Kind, float] = dict.fromkeys(("document", "reversed", "topic", "pairs", "paragraphs"), 2.0)
     rates |= {"query": 1.0, "sentences": 0.5, "expanded": 3.0}
-    split = seconds_of(CATALOGUE["sentmaxsim"], counts, 5, rates, scoring=0.1)
+    split = cost_of(CATALOGUE["sentmaxsim"], counts, 5, rates, scoring=0.1)
     assert (split.base_index, split.base_query, split.index) == (20, 5, 25)
     assert split.query == pytest.approx(0.5)
     assert split.ratio == pytest.approx(50.5 / 25)
     assert split.at_index == pytest.approx(2.25)
     assert split.at_query == pytest.approx(1.1)
-    expanding = seconds_of(CATALOGUE["diversedualctx"], counts, 5, rates, scoring=0.0)
+    expanding = cost_of(CATALOGUE["diversedualctx"], counts, 5, rates, scoring=0.0)
     assert expanding.query == 5 * 2 * 3
     assert expanding.index == 25 + 80 + 40 + 20 + 20
 
@@ -44,8 +44,8 @@ def test_documents_are_counted_as_queries_only_where_they_are_encoded_so() -> No
     with_them = replace(without, reversed=rows)
     assert (counted(without)["reversed"], counted(with_them)["reversed"]) == (0, 3)
     bidirzscore = CATALOGUE["bidirzscore"]
-    assert cost_of(bidirzscore, without, queries=7).ratio == 1
-    assert cost_of(bidirzscore, with_them, queries=7).ratio == pytest.approx(1.3)
+    assert cost_of(bidirzscore, counted(without), queries=7).ratio == 1
+    assert cost_of(bidirzscore, counted(with_them), queries=7).ratio == pytest.approx(1.3)
 
 
 @settings(deadline=None)

@@ -12,7 +12,7 @@ from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.packages import minilm_for_torch
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.calibration import calibrate
 from es_ttc.lab.evaluation.datasets import Collection, Document, load_collection
@@ -109,11 +109,8 @@ def test_bidirzscore_alone_on_a_calibrated_engine_as_in_a_batch(
     settings = EngineSettings(engine=engine_url)
 
     async def calibrated(name: str) -> Moments:
-        engine = await connect(settings)
-        try:
+        async with connected(settings) as engine:
             return await calibrate(engine, name, [*questions, "Who likes rain?", " "], encoder)
-        finally:
-            await engine.close()
 
     with temporary_index(settings, small, spec, encoder) as index:
         moments = asyncio.run(calibrated(index.name))

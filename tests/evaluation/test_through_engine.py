@@ -24,7 +24,7 @@ from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve, retrieval
 from es_ttc.lab.evaluation.plan import Plan, run
-from es_ttc.lab.evaluation.through_engine import MOST_HITS, engine_searcher, temporary_index
+from es_ttc.lab.evaluation.through_engine import MAX_HITS, engine_searcher, temporary_index
 from es_ttc.rescorers.learned.model import read_models
 from es_ttc.settings import EngineSettings
 from tests.rescorers.test_learned import stump, written
@@ -170,7 +170,7 @@ def test_a_run_that_fails_leaves_no_index(small: Collection, opensearch_url: str
 
 
 def test_a_window_beyond_an_engine_s_reach_is_refused(opensearch_url: str, encoder: Encoder) -> None:
-    documents = tuple(Document(str(i), "", "") for i in range(MOST_HITS + 1))
+    documents = tuple(Document(str(i), "", "") for i in range(MAX_HITS + 1))
     collection = Collection("wide", "test", documents, {"q": "x"}, {"q": {"0": 1}})
     plan = Plan(resolve(["spectral"]), window=None, engine=EngineSettings(engine=opensearch_url))
     with pytest.raises(InvalidRequest, match=r"\[window\] all is 10001 documents, and an engine gives up to 10000"):

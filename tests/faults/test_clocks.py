@@ -1,21 +1,16 @@
-import asyncio
 import json
 import os
 import subprocess
 import sys
-import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from redis.asyncio import Redis
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import leases
 from es_ttc.enrichment.jobs.indices import VersionConflict
-from es_ttc.enrichment.jobs.limits import SharedRateLimits
 from es_ttc.enrichment.jobs.record import now
-from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
 from es_ttc.enrichment.jobs.store import JobStore
 
 FOLDERS = [*Path("/usr/lib").glob("*/faketime"), Path("/usr/local/lib/faketime")]
@@ -82,23 +77,3 @@ async def test_a_lease_does_not_depend_on_the_clock_of_its_worker(
     with pytest.raises(VersionConflict):
         await store.leases.renew(lease, "job", 60)
     assert await store.leases.claim("job", 0, "here", 60) is not None  # the other one's is over
-
-
-@pytest.mark.parametrize("hours", [-1, 1])
-async def test_common_limits_do_not_depend_on_the_clock_of_a_worker(
-    monkeypatch: pytest.MonkeyPatch, hours: int
-) -> None:
-    right = time.time
-    with EmbeddedRedis() as own:
-        clients = [Redis.from_url(own.url) for _ in range(2)]
-        here, there = (SharedRateLimits(each, "any", concurrency=1, per_minute=0, seconds=60) for each in clients)
-        monkeypatch.setattr(time, "time", lambda: right() + 3600 * min(hours, 0))
-        async with here.passing():
-            monkeypatch.setattr(time, "time", lambda: right() + 3600 * max(hours, 0))
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.3), there.passing():
-                    pass
-        async with asyncio.timeout(10), there.passing():
-            pass
-        for client in clients:
-            await client.aclose()

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.node import process
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.engine.protocol import Engine
@@ -20,9 +20,9 @@ from es_ttc.index.ingest.encode import DocumentFeatures, action_lines, token_fea
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.readers import marked
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from es_ttc.settings import EngineSettings, Settings
 from tests.serving.client import Reply, call, search
+from tests.support.gateway import gateway_to
 
 pytestmark = pytest.mark.engine
 
@@ -57,8 +57,7 @@ def fill(node: str, encoder: Encoder) -> None:
     tokens = token_features(matrix, np.zeros((TOKENS, 3), np.int32), spec)
 
     async def write_all() -> None:
-        engine = await connect(EngineSettings(engine=node))
-        try:
+        async with connected(EngineSettings(engine=node)) as engine:
             await create_index(engine, INDEX, spec, IndexOptions(shards=1, replicas=0))
             for start in range(0, DOCUMENTS, 3):
                 lines: list[bytes] = []
@@ -69,8 +68,6 @@ def fill(node: str, encoder: Encoder) -> None:
                     lines += action_lines(str(number), source, "", features, spec)
                 await write(engine, lines)
             await engine.refresh(INDEX)
-        finally:
-            await engine.close()
 
     asyncio.run(write_all())
 
@@ -89,7 +86,6 @@ async def write(engine: Engine, lines: list[bytes]) -> None:
 
 
 def windows_at_once(engine: str, encoder: Encoder, timeout: str) -> list[Reply]:
-    options = GatewaySettings(engine=engine, port=0, feature_cache_mb=0)
 
     def asked(url: str) -> Reply:
         ttc = {"method": "maxsim", "query_text": "which cat drinks milk?", "timeout": timeout}
@@ -101,7 +97,7 @@ def windows_at_once(engine: str, encoder: Encoder, timeout: str) -> list[Reply]:
             time.sleep(0.3)
         return reply
 
-    with running_gateway(options, load=lambda _name, _folder: encoder) as url, ThreadPoolExecutor(AT_ONCE) as clients:
+    with gateway_to(engine, encoder, feature_cache_mb=0) as url, ThreadPoolExecutor(AT_ONCE) as clients:
         replies = list(clients.map(asked, [url] * AT_ONCE))
         metrics = call(url, "GET", "/_ttc/metrics").body.decode()
     assert "es_ttc_feature_reads_capacity_bytes 2.5165824e+07" in metrics  # a sixteenth of the heap

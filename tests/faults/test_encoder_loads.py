@@ -13,10 +13,9 @@ from es_ttc.errors import ConfigurationError, EncoderBusy
 from es_ttc.serving import gateway
 from es_ttc.serving.features.encoding import Encoders, EncoderVariants
 from es_ttc.serving.pool import BoundedPool
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import call, search
 from tests.serving.conftest import make_index
+from tests.support.gateway import gateway_to
 
 IDENTITY = EncoderIdentity("a-model", "0123456789ab", 384, 256)
 EVERYTHING = {"match": {"anyway": "creature"}}
@@ -155,13 +154,12 @@ def test_indices_that_name_ever_new_encoders_load_no_more_than_a_few(
         return load_variant(identity, name, folder)
 
     monkeypatch.setattr(gateway, "_load_variant", counted)
-    options = GatewaySettings(engine=opensearch_url, port=0, encoder="minilm@onnx", default_timeout_ms=20_000)
 
     def asked(url: str, index: str, **section: Any) -> Any:
         ttc = {"method": "spectral", "query_text": "which cat drinks milk?", **section}
         return search(url, index, {"query": EVERYTHING, "rescore": {"window_size": 60, "ttc": ttc}})
 
-    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+    with gateway_to(opensearch_url, encoder, encoder="minilm@onnx") as url:
         assert asked(url, index_name).json()["ttc"]["applied"]
         answers = [asked(url, name) for name in indices]
         assert len(loads) == 8

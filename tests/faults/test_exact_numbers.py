@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from es_ttc.cli.app import run
 from es_ttc.common import exact_numbers
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import attach_inside
 from es_ttc.index.attach.source import sources_of
-from es_ttc.index.attach.target import BulkLines
-from es_ttc.index.ingest.bulk import write
+from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.ingest.rewrite import DocumentRewriter
 from es_ttc.index.mappings.index import resolve_index
 from es_ttc.index.mappings.spec import IndexSpec
@@ -111,14 +110,11 @@ def test_a_document_that_is_written_again_keeps_its_numbers(here: Path, engine_u
 
 
 async def written_again(url: str, index: str) -> int:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         concrete, spec = await resolve_index(engine, index)
         [whole] = await DocumentRewriter(engine, concrete, spec).read(["1"])
         [item] = await write(engine, concrete, [BulkLines("1", whole.lines({"enrichment": ["flood"]}))])
         return item.status
-    finally:
-        await engine.close()
 
 
 async def test_attach_in_index_leaves_a_document_alone_that_an_update_would_change(

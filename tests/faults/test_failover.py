@@ -11,14 +11,14 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.addresses import EngineAddress, NodePool
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.serving.http.upstream import Upstream
-from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.serving.client import call
 from tests.serving.conftest import make_index
 from tests.support.cluster import Cluster
 from tests.support.dropping import dropping_node
+from tests.support.gateway import gateway_to
 
 INDEX = "test-failover"
 SEARCH = {"query": {"match": {"text": "cat"}}, "rescore": {"ttc": {"method": "spectral", "timeout": "30s"}}}
@@ -41,8 +41,8 @@ def cluster(encoder: Encoder) -> Iterator[Cluster]:
 def test_the_death_of_a_node_is_not_noticed(cluster: Cluster, encoder: Encoder) -> None:
     engine = f"{cluster.second},{cluster.first}"
     with (
-        running_gateway(GatewaySettings(engine=engine, port=0), load=lambda *_: encoder) as gateway,
-        running_gateway(GatewaySettings(engine=cluster.second, port=0), load=lambda *_: encoder) as alone,
+        gateway_to(engine, encoder) as gateway,
+        gateway_to(cluster.second, encoder) as alone,
     ):
         before = call(gateway, "POST", f"/{INDEX}/_search", SEARCH)
         assert before.json()["ttc"]["applied"] is True
@@ -60,24 +60,21 @@ def test_the_death_of_a_node_is_not_noticed(cluster: Cluster, encoder: Encoder) 
 
 async def _through_the_client(engine: str) -> None:
     """The command line's client writes and reads through the node that is left, too."""
-    client = await connect(EngineSettings(engine=engine))
-    try:
+    async with connected(EngineSettings(engine=engine)) as client:
         for number in range(6):
             await client.request("PUT", f"/{INDEX}/_doc/more{number}", body={"number": number})
         await client.refresh(INDEX)
         assert await client.count(INDEX) >= 66
-    finally:
-        await client.close()
 
 
 @pytest.mark.engine
 def test_a_node_that_drops_packets_hangs_nobody(opensearch_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("es_ttc.engine.http._CONNECT_SECONDS", 0.5)
     with dropping_node() as dropped, dropping_node() as another:
-        settings = GatewaySettings(engine=f"{dropped},{opensearch_url},{another}", port=0)
-        with running_gateway(settings, load=_no_encoder) as gateway:
+        nodes = f"{dropped},{opensearch_url},{another}"
+        with gateway_to(nodes) as gateway:
             assert [call(gateway, "GET", "/_ttc/ready").json()["engine"] for _ in range(6)] == [True] * 6
-        with running_gateway(settings, load=_no_encoder) as gateway:
+        with gateway_to(nodes) as gateway:
             assert [call(gateway, "GET", "/_cat/health").status for _ in range(6)] == [200] * 6
 
 
@@ -91,10 +88,6 @@ async def test_a_connection_that_is_given_up_counts_as_failed(opensearch_url: st
             for _ in range(3):  # a new connection to the node would take 3 s
                 async with asyncio.timeout(0.9), upstream.send("GET", b"/", b"", [], None) as response:
                     assert response.status == 200
-
-
-def _no_encoder(name: str, folder: object) -> Encoder:
-    raise RuntimeError("no encoder is needed")
 
 
 def _kill(url: str) -> None:

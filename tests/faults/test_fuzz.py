@@ -14,11 +14,10 @@ from pydantic import SecretStr
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.http import protocol
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
 from tests.serving.conftest import make_index
 from tests.support.fuzz import attack
+from tests.support.gateway import gateway_to
 
 SECONDS = float(os.environ.get("ES_TTC_FUZZ_SECONDS", "40"))
 ATTACKERS = 4
@@ -40,9 +39,8 @@ def test_no_request_harms_anybody_else(
     monkeypatch.setattr(protocol, "_HEADER_SECONDS", 2)
     monkeypatch.setattr(protocol, "_MIN_BODY_RATE", 5000)
     seed = int(os.environ.get("ES_TTC_FUZZ_SEED", random.randrange(10**6)))
-    settings = GatewaySettings(engine=opensearch_url, port=0, sidecar_token=SecretStr("a token"))
     with (
-        running_gateway(settings, load=lambda *_: encoder) as gateway,
+        gateway_to(opensearch_url, encoder, sidecar_token=SecretStr("a token")) as gateway,
         ProcessPoolExecutor(ATTACKERS, get_context("spawn")) as processes,
     ):
         expected = call(gateway, "POST", f"/{index}/_search", SEARCH).ids

@@ -1,14 +1,12 @@
 """Headers that the engine would not read are refused, and no connection that it has not read to the end is reused."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import NoReturn
 
 import pytest
 
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind
+from tests.support.gateway import gateway_to
 
 OTHERS = 24
 
@@ -38,11 +36,13 @@ def test_headers_below_the_limit_pass(behind: Behind) -> None:
 @pytest.mark.parametrize("rest", [{"headers": {"x-long": "a" * 17_000}}, {"target": "/_search?q=" + "a" * 5000}])
 def test_a_connection_that_the_engine_has_not_read_is_not_used_again(behind: Behind, rest: dict[str, object]) -> None:
     """The engine's limits may be lower than ours: it answers 400, leaves the connection open and drops what follows."""
-    settings = GatewaySettings(engine=behind.engine, port=0, max_header_kb=64, max_target_kb=16, request_timeout=30)
     headers = rest.get("headers", {})
     target = str(rest.get("target", f"/{behind.index}/_count"))
     assert isinstance(headers, dict)
-    with running_gateway(settings, load=_no_encoder) as gateway, ThreadPoolExecutor(8) as threads:
+    with (
+        gateway_to(behind.engine, max_header_kb=64, max_target_kb=16, request_timeout=30) as gateway,
+        ThreadPoolExecutor(8) as threads,
+    ):
 
         def count(_: int) -> Reply:
             return call(gateway, "GET", f"/{behind.index}/_count")
@@ -50,7 +50,3 @@ def test_a_connection_that_the_engine_has_not_read_is_not_used_again(behind: Beh
         for _ in range(3):
             assert call(gateway, "GET", target, headers=headers).status == 400
             assert [reply.status for reply in threads.map(count, range(OTHERS))] == [200] * OTHERS
-
-
-def _no_encoder(*_: object) -> NoReturn:
-    raise RuntimeError("no test here encodes anything")

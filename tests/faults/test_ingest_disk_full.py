@@ -1,6 +1,7 @@
 import json
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,11 @@ import pytest
 
 from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connect, connected
 from es_ttc.engine.protocol import BulkItem, Engine
 from es_ttc.index.attach import attach_beside
 from es_ttc.index.attach.source import sources_of
-from es_ttc.index.ingest import IngestResult, Inputs, ingest
+from es_ttc.index.ingest import IngestResult, Inputs, bulk, ingest
 from es_ttc.index.ingest.bulk_errors import BulkErrorKind, refusal_of
 from es_ttc.index.ingest.dead_letters import DeadLetterList
 from es_ttc.index.ingest.readers import Documents
@@ -73,51 +74,52 @@ def relieved_at_the_first_failure(
 async def test_documents_that_met_a_full_disk_are_sent_again(
     node: OwnNode, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = await connect(EngineSettings(engine=node.url))
-    try:
-        await create_index(engine, "waited", IndexSpec(encoder.identity, max_tokens=64))
-        node.limit_files(FULL)
-        statuses = relieved_at_the_first_failure(engine, lambda: node.limit_files(None), monkeypatch)
-        letters = DeadLetterList()
-        outcome = await ingest(engine, "waited", Inputs([Documents(documents())]), encoder, dead_letters=letters)
-        assert 500 in statuses
-        assert (outcome.written, outcome.complete, letters.letters) == (COUNT, True, [])
-        assert await engine.count("waited") == COUNT
-    finally:
-        node.limit_files(None)
-        await engine.close()
+    async with connected(EngineSettings(engine=node.url)) as engine:
+        try:
+            await create_index(engine, "waited", IndexSpec(encoder.identity, max_tokens=64))
+            node.limit_files(FULL)
+            statuses = relieved_at_the_first_failure(engine, lambda: node.limit_files(None), monkeypatch)
+            letters = DeadLetterList()
+            outcome = await ingest(engine, "waited", Inputs([Documents(documents())]), encoder, dead_letters=letters)
+            assert 500 in statuses
+            assert (outcome.written, outcome.complete, letters.letters) == (COUNT, True, [])
+            assert await engine.count("waited") == COUNT
+        finally:
+            node.limit_files(None)
 
 
 @pytest.mark.engine
 async def test_features_that_met_a_full_disk_are_written_again(
     node: OwnNode, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = await connect(EngineSettings(engine=node.url))
-    try:
-        await engine.create_index("shop", {"mappings": {"properties": {"text": {"type": "text"}}}})
-        for number in range(20):
-            await engine.request("PUT", f"/shop/_doc/{number}", body={"text": f"river number {number} " + "word " * 20})
-        [source] = await sources_of(engine, "shop")
-        spec = IndexSpec(encoder.identity, text_fields=("text",), max_tokens=64)
-        node.limit_files(FULL)
-        statuses = relieved_at_the_first_failure(engine, lambda: node.limit_files(None), monkeypatch)
-        filled = await attach_beside(engine, source, spec, encoder)
-        assert 500 in statuses
-        assert (filled.written, filled.failed) == (20, 0)
-    finally:
-        node.limit_files(None)
-        await engine.close()
+    async with connected(EngineSettings(engine=node.url)) as engine:
+        try:
+            await engine.create_index("shop", {"mappings": {"properties": {"text": {"type": "text"}}}})
+            for number in range(20):
+                await engine.request(
+                    "PUT", f"/shop/_doc/{number}", body={"text": f"river number {number} " + "word " * 20}
+                )
+            [source] = await sources_of(engine, "shop")
+            spec = IndexSpec(encoder.identity, text_fields=("text",), max_tokens=64)
+            node.limit_files(FULL)
+            statuses = relieved_at_the_first_failure(engine, lambda: node.limit_files(None), monkeypatch)
+            filled = await attach_beside(engine, source, spec, encoder)
+            assert 500 in statuses
+            assert (filled.written, filled.failed) == (20, 0)
+        finally:
+            node.limit_files(None)
 
 
 @pytest.mark.engine
 def test_a_disk_that_stays_full_ends_the_run_and_rejects_nothing(
-    node: OwnNode, here: Path, capsys: pytest.CaptureFixture[str]
+    node: OwnNode, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(bulk, "RetryPolicy", partial(bulk.RetryPolicy, seconds=1))
     command = ["ingest", "failed", "docs.jsonl", "--engine", node.url, "--json"]
     assert run(["index", "create", "failed", "--engine", node.url]) == 0
     node.limit_files(FULL)
     try:
-        assert run([*command, "--retry-seconds", "1"]) == 1
+        assert run(command) == 1
     finally:
         node.limit_files(None)
     said = capsys.readouterr().err

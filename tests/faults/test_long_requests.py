@@ -18,6 +18,7 @@ from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
 from tests.serving.conftest import Behind
+from tests.support.gateway import gateway_to
 
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -107,8 +108,7 @@ def test_what_we_make_of_a_request_is_not_limited(
 ) -> None:
     """Retrievals of hundreds of documents become queries that are far longer than the caller's request."""
     monkeypatch.setattr(limits, "MAX_OBJECTS", 100)
-    settings = GatewaySettings(engine=behind.engine, port=0, default_timeout_ms=20_000)
-    with running_gateway(settings, load=lambda *_: encoder) as gateway:
+    with gateway_to(behind.engine, encoder) as gateway:
         knn = {"field": "ttc.vector", "query_text": "cat", "k": 50, "ttc": {"method": "dense"}}
         body = {"query": {"knn": knn}, "rescore": SECTION}
         reply = call(gateway, "POST", f"/{behind.index}/_search", body)

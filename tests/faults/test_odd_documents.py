@@ -13,13 +13,12 @@ from pydantic import SecretStr
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.features.index_meta import most_frequent
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_tokens, unpack_tokens
 from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SIDECAR_TOKEN, Behind, make_index
 from tests.serving.test_sidecar import FIELDS, answer, ask, first_pass, frame_of, what_is_missing
+from tests.support.gateway import gateway_to
 
 OF_TOKENS = {"truncated", "too-long", "more-than-allowed", "earlier-layout"}
 INDEX = "faults-odd-documents"
@@ -93,11 +92,8 @@ def odd(opensearch_url: str, encoder: Encoder) -> Iterator[Behind]:
         document = {"title": name, "anyway": "creature", "ttc": {**own, **marks, **changes}}
         reply = call(opensearch_url, "PUT", f"/{INDEX}/_doc/{name}?refresh=true", document)
         assert reply.status == 201, reply.body
-    options = GatewaySettings(
-        engine=opensearch_url, port=0, default_timeout_ms=20_000, sidecar_token=SecretStr(SIDECAR_TOKEN)
-    )
     try:
-        with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+        with gateway_to(opensearch_url, encoder, sidecar_token=SecretStr(SIDECAR_TOKEN)) as url:
             yield Behind(opensearch_url, url, INDEX, spec)
     finally:
         call(opensearch_url, "DELETE", f"/{INDEX}")

@@ -10,10 +10,9 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import TooManyRequests
 from es_ttc.serving.pool import BoundedPool, slices, work_of
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import make_index
+from tests.support.gateway import gateway_to
 
 EVERYTHING = {"match": {"anyway": "creature"}}
 LONG = " ".join(f"The owl number {number} sings before rain." for number in range(150))
@@ -94,7 +93,6 @@ def test_searches_are_rescored_while_texts_are_reranked_by_the_hundred(
     opensearch_url: str, index_name: str, encoder: Encoder
 ) -> None:
     make_index(opensearch_url, index_name, encoder)
-    settings = GatewaySettings(engine=opensearch_url, port=0, rerank_timeout_ms=5_000)
 
     def flood(url: str, number: int) -> Reply:
         texts = [f"{number} {text} {LONG}" for text in range(TEXTS)]
@@ -104,7 +102,7 @@ def test_searches_are_rescored_while_texts_are_reranked_by_the_hundred(
         section = {"method": "spectral", "query_text": f"new words, number {number}", "timeout": "4s"}
         return search(url, index_name, {"query": EVERYTHING, "rescore": {"window_size": 60, "ttc": section}})
 
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as url, ThreadPoolExecutor(FLOOD) as clients:
+    with gateway_to(opensearch_url, encoder, rerank_timeout_ms=5_000) as url, ThreadPoolExecutor(FLOOD) as clients:
         assert asked(url, -1).json()["ttc"]["applied"]
         flooding = [clients.submit(flood, url, number) for number in range(FLOOD)]
         answers = [asked(url, number).json()["ttc"] for number in range(3)]

@@ -26,7 +26,6 @@ from es_ttc.rescorers.programs.source import compiled
 from es_ttc.sandbox import process_pool
 from es_ttc.sandbox.process_pool import ProgramLimits, ProgramProcessPool
 from es_ttc.serving.app import create_app
-from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.moments import Moments
 from es_ttc.vectors.tokens import Float32
@@ -34,6 +33,7 @@ from tests.discovery.conftest import BEES
 from tests.serving.client import Reply, call
 from tests.serving.conftest import fill
 from tests.support.children import running
+from tests.support.gateway import gateway_to
 
 ENDLESS = """import re
 def program(Q, D, S, ctx):
@@ -105,7 +105,6 @@ def test_a_regular_expression_that_never_ends_costs_its_search_alone(
     spec = IndexSpec(encoder.identity, text_fields=("text",), tokens="none", codec="float16")
     documents = [{"_id": document.id, "text": document.text} for document in BEES.documents]
     asyncio.run(fill(opensearch_url, index_name, spec, encoder, documents))
-    settings = GatewaySettings(engine=opensearch_url, port=0, default_timeout_ms=20_000, programs=programs)
 
     def search(gateway: str, text: str, *, name: str = "endless", **more: Any) -> Reply:
         section = {"method": "program", "params": {"name": name}, "query_text": text, **more}
@@ -113,7 +112,10 @@ def test_a_regular_expression_that_never_ends_costs_its_search_alone(
             gateway, "POST", f"/{index_name}/_search", {"query": {"match_all": {}}, "rescore": {"ttc": section}}
         )
 
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway, ThreadPoolExecutor(1) as thread:
+    with (
+        gateway_to(opensearch_url, encoder, programs=programs) as gateway,
+        ThreadPoolExecutor(1) as thread,
+    ):
         assert not children()  # none before the first call
         before = search(gateway, "insects")
         assert before.json()["ttc"]["applied"], before.body

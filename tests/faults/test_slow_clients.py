@@ -4,17 +4,16 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 import pytest
 
 from es_ttc.serving.http import protocol
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
 from tests.serving.conftest import Behind
+from tests.support.gateway import gateway_to
 from tests.support.raw_http import connect, is_closed, receive, status_of
 
 AT_ONCE = 8
@@ -28,22 +27,12 @@ def engine_url(opensearch_url: str) -> str:
 
 @pytest.fixture(scope="module")
 def gateway(behind: Behind) -> Iterator[str]:
-    settings = GatewaySettings(
-        engine=behind.engine,
-        port=0,
-        max_concurrent_requests=AT_ONCE,
-        max_connections=40,
-        idle_timeout=2,
-        body_timeout=2,
-    )
-    with pytest.MonkeyPatch.context() as patch, running_gateway(settings, load=_no_encoder) as url:
+    limits: dict[str, Any] = {"max_concurrent_requests": AT_ONCE, "max_connections": 40, "idle_timeout": 2}
+    with pytest.MonkeyPatch.context() as patch, gateway_to(behind.engine, **limits) as url:
+        patch.setattr(protocol, "_BODY_SECONDS", 2)
         patch.setattr(protocol, "_HEADER_SECONDS", 1)
         patch.setattr(protocol, "_SEND_SECONDS", 2)
         yield url
-
-
-def _no_encoder(*_: object) -> NoReturn:
-    raise RuntimeError("no test here encodes anything")
 
 
 @pytest.mark.parametrize("path", ["_search", "_bulk"])

@@ -16,7 +16,7 @@ import pytest
 
 from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import build_graph
@@ -123,11 +123,8 @@ async def fill_and_link(url: str, index: str, encoder: Encoder, *, shards: int) 
     """
     documents = [{**one, "text": f"{one['text']}{' snow' * one['number']}"} for one in corpus()[:DOCUMENTS]]
     await fill(url, index, IndexSpec(encoder.identity, max_tokens=64), encoder, documents, shards)
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await build_graph(engine, index, GraphParams(degree=6, candidates=20))
-    finally:
-        await engine.close()
 
 
 def answered(gateway: str, index: str, body: dict[str, Any]) -> Ranking:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connect, connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.mappings.index import IndexOptions, create_index
@@ -89,23 +89,17 @@ def half_a_graph(url: str, index: str, process: "subprocess.Popen[str]") -> None
 
 
 async def _filled(url: str, index: str) -> None:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await make_index(engine, index)
         more = {f"e{at}": (f"e{at}", row) for at, row in enumerate(vectors(1000, seed=3))}
         await put(engine, index, more)
-    finally:
-        await engine.close()
 
 
 async def _documents(url: str, index: str) -> tuple[int, int]:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         shown = await show_graph(engine, index)
         await delete_graphs(engine, index)
         return shown.figures.documents, len(shown.others)
-    finally:
-        await engine.close()
 
 
 def test_a_build_that_was_killed_is_taken_up(opensearch_url: str, index_name: str) -> None:

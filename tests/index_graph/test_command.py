@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 from es_ttc.cli.app import run
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.reranking.index_graph import graphs_of
@@ -26,11 +26,8 @@ def in_engine(url: str, work: Callable[[Engine], Awaitable[T]]) -> T:
     """Do something in an engine; a command runs an event loop of its own, in the main thread."""
 
     async def done() -> T:
-        engine = await connect(EngineSettings(engine=url))
-        try:
+        async with connected(EngineSettings(engine=url)) as engine:
             return await work(engine)
-        finally:
-            await engine.close()
 
     return asyncio.run(done())
 

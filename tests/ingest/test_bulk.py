@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from es_ttc.encoders.base import EncoderIdentity
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.index.ingest.bulk import BatchLimits, DocumentAction, RetryPolicy, batches, write
@@ -19,7 +19,7 @@ from es_ttc.settings import EngineSettings
 from tests.support.faulty import Fault, FaultyEngine, faulty_engine
 
 SPEC = IndexSpec(EncoderIdentity("m", "r", 4, 16))
-QUICK = RetryPolicy(attempts=4, first_wait=0.01, longest_wait=0.05)
+QUICK = RetryPolicy(attempts=4, first_wait=0.01, max_wait=0.05)
 
 
 def action(identifier: str, size: int = 10) -> DocumentAction:
@@ -30,12 +30,11 @@ def action(identifier: str, size: int = 10) -> DocumentAction:
 
 @asynccontextmanager
 async def broken(engine_url: str, faults: Sequence[Fault]) -> AsyncIterator[tuple[Engine, FaultyEngine]]:
-    async with faulty_engine(engine_url, iter(faults)) as server:
-        engine = await connect(EngineSettings(engine=server.url))
-        try:
-            yield engine, server
-        finally:
-            await engine.close()
+    async with (
+        faulty_engine(engine_url, iter(faults)) as server,
+        connected(EngineSettings(engine=server.url)) as engine,
+    ):
+        yield engine, server
 
 
 async def test_only_the_items_that_were_refused_are_sent_again(engine_url: str, index_name: str) -> None:
@@ -131,6 +130,6 @@ async def test_a_batch_does_not_wait_longer_than_it_may() -> None:
 
 
 def test_waits_grow_and_are_bounded() -> None:
-    patience = RetryPolicy(attempts=10, first_wait=1, longest_wait=5)
+    patience = RetryPolicy(attempts=10, first_wait=1, max_wait=5)
     for attempt, share in [(1, 1), (2, 2), (3, 4), (4, 5), (9, 5)]:
         assert share / 2 <= patience.wait(attempt) <= share

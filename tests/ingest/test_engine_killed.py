@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.index import resolve_index
 from es_ttc.settings import EngineSettings
@@ -32,14 +32,11 @@ async def test_ingest_goes_on_when_the_engine_is_back(own_node: OwnNode, tmp_pat
     command = [sys.executable, "-m", "es_ttc", "ingest", INDEX, file.name, "--engine", own_node.url]
     command += ["--encoder", "minilm@onnx", "--batch-mb", "0.1", "--json"]
     _killed_meanwhile(own_node, command, tmp_path)
-    engine = await connect(EngineSettings(engine=own_node.url))
-    try:
+    async with connected(EngineSettings(engine=own_node.url)) as engine:
         await engine.refresh(INDEX)
         found = {hit["_id"]: hit["_source"] async for hit in engine.scan(INDEX, {"match_all": {}}, source=True)}
         _, spec = await resolve_index(engine, INDEX)
         held = await contents(engine, INDEX, spec)
-    finally:
-        await engine.close()
     assert found == documents
     assert held.states == {"ready": DOCUMENTS}
 

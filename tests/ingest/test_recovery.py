@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connect, connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import fill_attached
 from es_ttc.index.attach.side_index import attach_beside, serving_side
@@ -20,13 +20,13 @@ from es_ttc.index.mappings.index import IndexOptions, create_index, index_body, 
 from es_ttc.index.mappings.readers import reader_of
 from es_ttc.index.mappings.spec import ENCODER, HASH, ROOT, SPAN_VECTOR, VECTOR, IndexSpec, SpanGrid
 from es_ttc.rescorers.base import Feature
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 from tests.conftest import PRODUCTS
 from tests.serving.client import search
 from tests.support.cluster import Cluster
+from tests.support.gateway import gateway_to
 
 STORAGE: dict[str, dict[str, Any]] = {
     "recovery-packed": {"spans": (SpanGrid(10, 5),)},
@@ -118,8 +118,7 @@ async def test_copies_restarts_and_snapshots_keep_every_feature(cluster: Cluster
     if cluster.product == "elasticsearch":  # under its trial licence
         storage["recovery-rank-vectors"] = {"tokens": "rank_vectors"}
     specs = {name: IndexSpec(encoder.identity, max_tokens=64, **chosen) for name, chosen in storage.items()}
-    engine = await connect(EngineSettings(engine=cluster.first, request_timeout=120))
-    try:
+    async with connected(EngineSettings(engine=cluster.first, request_timeout=120)) as engine:
         for name, spec in specs.items():
             await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
             await write(engine, name, encoder, texts(0, MANY))
@@ -167,8 +166,6 @@ async def test_copies_restarts_and_snapshots_keep_every_feature(cluster: Cluster
             assert await features_in(engine, name, spec) == after[name]
             assert (await resolve_index(engine, f"{name}-again"))[1] == spec
             assert await features_in(engine, f"{name}-again", spec) == after[name]
-    finally:
-        await engine.close()
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["alone", "with its side index"])
@@ -189,8 +186,7 @@ async def test_an_attached_index_that_is_restored_needs_no_new_features(
         await attach_beside(engine, source, spec, encoder)
         side = await serving_side(engine, shop)
         assert side is not None
-        settings = GatewaySettings(engine=cluster.first, port=0, default_timeout_ms=20_000)
-        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        with gateway_to(cluster.first, encoder) as gateway:
             before = await asyncio.to_thread(rescored, gateway, shop)
             await engine.request("PUT", snapshot, body={"type": "fs", "settings": {"location": snapshot[11:]}})
             names = {"indices": f"{shop},{side}", "include_global_state": False}
@@ -235,8 +231,7 @@ def assert_right(found: Features, spec: IndexSpec, encoder: Encoder) -> None:
 @pytest.mark.parametrize("cluster", ["opensearch"], indirect=True)
 async def test_why_the_recovery_source_is_kept(cluster: Cluster, encoder: Encoder) -> None:
     """OpenSearch alone can leave fields out of what it replays for a copy: it then lacks them, and nobody is told."""
-    engine = await connect(EngineSettings(engine=cluster.first, request_timeout=120))
-    try:
+    async with connected(EngineSettings(engine=cluster.first, request_timeout=120)) as engine:
         cluster.start_second()
         spec = IndexSpec(encoder.identity, max_tokens=64)
         body = index_body(spec, await engine.capabilities(), IndexOptions(shards=1, replicas=0))
@@ -248,8 +243,6 @@ async def test_why_the_recovery_source_is_kept(cluster: Cluster, encoder: Encode
         found = [await features_in(engine, SHORT, spec, **copy) for copy in await copies(engine)]
         lacking = [sum(None in document.values() for document in copy.values()) for copy in found]
         assert sorted(lacking) == [0, 3]
-    finally:
-        await engine.close()
 
 
 @pytest.mark.parametrize("storage", [{"spans": (SpanGrid(10, 5),)}, {"tokens": "nested"}], ids=["packed", "nested"])

@@ -7,9 +7,8 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest, MissingFeature
-from es_ttc.index.attach.target import BulkLines
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
-from es_ttc.index.ingest.bulk import RetryPolicy, write
+from es_ttc.index.ingest.bulk import BulkLines, RetryPolicy, write
 from es_ttc.index.ingest.rewrite import DocumentRewriter, FullDocument
 from es_ttc.index.mappings.enrichment import add_enrichment, enrichable
 from es_ttc.index.mappings.fields import carried

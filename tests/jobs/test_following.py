@@ -4,12 +4,11 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from redis.asyncio import Redis
 
@@ -17,7 +16,7 @@ from es_ttc.cli.app import run
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs import commands, submission
+from es_ttc.enrichment.jobs import commands, encoding_turn, submission
 from es_ttc.enrichment.jobs.app import prepare
 from es_ttc.enrichment.jobs.encoding_turn import LoadedEncoders, take_encoding_turn
 from es_ttc.enrichment.jobs.enrichment_turn import take_turn
@@ -37,9 +36,9 @@ from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.index import IndexOptions, create_index, index_body
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings, Settings
+from es_ttc.settings import Settings
 from tests.serving.client import Reply, call, search
+from tests.support.gateway import gateway_to
 from tests.support.jobs import Workplace, document, model_process, worker_at
 from tests.support.kept import Kept
 from tests.support.llm import scripted_model
@@ -49,6 +48,12 @@ pytestmark = pytest.mark.processors
 on_one_engine = pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
 """For what does not depend on the product."""
 SECONDS = 120
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look more often than workers do."""
+    monkeypatch.setattr(encoding_turn, "LOOK_SECONDS", 0.02)
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +68,7 @@ def spec(encoder: Encoder) -> IndexSpec:
 
 @pytest.fixture(scope="module")
 def gateways(encoder: Encoder) -> Iterator[Kept[str]]:
-    def gateway_to(engine: str) -> AbstractContextManager[str]:
-        settings = GatewaySettings(engine=engine, port=0, default_timeout_ms=20_000)
-        return running_gateway(settings, load=lambda _name, _folder: encoder)
-
-    with Kept(gateway_to) as kept:
+    with Kept(lambda engine: gateway_to(engine, encoder)) as kept:
         yield kept
 
 
@@ -92,7 +93,7 @@ async def pipelines(engine: Engine, index_name: str) -> AsyncIterator[Callable[.
 
 
 def settings_for(engine: Engine, index: str, **more: Any) -> Settings:
-    return Settings(engine=engine.url, jobs_index=f"{index}-jobs", jobs_look_seconds=0.02, **more)
+    return Settings(engine=engine.url, jobs_index=f"{index}-jobs", **more)
 
 
 @asynccontextmanager
@@ -169,7 +170,7 @@ async def test_what_a_client_writes_is_found_by_every_method(
     await ingest(engine, index_name, Inputs([Documents(records)]), encoder, dead_letters=DeadLetterList())
 
     with model_process(tmp_path, seconds=0.0) as (model, _, asked):
-        more = {"ES_TTC_ENCODER": "minilm@onnx", "ES_TTC_JOBS_LOOK_SECONDS": "0.1"}
+        more = {"ES_TTC_ENCODER": "minilm@onnx"}
         place = Workplace(engine_url, index_name, model, tmp_path, more=more)
         for name, value in place.environment.items():
             monkeypatch.setenv(name, value)
@@ -255,9 +256,7 @@ async def test_every_kind_of_write_is_encoded_once(
     url, forged = engine.url, {"state": "ready", "hash": "0" * 32, "encoder": spec.encoder.key, "key": "0" * 32}
 
     def write(method: str, path: str, body: Any) -> None:
-        data = b"".join(orjson.dumps(line) + b"\n" for line in body) if isinstance(body, list) else orjson.dumps(body)
-        kind = "application/x-ndjson" if isinstance(body, list) else "application/json"
-        reply = call(url, method, f"/{index_name}{path}", data, {"content-type": kind})
+        reply = call(url, method, f"/{index_name}{path}", body)
         assert reply.status in (200, 201), reply.body
         assert not reply.json().get("errors"), reply.body
 
@@ -349,8 +348,7 @@ async def test_attached_indices_are_followed_too(
         forged = {"ttc": {"state": "ready", "key": "0" * 32}} if inside else {}
         call(url, "PUT", f"/{index_name}/_doc/new", {"title": "An owl", "text": "It hunts."} | forged)
         lines = [{"update": {"_id": "changed"}}, {"doc": {"text": "A trout swims."}}]
-        assert call(url, "POST", f"/{index_name}/_bulk", b"".join(orjson.dumps(each) + b"\n" for each in lines)
-                    , {"content-type": "application/x-ndjson"}).status == 200  # fmt: skip
+        assert call(url, "POST", f"/{index_name}/_bulk", lines).status == 200
         call(url, "POST", f"/{index_name}/_update/price", {"doc": {"price": 3}})
         call(url, "DELETE", f"/{index_name}/_doc/gone")
         after = await settled(engine, settings, index_name)
@@ -467,9 +465,9 @@ async def test_without_a_model_the_job_that_enriches_waits_and_says_why(
         resumed = await commands.resume(engine, place.settings, job.id, tokens=1000)
         assert isinstance(resumed.job, Job)
         assert (resumed.state, resumed.job.plan.model, resumed.job.plan.prompt) == ("idle", "scripted", "base")
-        [again] = await follow(engine, place.settings, index_name, "later", EnrichmentOptions(refresh=2.0))
+        [again] = await follow(engine, place.settings, index_name, "later", EnrichmentOptions("base"))
         assert again.enrichment is not None
-        assert (again.enrichment.job.budget.tokens, again.enrichment.job.refresh) == (1000, 2.0)
+        assert (again.enrichment.job.budget.tokens, again.enrichment.job.refresh) == (1000, 0.5)
     [without] = await follow(engine, settings, index_name, "later")
     assert without.enrichment is None
     assert (await commands.shown(engine, settings, job.id)).state == "cancelled"
@@ -496,7 +494,7 @@ async def test_proposals_are_filtered_again_when_the_corpus_has_grown(
             settings = Workplace(engine.url, index_name, model.url, tmp_path).settings
             await follow(engine, settings, index_name, "later")
             await add_enrichment(engine, index_name)
-            request = EnrichmentOptions(refresh=0.5).request(index_name)
+            request = EnrichmentOptions().request(index_name)
             request = request.model_copy(update={"tau": 0.3, "lanes": 1})
             made = await submission.submit_continuous(engine, settings, request, f"enrich-{index_name}", frozenset())
             store = JobStore(engine, settings.jobs_index)

@@ -19,10 +19,9 @@ from redis.asyncio import Redis
 from es_ttc.cli.app import run
 from es_ttc.enrichment.jobs import redis_server
 from es_ttc.enrichment.jobs.app import configure, run_until_stopped
-from es_ttc.enrichment.jobs.limits import SharedRateLimits
+from es_ttc.enrichment.jobs.rate_limit import SharedRateLimit
 from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis, addresses, await_redis, find_server
 from es_ttc.errors import ConfigurationError
-from es_ttc.settings import Settings
 
 ENDPOINT = "http://127.0.0.1:1/v1"
 
@@ -102,45 +101,23 @@ def test_a_worker_that_only_enriches_refuses_to_start_without_a_model(
     assert "no language model is configured: set ES_TTC_LLM_URL" in capfd.readouterr().err
 
 
-async def test_limits_hold_for_all_workers_together() -> None:
+async def test_the_rate_is_that_of_all_workers_together() -> None:
     with EmbeddedRedis() as own:
         clients = [Redis.from_url(own.url) for _ in range(3)]
-        limits = [SharedRateLimits(each, ENDPOINT, concurrency=2, per_minute=0, seconds=60) for each in clients]
-        in_flight = most = 0
-
-        async def ask(limit: SharedRateLimits) -> None:
-            nonlocal in_flight, most
-            async with limit.passing():
-                in_flight += 1
-                most = max(most, in_flight)
-                await asyncio.sleep(0.02)
-                in_flight -= 1
-
-        await asyncio.gather(*(ask(limits[number % 3]) for number in range(12)))
-        assert most == 2
-        # A worker that died in the middle holds its place for a while only.
-        dead = SharedRateLimits(clients[0], "other", concurrency=1, per_minute=0, seconds=0.3)
-        await dead.passing().__aenter__()
-        async with asyncio.timeout(10):
-            async with dead.passing():
-                pass
-        slow = SharedRateLimits(clients[0], "slow", concurrency=9, per_minute=3, seconds=60)
-        for _ in range(3):
-            async with slow.passing():
-                pass
+        limits = [SharedRateLimit(each, ENDPOINT, 3) for each in clients]
+        await asyncio.gather(*(limit.wait() for limit in limits))
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3), slow.passing():
-                pass
+            async with asyncio.timeout(0.3):
+                await limits[0].wait()
+        await SharedRateLimit(clients[0], "other", 1).wait()
         for each in clients:
             await each.aclose()
 
 
 async def test_without_redis_work_goes_on() -> None:
     gone = Redis.from_url("unix:///nowhere/redis.sock")
-    for limits in (SharedRateLimits(each, ENDPOINT, concurrency=1, per_minute=1, seconds=60) for each in (None, gone)):
-        for _ in range(3):
-            async with limits.passing():
-                pass
+    for _ in range(3):
+        await SharedRateLimit(gone, ENDPOINT, 1).wait()
     await gone.aclose()
 
 
@@ -162,11 +139,11 @@ def test_a_redis_that_comes_up_late_is_waited_for() -> None:
 def test_a_worker_whose_redis_is_gone_before_it_began_can_be_stopped() -> None:
     """Celery waits for the end of a schedule that never began, so a worker ignored every signal but SIGKILL."""
     app = Celery("never", broker="redis://127.0.0.1:9/0", set_as_current=False)
-    configure(app, Settings(), "never", "never.sweep", longest=60.0)
+    configure(app, "never", "never.sweep", longest=60.0)
     ended = threading.Event()
 
     def work() -> None:
-        run_until_stopped(app, Settings(), concurrency=1, pool="solo")
+        run_until_stopped(app, concurrency=1, pool="solo")
         ended.set()
 
     threading.Thread(target=work, daemon=True).start()

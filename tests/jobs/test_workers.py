@@ -73,7 +73,7 @@ async def test_commands_and_two_workers_on_one_redis(
     """Submitted, paused, resumed and watched as a person does it; a job of higher priority and a continuous one."""
     await make_index(engine, index_name, 60)
     with model_process(tmp_path) as (model, _, asked), EmbeddedRedis() as redis:
-        more = {"ES_TTC_LLM_TOTAL_CONCURRENCY": "2", "ES_TTC_LLM_REQUESTS_PER_MINUTE": "10000"}
+        more = {"ES_TTC_LLM_REQUESTS_PER_MINUTE": "10000"}
         place = Workplace(engine_url, index_name, model, tmp_path, redis=redis.url, more=more)
 
         async def jobs(*arguments: str, status: int = 0) -> Any:
@@ -87,7 +87,7 @@ async def test_commands_and_two_workers_on_one_redis(
             "jobs are running (1), and no worker has been seen: `es-ttc worker` does the work"
         ]
         with worker_at(place) as first, worker_at(place) as second:
-            watched = await jobs("watch", submitted["id"], "--every", "0.5")
+            watched = await jobs("watch", submitted["id"])
             assert "completed" in watched
             assert "60 of 60, 120 phrases written" in watched
             assert await store.leases.unattended() == ""
@@ -171,7 +171,7 @@ async def test_what_is_written_is_encoded_once_whatever_is_killed(
     engine = await connected(own_node.url)
     spec = IndexSpec(encoder.identity, max_tokens=64)
     await create_index(engine, index_name, spec, IndexOptions(shards=2, replicas=0))
-    more = {"ES_TTC_ENCODER": "minilm@onnx", "ES_TTC_JOBS_LOOK_SECONDS": "0.1"}
+    more = {"ES_TTC_ENCODER": "minilm@onnx"}
     place = Workplace(own_node.url, index_name, "http://127.0.0.1:9/v1", tmp_path, more=more)
     await follow(engine, place.settings, index_name, "later")
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.lab.demo import exhibit, limit_style
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.playground import playground_routes
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from tests.serving.client import call
+from tests.support.gateway import gateway_to
 from tests.support.kept import Kept
 
 
@@ -50,19 +50,15 @@ def judged(engine_url: str, all_judged: Kept[Judged]) -> Judged:
 @contextmanager
 def _judged(engine_url: str, encoder: Encoder) -> Iterator[Judged]:
     name = f"test-judged-{uuid.uuid4().hex[:12]}"
-    settings = GatewaySettings(engine=engine_url, encoder="minilm@onnx", port=0, ui=True)
     collection = limit_style.generate(documents=30, queries=12)
 
     async def fill() -> None:
-        engine = await connect(EngineSettings(engine=engine_url))
-        try:
+        async with connected(EngineSettings(engine=engine_url)) as engine:
             await exhibit.fill(engine, name, collection, encoder)
-        finally:
-            await engine.close()
 
     asyncio.run(fill())
     try:
-        with running_gateway(settings, load=lambda _name, _folder: encoder, further=playground_routes) as gateway:
+        with gateway_to(engine_url, encoder, further=playground_routes, encoder="minilm@onnx", ui=True) as gateway:
             yield Judged(collection, name, engine_url, gateway)
     finally:
         call(engine_url, "DELETE", f"/{name}")

@@ -34,7 +34,7 @@ def command(judged: Judged, capsys: pytest.CaptureFixture[str]) -> Command:
     """Run a command on the engine, and return its JSON."""
 
     def execute(*arguments: object) -> Any:
-        configure_logs("auto", logging.ERROR)  # as the program does
+        configure_logs(logging.ERROR)  # as the program does
         capsys.readouterr()
         words = [str(one) for one in arguments]
         assert run([*words, "--engine", judged.engine, "--json"]) == 0, capsys.readouterr().err

@@ -20,10 +20,9 @@ from playwright.async_api import Browser, Page, async_playwright
 from es_ttc.encoders.base import Encoder
 from es_ttc.playground import playground_routes
 from es_ttc.playground.pages import ASSETS, library_files
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
 from tests.serving.conftest import corpus, make_index
+from tests.support.gateway import gateway_to
 from tests.support.kept import Kept
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -77,8 +76,7 @@ def unavailable(what: str) -> None:
 def gateway_with_page(engine: str, encoder: Encoder, **settings: Any) -> Iterator[str]:
     """Run a gateway with the page and yield its address."""
     options = {"default_timeout_ms": 20_000, "ui": True} | settings
-    made = GatewaySettings(engine=engine, port=0, **options)
-    with running_gateway(made, load=lambda *_: encoder, further=playground_routes) as url:
+    with gateway_to(engine, encoder, further=playground_routes, **options) as url:
         yield url
 
 

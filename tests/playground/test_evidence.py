@@ -6,7 +6,7 @@ import re
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import build_graph, delete_graphs
 from es_ttc.settings import EngineSettings
@@ -88,16 +88,15 @@ async def test_the_selection_and_the_phrases(playground: Playground, open_page: 
 
 
 async def test_the_walk_is_told(playground: Playground, open_page: OpenPage) -> None:
-    engine = await connect(EngineSettings(engine=playground.engine))
-    try:
-        await build_graph(engine, playground.index, GraphParams(degree=6, candidates=20))
-        columns = json.dumps(["bm25", {"method": "rgs", "params": {"seeds": 2, "budget": 30}}])
-        page = await open_page(playground.search("trout", columns))
-        await expect(page.locator(".column").nth(1).locator(".hit")).to_have_count(10)
-        dialog = await opened(page)
-        await expect(dialog.locator(".walk p").first).to_contain_text("ound by the first pass")
-        await expect(dialog.locator(".walk .hint")).to_contain_text("30 documents judged")
-        assert await faults_of_accessibility(page) == []
-    finally:
-        await delete_graphs(engine, playground.index)
-        await engine.close()
+    async with connected(EngineSettings(engine=playground.engine)) as engine:
+        try:
+            await build_graph(engine, playground.index, GraphParams(degree=6, candidates=20))
+            columns = json.dumps(["bm25", {"method": "rgs", "params": {"seeds": 2, "budget": 30}}])
+            page = await open_page(playground.search("trout", columns))
+            await expect(page.locator(".column").nth(1).locator(".hit")).to_have_count(10)
+            dialog = await opened(page)
+            await expect(dialog.locator(".walk p").first).to_contain_text("ound by the first pass")
+            await expect(dialog.locator(".walk .hint")).to_contain_text("30 documents judged")
+            assert await faults_of_accessibility(page) == []
+        finally:
+            await delete_graphs(engine, playground.index)

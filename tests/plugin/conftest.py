@@ -12,13 +12,12 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.plugin import Plugin
 from es_ttc.index.mappings.spec import SpanGrid
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.conftest import PRODUCTS
 from tests.serving.client import call
 from tests.serving.conftest import SIDECAR_TOKEN, make_index
 from tests.support.agent import GuardedOpenSearch
 from tests.support.elasticsearch import ElasticsearchDistribution
+from tests.support.gateway import gateway_to
 from tests.support.own_node import OwnNode
 from tests.support.plugin import Sidecar, built, sidecar_address
 
@@ -73,10 +72,7 @@ def _plugged(product: str, make: Callable[[Plugin], Distribution], encoder: Enco
             make_index(node.url, DOC_VALUES, encoder, shards=1)
             make_index(node.url, SHARDED, encoder, shards=5)
             make_index(node.url, NESTED, encoder, shards=1, tokens="nested", spans=(SpanGrid(10, 5),))
-            settings = GatewaySettings(
-                engine=node.url, port=0, default_timeout_ms=20_000, sidecar_token=SecretStr(SIDECAR_TOKEN)
-            )
-            with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+            with gateway_to(node.url, encoder, sidecar_token=SecretStr(SIDECAR_TOKEN)) as gateway:
                 sidecar.gateway = gateway
                 yield Plugged(product, node, gateway, sidecar)
         finally:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connect, connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import commands
 from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow, unfollow
@@ -59,11 +59,8 @@ def pipelines(plugged: Plugged) -> None:
 
 def with_engine(plugged: Plugged, act: Callable[[Engine], Awaitable[Any]]) -> Any:
     async def run() -> Any:
-        engine = await connect(EngineSettings(engine=plugged.url))
-        try:
+        async with connected(EngineSettings(engine=plugged.url)) as engine:
             return await act(engine)
-        finally:
-            await engine.close()
 
     return asyncio.run(run())
 
@@ -85,9 +82,8 @@ def write(plugged: Plugged, pipeline: str, documents: list[dict[str, Any]], inde
     lines: list[dict[str, Any]] = []
     for document in documents:
         lines += [{"index": {"_id": document["_id"]}}, {key: document[key] for key in document if key != "_id"}]
-    body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
     target = f"/{index}/_bulk?refresh=true&pipeline={pipeline}"
-    reply = call(plugged.url, "POST", target, body, {"content-type": "application/x-ndjson"})
+    reply = call(plugged.url, "POST", target, lines)
     assert reply.status == 200, reply.body
     return reply
 
@@ -276,9 +272,7 @@ async def test_a_followed_index_encodes_and_enriches_by_the_plugins_processor(
     job = encoding_job_id(index)
     forged = {"state": "ready", "hash": "0" * 32, "encoder": spec.encoder.key, "enriched": "any", "key": "0" * 32}
     async with scripted_model(lambda _: "snow, flood") as model:
-        settings = Workplace(
-            plugged.url, index, model.url, tmp_path, more={"ES_TTC_JOBS_LOOK_SECONDS": "0.02"}
-        ).settings
+        settings = Workplace(plugged.url, index, model.url, tmp_path).settings
         try:
             options = EnrichmentOptions(prompt="base")
             [made] = await follow(engine, settings, index, "later", options, plugin_timeout="20s")

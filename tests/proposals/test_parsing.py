@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_ttc.enrichment.proposals.parsing import MOST_PROPOSALS, proposals
+from es_ttc.enrichment.proposals.parsing import MAX_PROPOSALS, proposals
 
 WANTED = ["heart attack", "MI", "cardiac arrest"]
 
@@ -41,10 +41,10 @@ def test_an_answer_without_proposals_gives_none(answer: str) -> None:
 def test_whatever_a_model_writes_is_read_without_complaint(answer: str) -> None:
     found = proposals(answer)
     assert all(found)
-    assert len(found) == len(set(found)) <= MOST_PROPOSALS
+    assert len(found) == len(set(found)) <= MAX_PROPOSALS
 
 
 def test_a_model_that_has_lost_its_way_is_cut_off() -> None:
-    assert len(proposals(",".join(f"term {n}" for n in range(1000)))) == MOST_PROPOSALS
+    assert len(proposals(",".join(f"term {n}" for n in range(1000)))) == MAX_PROPOSALS
     assert proposals("word " * 500) == []
     assert proposals("[" * 100_000) == []

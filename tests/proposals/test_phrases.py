@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.proposals.document_frequency import Frequencies, by_frequency, document_frequencies
 from es_ttc.enrichment.proposals.phrases import (
-    MOST_WORDS,
+    MAX_WORDS,
     DroppedPhrase,
     Phrase,
     Reason,
@@ -52,7 +52,7 @@ def test_a_longer_proposal_is_cut_into_windows_and_a_sentence_is_none() -> None:
 @given(st.lists(st.text(max_size=60), max_size=20))
 def test_whatever_a_model_writes_phrases_are_short_clean_and_different(proposals: list[str]) -> None:
     found = candidates(proposals)
-    assert all(1 <= len(phrase.split()) <= MOST_WORDS and phrase == " ".join(phrase.split()) for phrase in found)
+    assert all(1 <= len(phrase.split()) <= MAX_WORDS and phrase == " ".join(phrase.split()) for phrase in found)
     assert len({phrase.casefold() for phrase in found}) == len(found)
 
 

@@ -26,6 +26,7 @@ from es_ttc.reranking.rerankers import (
 from es_ttc.reranking.rerankers.base import RerankerError
 from es_ttc.reranking.rerankers.cross_encoder import built_in
 from es_ttc.reranking.strategies import PartialScores
+from tests.support.servers import server_of
 
 PASSAGES = [Passage(f"h{number}", "x" * number) for number in range(1, 11)]
 
@@ -157,18 +158,9 @@ async def endpoint(*faults: Any) -> AsyncIterator[Endpoint]:
         lengths = sorted(enumerate(map(len, body["documents"])), key=lambda pair: -pair[1])
         return web.json_response({"results": [{"index": at, "relevance_score": length} for at, length in lengths]})
 
-    app = web.Application()
-    app.router.add_post("/v2/rerank", rerank)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    state.url = f"http://{host}:{port}/v2/rerank"
-    try:
+    async with server_of(rerank) as url:
+        state.url = f"{url}/v2/rerank"
         yield state
-    finally:
-        await runner.cleanup()
 
 
 async def test_an_endpoint_is_asked_with_model_and_key_and_busy_ones_again(monkeypatch: pytest.MonkeyPatch) -> None:

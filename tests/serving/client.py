@@ -38,13 +38,12 @@ def call(
     url: str,
     method: str,
     target: str,
-    body: bytes | dict[str, Any] | Iterable[bytes] | None = None,
+    body: bytes | dict[str, Any] | Iterable[Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Reply:
-    """Send one request; the target goes out byte for byte, an iterable body in chunks."""
-    sent = {"content-type": "application/json"} if isinstance(body, dict) else {}
+    """Send one request; the target goes out byte for byte, dictionaries as NDJSON, other iterable bodies in chunks."""
+    data, sent = _encoded(body)
     sent |= headers or {}
-    data = orjson.dumps(body) if isinstance(body, dict) else body
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
     try:
@@ -62,6 +61,14 @@ def call(
         return Reply(response.status, received, response.read())
     finally:
         connection.close()
+
+
+def _encoded(body: Any) -> tuple[bytes | Iterable[bytes] | None, dict[str, str]]:
+    if isinstance(body, dict):
+        return orjson.dumps(body), {"content-type": "application/json"}
+    if isinstance(body, list | tuple) and all(isinstance(line, dict) for line in body):
+        return b"".join(orjson.dumps(line) + b"\n" for line in body), {"content-type": "application/x-ndjson"}
+    return body, {}
 
 
 def search(url: str, index: str, body: dict[str, Any], query: str = "") -> Reply:

@@ -12,14 +12,14 @@ from pydantic import SecretStr
 
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.versions import Product
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from tests.serving.client import call
+from tests.support.gateway import gateway_to
 from tests.support.kept import Kept
 
 ANIMALS = ("cat", "dog", "horse", "owl", "trout", "bee")
@@ -62,23 +62,17 @@ async def fill(
     url: str, name: str, spec: IndexSpec, encoder: Encoder, documents: list[dict[str, Any]], shards: int = 2
 ) -> None:
     """Make an index and write documents with their features."""
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await create_index(engine, name, spec, IndexOptions(shards=shards, replicas=0))
-    finally:
-        await engine.close()
     await write(url, name, encoder, documents)
 
 
 async def write(url: str, name: str, encoder: Encoder, documents: list[dict[str, Any]]) -> None:
     """Write documents with their features."""
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         letters = DeadLetterList()
         await ingest(engine, name, Inputs([Documents(documents)]), encoder, dead_letters=letters)
         await engine.refresh(name)
-    finally:
-        await engine.close()
 
 
 def make_index(
@@ -117,16 +111,14 @@ def behind(engine_url: str, all_behind: Kept[Behind]) -> Behind:
 def _behind(engine_url: str, encoder: Encoder) -> Iterator[Behind]:
     name = f"test-gateway-{uuid.uuid4().hex[:8]}"
     spec = make_index(engine_url, name, encoder)
-    settings = GatewaySettings(
-        engine=engine_url,
-        port=0,
-        default_timeout_ms=20_000,
-        write_timeout_ms=60_000,
-        max_window=300,
-        sidecar_token=SecretStr(SIDECAR_TOKEN),
-    )
     try:
-        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        with gateway_to(
+            engine_url,
+            encoder,
+            write_timeout_ms=60_000,
+            max_window=300,
+            sidecar_token=SecretStr(SIDECAR_TOKEN),
+        ) as gateway:
             yield Behind(engine_url, gateway, name, spec)
     finally:
         call(engine_url, "DELETE", f"/{name}")

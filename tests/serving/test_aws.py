@@ -14,14 +14,15 @@ from opensearchpy.helpers.signer import AWSV4Signer
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.aws import canonical_query, signer_of
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connect, connected
 from es_ttc.errors import ConfigurationError, EngineError
+from es_ttc.serving.http import raw_request
 from es_ttc.serving.http.signing import gateway_signer
-from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind
 from tests.serving.relay import Passed, Relay, relay
+from tests.support.gateway import gateway_to
 from tests.support.signatures import is_signed, signature
 
 KEY, SECRET, TOKEN = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "a/session+token=="
@@ -75,9 +76,8 @@ def test_the_check_knows_the_signature_of_the_specification() -> None:
 @pytest.mark.parametrize("service", ["es", "aoss"])
 async def test_every_request_of_ours_is_signed(engine_url: str, index_name: str, service: str) -> None:
     with domain(engine_url, service) as aws:
-        settings = {"engine": aws.url, "aws_region": REGION, "aws_service": service}
-        engine = await connect(EngineSettings(**settings))  # type: ignore[arg-type]
-        try:
+        settings: dict[str, Any] = {"engine": aws.url, "aws_region": REGION, "aws_service": service}
+        async with connected(EngineSettings(**settings)) as engine:
             assert (await engine.capabilities()).nodes == 1
             await engine.create_index(index_name, {"mappings": {"properties": {"n": {"type": "integer"}}}})
             long = "ü" * 2**20
@@ -90,8 +90,6 @@ async def test_every_request_of_ours_is_signed(engine_url: str, index_name: str,
             found = await engine.search(f"{index_name}*,{index_name}", {"size": 0}, filter_path="hits.total.*,took")
             assert found["hits"]["total"]["value"] == 3
             await engine.delete_index(index_name)
-        finally:
-            await engine.close()
         assert {passed.headers["x-amz-security-token"] for passed in aws.passed} == {TOKEN}
         with pytest.raises(EngineError, match="403"):
             await engine_of_another(aws.url, service)
@@ -106,27 +104,28 @@ async def engine_of_another(url: str, service: str) -> None:
 
 @on_opensearch
 def test_a_gateway_signs_its_own_requests_and_forwards_callers_as_they_are(behind: Behind, encoder: Encoder) -> None:
-    with domain(behind.engine) as aws:
-        settings = GatewaySettings(engine=aws.url, port=0, aws_region=REGION, side_credentials="gateway")
-        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
-            assert call(gateway, "GET", "/_ttc/ready").status == 200
-            assert {passed.target for passed in aws.passed} >= {"/"}
-            # A caller without a signature is refused, also one who claims to be the gateway.
-            aws.passed.clear()
-            mark = {"authorization": "gateway 00000000000000000000000000000000"}
-            for headers in ({}, mark):
-                assert call(gateway, "GET", f"/{behind.index}/_count", headers=headers).status == 403
-            assert search(gateway, behind.index, CATS).status == 403
-            assert "x-amz-date" not in {name for passed in aws.passed for name in passed.headers}
-            # opensearch-py's own signature, for the domain's address, is still right behind the gateway.
-            body = b'{"query":{"match_all":{}}}'
-            signed = signed_by_opensearch_py(aws.url, f"/{behind.index}/_count", body)
-            assert call(gateway, "POST", f"/{behind.index}/_count", body, signed).json()["count"] == 60
-            body = orjson.dumps(CATS)
-            signed = signed_by_opensearch_py(aws.url, f"/{behind.index}/_search", body)
-            refused = call(gateway, "POST", f"/{behind.index}/_search", body, signed)
-            assert refused.status == 400
-            assert "its AWS signature is then wrong: sign in without one, or set [aws_sign_callers]" in refused.reason
+    with (
+        domain(behind.engine) as aws,
+        gateway_to(aws.url, encoder, aws_region=REGION, side_credentials="gateway") as gateway,
+    ):
+        assert call(gateway, "GET", "/_ttc/ready").status == 200
+        assert {passed.target for passed in aws.passed} >= {"/"}
+        # A caller without a signature is refused, also one who claims to be the gateway.
+        aws.passed.clear()
+        mark = {"authorization": "gateway 00000000000000000000000000000000"}
+        for headers in ({}, mark):
+            assert call(gateway, "GET", f"/{behind.index}/_count", headers=headers).status == 403
+        assert search(gateway, behind.index, CATS).status == 403
+        assert "x-amz-date" not in {name for passed in aws.passed for name in passed.headers}
+        # opensearch-py's own signature, for the domain's address, is still right behind the gateway.
+        body = b'{"query":{"match_all":{}}}'
+        signed = signed_by_opensearch_py(aws.url, f"/{behind.index}/_count", body)
+        assert call(gateway, "POST", f"/{behind.index}/_count", body, signed).json()["count"] == 60
+        body = orjson.dumps(CATS)
+        signed = signed_by_opensearch_py(aws.url, f"/{behind.index}/_search", body)
+        refused = call(gateway, "POST", f"/{behind.index}/_search", body, signed)
+        assert refused.status == 400
+        assert "its AWS signature is then wrong: sign in without one, or set [aws_sign_callers]" in refused.reason
 
 
 def signed_by_opensearch_py(url: str, path: str, body: bytes) -> dict[str, str]:
@@ -140,36 +139,38 @@ def signed_by_opensearch_py(url: str, path: str, body: bytes) -> dict[str, str]:
 
 @on_opensearch
 def test_a_gateway_signs_for_its_callers_where_it_is_told_to(behind: Behind, encoder: Encoder, index_name: str) -> None:
-    with domain(behind.engine) as aws:
-        settings = GatewaySettings(
-            engine=aws.url, port=0, aws_region=REGION, aws_sign_callers=True, default_timeout_ms=20_000
+    with (
+        domain(behind.engine) as aws,
+        gateway_to(aws.url, encoder, aws_region=REGION, aws_sign_callers=True) as gateway,
+    ):
+        own = {"authorization": "Basic YW5uOnBhc3N3b3Jk", "x-amz-date": "20150830T123600Z"}
+        reply = call(gateway, "POST", f"/{behind.index}/_search?pretty&filter_path=hits,ttc", CATS, own)
+        assert (reply.status, reply.json()["ttc"]["applied"]) == (200, True), reply.body
+        assert (
+            search(gateway, f"{behind.index}*,{behind.index}", CATS, "?preference=a+b").json()["ttc"]["applied"] is True
         )
-        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
-            own = {"authorization": "Basic YW5uOnBhc3N3b3Jk", "x-amz-date": "20150830T123600Z"}
-            reply = call(gateway, "POST", f"/{behind.index}/_search?pretty&filter_path=hits,ttc", CATS, own)
-            assert (reply.status, reply.json()["ttc"]["applied"]) == (200, True), reply.body
-            assert (
-                search(gateway, f"{behind.index}*,{behind.index}", CATS, "?preference=a+b").json()["ttc"]["applied"]
-                is True
-            )
-            # A long body arrives in parts, and is signed as a whole.
-            action = orjson.dumps({"index": {}}) + b"\n" + orjson.dumps({"text": "x" * 2**15}) + b"\n"
-            ndjson = {"content-type": "application/x-ndjson"}
-            written = call(gateway, "POST", f"/{index_name}/_bulk?refresh=true", iter([action] * 20), ndjson)
-            assert (written.status, len(written.json()["items"])) == (200, 20)
-            assert call(gateway, "GET", f"/{index_name}/_count").json()["count"] == 20
-            assert call(gateway, "DELETE", f"/{index_name}").status == 200
-            assert not any(passed.headers["authorization"].startswith("Basic") for passed in aws.passed)
+        # A long body arrives in parts, and is signed as a whole.
+        action = orjson.dumps({"index": {}}) + b"\n" + orjson.dumps({"text": "x" * 2**15}) + b"\n"
+        ndjson = {"content-type": "application/x-ndjson"}
+        written = call(gateway, "POST", f"/{index_name}/_bulk?refresh=true", iter([action] * 20), ndjson)
+        assert (written.status, len(written.json()["items"])) == (200, 20)
+        assert call(gateway, "GET", f"/{index_name}/_count").json()["count"] == 20
+        assert call(gateway, "DELETE", f"/{index_name}").status == 200
+        assert not any(passed.headers["authorization"].startswith("Basic") for passed in aws.passed)
 
 
 @on_opensearch
-def test_a_body_that_is_too_long_to_be_signed_is_refused(behind: Behind, encoder: Encoder) -> None:
-    with domain(behind.engine) as aws:
-        settings = GatewaySettings(engine=aws.url, port=0, aws_region=REGION, aws_sign_callers=True, max_body_mb=1)
-        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
-            ndjson = {"content-type": "application/x-ndjson"}
-            reply = call(gateway, "POST", "/_bulk", b"x" * (2**20 + 2**18), ndjson)
-            assert (reply.status, "too" in reply.reason or "longer" in reply.reason) == (413, True)
+def test_a_body_that_is_too_long_to_be_signed_is_refused(
+    behind: Behind, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(raw_request, "MAX_BODY", 2**20)
+    with (
+        domain(behind.engine) as aws,
+        gateway_to(aws.url, encoder, aws_region=REGION, aws_sign_callers=True) as gateway,
+    ):
+        ndjson = {"content-type": "application/x-ndjson"}
+        reply = call(gateway, "POST", "/_bulk", b"x" * (2**20 + 2**18), ndjson)
+        assert (reply.status, "too" in reply.reason or "longer" in reply.reason) == (413, True)
 
 
 @pytest.mark.parametrize("engine_url", ["elasticsearch"], indirect=True)

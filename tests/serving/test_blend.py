@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
@@ -349,8 +348,7 @@ def test_several_searches_and_a_point_in_time(behind: Behind) -> None:
         {"index": behind.index},
         blended(size=2),
     ]
-    body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
-    answer = call(behind.gateway, "POST", "/_msearch", body, {"content-type": "application/x-ndjson"}).json()
+    answer = call(behind.gateway, "POST", "/_msearch", lines).json()
     first, _, third = answer["responses"]
     assert [hit["_id"] for hit in first["hits"]["hits"]] == single.ids
     assert [hit["_id"] for hit in third["hits"]["hits"]] == single.ids[:2]

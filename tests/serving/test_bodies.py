@@ -17,6 +17,7 @@ from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind, make_index
 from tests.serving.relay import Passed, relay
 from tests.serving.test_rescore import EVERYTHING, ours
+from tests.support.gateway import gateway_to
 
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -148,8 +149,7 @@ def test_long_answers_are_bounded_as_bodies_are_and_decoded_on_a_thread(
         return decode(raw)
 
     monkeypatch.setattr(jsonio, "loads", loads)
-    settings = GatewaySettings(engine=engine_url, port=0, max_bodies_mb=1)
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+    with gateway_to(engine_url, encoder, max_bodies_mb=1) as gateway:
 
         def asked(size: int, **more: Any) -> Reply:
             return search(gateway, index_name, {"query": {"match": {"text": "cat"}}, "size": size, **more})

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,11 @@ from es_ttc.index.ingest.encode import encode_documents
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.serving.rescore.plan import plan_search
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind, corpus
 from tests.serving.test_rescore import CATS, WITHOUT_TEXT, in_memory
+from tests.support.gateway import gateway_to
+from tests.support.servers import server_beside
 
 MATCH = {"match": {"anyway": "creature"}}
 RR: dict[str, Any] = {"method": "rr", "params": {"reranker": "maxsim", "budget": 15}}
@@ -39,32 +38,24 @@ def hanging(behind: Behind, encoder: Encoder) -> Iterator[str]:
     """A gateway with a reranker that does not answer, and one that is not there."""
     released = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            released.wait(60)
+    def wait(_path: str, _body: bytes) -> tuple[int, bytes]:
+        released.wait(60)
+        return 503, b""
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        settings = GatewaySettings(
-            engine=behind.engine,
-            port=0,
-            default_timeout_ms=20_000,
-            max_window=300,
-            rerankers={
-                "hanging": {"kind": "http", "url": f"http://127.0.0.1:{server.server_port}/", "timeout_ms": 50_000},
-                "nobody": {"kind": "http", "url": "http://127.0.0.1:9/"},
-            },
-        )
+    with server_beside(wait) as url:
         try:
-            with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+            with gateway_to(
+                behind.engine,
+                encoder,
+                max_window=300,
+                rerankers={
+                    "hanging": {"kind": "http", "url": url, "timeout_ms": 50_000},
+                    "nobody": {"kind": "http", "url": "http://127.0.0.1:9/"},
+                },
+            ) as gateway:
                 yield gateway
         finally:
             released.set()
-            server.shutdown()
 
 
 def search(url: str, behind: Behind, rescore: Any, **changes: Any) -> Reply:
@@ -173,8 +164,7 @@ def test_groups_msearch_and_candidates(behind: Behind) -> None:
     one = call(behind.gateway, "POST", f"/{behind.index}/_search", body).json()
     assert one["ttc"]["items"][0]["candidates"]["joined"] > 0
     assert all(hit["_source"]["title"] for hit in one["hits"]["hits"])
-    lines = b"".join(orjson.dumps(part) + b"\n" for part in ({"index": behind.index}, body, {}, {"query": MATCH}))
-    several = call(behind.gateway, "POST", "/_msearch", lines, {"content-type": "application/x-ndjson"}).json()
+    several = call(behind.gateway, "POST", "/_msearch", [{"index": behind.index}, body, {}, {"query": MATCH}]).json()
     of = [hit["_id"] for hit in several["responses"][0]["hits"]["hits"]]
     assert of == [hit["_id"] for hit in one["hits"]["hits"]]
     assert several["responses"][0]["ttc"]["applied"]

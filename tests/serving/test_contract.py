@@ -12,11 +12,10 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import document_hash, document_json
 from es_ttc.index.ingest.encode import action_lines, encode_documents
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind, corpus, fill, make_index
 from tests.serving.test_rescore import CATS, EVERYTHING, in_memory, ours
+from tests.support.gateway import gateway_to
 
 NATIVE = {"window_size": 100, "query": {"rescore_query": {"match_all": {}}}}
 
@@ -47,14 +46,18 @@ def test_pages_of_a_point_in_time_stay_while_documents_change(
     behind: Behind, index_name: str, encoder: Encoder
 ) -> None:
     make_index(behind.engine, index_name, encoder)
-    settings = GatewaySettings(engine=behind.engine, port=0, default_timeout_ms=20_000, feature_cache_mb=0)
     body = {"query": EVERYTHING, "size": 10, "rescore": ours() | {"window_size": 30}}
-    with running_gateway(settings, load=lambda *_: encoder) as gateway, point_in_time(behind, index_name) as pit:
+    with (
+        gateway_to(behind.engine, encoder, feature_cache_mb=0) as gateway,
+        point_in_time(behind, index_name) as pit,
+    ):
 
         def page(start: int) -> Reply:
             return call(gateway, "POST", "/_search", body | {"pit": pit, "from": start})
 
         before = [page(start) for start in range(0, 60, 10)]
+        assert before[0].json()["pit_id"]
+        assert before[0].scores == search(gateway, index_name, body).scores
         assert sorted(one for reply in before for one in reply.ids) == sorted(each["_id"] for each in corpus())
         for one in before[1].ids + before[4].ids[:3]:
             call(behind.engine, "POST", f"/{index_name}/_update/{one}", {"doc": {"text": "changed since"}})
@@ -62,13 +65,8 @@ def test_pages_of_a_point_in_time_stay_while_documents_change(
             call(behind.engine, "DELETE", f"/{index_name}/_doc/{one}")
         call(behind.engine, "POST", f"/{index_name}/_refresh")
         after = [page(start) for start in range(0, 60, 10)]
-        several = call(
-            gateway,
-            "POST",
-            "/_msearch",
-            b"".join(b"{}\n" + orjson.dumps(body | {"pit": pit, "from": start}) + b"\n" for start in (0, 50)),
-            {"content-type": "application/x-ndjson"},
-        )
+        lines = [line for start in (0, 50) for line in ({}, body | {"pit": pit, "from": start})]
+        several = call(gateway, "POST", "/_msearch", lines)
     for first, second in zip(before, after, strict=True):
         assert (first.ids, first.scores) == (second.ids, second.scores)
         assert first.json()["ttc"]["scored"] == second.json()["ttc"]["scored"]

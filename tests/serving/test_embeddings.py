@@ -13,6 +13,7 @@ from es_ttc.encoders.base import Encoder, Encodings, Role
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call
+from tests.support.gateway import gateway_to
 
 NOWHERE = "http://127.0.0.1:9"
 TEXTS = ["Our trout swims.", "Which cat drinks milk?"]
@@ -83,13 +84,12 @@ def test_what_cannot_be_meant_is_a_400_in_the_engines_shape(gateway: str, change
 
 
 def test_a_token_protects_both_endpoints(encoder: Encoder) -> None:
-    options = GatewaySettings(engine=NOWHERE, port=0, model_token=SecretStr("secret"), rerank_timeout_ms=60_000)
     requests: list[tuple[str, dict[str, Any]]] = [
         ("/_ttc/v1/embeddings", {"model": "minilm", "input": TEXTS}),
         ("/_ttc/v2/rerank", {"query": "milk", "documents": TEXTS}),
         ("/_ttc/rerank", {"query": "milk", "texts": TEXTS}),
     ]
-    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+    with gateway_to(NOWHERE, encoder, model_token=SecretStr("secret"), rerank_timeout_ms=60_000) as url:
         for path, body in requests:
             for wrong in ({}, {"authorization": "Bearer other"}, {"authorization": "secret"}):
                 reply = call(url, "POST", path, body, wrong)

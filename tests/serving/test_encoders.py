@@ -19,12 +19,12 @@ from es_ttc.errors import EncoderMismatch
 from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.pool import BoundedPool
-from es_ttc.serving.server import running_gateway
 from es_ttc.serving.warm_up import WarmUp
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call, search
 from tests.serving.conftest import Behind, make_index
 from tests.serving.test_rescore import CATS, EVERYTHING, WITHOUT_TEXT, in_memory, ours
+from tests.support.gateway import gateway_to
 
 IDENTITY = EncoderIdentity("a-model", "0123456789ab", 384, 256, prompts="abcd", adapter="law@0123456789ab")
 
@@ -48,11 +48,8 @@ def test_an_index_with_fewer_dimensions_or_a_shorter_length_is_served(
 ) -> None:
     cut = load_encoder("minilm@onnx", dims=dims, max_length=max_length)
     spec = make_index(behind.engine, index_name, cut)
-    settings = GatewaySettings(
-        engine=behind.engine, port=0, encoder="minilm@onnx", default_timeout_ms=20_000, max_window=300
-    )
     body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+    with gateway_to(behind.engine, encoder, encoder="minilm@onnx", max_window=300) as gateway:
         reply = search(gateway, index_name, body)
         whole = search(gateway, behind.index, body)
     expected = in_memory(cut, replace(behind, spec=spec), "spectral", [CATS])
@@ -69,9 +66,8 @@ def test_an_encoder_with_the_class_tokens_vector_is_served_as_it_is_evaluated(
     behind: Behind, index_name: str, class_token: Encoder, method: str
 ) -> None:
     spec = make_index(behind.engine, index_name, class_token)
-    settings = GatewaySettings(engine=behind.engine, port=0, encoder="any", default_timeout_ms=20_000, max_window=300)
     body = {"query": EVERYTHING, "size": 60, "rescore": ours(method)}
-    with running_gateway(settings, load=lambda _name, _folder: class_token) as gateway:
+    with gateway_to(behind.engine, class_token, encoder="any", max_window=300) as gateway:
         reply = search(gateway, index_name, body)
     got = dict(zip(reply.ids, reply.scores, strict=True))
     got.pop(WITHOUT_TEXT)
@@ -81,7 +77,7 @@ def test_an_encoder_with_the_class_tokens_vector_is_served_as_it_is_evaluated(
 def test_it_is_ready_when_the_encoders_of_the_indices_are_loaded(
     behind: Behind, index_name: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("es_ttc.serving.warm_up._MOST", 1000)  # other tests may have indices on this node
+    monkeypatch.setattr("es_ttc.serving.warm_up._MAX_ENCODERS", 1000)  # other tests may have indices on this node
     cut = load_encoder("minilm@onnx", dims=96)
     make_index(behind.engine, index_name, cut)
     settings = GatewaySettings(engine=behind.engine, port=0, encoder="minilm@onnx")

@@ -8,17 +8,15 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import make_index
 from tests.serving.relay import Passed, relay
 from tests.serving.test_rescore import EVERYTHING, ours
+from tests.support.gateway import gateway_to
 from tests.support.own_node import OwnNode
 
 pytestmark = pytest.mark.engine
@@ -36,13 +34,6 @@ def index(killed_node: OwnNode, encoder: Encoder) -> str:
     name = f"test-faults-{uuid.uuid4().hex[:8]}"
     make_index(killed_node.url, name, encoder)
     return name
-
-
-@contextmanager
-def gateway_to(engine: str, encoder: Encoder, **settings: Any) -> Iterator[str]:
-    options = {"default_timeout_ms": 20_000} | settings
-    with running_gateway(GatewaySettings(engine=engine, port=0, **options), load=lambda *_: encoder) as url:
-        yield url
 
 
 def test_an_engine_that_is_killed_while_searches_run_and_comes_back(

@@ -10,6 +10,7 @@ from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotTher
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.settings import GatewaySettings
+from tests.support.servers import server_of
 
 
 class Engine:
@@ -19,7 +20,7 @@ class Engine:
         self.status = 200
         self.asked: list[tuple[str, str, bytes]] = []
 
-    async def __call__(self, request: web.BaseRequest) -> web.Response:
+    async def answer(self, request: web.Request) -> web.Response:
         self.asked.append((request.path_qs, request.headers.get("Authorization", ""), await request.read()))
         error = {"error": {"type": "t", "reason": "why"}, "status": self.status}
         return web.json_response({"hits": 1} if self.status == 200 else error, status=self.status)
@@ -32,15 +33,10 @@ def engine() -> Engine:
 
 @pytest.fixture
 async def requests(engine: Engine) -> AsyncIterator[EngineRequests]:
-    runner = web.ServerRunner(web.Server(engine))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    settings = GatewaySettings(engine=f"http://own:secret@127.0.0.1:{runner.addresses[0][1]}")
-    try:
+    async with server_of(engine.answer) as url:
+        settings = GatewaySettings(engine=url.replace("//", "//own:secret@"))
         async with Upstream(settings) as upstream:
             yield EngineRequests(upstream)
-    finally:
-        await runner.cleanup()
 
 
 ANN = Caller([(b"authorization", b"ApiKey ann"), (b"accept", b"text/plain")], "shop", (("routing", "a"),))
@@ -100,18 +96,12 @@ async def test_no_answer_is_an_unavailable_engine() -> None:
 async def test_product_and_version_take_one_request_together() -> None:
     asked: list[str] = []
 
-    async def answer(request: web.BaseRequest) -> web.Response:
+    async def answer(request: web.Request) -> web.Response:
         asked.append(request.path)
         return web.json_response({"version": {"number": "9.4.3"}, "tagline": "You Know, for Search"})
 
-    runner = web.ServerRunner(web.Server(answer))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        async with Upstream(GatewaySettings(engine=f"http://127.0.0.1:{runner.addresses[0][1]}")) as upstream:
-            assert await upstream.reachable(5)
-            assert await upstream.product() == "elasticsearch"
-            assert str(await upstream.version([])) == "Elasticsearch 9.4.3"
-    finally:
-        await runner.cleanup()
+    async with server_of(answer) as url, Upstream(GatewaySettings(engine=url)) as upstream:
+        assert await upstream.reachable(5)
+        assert await upstream.product() == "elasticsearch"
+        assert str(await upstream.version([])) == "Elasticsearch 9.4.3"
     assert asked == ["/"]

@@ -8,15 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
 from tests.serving.conftest import make_index
 from tests.serving.relay import Relay, relay
+from tests.support.gateway import gateway_to
 
 pytestmark = pytest.mark.engine
 
@@ -73,8 +71,8 @@ def send(url: str, index: str, body: dict[str, Any] | list[dict[str, Any]]) -> N
         reply = call(url, "POST", f"/{index}/_search", body, HEADERS)
         answers = [reply.json()]
     else:
-        lines = b"".join(b"{}\n%b\n" % orjson.dumps(one) for one in body)
-        reply = call(url, "POST", f"/{index}/_msearch", lines, {"content-type": "application/x-ndjson", **HEADERS})
+        lines = [line for one in body for line in ({}, one)]
+        reply = call(url, "POST", f"/{index}/_msearch", lines, HEADERS)
         answers = reply.json()["responses"]
     assert reply.status == 200, reply.body
     assert all(answer.get("ttc", {}).get("applied", True) for answer in answers)
@@ -93,11 +91,9 @@ def test_a_search_costs_the_requests_that_the_table_says(indexed: tuple[str, str
     engine, index = indexed
     found = {}
     for name, body in SEARCHES.items():
-        with relay(engine) as seen:
-            settings = GatewaySettings(engine=seen.url, port=0, default_timeout_ms=60_000)
-            with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
-                send(gateway, index, {"query": {"match_all": {}}})  # what a gateway learns of its engine once
-                first = counted(seen, gateway, index, body)
-                found[name] = (first, min(counted(seen, gateway, index, body) for _ in range(3)))
+        with relay(engine) as seen, gateway_to(seen.url, encoder, default_timeout_ms=60_000) as gateway:
+            send(gateway, index, {"query": {"match_all": {}}})  # what a gateway learns of its engine once
+            first = counted(seen, gateway, index, body)
+            found[name] = (first, min(counted(seen, gateway, index, body) for _ in range(3)))
     rows = re.findall(r"^\| (.+?) \| (\d+) \| (\d+) \|", ARCHITECTURE.read_text(), re.MULTILINE)
     assert found == {name: (int(first), int(warm)) for name, first, warm in rows}

@@ -23,6 +23,7 @@ from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind, make_index
 from tests.serving.relay import Passed, Relay, relay
 from tests.support.encoders import GatedEncoder
+from tests.support.gateway import gateway_to
 
 EVERYTHING = {"match": {"anyway": "creature"}}
 SECRET = "ApiKey c2VjcmV0LXNlY3JldA=="
@@ -41,8 +42,7 @@ def relayed(behind: Behind) -> Iterator[Relay]:
 
 @pytest.fixture(scope="module")
 def gateway(relayed: Relay, gated: GatedEncoder) -> Iterator[str]:
-    settings = GatewaySettings(engine=relayed.url, port=0, default_timeout_ms=20_000, max_window=300)
-    with running_gateway(settings, load=lambda _name, _folder: gated) as url:
+    with gateway_to(relayed.url, gated, max_window=300) as url:
         yield url
 
 
@@ -186,8 +186,7 @@ def test_features_that_cannot_be_read(
     behind: Behind, relayed: Relay, encoder: Encoder, answer: Reply, reason: str, status: int
 ) -> None:
     relayed.before = lambda request: answer if request.reads_features else None
-    settings = GatewaySettings(engine=relayed.url, port=0, default_timeout_ms=20_000)
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as url:
+    with gateway_to(relayed.url, encoder) as url:
         body = {"query": EVERYTHING, "rescore": ours("cats")}
         assert_first_pass(search(url, behind.index, body), behind, reason)
         refused = search(url, behind.index, {"query": EVERYTHING, "rescore": ours("cats", on_error="fail")})
@@ -232,9 +231,8 @@ def test_a_damaged_blob_is_no_feature(behind: Behind, gateway: str, index_name: 
 
 
 def test_features_are_read_once_and_only_what_is_needed(behind: Behind, relayed: Relay, encoder: Encoder) -> None:
-    settings = GatewaySettings(engine=relayed.url, port=0, default_timeout_ms=20_000)
     body = {"query": EVERYTHING, "size": 60, "rescore": ours("cats") | {"window_size": 60}}
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as url:
+    with gateway_to(relayed.url, encoder) as url:
         cold, warm = search(url, behind.index, body), search(url, behind.index, body)
     assert cold.scores == warm.scores
     assert (cold.json()["ttc"]["features_from_memory"], warm.json()["ttc"]["features_from_memory"]) == (0, 60)
@@ -256,10 +254,9 @@ def test_features_are_read_without_scripts_where_the_engine_allows_none(
 ) -> None:
     refused = Reply(400, {}, NO_SCRIPTS)  # as engines answer with `script.allowed_types: none`
     relayed.before = lambda request: refused if b'"script"' in request.body else None
-    settings = GatewaySettings(engine=relayed.url, port=0, feature_cache_mb=0, default_timeout_ms=20_000)
     body = {"query": EVERYTHING, "size": 60, "rescore": ours("cats") | {"window_size": 20}}
     expected = search(behind.gateway, behind.index, body).scores
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as url:
+    with gateway_to(relayed.url, encoder, feature_cache_mb=0) as url:
         assert search(url, behind.index, body).scores == expected
         relayed.passed.clear()
         assert search(url, behind.index, body).scores == expected
@@ -269,8 +266,7 @@ def test_features_are_read_without_scripts_where_the_engine_allows_none(
 def test_a_memory_smaller_than_one_window_still_serves(behind: Behind, encoder: Encoder, index_name: str) -> None:
     body = {"query": EVERYTHING, "size": 60, "rescore": ours("cats") | {"window_size": 60}}
     expected = search(behind.gateway, behind.index, body).scores
-    settings = GatewaySettings(engine=behind.engine, port=0, feature_cache_mb=0, default_timeout_ms=20_000)
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as url:
+    with gateway_to(behind.engine, encoder, feature_cache_mb=0) as url:
         for _ in range(2):
             reply = search(url, behind.index, body)
             assert reply.scores == expected
@@ -288,7 +284,7 @@ def test_credentials_go_on_every_call_and_into_no_log(
     behind: Behind, gateway: str, relayed: Relay, index_name: str
 ) -> None:
     logged = io.StringIO()
-    configure_logs("json", logging.DEBUG)
+    configure_logs(logging.DEBUG)
     handler = logging.getLogger().handlers[0]
     assert isinstance(handler, logging.StreamHandler)
     handler.setStream(logged)

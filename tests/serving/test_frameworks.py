@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.index.attach import attach_beside
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from tests.attach.conftest import remove_traces
 from tests.serving.client import call, search
 from tests.serving.conftest import Behind, corpus, fill
 from tests.serving.writes.conftest import fill_pending, follow, states, unfollow
+from tests.support.gateway import gateway_to
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(sys.prefix) / "frameworks" / "bin" / "python"
@@ -114,21 +114,15 @@ def frameworks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
 
 
 async def attach(url: str, index: str, spec: IndexSpec, encoder: Encoder) -> None:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await engine.refresh(index)
         [source] = await sources_of(engine, index)
         assert (await attach_beside(engine, source, spec, encoder)).written == len(TEXTS)
-    finally:
-        await engine.close()
 
 
 async def detach(url: str, index: str) -> None:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await remove_traces(engine, index)
-    finally:
-        await engine.close()
 
 
 @pytest.fixture
@@ -141,8 +135,7 @@ def written(behind: Behind, index_name: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def gateway_alone(encoder: Encoder) -> Iterator[str]:
     """A gateway whose engine is not there: embeddings need none."""
-    options = GatewaySettings(engine="http://127.0.0.1:9", port=0, rerank_timeout_ms=60_000)
-    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+    with gateway_to("http://127.0.0.1:9", encoder, rerank_timeout_ms=60_000) as url:
         yield url
 
 

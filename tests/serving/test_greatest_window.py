@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from es_ttc.encoders.base import Encoder, Encodings
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.index.ingest.compose import Span, content_hash
 from es_ttc.index.ingest.encode import Encoded, action_lines, features_of
 from es_ttc.index.mappings.index import IndexOptions, index_body
 from es_ttc.index.mappings.spec import ROOT, IndexSpec
 from es_ttc.rescorers.similarity import shown_similarity
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from es_ttc.vectors.tokens import Float32
 from tests.serving.client import search
+from tests.support.gateway import gateway_to
 
 DOCUMENTS = 10_000
 TEXT = "which cat drinks milk?"
@@ -31,8 +31,7 @@ async def vectors(opensearch_url: str, index_name: str, encoder: Encoder) -> Flo
     encodings = Encodings(pooled=pooled, tokens=list(tokens), offsets=offsets, truncated=np.zeros(DOCUMENTS, bool))
     hashes = [content_hash(str(place), [Span(0, 0, len(str(place)))], spec) for place in range(DOCUMENTS)]
     features = features_of(Encoded(encodings), [[]] * DOCUMENTS, hashes, spec)
-    engine = await connect(EngineSettings(engine=opensearch_url))
-    try:
+    async with connected(EngineSettings(engine=opensearch_url)) as engine:
         body = index_body(spec, await engine.capabilities(), IndexOptions(shards=2, replicas=0))
         body["mappings"]["properties"][ROOT]["properties"]["vector"] = {"type": "object", "enabled": False}
         await engine.create_index(index_name, body)
@@ -42,8 +41,6 @@ async def vectors(opensearch_url: str, index_name: str, encoder: Encoder) -> Flo
                 lines += action_lines(str(place), b'{"text":"all"}', "digest", features[place], spec)
             assert all(item.ok for item in await engine.bulk(index_name, lines))
         await engine.refresh(index_name)
-    finally:
-        await engine.close()
     return pooled
 
 
@@ -53,10 +50,9 @@ def test_ten_thousand_documents(opensearch_url: str, index_name: str, encoder: E
     rescore = {"window_size": DOCUMENTS, "ttc": {"method": "dense", "query_text": TEXT}}
     body = {"query": {"match_all": {}}, "rescore": rescore}
     for memory_mb in (512, 1):  # one window of pooled vectors is 15 MB
-        settings = GatewaySettings(
-            engine=opensearch_url, port=0, max_window=DOCUMENTS, default_timeout_ms=60_000, feature_cache_mb=memory_mb
-        )
-        with running_gateway(settings, load=lambda *_: encoder) as gateway:
+        with gateway_to(
+            opensearch_url, encoder, max_window=DOCUMENTS, default_timeout_ms=60_000, feature_cache_mb=memory_mb
+        ) as gateway:
             cold, warm = (search(gateway, index_name, body | {"size": 20}) for _ in range(2))
             last = search(gateway, index_name, body | {"from": DOCUMENTS - 20, "size": 20})
         for reply in (cold, warm, last):

@@ -13,6 +13,7 @@ from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call
+from tests.support.gateway import gateway_to
 from tests.support.jobs import Workplace, connected, make_index, model_process
 
 
@@ -92,8 +93,7 @@ def test_a_record_of_a_newer_release_does_not_stop_the_counts(
     asyncio.run(prepare())
     record = {"kind": "encoding", "job": {"id": "encode-x", "index": "x", "status": "running", "name": {"newer": 1}}}
     assert call(engine_url, "PUT", f"/{jobs}/_doc/encode-x?refresh=true", record).status == 201
-    settings = GatewaySettings(engine=engine_url, port=0, jobs_index=jobs)
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+    with gateway_to(engine_url, encoder, jobs_index=jobs) as gateway:
 
         def seen(expected: int) -> bool:
             time.sleep(0.05)

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import attach_beside, detach, traces_of
 from es_ttc.index.attach.source import sources_of
@@ -19,11 +19,11 @@ from es_ttc.index.mappings.graph import graph_alias
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import build_graph, delete_graphs
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call
 from tests.serving.conftest import corpus, make_index
 from tests.serving.relay import Passed, Relay, relay
+from tests.support.gateway import gateway_to
 
 CATS = "a cat drinks milk"
 MATCH = {"query": {"match": {"text": "cat"}}, "size": 10}
@@ -49,21 +49,16 @@ def place(engine_url: str, encoder: Encoder) -> Iterator[Place]:
     spec = make_index(engine_url, index, encoder)
     _with(engine_url, lambda engine: _prepare(engine, index, attached, spec, encoder))
     try:
-        with relay(engine_url) as watched:
-            settings = GatewaySettings(engine=watched.url, port=0, default_timeout_ms=20_000, feature_cache_mb=0)
-            with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
-                yield Place(engine_url, gateway, watched, index, attached)
+        with relay(engine_url) as watched, gateway_to(watched.url, encoder, feature_cache_mb=0) as gateway:
+            yield Place(engine_url, gateway, watched, index, attached)
     finally:
         _with(engine_url, lambda engine: _remove(engine, index, attached))
 
 
 def _with(url: str, work: Callable[[Engine], Awaitable[None]]) -> None:
     async def run() -> None:
-        engine = await connect(EngineSettings(engine=url))
-        try:
+        async with connected(EngineSettings(engine=url)) as engine:
             await work(engine)
-        finally:
-            await engine.close()
 
     asyncio.run(run())
 
@@ -186,6 +181,5 @@ def test_further_searches_are_run_as_the_callers_own(place: Place) -> None:
     assert len(searches) > 1
     assert all("search_type=dfs_query_then_fetch" in target for target in searches)
     header = {"search_type": "dfs_query_then_fetch", "index": place.index}
-    lines = b"".join(orjson.dumps(line) + b"\n" for line in (header, body))
-    several = call(place.gateway, "POST", "/_msearch", lines, {"content-type": "application/x-ndjson"})
+    several = call(place.gateway, "POST", "/_msearch", [header, body])
     assert several.json()["responses"][0]["ttc"]["kept"] is True

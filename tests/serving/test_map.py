@@ -12,8 +12,8 @@ from es_ttc.errors import EncoderError
 from es_ttc.rescorers.spectral import DEFAULT_SCALES
 from tests.serving.client import search
 from tests.serving.conftest import Behind, corpus, make_index
-from tests.serving.test_sets import gateway_of
 from tests.support.encoders import Wrapped
+from tests.support.gateway import gateway_to
 
 QUERY = {"match": {"text": "cat drinks milk"}}
 TEXTS = {document["_id"]: document for document in corpus()}
@@ -113,7 +113,7 @@ class _PooledOnly(Wrapped):
 
 
 def test_without_the_querys_tokens_the_scales_remain(behind: Behind, encoder: Encoder) -> None:
-    with gateway_of(behind, _PooledOnly(encoder)) as url:
+    with gateway_to(behind.engine, _PooledOnly(encoder)) as url:
         reply = search(url, behind.index, body(method="dense"))
     for hit in reply.json()["hits"]["hits"]:
         assert "late" not in hit["_ttc"]["map"]

@@ -72,8 +72,7 @@ def test_documents_of_equal_text_that_join_are_there_once_each(place: Behind, mo
 
 def test_documents_of_equal_text_that_join_in_an_msearch(place: Behind) -> None:
     body = {"query": FARMER, "size": 20, "rescore": {"window_size": 20, "ttc": {"query_text": CATS}}}
-    lines = b"".join(orjson.dumps(line) + b"\n" for line in ({"index": place.index}, body) * 2)
-    reply = call(place.gateway, "POST", "/_msearch", lines, {"content-type": "application/x-ndjson"})
+    reply = call(place.gateway, "POST", "/_msearch", [{"index": place.index}, body] * 2)
     for response in reply.json()["responses"]:
         ids = [hit["_id"] for hit in response["hits"]["hits"]]
         assert len(ids) == len(set(ids)) == 20
@@ -160,8 +159,8 @@ def test_one_refused_search_of_an_msearch(place: Behind) -> None:
     fields = MANY
     body = {"query": FARMER, "size": 5, "rescore": {"ttc": {"query_text": CATS}}}
     bodies = [body | {"docvalue_fields": fields}, body, body | {"query": {"range": {"number": {"gte": "x"}}}}]
-    lines = b"".join(orjson.dumps(line) + b"\n" for one in bodies for line in ({"index": place.index}, one))
-    reply = call(place.gateway, "POST", "/_msearch", lines, {"content-type": "application/x-ndjson"})
+    lines = [line for one in bodies for line in ({"index": place.index}, one)]
+    reply = call(place.gateway, "POST", "/_msearch", lines)
     first, second, third = reply.json()["responses"]
     assert [hit["_id"] for hit in first["hits"]["hits"]] == search(
         place.engine, place.index, {"query": FARMER, "size": 5}
@@ -258,7 +257,7 @@ def test_a_window_that_is_ranked_twice_is_counted_once(place: Behind) -> None:
 
 def test_a_request_that_is_answered_with_an_error_is_not_logged_as_applied(place: Behind) -> None:
     logged = io.StringIO()
-    configure_logs("json", logging.DEBUG)
+    configure_logs(logging.DEBUG)
     handler = logging.getLogger().handlers[0]
     assert isinstance(handler, logging.StreamHandler)
     handler.setStream(logged)

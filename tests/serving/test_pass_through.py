@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
+from es_ttc.serving.http import raw_request
+from es_ttc.serving.request import request
 from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind
+from tests.support.gateway import gateway_to
 
 _TIMES = re.compile(rb'"took":\d+')
 _OURS = {"x-request-id"}
@@ -138,15 +139,6 @@ def obedient(answer: Callable[[socket.socket], None]) -> Iterator[str]:
         assert not thread.is_alive()
 
 
-@contextmanager
-def gateway_to(engine: str, **settings: Any) -> Iterator[str]:
-    def load(name: str, folder: object) -> Any:
-        raise RuntimeError("no encoder is needed to pass requests through")
-
-    with running_gateway(GatewaySettings(engine=engine, port=0, **settings), load=load) as url:
-        yield url
-
-
 def test_an_answer_is_streamed_as_it_comes() -> None:
     seen = threading.Event()
 
@@ -233,13 +225,15 @@ def test_too_many_at_once_are_refused() -> None:
         first.join(10)
 
 
-def test_a_search_body_beyond_the_limit_is_a_413(behind: Behind) -> None:
-    with gateway_to(behind.engine, max_body_mb=1) as gateway:
+def test_a_search_body_beyond_the_limit_is_a_413(behind: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (raw_request, request):
+        monkeypatch.setattr(module, "MAX_BODY", 2**20)
+    with gateway_to(behind.engine) as gateway:
         body = b'{"query":{"match":{"text":"' + b"cat " * 300_000 + b'"}},"rescore":{"ttc":{}}}'
         for headers, sent in ((JSON, body), (JSON | {"content-encoding": "gzip"}, gzip.compress(body))):
             reply = call(gateway, "POST", f"/{behind.index}/_search", sent, headers)
             assert reply.status == 413
-            assert "max_body_mb" in reply.reason
+            assert "1048576 bytes" in reply.reason
 
 
 def test_the_gateways_own_pages(behind: Behind) -> None:

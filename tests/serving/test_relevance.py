@@ -13,11 +13,11 @@ from mcp import Client
 from es_ttc.agents import make_server
 from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import ANIMALS, DEEDS, Behind
 from tests.serving.test_agents import ask
+from tests.support.gateway import gateway_to
 
 CAT = "which cat drinks milk?"
 GIBBERISH = "qwjx zzkv pflom"
@@ -53,8 +53,7 @@ def fitted(behind: Behind, encoder: Encoder, tmp_path_factory: pytest.TempPathFa
     assert not file.exists()
     assert run([*arguments, "--out", str(file), "--report", str(report)]) == 0
     assert "<svg" in (report / "index.html").read_text()
-    settings = GatewaySettings(engine=behind.engine, port=0, default_timeout_ms=20_000, tuned=(file,))
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+    with gateway_to(behind.engine, encoder, tuned=(file,)) as gateway:
         yield Fitted(gateway, behind.index, file)
 
 

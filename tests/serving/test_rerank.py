@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.admin.models import MAX_CHARACTERS
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind, corpus
 from tests.serving.test_rescore import CATS, in_memory
+from tests.support.gateway import gateway_to
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "rerank-endpoint.md"
 NOWHERE = "http://127.0.0.1:9"
@@ -31,8 +30,7 @@ TEXTS = ["Our trout swims.", "Which cat drinks milk? Ours does.", "", "The owl s
 @pytest.fixture(scope="module")
 def gateway(encoder: Encoder) -> Iterator[str]:
     """A gateway whose engine is not there: nothing of it is needed."""
-    options = GatewaySettings(engine=NOWHERE, port=0, rerank_timeout_ms=60_000, max_window=100)
-    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+    with gateway_to(NOWHERE, encoder, rerank_timeout_ms=60_000, max_window=100) as url:
         yield url
 
 
@@ -155,8 +153,7 @@ def test_a_body_that_cannot_be_read_is_a_400(gateway: str, raw: bytes) -> None:
 
 
 def test_too_late_is_said(encoder: Encoder) -> None:
-    options = GatewaySettings(engine=NOWHERE, port=0, rerank_timeout_ms=1)
-    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+    with gateway_to(NOWHERE, encoder, rerank_timeout_ms=1) as url:
         reply = rerank(url, documents=[f"A text that nobody has encoded yet, number {number}." for number in range(50)])
         assert reply.status == 503
         assert reply.json()["error"]["type"] == "ttc_deadline_exceeded_exception"
@@ -201,6 +198,5 @@ def test_the_form_of_text_embeddings_inference(gateway: str) -> None:
 
 
 def test_names_of_models_may_be_those_that_clients_send(encoder: Encoder) -> None:
-    options = GatewaySettings(engine=NOWHERE, port=0, rerank_models={"rerank-v3.5": "dense"}, rerank_timeout_ms=60_000)
-    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+    with gateway_to(NOWHERE, encoder, rerank_models={"rerank-v3.5": "dense"}, rerank_timeout_ms=60_000) as url:
         assert scores_of(rerank(url, model="rerank-v3.5")) == scores_of(rerank(url, model="dense"))

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import orjson
 import pytest
 from jsonschema_rs import Draft202012Validator
 
@@ -81,8 +80,7 @@ def test_what_a_retriever_cannot_have(shop: Behind) -> None:
 def test_errors_name_the_place_in_ext(shop: Behind, section: Any, field: str) -> None:
     body = {"retriever": STANDARD, "ext": {"ttc": section}}
     single = search(shop.gateway, shop.index, body)
-    lines = orjson.dumps({"index": shop.index}) + b"\n" + orjson.dumps(body) + b"\n"
-    several = call(shop.gateway, "POST", "/_msearch", lines, {"content-type": "application/x-ndjson"}).json()
+    several = call(shop.gateway, "POST", "/_msearch", [{"index": shop.index}, body]).json()
     for status, reason in (
         (single.status, single.reason),
         (several["responses"][0]["status"], several["responses"][0]["error"]["reason"]),

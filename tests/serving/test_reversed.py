@@ -4,7 +4,6 @@ import asyncio
 import json
 from base64 import b64decode
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from es_ttc.cli.app import run
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.trained import ROLES
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.index.attach import attach_beside
 from es_ttc.index.attach.feature_locations import feature_location
 from es_ttc.index.attach.source import sources_of
@@ -32,14 +31,14 @@ from es_ttc.lab.evaluation.methods import resolve
 from es_ttc.lab.evaluation.plan import Plan
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.programs.rescorers import LexicalParams, ProgramParams, rescorer_of
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from es_ttc.vectors.moments import Moments
 from es_ttc.vectors.tokens import Float32
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SIDECAR_TOKEN, fill
 from tests.serving.writes.conftest import JSON, fill_pending, follow, unfollow
 from tests.support.encoders import prompted
+from tests.support.gateway import gateway_to
 from tests.support.kept import Kept
 
 TEXTS = (
@@ -77,19 +76,8 @@ def spec(two_roles: Encoder) -> IndexSpec:
 
 @pytest.fixture(scope="module")
 def gateways(two_roles: Encoder) -> Iterator[Kept[str]]:
-    @contextmanager
-    def gateway_to(engine: str) -> Iterator[str]:
-        options = GatewaySettings(
-            engine=engine,
-            port=0,
-            default_timeout_ms=20_000,
-            write_timeout_ms=60_000,
-            sidecar_token=SecretStr(SIDECAR_TOKEN),
-        )
-        with running_gateway(options, load=lambda _name, _folder: two_roles) as url:
-            yield url
-
-    with Kept(gateway_to) as kept:
+    settings: dict[str, Any] = {"write_timeout_ms": 60_000, "sidecar_token": SecretStr(SIDECAR_TOKEN)}
+    with Kept(lambda engine: gateway_to(engine, two_roles, **settings)) as kept:
         yield kept
 
 
@@ -132,11 +120,8 @@ def literal_bidirzscore(encoder: Encoder) -> list[list[float]]:
 
 
 async def calibrated(url: str, index: str, encoder: Encoder) -> Moments:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         return await calibrate(engine, index, QUERIES, encoder)
-    finally:
-        await engine.close()
 
 
 def test_programs_read_documents_as_queries(
@@ -249,14 +234,11 @@ def test_attach_with_chunks_adds_them(
     call(opensearch_url, "PUT", f"/{index_name}/_doc/d0?refresh=true", {"text": TEXTS[0]})
 
     async def attached(new: IndexSpec | None = None) -> IndexSpec:
-        engine = await connect(EngineSettings(engine=opensearch_url))
-        try:
+        async with connected(EngineSettings(engine=opensearch_url)) as engine:
             if new is not None:
                 [source] = await sources_of(engine, index_name)
                 await attach_beside(engine, source, new, two_roles)
             return (await feature_location(engine, index_name)).spec
-        finally:
-            await engine.close()
 
     asyncio.run(attached(replace(spec, reversed=False)))
     gateway = gateways.of(opensearch_url)
@@ -289,10 +271,7 @@ def test_an_evaluation_makes_them_for_the_methods_that_read_them(two_roles: Enco
 
 
 def test_texts_of_a_rerank_request_are_encoded_in_both_roles(two_roles: Encoder) -> None:
-    with running_gateway(
-        GatewaySettings(engine="http://127.0.0.1:9", port=0, rerank_timeout_ms=60_000),
-        load=lambda _name, _folder: two_roles,
-    ) as url:
+    with gateway_to("http://127.0.0.1:9", two_roles, rerank_timeout_ms=60_000) as url:
         reply = call(url, "POST", "/_ttc/rerank", {"query": QUERIES[1], "documents": TEXTS, "model": "bidirzscore"})
     scores = {result["index"]: result["relevance_score"] for result in reply.json()["results"]}
     question = two_roles.encode([QUERIES[1]], role="query", tokens=False).pooled[0]

@@ -27,10 +27,10 @@ from es_ttc.serving.admin.search_schema import search_body_schema
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.process import OnlyProcess
 from es_ttc.serving.search import Searches
-from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call, search
 from tests.serving.conftest import Behind
+from tests.support.gateway import gateway_to
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = 12
@@ -42,8 +42,7 @@ UNCHECKED = frozenset({"/_ttc/score", "/_ttc/encode"})
 @pytest.fixture(scope="module")
 def gateway(opensearch_url: str, encoder: Encoder) -> Iterator[str]:
     index = "ttc-test-schemas-jobs"
-    options = GatewaySettings(engine=opensearch_url, port=0, rerank_timeout_ms=60_000, jobs_index=index)
-    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+    with gateway_to(opensearch_url, encoder, rerank_timeout_ms=60_000, jobs_index=index) as url:
         yield url
     call(opensearch_url, "DELETE", f"/{index}*?expand_wildcards=all")
 

@@ -10,12 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from pydantic import SecretStr
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connect, connected
 from es_ttc.engine.node import process
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import ConfigurationError, EngineError
@@ -31,13 +30,13 @@ from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import build_graph
 from es_ttc.reranking.index_graph.store import nodes, write_nodes
 from es_ttc.retrievers import registry
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from es_ttc.settings import EngineSettings, Settings
 from tests.rescorers.test_learned import stump, written
 from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind, corpus, fill
 from tests.serving.test_rescore import CATS, EVERYTHING, ours
 from tests.serving.writes.conftest import follow
+from tests.support.gateway import gateway_to
 from tests.support.learned import gateway_with
 from tests.support.llm import scripted_model_beside
 from tests.support.secured import PASSWORD, SUPERUSER, SecuredElasticsearch, basic
@@ -74,8 +73,10 @@ def secured(encoder: Encoder) -> Iterator[Behind]:
         if os.environ.get("CI") == "true":
             pytest.fail(f"Elasticsearch must be tested on CI: {error}")
         pytest.skip(f"no Elasticsearch: {error}")
-    settings = GatewaySettings(engine=node.url, port=0, default_timeout_ms=20_000, write_timeout_ms=60_000, ui=True)
-    with node, running_gateway(settings, load=lambda _name, _folder: encoder, further=playground_routes) as gateway:
+    with (
+        node,
+        gateway_to(node.url, encoder, further=playground_routes, write_timeout_ms=60_000, ui=True) as gateway,
+    ):
         index = IndexSpec(encoder.identity, codec="float16", max_tokens=64)
         asyncio.run(fill(node.url.replace("//", f"//{SUPERUSER}:{PASSWORD}@"), INDEX, index, encoder, corpus()))
         for (role, rights), user in zip(ROLES.items(), ("ann", "ben"), strict=True):
@@ -272,11 +273,8 @@ def test_hidden_documents_do_not_join_a_window(secured: Behind) -> None:
                 assert told["joined"] > 0, told
                 assert {one for page in pages for one in page.ids} <= MAY_SEE
                 assert_nothing_hidden(blended(headers, query, size=60, **EVERYTHING_THAT_COUNTS))
-                line = orjson.dumps({"query": query, "size": 8, "rescore": blend, **EVERYTHING_THAT_COUNTS})
-                raw = b"\n".join([orjson.dumps({"index": INDEX}), line, b""])
-                several = call(
-                    secured.gateway, "POST", "/_msearch", raw, headers | {"content-type": "application/x-ndjson"}
-                )
+                body = {"query": query, "size": 8, "rescore": blend, **EVERYTHING_THAT_COUNTS}
+                several = call(secured.gateway, "POST", "/_msearch", [{"index": INDEX}, body], headers)
                 assert {hit["_id"] for hit in several.json()["responses"][0]["hits"]["hits"]} <= MAY_SEE
                 assert all(f'"{name}"'.encode() not in several.body for name in HIDDEN)
     blind = blended(BEN)  # may not see the fields of features: no vector of his is searched
@@ -340,10 +338,8 @@ def test_a_model_reads_numbers_with_the_callers_rights(secured: Behind, encoder:
 
 def test_hidden_documents_stay_hidden_in_several_searches_and_points_in_time(secured: Behind) -> None:
     asked(secured.gateway, ADMIN, rescore=ours())
-    line = orjson.dumps({"query": EVERYTHING, "size": 60, "rescore": ours()})
-    header = orjson.dumps({"index": INDEX})
-    raw = b"\n".join([header, line, header, line, b""])
-    several = call(secured.gateway, "POST", "/_msearch", raw, ANN | {"content-type": "application/x-ndjson"})
+    lines: list[dict[str, Any]] = [{"index": INDEX}, {"query": EVERYTHING, "size": 60, "rescore": ours()}]
+    several = call(secured.gateway, "POST", "/_msearch", lines * 2, ANN)
     for response in several.json()["responses"]:
         assert {hit["_id"] for hit in response["hits"]["hits"]} == MAY_SEE
     opened = call(secured.gateway, "POST", f"/{INDEX}/_pit?keep_alive=1m", headers=ANN).json()
@@ -397,8 +393,7 @@ def test_a_side_index_is_read_in_the_callers_name_or_the_gateways_own(secured: B
     sides = [{"names": ["ttc-*"], "privileges": ["read", "view_index_metadata"]}]
     without, within = (api_key(secured.engine, {"all": {"indices": names}}) for names in (shop, shop + sides))
     body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
-    settings = GatewaySettings(engine=as_admin, side_credentials="gateway", port=0, default_timeout_ms=20_000)
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as with_own:
+    with gateway_to(as_admin, encoder, side_credentials="gateway") as with_own:
         refused = call(secured.gateway, "POST", "/shop/_search", body, without)
         assert refused.json()["ttc"]["applied"] is False
         assert "es-ttc attach" in refused.json()["ttc"]["reason"]
@@ -436,8 +431,7 @@ def test_a_walk_neither_shows_nor_passes_through_what_its_caller_may_not_see(sec
     without, within = (
         api_key(secured.engine, {"all": {"indices": names}}) for names in (creatures, creatures + graphs)
     )
-    settings = GatewaySettings(engine=as_admin, side_credentials="gateway", port=0, default_timeout_ms=20_000)
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as with_own:
+    with gateway_to(as_admin, encoder, side_credentials="gateway") as with_own:
         for method in ("rgs", "gar", "slidegar"):
             section = {"method": method, "query_text": CATS, "params": {"reranker": "dense"}, "detail": True}
             body = {"query": {"match": {"text": "1"}}, "size": 30, "rescore": {"ttc": section}}
@@ -458,15 +452,12 @@ def test_a_walk_neither_shows_nor_passes_through_what_its_caller_may_not_see(sec
 
 async def _chain(url: str, neighbours: dict[str, tuple[str, ...]]) -> None:
     """Give the index a graph with these edges alone."""
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         graph = (await build_graph(engine, INDEX, GraphParams(degree=4, candidates=8))).graph
         kept = await nodes(engine, graph, [document["_id"] for document in corpus()], vectors=True)
         chained = [replace(one, neighbours=neighbours.get(one.id, ())) for one in kept.values()]
         await write_nodes(engine, graph, chained)
         await engine.refresh(graph)
-    finally:
-        await engine.close()
 
 
 def test_jobs_are_in_the_callers_name(secured: Behind, encoder: Encoder) -> None:
@@ -477,41 +468,38 @@ def test_jobs_are_in_the_callers_name(secured: Behind, encoder: Encoder) -> None
     may_look = [{"names": ["ttc-jobs*"], "privileges": ["read", "maintenance", "view_index_metadata"]}, may_run[1]]
     operator, onlooker = (api_key(secured.engine, {"one": {"indices": rights}}) for rights in (may_run, may_look))
     wrong = {**basic(SUPERUSER, "wrong")}
-    with scripted_model_beside(lambda _: "{}") as model:
-        settings = GatewaySettings(engine=secured.engine, port=0, llm_url=model.url)
-        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+    with (
+        scripted_model_beside(lambda _: "{}") as model,
+        gateway_to(secured.engine, encoder, llm_url=model.url) as gateway,
+    ):
 
-            def status(headers: dict[str, str], method: str, target: str, **body: Any) -> int:
-                reply = call(gateway, method, f"/_ttc/jobs{target}", body or None, headers)
-                if reply.status in (401, 403):
-                    assert reply.json()["error"]["type"] == "security_exception"
-                return reply.status
+        def status(headers: dict[str, str], method: str, target: str, **body: Any) -> int:
+            reply = call(gateway, method, f"/_ttc/jobs{target}", body or None, headers)
+            if reply.status in (401, 403):
+                assert reply.json()["error"]["type"] == "security_exception"
+            return reply.status
 
-            assert [status(one, "POST", "", index=INDEX) for one in ({}, wrong, ANN)] == [401, 401, 403]
-            submitted = call(gateway, "POST", "/_ttc/jobs", {"index": INDEX}, operator)
-            assert submitted.status == 200, submitted.body
-            job = submitted.json()["id"]
-            for headers, seen, changed in (({}, 401, 401), (wrong, 401, 401), (ANN, 403, 403), (onlooker, 200, 403)):
-                assert [status(headers, "GET", target) for target in ("", f"/{job}")] == [seen, seen]
-                for change in ("_pause", "_cancel"):
-                    assert status(headers, "POST", f"/{job}/{change}") == changed
-                assert status(headers, "POST", "", index=INDEX) == changed
-            assert call(gateway, "GET", f"/_ttc/jobs/{job}", headers=operator).json()["state"] == "running"
-            assert status(operator, "POST", f"/{job}/_cancel") == 200
-            assert not model.asked
+        assert [status(one, "POST", "", index=INDEX) for one in ({}, wrong, ANN)] == [401, 401, 403]
+        submitted = call(gateway, "POST", "/_ttc/jobs", {"index": INDEX}, operator)
+        assert submitted.status == 200, submitted.body
+        job = submitted.json()["id"]
+        for headers, seen, changed in (({}, 401, 401), (wrong, 401, 401), (ANN, 403, 403), (onlooker, 200, 403)):
+            assert [status(headers, "GET", target) for target in ("", f"/{job}")] == [seen, seen]
+            for change in ("_pause", "_cancel"):
+                assert status(headers, "POST", f"/{job}/{change}") == changed
+            assert status(headers, "POST", "", index=INDEX) == changed
+        assert call(gateway, "GET", f"/_ttc/jobs/{job}", headers=operator).json()["state"] == "running"
+        assert status(operator, "POST", f"/{job}/_cancel") == 200
+        assert not model.asked
 
 
 async def _enrichable(url: str) -> None:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await add_enrichment(engine, INDEX)
-    finally:
-        await engine.close()
 
 
 async def _attach_shop(url: str, encoder: Encoder) -> None:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         for document in corpus():
             body = {key: value for key, value in document.items() if key != "_id"}
             await engine.request("PUT", f"/shop/_doc/{document['_id']}", body=body)
@@ -519,8 +507,6 @@ async def _attach_shop(url: str, encoder: Encoder) -> None:
         [source] = await sources_of(engine, "shop")
         spec = IndexSpec(encoder.identity, max_tokens=64, spans=(SpanGrid(5, 3),))
         await attach_beside(engine, source, spec, encoder)
-    finally:
-        await engine.close()
 
 
 async def test_commands_need_no_rights_on_the_cluster_but_to_read_its_version(
@@ -546,10 +532,7 @@ async def test_commands_need_no_rights_on_the_cluster_but_to_read_its_version(
         [source] = await sources_of(engine, "rights-shop")
         attached = IndexSpec(encoder.identity, text_fields=("text",), codec="float16", max_tokens=64)
         await attach_beside(engine, source, attached, encoder)
-        with running_gateway(
-            GatewaySettings(engine=secured.engine, port=0, default_timeout_ms=20_000),
-            load=lambda _name, _folder: encoder,
-        ) as gateway:
+        with gateway_to(secured.engine, encoder) as gateway:
             for index in ("rights-own", "rights-shop"):
                 reply = call(
                     gateway,

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.versions import RANK_VECTORS
 from es_ttc.errors import EngineError
 from es_ttc.index.attach.source import settled_writes, sources_of
@@ -20,11 +20,11 @@ from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.index import create_index
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import corpus
 from tests.serving.relay import Passed, relay
+from tests.support.gateway import gateway_to
 
 INTERNAL = re.compile(
     r"^/(_nodes|_cluster|_snapshot|_tasks)\b|/(_stats|_segments|_flush|_forcemerge|_close|_open|_recovery)\b"
@@ -78,8 +78,7 @@ async def test_an_index_of_ours_works_and_an_attached_one_is_refused(
     engine_url: str, index_name: str, encoder: Encoder
 ) -> None:
     with serverless(engine_url) as url:
-        engine = await connect(EngineSettings(engine=url))
-        try:
+        async with connected(EngineSettings(engine=url)) as engine:
             found = await engine.capabilities()
             assert (str(found.engine), found.engine.too_old, found.engine.unmaintained) == (
                 "Elasticsearch Serverless",
@@ -96,10 +95,7 @@ async def test_an_index_of_ours_works_and_an_attached_one_is_refused(
             [source] = await sources_of(engine, index_name)
             with pytest.raises(EngineError, match=r"410: .* Elasticsearch Serverless does not offer it"):
                 await settled_writes(engine, source)
-        finally:
-            await engine.close()
-        settings = GatewaySettings(engine=url, port=0, default_timeout_ms=20_000)
-        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        with gateway_to(url, encoder) as gateway:
             told = call(gateway, "GET", "/_ttc/").json()["engine"]
             assert told == {"product": "elasticsearch", "version": "serverless", "supported": True}
             rescored = {"query": {"match": {"text": "cat"}}, "rescore": {"ttc": {"query_text": "a cat"}}}

@@ -10,11 +10,10 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.rescorers.tuned import as_json
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, search
 from tests.serving.conftest import Behind
 from tests.support.encoders import Spoilt
+from tests.support.gateway import gateway_to
 
 EVERYTHING = {"match": {"anyway": "creature"}}
 NOTHING = {"bool": {"must": [EVERYTHING], "filter": [{"term": {"group": "none of them"}}]}}
@@ -30,7 +29,7 @@ def asked(url: str, index: str, method: str, query: dict[str, Any] | None = None
 def test_a_filter_that_matches_nothing_is_an_empty_page(
     behind: Behind, encoder: Encoder, method: str, log: Callable[[], str]
 ) -> None:
-    with gateway_of(behind, encoder) as url:
+    with gateway_to(behind.engine, encoder) as url:
         for section in ({}, {"detail": True}, {"on_error": "fail"}):
             reply = asked(url, behind.index, method, NOTHING, **section)
             assert reply.status == 200
@@ -44,7 +43,7 @@ def test_a_query_of_zeros_leaves_the_first_pass_order(
 ) -> None:
     native = search(behind.engine, behind.index, {"query": EVERYTHING, "size": 50}).ids
     scored = [one for one in native if one != "d7"]  # which has no text
-    with gateway_of(behind, Spoilt(encoder, 0.0)) as url:
+    with gateway_to(behind.engine, Spoilt(encoder, 0.0)) as url:
         reply = asked(url, behind.index, method, params={} if method == "nnn" else {"lambda": 0.0}, detail=True)
     assert reply.status == 200
     assert reply.json()["ttc"]["applied"] is True
@@ -57,7 +56,7 @@ def test_vectors_that_are_no_numbers_leave_the_first_pass_with_a_mark(
     behind: Behind, encoder: Encoder, method: str, log: Callable[[], str]
 ) -> None:
     native = search(behind.engine, behind.index, {"query": EVERYTHING, "size": 5}).ids
-    with gateway_of(behind, Spoilt(encoder, np.nan)) as url:
+    with gateway_to(behind.engine, Spoilt(encoder, np.nan)) as url:
         reply = asked(url, behind.index, method)
         refused = asked(url, behind.index, method, on_error="fail")
     assert reply.status == 200
@@ -76,7 +75,7 @@ def test_tuned_parameters_stand_in_for_those_that_a_request_leaves_out(
     tuned = {"l1": 0.05, "l2": 2.0}
     path = tmp_path / "nnn.json"
     path.write_bytes(as_json({"method": "nnn", "params": tuned, "data": "d", "split": "train", "encoder": None}))
-    with gateway_of(behind, encoder, tuned=(path,)) as url:
+    with gateway_to(behind.engine, encoder, tuned=(path,)) as url:
         reply = asked(url, behind.index, "nnn")
         assert reply.json()["ttc"]["tuned"] == tuned
         same = asked(behind.gateway, behind.index, "nnn", params=tuned)
@@ -88,11 +87,6 @@ def test_tuned_parameters_stand_in_for_those_that_a_request_leaves_out(
         assert "tuned" not in asked(url, behind.index, "mmr").json()["ttc"]
     assert "tuned" not in same.json()["ttc"]
     assert asked(behind.gateway, behind.index, "nnn").scores != same.scores
-
-
-def gateway_of(behind: Behind, encoder: Any, **settings: Any) -> Any:
-    made = GatewaySettings(engine=behind.engine, port=0, default_timeout_ms=20_000, **settings)
-    return running_gateway(made, load=lambda _name, _folder: encoder)
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 from pydantic import SecretStr
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
+from es_ttc.serving.http import raw_request
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SIDECAR_TOKEN, Behind
 from tests.serving.test_rescore import CATS, EVERYTHING
+from tests.support.gateway import gateway_to
 
 NOWHERE = "http://127.0.0.1:9"
 DEFAULTS = {"version": 1, "deadline_ms": 20_000, "window_size": 100}
@@ -23,10 +23,7 @@ FIELDS = ("ttc.pooled", "ttc.tokens", "ttc.norms")
 @pytest.fixture(scope="module")
 def alone(encoder: Encoder) -> Iterator[str]:
     """A gateway whose engine is not there: what it scores was sent to it."""
-    options = GatewaySettings(
-        engine=NOWHERE, port=0, max_window=100, max_body_mb=1, sidecar_token=SecretStr(SIDECAR_TOKEN)
-    )
-    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+    with gateway_to(NOWHERE, encoder, max_window=100, sidecar_token=SecretStr(SIDECAR_TOKEN)) as url:
         yield url
 
 
@@ -115,8 +112,7 @@ def test_scores_are_the_gateways(behind: Behind, alone: str, section: dict[str, 
 
 def test_what_is_missing_is_asked_for_once(behind: Behind, encoder: Encoder) -> None:
     documents, blobs = first_pass(behind)
-    options = GatewaySettings(engine=NOWHERE, port=0, sidecar_token=SecretStr(SIDECAR_TOKEN), feature_cache_mb=0)
-    with running_gateway(options, load=lambda _name, _folder: encoder) as forgetful:
+    with gateway_to(NOWHERE, encoder, sidecar_token=SecretStr(SIDECAR_TOKEN), feature_cache_mb=0) as forgetful:
         asked = answer(ask(forgetful, frame_of(documents)))
         hashes = {document["hash"] for document in documents if document["hash"]}
         assert set(asked["missing"]) == hashes
@@ -212,7 +208,8 @@ def test_documents_to_encode_are_checked(alone: str, behind: Behind) -> None:
     assert reason(encode())[0] == 401
 
 
-def test_bad_frames(alone: str) -> None:
+def test_bad_frames(alone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw_request, "MAX_BODY", 2**20)
     whole = cbor2.dumps(frame_of([{"hash": "a", "encoder": "b", "score": 1.0, "index": "c"}]))
     for bad in (b"", b"\xff", b"{}", whole[: len(whole) // 2], whole + b"\x00", cbor2.dumps([1]), b"\x9f" * 100_000):
         status, kind, _ = reason(ask(alone, bad))
@@ -225,7 +222,7 @@ def test_the_token_guards_it(alone: str, encoder: Encoder) -> None:
         assert reason(ask(alone, b"", token))[:2] == (401, "security_exception")
     in_json = call(alone, "POST", "/_ttc/score", b"")
     assert (in_json.status, in_json.json()["error"]["type"]) == (401, "security_exception")
-    with running_gateway(GatewaySettings(engine=NOWHERE, port=0), load=lambda _name, _folder: encoder) as closed:
+    with gateway_to(NOWHERE, encoder) as closed:
         status, _, words = reason(ask(closed, b""))
         assert status == 401
         assert "ES_TTC_SIDECAR_TOKEN" in words

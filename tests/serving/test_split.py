@@ -10,11 +10,10 @@ from es_ttc.index.ingest.encode import action_lines, encode_documents
 from es_ttc.serving.request.request import parse_params
 from es_ttc.serving.rescore.plan import plan_search
 from es_ttc.serving.rescore.two_requests import aggregated, bare_window, can_split, filled, full_hits
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind, make_index
 from tests.serving.relay import Passed, relay
+from tests.support.gateway import gateway_to
 
 EVERYTHING = {"match": {"anyway": "creature"}}
 TERM = {"term": {"tenant": "acme"}}
@@ -132,8 +131,7 @@ def test_a_document_that_changes_before_its_page_is_read(
 
     with relay(behind.engine) as between:
         between.before = before
-        settings = GatewaySettings(engine=between.url, port=0, default_timeout_ms=20_000)
-        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        with gateway_to(between.url, encoder) as gateway:
             reply = search(gateway, index_name, {"query": EVERYTHING, "rescore": OURS})
     assert reply.json()["ttc"]["applied"] is True
     assert len(reply.ids) == 10

@@ -5,12 +5,11 @@ from typing import Any
 import orjson
 import pytest
 
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind
 from tests.serving.relay import relay
 from tests.serving.test_rescore import CATS, EVERYTHING, ours
+from tests.support.gateway import gateway_to
 
 BODY = {"query": EVERYTHING, "size": 7, "rescore": ours()}
 SECTION = {"method": "spectral", "query_text": CATS}
@@ -95,27 +94,21 @@ def test_other_templates_reach_the_engine_as_they_came(behind: Behind) -> None:
     credentials = {"authorization": "Basic dGVzdA==", "content-type": "application/json"}
     simulated = {"source": AS_TEXT, "params": PARAMS, "simulate": True}
     broken = {"source": '{"query": {{{', "params": {"x": "ttc"}}
-    with relay(behind.engine) as between:
-        settings = GatewaySettings(engine=between.url, port=0)
-        with running_gateway(settings, load=_no_encoder) as gateway:
-            for body, rendered in ((native, 0), (simulated, 0), (broken, 1)):
-                between.passed.clear()
-                direct = call(behind.engine, "POST", f"/{behind.index}/_search/template", body)
-                reply = call(gateway, "POST", f"/{behind.index}/_search/template", orjson.dumps(body), credentials)
-                assert reply.status == direct.status
-                *before, last = (request for request in between.passed if request.target != "/")  # the version
-                assert [request.target for request in before] == ["/_render/template"] * rendered
-                assert last.body == orjson.dumps(body)
-                assert all(request.headers["authorization"] == credentials["authorization"] for request in before)
-
-
-def _no_encoder(name: str, folder: object) -> Any:
-    raise RuntimeError("no encoder is needed here")
+    with relay(behind.engine) as between, gateway_to(between.url) as gateway:
+        for body, rendered in ((native, 0), (simulated, 0), (broken, 1)):
+            between.passed.clear()
+            direct = call(behind.engine, "POST", f"/{behind.index}/_search/template", body)
+            reply = call(gateway, "POST", f"/{behind.index}/_search/template", orjson.dumps(body), credentials)
+            assert reply.status == direct.status
+            *before, last = (request for request in between.passed if request.target != "/")  # the version
+            assert [request.target for request in before] == ["/_render/template"] * rendered
+            assert last.body == orjson.dumps(body)
+            assert all(request.headers["authorization"] == credentials["authorization"] for request in before)
 
 
 def multi(url: str, index: str, items: list[dict[str, Any]], query: str = "") -> Reply:
-    raw = b"".join(orjson.dumps({"index": index}) + b"\n" + orjson.dumps(item) + b"\n" for item in items)
-    return call(url, "POST", f"/_msearch/template{query}", raw, {"content-type": "application/x-ndjson"})
+    lines = [line for item in items for line in ({"index": index}, item)]
+    return call(url, "POST", f"/_msearch/template{query}", lines)
 
 
 def test_every_item_of_several_templates_stands_alone(behind: Behind, renders: bool, index_name: str) -> None:

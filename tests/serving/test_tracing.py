@@ -1,8 +1,6 @@
 """Traces of searches through a real engine: their spans, what the engine is told, and what is sent to a collector."""
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -13,11 +11,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving import tracing
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import call, search
 from tests.serving.conftest import Behind
 from tests.serving.relay import relay
+from tests.support.gateway import gateway_to
+from tests.support.servers import server_beside
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CONTEXT = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
@@ -54,7 +52,7 @@ def lineage(span: ReadableSpan, spans: dict[int, ReadableSpan]) -> list[str]:
 @pytest.mark.parametrize("known", [False, True], ids=["first", "later"])  # later, kNN and first pass run together
 def test_a_search_is_one_trace(behind: Behind, encoder: Encoder, exporter: InMemorySpanExporter, known: bool) -> None:
     path = f"/{behind.index}/_search"
-    with running_gateway(GatewaySettings(engine=behind.engine, port=0), load=lambda _name, _folder: encoder) as gateway:
+    with gateway_to(behind.engine, encoder) as gateway:
         if known:
             assert call(gateway, "POST", path, blended("farmer", "another question")).status == 200
             exporter.clear()
@@ -82,11 +80,9 @@ def test_a_search_is_one_trace(behind: Behind, encoder: Encoder, exporter: InMem
 def test_the_engine_gets_the_span_of_its_call_as_parent(
     behind: Behind, encoder: Encoder, exporter: InMemorySpanExporter
 ) -> None:
-    with relay(behind.engine) as seen:
-        options = GatewaySettings(engine=seen.url, port=0)
-        with running_gateway(options, load=lambda _name, _folder: encoder) as gateway:
-            seen.passed.clear()
-            assert call(gateway, "GET", f"/{behind.index}/_count", headers=CONTEXT).status == 200
+    with relay(behind.engine) as seen, gateway_to(seen.url, encoder) as gateway:
+        seen.passed.clear()
+        assert call(gateway, "GET", f"/{behind.index}/_count", headers=CONTEXT).status == 200
     [passed] = [one for one in seen.passed if "_count" in one.target]
     [span] = [one for one in exporter.get_finished_spans() if one.name == "engine GET" and one.parent is not None]
     assert passed.headers["traceparent"] == f"00-{TRACE}-{span.context.span_id:016x}-01"
@@ -105,10 +101,8 @@ def test_an_error_s_text_is_not_in_a_trace(behind: Behind, exporter: InMemorySpa
 
 @pytest.mark.engine
 def test_without_traces_the_caller_s_context_passes_unchanged(behind: Behind, encoder: Encoder) -> None:
-    with relay(behind.engine) as seen:
-        options = GatewaySettings(engine=seen.url, port=0)
-        with running_gateway(options, load=lambda _name, _folder: encoder) as gateway:
-            call(gateway, "GET", f"/{behind.index}/_count", headers=CONTEXT)
+    with relay(behind.engine) as seen, gateway_to(seen.url, encoder) as gateway:
+        call(gateway, "GET", f"/{behind.index}/_count", headers=CONTEXT)
     [passed] = [one for one in seen.passed if "_count" in one.target]
     assert passed.headers["traceparent"] == CONTEXT["traceparent"]
 
@@ -118,33 +112,21 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ExportTraceServi
     """A server that takes OTLP over HTTP, and what it has received."""
     received: list[ExportTraceServiceRequest] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            assert self.path == "/v1/traces"
-            received.append(ExportTraceServiceRequest.FromString(body))
-            self.send_response(200)
-            self.send_header("content-length", "0")
-            self.end_headers()
+    def take(path: str, body: bytes) -> tuple[int, bytes]:
+        assert path == "/v1/traces"
+        received.append(ExportTraceServiceRequest.FromString(body))
+        return 200, b""
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    with server_beside(take) as url:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         yield received
-        server.shutdown()
-        thread.join()
 
 
 @pytest.mark.engine
 def test_spans_are_sent_when_the_gateway_ends(
     behind: Behind, encoder: Encoder, collector: list[ExportTraceServiceRequest]
 ) -> None:
-    options = GatewaySettings(engine=behind.engine, port=0, traces=True)
-    with running_gateway(options, load=lambda _name, _folder: encoder) as gateway:
+    with gateway_to(behind.engine, encoder, traces=True) as gateway:
         assert search(gateway, behind.index, blended("farmer")).status == 200
     resources = [resource for request in collector for resource in request.resource_spans]
     named = {attribute.key: attribute.value.string_value for one in resources for attribute in one.resource.attributes}

@@ -20,12 +20,11 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.rescoring import add_to_total
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.tokens import Float32
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import ANIMALS, DEEDS, Behind, make_index, write
 from tests.serving.relay import Passed, relay
+from tests.support.gateway import gateway_to
 
 TEXT = "which cat drinks milk?"
 GROUP = "group.keyword"
@@ -204,9 +203,8 @@ def test_documents_of_equal_score_are_in_the_order_of_the_further_keys(
     for hit, one in zip(whole.json()["hits"]["hits"], of, strict=True):
         assert hit["sort"] == [hit["_score"], int(one["open"]), one["number"]]
     assert [place.search({**body, "size": 4, "from": start}).ids for start in (0, 4)] == [whole.ids[:4], whole.ids[4:8]]
-    header = {"content-type": "application/x-ndjson"}
-    lines = orjson.dumps({"index": place.behind.index}) + b"\n" + orjson.dumps(body) + b"\n"
-    several = call(place.behind.gateway, "POST", "/_msearch", lines, header).json()["responses"][0]
+    lines = [{"index": place.behind.index}, body]
+    several = call(place.behind.gateway, "POST", "/_msearch", lines).json()["responses"][0]
     assert [hit["_id"] for hit in several["hits"]["hits"]] == whole.ids
 
 
@@ -350,8 +348,7 @@ def header(place: Place, encoder: Encoder) -> Iterator[tuple[str, str]]:
     refused = Reply(403, {"content-type": "application/json"}, b'{"error": {"reason": "no header"}, "status": 403}')
     with relay(place.behind.engine) as seen:
         seen.before = restrict
-        settings = GatewaySettings(engine=seen.url, port=0, default_timeout_ms=60_000, jobs_metrics_seconds=0)
-        with running_gateway(settings, load=lambda *_: encoder) as gateway:
+        with gateway_to(seen.url, encoder, default_timeout_ms=60_000, jobs_metrics_seconds=0) as gateway:
             yield gateway, place.behind.index
 
 
@@ -384,9 +381,8 @@ def test_restrictions_bind_counts_buckets_groups_and_explanations(
             grouped = sent({**body, "collapse": inner}).json()
             members = [hit["inner_hits"]["members"]["hits"]["hits"] for hit in grouped["hits"]["hits"]]
             assert {one["_id"] for hits in members for one in hits} == set(whole.ids)
-            lines = orjson.dumps({"index": index}) + b"\n" + orjson.dumps(body) + b"\n"
-            ndjson = {OPEN: may_see, "content-type": "application/x-ndjson"}
-            several = call(gateway, "POST", "/_msearch", lines, ndjson).json()["responses"][0]
+            lines = [{"index": index}, body]
+            several = call(gateway, "POST", "/_msearch", lines, {OPEN: may_see}).json()["responses"][0]
             assert [hit["_id"] for hit in several["hits"]["hits"]] == whole.ids
             assert several["hits"]["total"] == whole.json()["hits"]["total"]
             assert several["aggregations"]["groups"] == whole.json()["aggregations"]["groups"]

@@ -1,9 +1,6 @@
 """Engines of other versions than clients or es-ttc expect: media types, and engines that are too old."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from contextlib import AbstractContextManager
 from typing import Any
 
 import orjson
@@ -11,10 +8,10 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.http.caller import older_types
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import call, search
 from tests.serving.conftest import Behind
+from tests.support.gateway import gateway_to
+from tests.support.servers import server_beside
 
 NEWER = dict.fromkeys(("accept", "content-type"), "application/vnd.elasticsearch+json;compatible-with={}")
 
@@ -52,36 +49,15 @@ def test_a_client_of_a_newer_elasticsearch_is_answered_by_this_one(behind: Behin
         assert told not in plain.headers
 
 
-@contextmanager
-def engine_of(version: dict[str, str], tagline: str) -> Iterator[str]:
+def engine_of(version: dict[str, str], tagline: str) -> AbstractContextManager[str]:
     """Run an engine that is too old, which no package registry has with what a test needs: it echoes searches."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.reply({"version": version, "tagline": tagline} if self.path == "/" else {})
+    def answer(path: str, body: bytes) -> tuple[int, Any]:
+        if body:
+            return 200, {"sent": orjson.loads(body), "hits": {"hits": []}}
+        return 200, {"version": version, "tagline": tagline} if path == "/" else {}
 
-        def do_POST(self) -> None:
-            sent = orjson.loads(self.rfile.read(int(self.headers["content-length"])))
-            self.reply({"sent": sent, "hits": {"hits": []}})
-
-        def reply(self, body: dict[str, Any]) -> None:
-            raw = orjson.dumps(body)
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    return server_beside(answer)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +72,7 @@ def test_an_engine_that_is_too_old_is_passed_through_to_and_sections_are_refused
 ) -> None:
     with (
         engine_of(version, tagline) as engine,
-        running_gateway(GatewaySettings(engine=engine, port=0), load=lambda _name, _folder: encoder) as gateway,
+        gateway_to(engine, encoder) as gateway,
     ):
         told = call(gateway, "GET", "/_ttc/").json()["engine"]
         assert (told["version"], told["supported"]) == (version["number"], False)

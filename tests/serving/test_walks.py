@@ -1,28 +1,27 @@
 """Walks through the gateway, against both engines: who is found and shown, what is kept from a caller, what fails."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import attach_beside, detach, traces_of
 from es_ttc.index.attach.source import sources_of
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import BuildProgress, build_graph, delete_graphs, serving_graph
 from es_ttc.reranking.index_graph.store import nodes, write_nodes
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind, corpus, make_index
+from tests.support.gateway import gateway_to
+from tests.support.servers import server_beside
 
 TROUT = {"match": {"title": "trout"}}
 """Finds ten documents of sixty; the texts of others are near to theirs."""
@@ -76,26 +75,13 @@ def liked(text: str) -> float:
 def judge() -> Iterator[Judge]:
     state = Judge()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = orjson.loads(self.rfile.read(int(self.headers["content-length"])))
-            found = state.answer(body["documents"])
-            raw = found if isinstance(found, bytes) else orjson.dumps(found)
-            self.send_response(200 if found is not None else 500)
-            self.send_header("content-length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
+    def answer(_: str, body: bytes) -> tuple[int, Any]:
+        found = state.answer(orjson.loads(body)["documents"])
+        return 200 if found is not None else 500, found
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        state.url = f"http://127.0.0.1:{server.server_port}/rerank"
+    with server_beside(answer) as url:
+        state.url = f"{url}/rerank"
         yield state
-        server.shutdown()
 
 
 @pytest.fixture
@@ -118,18 +104,16 @@ def walking(engine_url: str, encoder: Encoder, judge: Judge) -> Iterator[Behind]
     call(
         engine_url, "POST", "/_aliases", {"actions": [{"add": {"index": name, "alias": f"{name}-a", "filter": shown}}]}
     )
-    settings = GatewaySettings(
-        engine=engine_url,
-        port=0,
-        default_timeout_ms=20_000,
-        max_window=300,
-        rerankers={
-            "judge": {"kind": "http", "url": judge.url, "batch": 5, "at_once": 1, "timeout_ms": 700},
-            "nobody": {"kind": "http", "url": "http://127.0.0.1:9/"},
-        },
-    )
     try:
-        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        with gateway_to(
+            engine_url,
+            encoder,
+            max_window=300,
+            rerankers={
+                "judge": {"kind": "http", "url": judge.url, "batch": 5, "at_once": 1, "timeout_ms": 700},
+                "nobody": {"kind": "http", "url": "http://127.0.0.1:9/"},
+            },
+        ) as gateway:
             yield Behind(engine_url, gateway, name, spec)
     finally:
         asyncio.run(_with(engine_url, lambda engine: delete_graphs(engine, name)))
@@ -137,11 +121,8 @@ def walking(engine_url: str, encoder: Encoder, judge: Judge) -> Iterator[Behind]
 
 
 async def _with(url: str, work: Any) -> Any:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         return await work(engine)
-    finally:
-        await engine.close()
 
 
 def walk(behind: Behind, index: str = "", **changes: Any) -> Reply:
@@ -488,8 +469,7 @@ def test_an_msearch_walks_too(walking: Behind, sound: Judge) -> None:
         {"index": f"{walking.index}-a"},
         {"query": TROUT, "size": 50, "rescore": {"window_size": 10, "ttc": section}},
     ]
-    body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
-    reply = call(walking.gateway, "POST", "/_msearch", body, {"content-type": "application/x-ndjson"})
+    reply = call(walking.gateway, "POST", "/_msearch", lines)
     first, plain, filtered = reply.json()["responses"]
     assert first["ttc"]["walk"]["outside"] > 0
     assert "ttc" not in plain

@@ -26,6 +26,7 @@ from es_ttc.settings import GatewaySettings
 from tests.cli.test_serve import serving
 from tests.serving.client import call
 from tests.serving.conftest import Behind, make_index
+from tests.support.gateway import gateway_to
 
 PATIENCE_SECONDS = 120
 MAX_RESET = 3
@@ -165,11 +166,8 @@ def test_no_request_is_lost_when_the_gateway_ends(opensearch_url: str, tmp_path:
 
 
 def test_requests_that_are_on_their_way_when_the_gateway_ends_are_answered(opensearch_url: str) -> None:
-    def load(name: str, folder: object) -> Encoder:
-        raise RuntimeError("no encoder is needed")
-
     with contextlib.ExitStack() as stack:
-        with running_gateway(GatewaySettings(engine=opensearch_url, port=0), load=load) as url:
+        with gateway_to(opensearch_url) as url:
             address = (urlsplit(url).hostname or "", urlsplit(url).port or 0)
             late, half, again = (stack.enter_context(socket.create_connection(address, 20)) for _ in range(3))
             head = b"GET /_ttc/health HTTP/1.1\r\nhost: x\r\n"
@@ -216,8 +214,8 @@ def test_a_client_with_one_connection_gets_what_the_limit_says(
 
 
 def test_limits_are_divided_among_workers() -> None:
-    settings = GatewaySettings(workers=4, max_concurrent_requests=256, max_bodies_mb=512, scoring_threads=2)
+    settings = GatewaySettings(workers=4, max_concurrent_requests=256, max_bodies_mb=512)
     own = share_of(settings)
-    assert (own.max_concurrent_requests, own.max_connections, own.scoring_threads) == (64, 1024, 1)
+    assert (own.max_concurrent_requests, own.max_connections) == (64, 1024)
     assert own.max_bodies_mb == 128
-    assert share_of(settings.model_copy(update={"max_bodies_mb": 200})).max_bodies_mb == settings.max_body_mb
+    assert share_of(settings.model_copy(update={"max_bodies_mb": 200})).max_bodies_mb == 100

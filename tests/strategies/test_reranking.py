@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.lab.evaluation.simulated_reranker import SimulatedReranker, noise_scale
+from benchmarks.simulated_reranker import SimulatedReranker, noise_scale
 from es_ttc.reranking.graph import ABSENT
 from es_ttc.reranking.graph.prune import robust_prune
 from es_ttc.reranking.strategies import (

@@ -17,7 +17,7 @@ from es_ttc.enrichment.jobs.submission import JobRequest
 from es_ttc.errors import EsTtcError
 from tests.support.jobs import Census, Worker, Workplace, census, connected, with_suppress
 
-_LONGEST_SECONDS = 900
+_MAX_SECONDS = 900
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ async def _at_work(place: Workplace, job: str, worker: Worker) -> bool:
 
 
 async def _over(place: Workplace, job: str) -> JobStatus[Any]:
-    deadline = time.monotonic() + _LONGEST_SECONDS
+    deadline = time.monotonic() + _MAX_SECONDS
     while time.monotonic() < deadline:
         shown = await _look(place, job)
         if shown is not None and shown.job.status != "running":

@@ -22,12 +22,10 @@ from typing import Any
 import click
 
 from benchmarks.common import table
-from es_ttc.encoders.base import Encoder
 from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.support.elasticsearch import ElasticsearchDistribution
+from tests.support.gateway import gateway_to
 from tests.support.shared_nodes import started
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "clients.md"
@@ -132,7 +130,7 @@ def main(folder: Path) -> None:
             (folder / name).mkdir(exist_ok=True)
             shutil.copy(PROGRAMS / f"{name}.go", folder / name / "main.go")
         product = client.product()
-        with started(product) as node, running_gateway(GatewaySettings(engine=node.url, port=0), load=_none) as gateway:
+        with started(product) as node, gateway_to(node.url) as gateway:
             direct, through = (calls(client, folder, url) for url in (node.url, gateway))
         section = json.dumps(through.pop(SECTION))
         direct.pop(SECTION)
@@ -162,10 +160,6 @@ def _timeless(part: Any) -> Any:
     if isinstance(part, dict):
         return {key: _timeless(value) for key, value in part.items() if key.lower() not in ("took", "ingest_took")}
     return part
-
-
-def _none(name: str, folder: Path) -> Encoder:
-    raise RuntimeError("no encoder is needed to pass requests through")
 
 
 if __name__ == "__main__":

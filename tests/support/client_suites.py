@@ -22,16 +22,15 @@ from pathlib import Path
 import click
 
 from benchmarks.common import table
-from es_ttc.encoders.base import Encoder
 from es_ttc.engine.node import process
 from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.spec import NodeSpec
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings, Settings
+from es_ttc.settings import Settings
 from tests.support.elasticsearch import ElasticsearchDistribution
+from tests.support.gateway import gateway_to
 
-LONGEST_SECONDS = 1800
+MAX_SECONDS = 1800
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def main(python: str, **options: Path | None) -> None:
         )
         with process.start(spec, distribution=suite.node()) as node:
             direct = run(suite, checkout, python, node.url)
-            with running_gateway(GatewaySettings(engine=node.url, port=0), load=_no_encoder) as gateway:
+            with gateway_to(node.url) as gateway:
                 through = run(suite, checkout, python, gateway)
         for where, outcomes in (("engine", direct), ("gateway", through)):
             counts = Counter(outcomes.values())
@@ -130,7 +129,7 @@ def run(suite: Suite, checkout: Path, python: str, url: str) -> Outcomes:
     if suite.is_go:
         variables = {**os.environ, suite.address: url, "SECURE_INTEGRATION": "false", "OPENSEARCH_NODE_COUNT": "1"}
         output = subprocess.run(
-            [*_GO, *suite.paths], cwd=checkout, env=variables, capture_output=True, timeout=LONGEST_SECONDS, check=False
+            [*_GO, *suite.paths], cwd=checkout, env=variables, capture_output=True, timeout=MAX_SECONDS, check=False
         ).stdout
         events = [event for line in output.splitlines() if (event := json.loads(line)).get("Test")]
         return {
@@ -146,7 +145,7 @@ def run(suite: Suite, checkout: Path, python: str, url: str) -> Outcomes:
             cwd=checkout,
             env={**os.environ, suite.address: url, "PYTHONPATH": str(checkout)},
             stdout=subprocess.DEVNULL,
-            timeout=LONGEST_SECONDS,
+            timeout=MAX_SECONDS,
             check=False,
         )
         cases = ElementTree.parse(report).getroot().iter("testcase")
@@ -156,10 +155,6 @@ def run(suite: Suite, checkout: Path, python: str, url: str) -> Outcomes:
 def _outcome(case: ElementTree.Element) -> str:
     kinds = {"failure": "failed", "error": "error", "skipped": "skipped"}
     return next((kinds[child.tag] for child in case if child.tag in kinds), "passed")
-
-
-def _no_encoder(name: str, folder: Path) -> Encoder:
-    raise RuntimeError("no encoder is needed to pass requests through")
 
 
 if __name__ == "__main__":

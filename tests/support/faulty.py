@@ -9,6 +9,8 @@ from typing import Any, Literal
 import aiohttp
 from aiohttp import web
 
+from tests.support.servers import server_of
+
 Fault = Literal["busy items", "busy", "unavailable", "hang up", "too large", "forbidden item"]
 
 
@@ -88,18 +90,8 @@ async def faulty_engine(engine_url: str, faults: Iterator[Fault]) -> AsyncIterat
                 items.append({"index": {"_id": json.loads(action)["index"]["_id"], "status": status, "error": error}})
         return web.json_response({"took": 1, "errors": True, "items": items}, headers=_PRODUCT | headers)
 
-    application = web.Application(client_max_size=2**30)
-    application.router.add_route("*", "/{path:.*}", handle)
-    runner = web.AppRunner(application)
-    async with aiohttp.ClientSession(auto_decompress=True) as session:
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        state.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        try:
-            yield state
-        finally:
-            await runner.cleanup()
+    async with aiohttp.ClientSession(auto_decompress=True) as session, server_of(handle) as state.url:
+        yield state
 
 
 _PRODUCT = {"X-Elastic-Product": "Elasticsearch"}

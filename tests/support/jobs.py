@@ -64,9 +64,7 @@ class Workplace:
             "ES_TTC_LLM_API": self.api,
             "ES_TTC_LLM_TIMEOUT": "2",
             "ES_TTC_LLM_ATTEMPTS": "1",
-            "ES_TTC_JOBS_LEASE_SECONDS": "3",
-            "ES_TTC_JOBS_TURN_SECONDS": "5",
-            "ES_TTC_JOBS_SWEEP_SECONDS": "0.5",
+            "ES_TTC_JOBS_TURN_SECONDS": "3",
             **({"ES_TTC_REDIS": self.redis} if self.redis else {}),
         }
         return told | self.more
@@ -83,7 +81,7 @@ class Worker:
 
     def __init__(self, place: Workplace, processes: int = 2, *, only: str | None = None) -> None:
         self._log = (place.folder / f"worker-{time.monotonic_ns()}.log").open("wb")
-        command = [place.python, "-m", "es_ttc", "worker", "--processes", str(processes), "--verbose"]
+        command = [place.python, "-m", "es_ttc", "--debug", "worker", "--processes", str(processes)]
         command += ["--only", only] if only else []
         self.process = subprocess.Popen(
             command, env={**os.environ, **place.environment}, stdout=self._log, stderr=self._log, start_new_session=True
@@ -233,6 +231,7 @@ def serve(fault: Path, asked: Path, seconds: float) -> None:
     from aiohttp import web
 
     from tests.support.llm import reply
+    from tests.support.servers import server_of
 
     rng = random.Random(1)
 
@@ -240,6 +239,10 @@ def serve(fault: Path, asked: Path, seconds: float) -> None:
         return fault.read_text().strip()
 
     async def ask(request: web.Request) -> web.StreamResponse:
+        if request.method == "GET":
+            if now_at_fault() in ("429", "500"):
+                return web.json_response({}, status=500)
+            return web.json_response({"object": "list", "data": [{"id": "scripted"}]})
         body = await request.json()
         chat = "messages" in body
         question = body["messages"][0]["content"] if chat else body["prompt"]
@@ -258,21 +261,11 @@ def serve(fault: Path, asked: Path, seconds: float) -> None:
         # Two phrases that are new, one that is in the document, one of which the analyzer leaves nothing.
         return web.json_response(reply(f"flood gauge{number}, hydrology{number}, river, the", chat=chat))
 
-    async def models(_: web.Request) -> web.Response:
-        if now_at_fault() in ("429", "500"):
-            return web.json_response({}, status=500)
-        return web.json_response({"object": "list", "data": [{"id": "scripted"}]})
-
     async def main() -> None:
-        app = web.Application()
-        app.add_routes([web.post("/v1/{path:.*}", ask), web.get("/v1/models", models)])
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        sys.stdout.write(f"http://127.0.0.1:{runner.addresses[0][1]}/v1\n")
-        sys.stdout.flush()
-        await asyncio.Event().wait()
+        async with server_of(ask) as url:
+            sys.stdout.write(f"{url}/v1\n")
+            sys.stdout.flush()
+            await asyncio.Event().wait()
 
     asyncio.run(main())
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import aiohttp
 from aiohttp import web
 
+from tests.support.servers import server_of
+
 _NOT_PASSED_ON = ("host", "content-length", "transfer-encoding", "content-encoding")
 _CHANGING_POSTS = ("_bulk", "_aliases")
 
@@ -49,16 +51,5 @@ async def killing_relay(engine_url: str) -> AsyncIterator[KillingRelay]:
             state.steps.append(f"{request.method} {last if last.startswith('_') else ''}".strip())
         return web.Response(status=answer.status, body=content, headers=kept)
 
-    application = web.Application(client_max_size=2**30)
-    application.router.add_route("*", "/{path:.*}", handle)
-    runner = web.AppRunner(application)
-    async with aiohttp.ClientSession() as session:
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            host, port = runner.addresses[0][:2]
-            state.url = f"http://{host}:{port}"
-            yield state
-        finally:
-            await runner.cleanup()
+    async with aiohttp.ClientSession() as session, server_of(handle) as state.url:
+        yield state

@@ -17,9 +17,9 @@ from es_ttc.rescorers.blend.normalise import logistic
 from es_ttc.rescorers.learned.fields import NumericField, field_columns
 from es_ttc.rescorers.learned.model import RankingModel
 from es_ttc.rescorers.learned.scores import learned_scores
-from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import search
+from tests.support.gateway import gateway_to
 
 OPTIONS = RankOptions(trees=20, least=2, learning_rate=0.3)
 
@@ -52,8 +52,7 @@ def learned_from(pools: Pools, fields: Sequence[NumericField], folder: Path) -> 
 @contextmanager
 def gateway_with(models: Path, engine: str, encoder: Encoder) -> Iterator[str]:
     """Run a gateway that serves the models of a folder."""
-    settings = GatewaySettings(engine=engine, port=0, default_timeout_ms=20_000, max_window=300, ranking_models=models)
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as url:
+    with gateway_to(engine, encoder, max_window=300, ranking_models=models) as url:
         yield url
 
 

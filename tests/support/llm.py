@@ -11,6 +11,7 @@ import orjson
 from aiohttp import web
 
 from es_ttc.settings import LlmSettings
+from tests.support.servers import server_of
 
 Answer = str | int | bytes | web.Response | None
 """What the next question meets: a text, a bare status, a raw body, a whole response, or nothing, for good."""
@@ -59,6 +60,8 @@ async def scripted_model(
         return script.pop(0) if len(script) > 1 else script[0]
 
     async def ask(request: web.Request) -> web.StreamResponse:
+        if request.method == "GET":
+            return web.json_response({"object": "list", "data": [{"id": "scripted"}]})
         body = orjson.loads(await request.read())
         model.asked.append(body)
         model.headers.append(dict(request.headers))
@@ -81,21 +84,12 @@ async def scripted_model(
         finally:
             model.in_flight -= 1
 
-    async def models(_: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "scripted"}]})
-
-    app = web.Application(client_max_size=2**26)
-    app.add_routes([web.post("/v1/{path:.*}", ask), web.get("/v1/models", models)])
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    model = ScriptedModel(f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
-    try:
-        yield model
-    finally:
-        ended.set()
-        await runner.cleanup()
+    async with server_of(ask) as url:
+        model = ScriptedModel(f"{url}/v1")
+        try:
+            yield model
+        finally:
+            ended.set()
 
 
 def reply(text: str, *, chat: bool, finish: str = "stop") -> dict[str, Any]:

@@ -28,7 +28,7 @@ PRODUCTS: Mapping[str, Callable[[], Distribution]] = {
     "elasticsearch": ElasticsearchDistribution,
 }
 LOOK_SECONDS = 0.1
-LONGEST_SECONDS = 900.0
+MAX_SECONDS = 900.0
 """Until a node is given up: the first start on a machine downloads it."""
 LICENCE_SECONDS = 300.0
 START_SECONDS = 600.0
@@ -92,10 +92,10 @@ def address(folder: Path, product: str) -> str:
     if (given := _given(product)) is not None:
         return given
     want(folder, product)
-    deadline = time.monotonic() + LONGEST_SECONDS
+    deadline = time.monotonic() + MAX_SECONDS
     while not _answered(folder, product).exists():
         if time.monotonic() > deadline:
-            raise NodeError(f"no {product} within {LONGEST_SECONDS:.0f} seconds")
+            raise NodeError(f"no {product} within {MAX_SECONDS:.0f} seconds")
         time.sleep(LOOK_SECONDS)
     answer = _answered(folder, product).read_text()
     if answer.startswith(_CANNOT):

@@ -34,9 +34,9 @@ from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.logs import configure_logs
 from es_ttc.serving.rescore.page import without_guard
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from es_ttc.settings import EngineSettings, Settings
 from tests.serving.client import Reply, call
+from tests.support.gateway import gateway_to
 from tests.support.shared_nodes import PRODUCTS, started
 
 SUITES: Mapping[str, Pinned] = {
@@ -255,20 +255,21 @@ def _text(value: Any) -> str:
 @click.option("--only", default="", help="A part of the name of the files that are run.")
 def main(product: str, only: str) -> None:
     """Run a product's suite on a node of its own; fail where a section differs that is no exception."""
-    configure_logs("auto", logging.ERROR)
+    configure_logs(logging.ERROR)
     encoder = load_encoder("minilm", cache_dir=Settings().cache_dir)
     suite, counts, unexpected = Suite(product), Counter[str](), 0
-    with started(PRODUCTS[product](), name=f"yaml-{product}") as node:
-        settings = GatewaySettings(engine=node.url, port=0, default_timeout_ms=60_000)
-        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
-            for name, steps in suite.sections(only):
-                section = Section(suite, node.url, gateway, encoder).run(steps)
-                counts += section.counts
-                for body, model, seen in section.different:
-                    unexpected += name not in EXCEPTIONS
-                    click.echo(f"{name}: {EXCEPTIONS.get(name, 'DIFFERENT')}: {body}")
-                    if name not in EXCEPTIONS:
-                        click.echo(f"  directly {model}\n  through  {seen}")
+    with (
+        started(PRODUCTS[product](), name=f"yaml-{product}") as node,
+        gateway_to(node.url, encoder, default_timeout_ms=60_000) as gateway,
+    ):
+        for name, steps in suite.sections(only):
+            section = Section(suite, node.url, gateway, encoder).run(steps)
+            counts += section.counts
+            for body, model, seen in section.different:
+                unexpected += name not in EXCEPTIONS
+                click.echo(f"{name}: {EXCEPTIONS.get(name, 'DIFFERENT')}: {body}")
+                if name not in EXCEPTIONS:
+                    click.echo(f"  directly {model}\n  through  {seen}")
     click.echo(table(("searches", "number"), sorted(counts.items())))
     sys.exit(1 if unexpected else 0)
 

@@ -28,11 +28,10 @@ from es_ttc.lab.training.late.recipe import LateRecipe, known_relevant
 from es_ttc.lab.training.late.session import LateRequest, checkpoint_of, run
 from es_ttc.lab.training.loop import TrainingProgress
 from es_ttc.lab.training.options import LateOptions, LateShape, LoopOptions
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import search
 from tests.serving.conftest import fill
 from tests.support import late_models
+from tests.support.gateway import gateway_to
 from tests.support.late_models import HIDDEN, backbone, late_model
 from tests.training.conftest import ASKED, TOOLS, write, write_seen
 
@@ -109,10 +108,9 @@ def test_an_engines_scores_are_the_librarys(trained: dict[str, Any], engine_url:
     documents = [{"_id": str(place), "text": text} for place, text in enumerate(TEXTS)]
     spec = IndexSpec(encoder.identity, text_fields=("text",), tokens="nested")
     asyncio.run(fill(engine_url, index_name, spec, encoder, documents, shards=1))
-    settings = GatewaySettings(engine=engine_url, port=0, default_timeout_ms=20_000, encoder=name)
     query = next(iter(ASKED))
     section = {"window_size": 50, "ttc": {"query_text": query, "method": "maxsim"}}
-    with running_gateway(settings, load=lambda *_: encoder) as gateway:
+    with gateway_to(engine_url, encoder, encoder=name) as gateway:
         body = search(gateway, index_name, {"query": {"match_all": {}}, "rescore": section, "size": 50}).json()
     assert body["ttc"]["applied"], body["ttc"]
     found = {int(hit["_id"]): hit["_score"] for hit in body["hits"]["hits"]}

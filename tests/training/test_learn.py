@@ -13,7 +13,7 @@ import pytest
 from es_ttc.cli.app import run
 from es_ttc.encoders import load_encoder
 from es_ttc.encoders.trained import TrainedEncoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.learning.query_log import read_log
@@ -134,11 +134,8 @@ def test_what_is_learned_holds_on_other_queries(judged: bool) -> None:
 
 
 async def _with_index(url: str, name: str, work: Callable[[Engine, str], Awaitable[None]]) -> None:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await work(engine, name)
-    finally:
-        await engine.close()
 
 
 async def _make(engine: Engine, name: str) -> None:

@@ -23,12 +23,12 @@ from es_ttc.index.mappings.readers import reader_of
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from es_ttc.vectors.quantise import dequantise
 from tests.attach.conftest import put, remove_traces
 from tests.serving.client import search
 from tests.support.encoders import Watched
+from tests.support.gateway import gateway_to
 from tests.training.conftest import ASKED, NAME, TOOLS, write_seen
 
 PENALTY = Penalty(0.05, 0.2)
@@ -116,8 +116,7 @@ async def test_stored_vectors_are_mapped_and_serve_with_the_scores_of_training(
     await put(engine, shop, {"weather": {"text": f"weather: {TOOLS['weather']}"}})
     await attach_beside(engine, source, wanted, trained)
 
-    settings = GatewaySettings(engine=opensearch_url, encoder=f"{made}@onnx", port=0, default_timeout_ms=20_000)
-    with running_gateway(settings, load=lambda _name, _folder: trained) as gateway:
+    with gateway_to(opensearch_url, trained, encoder=f"{made}@onnx") as gateway:
         for question in list(ASKED)[:4]:
             params = {"l1": PENALTY.l1, "l2": PENALTY.l2}
             section = {"method": "nnn", "query_text": question, "params": params, "detail": True}
@@ -171,19 +170,13 @@ def test_an_index_is_made_filled_and_searched_with_it(
     assert json.loads(capsys.readouterr().out)["spec"]["encoder"] == trained.identity.as_dict()
     question = next(iter(ASKED))
     clause = {"ttc": {"method": "nnn", "params": {"exact": True}}, "query_text": question, "k": 8}
-    settings = GatewaySettings(
-        engine=opensearch_url, encoder=f"{made}@onnx", port=0, default_timeout_ms=20_000, tuned=[made / "nnn.json"]
-    )
-    with running_gateway(settings, load=lambda _name, _folder: trained) as gateway:
+    with gateway_to(opensearch_url, trained, encoder=f"{made}@onnx", tuned=[made / "nnn.json"]) as gateway:
         answer = search(gateway, index_name, {"query": {"knn": {"ttc.vector": clause}}, "size": 8}).json()
         expected = exact(trained, question, PENALTY)
         served = {hit["_id"]: hit["_score"] for hit in answer["hits"]["hits"][: len(expected)]}
         assert served == pytest.approx(expected, abs=1e-4), answer
     plain = load_encoder(NAME)
-    with running_gateway(
-        GatewaySettings(engine=opensearch_url, encoder=NAME, port=0, default_timeout_ms=20_000),
-        load=lambda _name, _folder: plain,
-    ) as gateway:
+    with gateway_to(opensearch_url, plain, encoder=NAME) as gateway:
         section = {"method": "nnn", "query_text": question}
         unranked = search(gateway, index_name, {"query": {"match_all": {}}, "rescore": {"ttc": section}})
         assert (unranked.status, unranked.json()["ttc"]["applied"]) == (200, False)

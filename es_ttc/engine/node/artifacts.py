@@ -3,7 +3,6 @@
 `jgo` knows the repositories, mirrors included: they are configured in jgo's own settings file.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +16,6 @@ from es_ttc.engine.node.parts import Artifact, Pinned
 from es_ttc.engine.node.spec import Progress, ProgressCallback, ignore
 from es_ttc.errors import ConfigurationError, NodeError
 
-logger = logging.getLogger(__name__)
-
 CONNECTIONS = 8
 TIMEOUT_SECONDS = 60
 ATTEMPTS = 4
@@ -29,11 +26,11 @@ class _Corrupt(Exception):
 
 
 def fetch(pins: Sequence[Pinned], cache: Path, on_progress: ProgressCallback = ignore) -> dict[Artifact, Path]:
-    """Return each artifact's file in the cache; download missing or damaged ones."""
+    """Return each artifact's file in the cache; download missing ones."""
     make_folder(cache)
     with locked(cache / "fetch.lock"):
         paths = {pin.artifact: cache / pin.artifact.group / pin.artifact.filename for pin in pins}
-        missing = [pin for pin in pins if not _intact(paths[pin.artifact], pin)]
+        missing = [pin for pin in pins if not paths[pin.artifact].is_file()]
         if missing:
             _fetch_all(missing, paths, on_progress)
         return paths
@@ -67,15 +64,6 @@ def repositories() -> dict[str, str]:
     from jgo.constants import MAVEN_CENTRAL_URL
 
     return {"central": MAVEN_CENTRAL_URL, **GlobalSettings.load().repositories}
-
-
-def _intact(path: Path, pin: Pinned) -> bool:
-    if not path.is_file():
-        return False
-    if path.stat().st_size == pin.size and sha256(path) == pin.sha256:
-        return True
-    logger.warning("%s in the cache is damaged: fetching it again", path.name)
-    return False
 
 
 def _fetch_all(pins: Sequence[Pinned], paths: dict[Artifact, Path], on_progress: ProgressCallback) -> None:

@@ -20,7 +20,7 @@ from es_ttc.engine.node.spec import ClusterSpec, NodeSpec, ProgressCallback, ign
 from es_ttc.engine.node.state import HOST, State
 from es_ttc.errors import InvalidRequest, NodeError
 
-MOST_NODES = 9
+MAX_NODES = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ def start(
         NodeError: A node could not be downloaded or did not start; the started ones are stopped again.
     """
     spec.check()
-    if not 2 <= count <= MOST_NODES:
-        raise InvalidRequest(f"a cluster of [{count}] nodes cannot be started here: give 2 to {MOST_NODES}")
+    if not 2 <= count <= MAX_NODES:
+        raise InvalidRequest(f"a cluster of [{count}] nodes cannot be started here: give 2 to {MAX_NODES}")
     product = distribution or OpenSearchDistribution()
     product.install(account.base_folder(spec.cache_dir, account.run_as()), on_progress)  # once for all of them
     specs = _specs(spec, count)

@@ -49,15 +49,17 @@ class OpenSearchDistribution:
         return java.find(oldest=self._parts.java.oldest, newest=self._parts.java.newest)
 
     def install(self, base: Path, on_progress: ProgressCallback) -> Path:
-        """Download missing artifacts, build the home if it does not exist, and return it."""
+        """Return the home; where there is none, download its artifacts and build it."""
+        account.give(make_folder(base / CLASSES), account.run_as())
+        home = base / "homes" / f"opensearch-{self.version}-{parts.digest(self.version)}"
+        if home.exists():
+            return home
         lock = parts.read_lock(self.version)
         unpinned = [artifact for artifact in self._parts.artifacts if artifact not in lock]
         if unpinned:
             raise NodeError(f"{unpinned[0]} is not pinned: run `python -m es_ttc.engine.node.lock {self.version}`")
         pins = [lock[artifact] for artifact in self._parts.artifacts]
         files = artifacts.fetch(pins, base / "artifacts", on_progress)
-        account.give(make_folder(base / CLASSES), account.run_as())
-        home = base / "homes" / f"opensearch-{self.version}-{parts.digest(self.version)}"
         with locked(make_folder(home.parent) / f"{home.name}.lock"):
             if not home.exists():
                 build_home(self._parts, files, home)

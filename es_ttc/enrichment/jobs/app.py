@@ -23,7 +23,7 @@ from celery import Celery, signals
 from celery.beat import EmbeddedService
 from celery.exceptions import SecurityWarning
 
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.enrichment.jobs.encoding_turn import EncodingWork
 from es_ttc.enrichment.jobs.enrichment_work import EnrichmentWork
 from es_ttc.enrichment.jobs.leases import NOTED_SECONDS
@@ -41,6 +41,8 @@ _MAX_FOLLOWED = 64
 _SPARE_SECONDS = 60.0
 _ENGINE_SECONDS = 60.0
 """Time in which an engine that starts together with its workers must answer."""
+_INTERVAL_SECONDS = 2.0
+"""Interval at which jobs are searched for free partitions."""
 _SWEEP_SECONDS = 15
 """Time after which the sweep of a dead worker does not block others."""
 
@@ -51,7 +53,7 @@ def run_enrichment_worker(settings: Settings, broker: str, redis: str, *, proces
     work = EnrichmentWork(settings)
     app = make_app(settings, broker, redis, work)
     app.conf.update(task_soft_time_limit=work.max_seconds, task_time_limit=work.max_seconds + _SPARE_SECONDS)
-    return run_until_stopped(app, settings, concurrency=processes, pool="prefork", optimization="fair")
+    return run_until_stopped(app, concurrency=processes, pool="prefork", optimization="fair")
 
 
 def run_encoding_worker(settings: Settings, broker: str, redis: str) -> int:
@@ -59,12 +61,12 @@ def run_encoding_worker(settings: Settings, broker: str, redis: str) -> int:
     asyncio.run(prepare(settings))
     work = EncodingWork(settings)
     app = make_app(settings, broker, redis, work)
-    return run_until_stopped(app, settings, work.ending, concurrency=_MAX_FOLLOWED, pool="threads")
+    return run_until_stopped(app, work.ending, concurrency=_MAX_FOLLOWED, pool="threads")
 
 
-def encoding_process(settings: Settings, redis: str, *, verbose: bool) -> SupervisedProgram:
+def encoding_process(settings: Settings, redis: str, *, debug: bool) -> SupervisedProgram:
     """Return `es-ttc worker --only encode` as a process of its own."""
-    command = [sys.executable, "-m", "es_ttc", "worker", "--only", "encode", *(("--verbose",) if verbose else ())]
+    command = [sys.executable, "-m", "es_ttc", *(("--debug",) if debug else ()), "worker", "--only", "encode"]
     addresses = {"ES_TTC_ENGINE": settings.engine, "ES_TTC_ENCODER": settings.encoder, "ES_TTC_REDIS": redis}
     return SupervisedProgram(command, "the process that encodes", {**os.environ, **addresses})
 
@@ -73,7 +75,7 @@ def make_app(settings: Settings, broker: str, redis: str, work: Work) -> Celery:
     """Return the application of one kind of work."""
     app = Celery(work.queue, broker=broker, set_as_current=False)
     turn_task, sweep_task = f"es_ttc.{work.name}", f"es_ttc.sweep_{work.name}"
-    configure(app, settings, work.queue, sweep_task, longest=work.max_seconds)
+    configure(app, work.queue, sweep_task, longest=work.max_seconds)
 
     def take_turn(*message: Any) -> str:
         """Work on one partition of a job for a while."""
@@ -98,7 +100,7 @@ def make_app(settings: Settings, broker: str, redis: str, work: Work) -> Celery:
     return app
 
 
-def configure(app: Celery, settings: Settings, queue: str, sweep: str, *, longest: float) -> None:
+def configure(app: Celery, queue: str, sweep: str, *, longest: float) -> None:
     """Configure an application with one queue and one scheduled task."""
     app.conf.update(
         task_default_queue=queue,
@@ -122,19 +124,17 @@ def configure(app: Celery, settings: Settings, queue: str, sweep: str, *, longes
         beat_schedule={
             "sweep": {
                 "task": sweep,
-                "schedule": settings.jobs_sweep_seconds,
-                "options": {"expires": 2 * settings.jobs_sweep_seconds + 1, "priority": 0, "retry": False},
+                "schedule": _INTERVAL_SECONDS,
+                "options": {"expires": 2 * _INTERVAL_SECONDS + 1, "priority": 0, "retry": False},
             }
         },
     )
 
 
-def run_until_stopped(app: Celery, settings: Settings, ending: threading.Event | None = None, **options: Any) -> int:
+def run_until_stopped(app: Celery, ending: threading.Event | None = None, **options: Any) -> int:
     """Run a worker of an application with its schedule until it is stopped; return the exit status."""
     # In memory: the default scheduler stores a shelf, which is a pickle, in the working folder.
-    beat = EmbeddedService(
-        app, max_interval=settings.jobs_sweep_seconds, scheduler_cls="celery.beat:Scheduler", thread=True
-    )
+    beat = EmbeddedService(app, max_interval=_INTERVAL_SECONDS, scheduler_cls="celery.beat:Scheduler", thread=True)
     begun = threading.Event()
     stopped: list[str] = []
 
@@ -218,17 +218,14 @@ async def _sweep(settings: Settings, url: str, work: Work) -> list[Turn]:
             logger.warning("a sweep ended early: %s", error)
             return []
         finally:
-            pause = settings.jobs_sweep_seconds / 2 + work.sweep_share * (time.monotonic() - begun)
+            pause = _INTERVAL_SECONDS / 2 + work.sweep_share * (time.monotonic() - begun)
             await redis.set(swept, 1, px=max(1, round(1000 * pause)))
 
 
 @contextlib.asynccontextmanager
 async def _connected_store(settings: Settings) -> AsyncIterator[JobStore]:
-    engine = await connect(settings)
-    try:
+    async with connected(settings) as engine:
         yield JobStore(engine, settings.jobs_index)
-    finally:
-        await engine.close()
 
 
 @contextlib.asynccontextmanager

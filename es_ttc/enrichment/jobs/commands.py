@@ -79,6 +79,4 @@ async def retry(engine: Engine, settings: Settings, name: str) -> JobStatus[Job]
 
 async def _change(engine: Engine, settings: Settings, name: str, status: JobState) -> AnyStatus:
     store = JobStore(engine, settings.jobs_index)
-    if is_encoding(name):
-        return await encoding_status(store, await store.encoding.change(name, lambda job: job.changed_to(status)))
-    return await enrichment_status(store, await store.enrichment.change(name, lambda job: job.changed_to(status)))
+    return await status_of(store, await store.jobs_like(name).change(name, lambda job: job.changed_to(status)))

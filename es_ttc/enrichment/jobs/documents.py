@@ -10,7 +10,7 @@ from typing import Any
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.record import Job
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.ingest.bulk import write
+from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.ingest.by_id import hits_by_id
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.ingest.rewrite import DocumentRewriter, FullDocument
@@ -44,12 +44,6 @@ class Enrichment:
 
     text: DocumentText
     phrases: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Action:
-    id: str
-    lines: Sequence[bytes]
 
 
 class Documents:
@@ -125,7 +119,7 @@ class Documents:
             current = [
                 whole for whole in await self._reader.read([name for name, _ in waiting]) if whole.key in waiting
             ]
-            actions: list[_Action] = []
+            actions: list[BulkLines] = []
             keys: list[Key] = []
             for whole in current:
                 each = waiting[whole.key]
@@ -133,7 +127,7 @@ class Documents:
                 if now.hash != each.text.hash:
                     continue
                 try:
-                    actions.append(_Action(whole.id, _lines(whole, job, each)))
+                    actions.append(BulkLines(whole.id, _lines(whole, job, each)))
                     keys.append(whole.key)
                 except TypeError as error:
                     refused[whole.key] = f"its source cannot be written again: {error}"
@@ -156,7 +150,7 @@ class Documents:
             async for hit in hits:
                 yield hit["_id"], hit.get("_routing")
 
-    async def _send(self, actions: Sequence[_Action]) -> Sequence[Any]:
+    async def _send(self, actions: Sequence[BulkLines]) -> Sequence[Any]:
         return await write(self._engine, self.target.index, actions) if actions else ()
 
 

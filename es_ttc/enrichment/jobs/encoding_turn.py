@@ -39,6 +39,8 @@ from es_ttc.settings import Settings
 LEASE_SECONDS = 10.0
 """Time after which the job of a killed worker is taken over. Vectors wait for it, so it is shorter than that of jobs
 that enrich."""
+LOOK_SECONDS = 0.5
+"""Interval at which an index's sequence numbers are compared with those that were seen."""
 _REFUSALS = (400, 401, 403, 404)
 """Statuses that an operator must see to. After any other error the next turn tries again."""
 _SAVE_SECONDS = 2.0
@@ -162,7 +164,7 @@ class _EncodingRun:
                 await self._require_running()
                 if self._has_seen(await positions(self.store.engine, held.source)):
                     await self.save_sometimes()
-                    await asyncio.sleep(self.settings.jobs_look_seconds)
+                    await asyncio.sleep(LOOK_SECONDS)
                 else:
                     await self.require_same(held)
                     await self._until_stopped(self._fill(held, encoder))

@@ -18,8 +18,8 @@ from typing import Any
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.documents import Documents, DocumentText, Enrichment, Key, pages
 from es_ttc.enrichment.jobs.leases import HeldLease
-from es_ttc.enrichment.jobs.limits import SharedRateLimits
 from es_ttc.enrichment.jobs.outcomes import DocumentResult
+from es_ttc.enrichment.jobs.rate_limit import SharedRateLimit
 from es_ttc.enrichment.jobs.record import DocumentOutcome, Job, JobState, now
 from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
 from es_ttc.enrichment.jobs.stored_proposals import StoredProposal
@@ -80,7 +80,7 @@ async def take_turn(engine: Engine, settings: Settings, redis: Any, job_id: str,
             with suppress(EngineError):
                 await engine.refresh(job.index)  # make this turn's results visible for counts
 
-    return await hold_turn(store, job.id, partition, settings.jobs_lease_seconds, work, lambda _: True)
+    return await hold_turn(store, job.id, partition, settings.jobs_turn_seconds, work, lambda _: True)
 
 
 @dataclass
@@ -113,13 +113,8 @@ class _PartitionRun:
             return TurnEnd.OUTAGE
         async with client as llm:
             self.llm = llm
-            self.limits = SharedRateLimits(
-                self.redis if self.settings.llm_offline is None else None,  # a model in this process shares no limits
-                llm.url,
-                concurrency=self.settings.llm_total_concurrency,
-                per_minute=self.settings.llm_requests_per_minute,
-                seconds=self.settings.llm_timeout * self.settings.llm_attempts + 60,
-            )
+            per_minute = self.settings.llm_requests_per_minute if self.settings.llm_offline is None else 0
+            self.limit = SharedRateLimit(self.redis, llm.url, per_minute)
             if not await self._model_is_there():
                 return TurnEnd.OUTAGE
             async with aclosing(self._chunks()) as chunks:
@@ -197,8 +192,8 @@ class _PartitionRun:
                 if not await self._may_go_on():
                     stopped = True
                     return
-                async with self.limits.passing():
-                    outcome = await self._propose_for(text)
+                await self.limit.wait()
+                outcome = await self._propose_for(text)
             (answered if isinstance(outcome, _Proposed) else failed).append(outcome)  # type: ignore[arg-type]
 
         try:

@@ -22,7 +22,7 @@ from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.write_options import Encode
 from es_ttc.settings import Settings
 
-DEFAULT_REFRESH = 0.5
+REFRESH = 0.5
 """Phrases are chosen by shares of documents, which change as the corpus grows. With this growth between two refreshes a
 document is written three times on average while the corpus grows, however large it becomes."""
 _PRIORITY = 0
@@ -35,18 +35,16 @@ class EnrichmentOptions:
 
     Attributes:
         prompt: Name or file of the prompt; None for the default of the model's API.
-        refresh: Growth of the index, as a share, after which stored proposals are filtered again; None for the default.
     """
 
     prompt: str | None = None
     budget: Budget = field(default_factory=lambda: Budget(tokens=None, cost=None))
-    refresh: float | None = None
 
     @property
     def named(self) -> frozenset[str]:
         """The options that are not left at their defaults."""
         budget = (self.budget.tokens, self.budget.cost) != (None, None)
-        named = {"prompt": self.prompt is not None, "budget": budget, "refresh": self.refresh is not None}
+        named = {"prompt": self.prompt is not None, "budget": budget}
         return frozenset(option for option, is_named in named.items() if is_named)
 
     def request(self, index: str) -> JobRequest:
@@ -61,7 +59,7 @@ class EnrichmentOptions:
             continuous=True,
             priority=_PRIORITY,
             budget=self.budget,
-            refresh=DEFAULT_REFRESH if self.refresh is None else self.refresh,
+            refresh=REFRESH,
         )
 
 

@@ -8,15 +8,12 @@ based on.
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-import orjson
-
-from es_ttc.engine.protocol import Engine
+from es_ttc.engine.protocol import Engine, create_if_missing, none_if_missing
 from es_ttc.errors import EngineError, InvalidRequest
-from es_ttc.index.ingest.bulk import write
+from es_ttc.index.ingest.bulk import record_lines, write_records
 
 _KEYWORD = {"type": "keyword"}
 _DATE = {"type": "date"}
@@ -49,12 +46,6 @@ class VersionConflict(Exception):
     """The record was changed by another writer."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Action:
-    id: str
-    lines: Sequence[bytes]
-
-
 class JobIndices:
     """The indices with the records of jobs.
 
@@ -77,14 +68,8 @@ class JobIndices:
         for name, properties in self._fields.items():
             if await self._is_foreign(name):
                 await self._delete_empty(name)
-            if await self.engine.exists(name):
-                continue
             body = {"settings": _HIDDEN, "mappings": {"dynamic": False, "properties": properties}}
-            try:
-                await self.engine.create_index(name, body)
-            except EngineError as error:
-                if error.upstream_status != 400 or not await self.engine.exists(name):
-                    raise  # otherwise another process has just created it
+            await create_if_missing(self.engine, name, body)
 
     async def check(self) -> None:
         """Check that the indices which exist have their mappings."""
@@ -94,13 +79,7 @@ class JobIndices:
 
     async def get(self, name: str) -> dict[str, Any] | None:
         """Return the hit of one record in the index of jobs."""
-        try:
-            hit: dict[str, Any] = await self.engine.request("GET", f"/{self.jobs}/_doc/{quote(name, safe='')}")
-        except EngineError as error:
-            if error.upstream_status == 404:
-                return None
-            raise
-        return hit
+        return await none_if_missing(self.engine.request("GET", f"/{self.jobs}/_doc/{quote(name, safe='')}"))
 
     async def put(self, name: str, document: Mapping[str, Any], **params: str) -> None:
         """Write one record into the index of jobs."""
@@ -124,13 +103,7 @@ class JobIndices:
             return
         if not await self.engine.exists(index):
             raise _deleted(index)
-        actions = [
-            _Action(name, (orjson.dumps({"index": {"_id": name}}), orjson.dumps(source)))
-            for name, source in records.items()
-        ]
-        for item in await write(self.engine, index, actions):
-            if item.error is not None:
-                raise EngineError(f"the record [{item.id}] in [{index}] cannot be written: {item.error}")
+        await write_records(self.engine, index, [record_lines(name, source) for name, source in records.items()])
 
     async def _write_one(
         self,
@@ -169,13 +142,8 @@ class JobIndices:
 
     async def _is_foreign(self, name: str) -> bool:
         """Return whether an index exists with another mapping than ours."""
-        try:
-            mappings = (await self.engine.mapping(name)).values()
-        except EngineError as error:
-            if error.upstream_status == 404:
-                return False
-            raise
-        return any(str(mapping.get("dynamic")).lower() != "false" for mapping in mappings)
+        mappings = await none_if_missing(self.engine.mapping(name)) or {}
+        return any(str(mapping.get("dynamic")).lower() != "false" for mapping in mappings.values())
 
     async def _delete_empty(self, name: str) -> None:
         """Delete an index with another mapping, if no job, outcome or proposal is lost with it."""

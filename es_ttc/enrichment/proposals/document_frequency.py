@@ -12,7 +12,7 @@ from es_ttc.engine.protocol import SearchApi
 from es_ttc.enrichment.proposals.phrases import DroppedPhrase, Phrase, Reason
 from es_ttc.errors import EngineError, InvalidRequest
 
-MOST_PHRASES = 1_000
+MAX_PHRASES = 1_000
 """Maximum number of phrases per search."""
 DEFAULT_TAU = 0.05
 """Maximum share of the documents that may have a phrase; the paper gives no value."""
@@ -104,8 +104,8 @@ async def _counted(engine: SearchApi, index: str, filters: Sequence[Mapping[str,
     """Return the number of documents, and of those that match each filter."""
     counts: list[int] = []
     documents = 0
-    for start in range(0, max(len(filters), 1), MOST_PHRASES):
-        part = filters[start : start + MOST_PHRASES]
+    for start in range(0, max(len(filters), 1), MAX_PHRASES):
+        part = filters[start : start + MAX_PHRASES]
         body: dict[str, Any] = {"size": 0, "track_total_hits": True}
         if part:
             body["aggs"] = {"phrases": {"filters": {"filters": [*part]}}}

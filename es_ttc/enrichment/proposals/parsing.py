@@ -11,9 +11,9 @@ from typing import Any
 from es_ttc.llm.base import JsonSchema
 from es_ttc.llm.prompts import first_json
 
-MOST_PROPOSALS = 100
+MAX_PROPOSALS = 100
 """Maximum number of proposals in an answer: a degenerate answer repeats itself until its tokens are spent."""
-_LONGEST = 200
+_MAX_LENGTH = 200
 """Maximum number of characters of a proposal."""
 _DEEPEST = 4
 
@@ -53,7 +53,7 @@ def proposals(text: str) -> list[str]:
         words = _quoted(answer)
     else:
         words = iter(_SEPARATORS.split(_INTRODUCTION.sub("", answer)))
-    return distinct(words)[:MOST_PROPOSALS]
+    return distinct(words)[:MAX_PROPOSALS]
 
 
 def without_thoughts(answer: str) -> str:
@@ -64,7 +64,7 @@ def without_thoughts(answer: str) -> str:
 def distinct(words: Iterable[str]) -> list[str]:
     """Return the words that can be proposals, stripped, each once: with a letter or digit, and not too long."""
     stripped = (word.strip() for word in words)
-    return list(dict.fromkeys(word for word in stripped if len(word) <= _LONGEST and _LETTER.search(word)))
+    return list(dict.fromkeys(word for word in stripped if len(word) <= _MAX_LENGTH and _LETTER.search(word)))
 
 
 def _strings(value: Any, depth: int) -> Iterator[str]:

@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 from es_ttc.engine.protocol import SearchApi
 
-MOST_WORDS = 3
+MAX_WORDS = 3
 """Words of a phrase; SIRA's code has 2, its paper speaks of n-grams (section 3.2)."""
-LONGEST_PROPOSAL = 8
+MAX_PROPOSAL_WORDS = 8
 """Maximum number of words of a proposal that is cut into phrases; a longer one is a sentence."""
 _PIECE = 8_000
 """Maximum number of characters per `_analyze`: an index allows 10,000 tokens (``index.analyze.max_token_count``), of at
@@ -57,7 +57,7 @@ class DroppedPhrase:
     similarity: float | None = None
 
 
-def candidates(proposals: Iterable[str], *, most_words: int = MOST_WORDS, limit: int | None = None) -> list[str]:
+def candidates(proposals: Iterable[str], *, most_words: int = MAX_WORDS, limit: int | None = None) -> list[str]:
     """Return phrases of 1 to ``most_words`` words, without list signs and quotes, each once, in order.
 
     A longer proposal is cut into all its windows of ``most_words`` words; one of more than eight words is dropped.
@@ -65,7 +65,7 @@ def candidates(proposals: Iterable[str], *, most_words: int = MOST_WORDS, limit:
     found: dict[str, str] = {}
     for proposal in proposals:
         words = clean(proposal).split()
-        if not words or len(words) > LONGEST_PROPOSAL:
+        if not words or len(words) > MAX_PROPOSAL_WORDS:
             continue
         for start in range(max(1, len(words) - most_words + 1)):
             phrase = clean(" ".join(words[start : start + most_words]))

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.engine.exchange import require_all_shards
-from es_ttc.engine.protocol import Engine, delete_if_there
+from es_ttc.engine.protocol import Engine, delete_if_there, none_if_missing
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.attach.in_index import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
 from es_ttc.index.attach.side_index import sides_of
-from es_ttc.index.attach.source import MOST_DOCUMENTS, DocumentVersion, sources_of
-from es_ttc.index.attach.target import BulkLines, bulk_line, routed
-from es_ttc.index.ingest.bulk import write
+from es_ttc.index.attach.source import MAX_DOCUMENTS, DocumentVersion, sources_of
+from es_ttc.index.attach.target import bulk_line, routed
+from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import ROOT, STATE
 
@@ -86,11 +86,7 @@ async def _restore_pipeline(engine: Engine, source: Index) -> None:
         former = source.meta["inside"]["former_pipeline"]
         value = None if former == NO_PIPELINE else former
         await engine.request("PUT", f"/{source.index}/_settings", body={FINAL_PIPELINE: value})
-    try:
-        await engine.request("DELETE", f"/_ingest/pipeline/{name}")
-    except EngineError as error:
-        if error.upstream_status != 404:
-            raise
+    await none_if_missing(engine.request("DELETE", f"/_ingest/pipeline/{name}"))
 
 
 async def _empty_documents(
@@ -99,7 +95,7 @@ async def _empty_documents(
     """Remove the features from the documents; a document that changes meanwhile is read again."""
     body: dict[str, Any] = {
         "query": _with_features(),
-        "size": MOST_DOCUMENTS,
+        "size": MAX_DOCUMENTS,
         "_source": False,
         "seq_no_primary_term": True,
         "version": True,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.attach.fill import FillOptions, FillResult, Report, fill
+from es_ttc.index.attach.fill import FillResult, Report, fill
 from es_ttc.index.attach.in_index import InIndexTarget
 from es_ttc.index.attach.side_index import SideIndexTarget
 from es_ttc.index.attach.source import sources_of
@@ -131,11 +131,11 @@ async def fill_attached(
     name: str,
     encoder: Encoder,
     *,
-    options: FillOptions | None = None,
+    everything: bool = False,
     report: Report | None = None,
 ) -> list[FillResult]:
     """Update the features of every index behind a name, one after the other."""
-    return await fill_found(engine, await found_behind(engine, name), encoder, options=options, report=report)
+    return await fill_found(engine, await found_behind(engine, name), encoder, everything=everything, report=report)
 
 
 async def fill_found(
@@ -143,7 +143,7 @@ async def fill_found(
     found: Sequence[Found],
     encoder: Encoder,
     *,
-    options: FillOptions | None = None,
+    everything: bool = False,
     report: Report | None = None,
 ) -> list[FillResult]:
     """Update the features of indices, one after the other; see :func:`fill_attached`."""
@@ -153,7 +153,7 @@ async def fill_found(
         if "inside" in source.meta:
             require_updatable(source)
         await require_readable(engine, source, target.spec.text_fields)
-        filled.append(await fill(engine, source, target, encoder, options=options, report=report))
+        filled.append(await fill(engine, source, target, encoder, everything=everything, report=report))
     return filled
 
 

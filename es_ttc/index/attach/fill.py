@@ -32,21 +32,9 @@ _BATCH_CHARACTERS = 64 * 1024
 _MAX_PASSES = 10
 """Maximum number of passes over changes made during the fill; later ones are left to the next fill."""
 _MAX_CONFLICTS = 5
-_LONGEST_REASON = 1000
+_MAX_REASON_LENGTH = 1000
 _MAX_REASONS = 5
 _SETTLED = frozenset({READY, EMPTY, FAILED})
-
-
-@dataclass(frozen=True, slots=True)
-class FillOptions:
-    """Options of a fill.
-
-    Attributes:
-        everything: Check every document from the beginning, including those marked as failed: after a restored
-            snapshot, or to make sure.
-    """
-
-    everything: bool = False
 
 
 @dataclass(slots=True)
@@ -78,20 +66,24 @@ async def fill(
     target: Target,
     encoder: Encoder,
     *,
-    options: FillOptions | None = None,
+    everything: bool = False,
     report: Report | None = None,
 ) -> FillResult:
     """Update the features of a source index.
 
     The fill ends when a pass finds no changes, or after ten passes if writers never pause. If it raises or is
     cancelled, everything written stays, and the next fill resumes.
+
+    Args:
+        everything: Check every document from the beginning, including those marked as failed: after a restored
+            snapshot, or to make sure.
     """
     if encoder.identity.key != target.spec.encoder.key:
         raise EncoderMismatch(
             f"the features of index [{source.index}] are those of [{target.spec.encoder.key}], and the encoder is "
             f"[{encoder.identity.key}]: fill with the same encoder (--encoder), or attach again with the new one"
         )
-    return await _FillRun(engine, source, target, encoder, options or FillOptions(), report).run()
+    return await _FillRun(engine, source, target, encoder, report, everything=everything).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +104,15 @@ class _FillRun:
         source: Index,
         target: Target,
         encoder: Encoder,
-        options: FillOptions,
         report: Report | None,
+        *,
+        everything: bool,
     ) -> None:
         self.engine = engine
         self.source = source
         self.target = target
         self.encoder = encoder
-        self.options = options
+        self.everything = everything
         self.report = report
         self.outcome = FillResult(source.index)
         self.texts = TextReader(engine, source.index, target.spec.text_fields)
@@ -130,7 +123,7 @@ class _FillRun:
 
     async def run(self) -> FillResult:
         self.started = self.saved = time.monotonic()
-        if not self.options.everything:
+        if not self.everything:
             self.reached = dict(await self.target.load())
             self.checkpoint = dict(self.reached)
         for number in range(_MAX_PASSES):
@@ -266,7 +259,7 @@ class _FillRun:
             return False
         if mark.outdated:
             return True
-        retry = self.options.everything and mark.state == FAILED
+        retry = self.everything and mark.state == FAILED
         return mark.current and mark.state in _SETTLED and not retry
 
     def _skip(self, documents: int) -> None:
@@ -339,7 +332,7 @@ def encode_items(
 
 
 def _failure(version: DocumentVersion, mark: FeatureVersion | None, reason: str) -> FeatureWrite:
-    return FeatureWrite(version, mark, WriteKind.FAILURE, {"state": FAILED, "reason": reason[:_LONGEST_REASON]})
+    return FeatureWrite(version, mark, WriteKind.FAILURE, {"state": FAILED, "reason": reason[:_MAX_REASON_LENGTH]})
 
 
 def _is_newer(mark: FeatureVersion | None) -> bool:

@@ -14,11 +14,10 @@ from es_ttc.common.exact_numbers import exact_numbers_in
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest
-from es_ttc.index.attach.fill import FillOptions, FillResult, Report, fill
+from es_ttc.index.attach.fill import FillResult, Report, fill
 from es_ttc.index.attach.source import Checkpoint, DocumentVersion
 from es_ttc.index.attach.source_checks import require_readable, require_updatable
 from es_ttc.index.attach.target import (
-    BulkLines,
     FeatureVersion,
     FeatureWrite,
     WriteKind,
@@ -26,7 +25,7 @@ from es_ttc.index.attach.target import (
     bulk_line,
     routed,
 )
-from es_ttc.index.ingest.bulk import write
+from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.ingest.by_id import hits_by_id, whole_source
 from es_ttc.index.mappings.attached import PENDING, VERSION, inside_properties
 from es_ttc.index.mappings.index import inner_hits_settings
@@ -43,7 +42,7 @@ _NOT_FEATURES = frozenset({"version", STAMP, KEY.partition(".")[2]})
 _SOURCES_AT_ONCE = 50
 _SETTLING_SECONDS = 0.5
 """Longer than the time between the last check of a mapping and its update."""
-_LONGEST_NUMBER = 60
+_MAX_NUMBER_LENGTH = 60
 
 # A client that reads a document, changes it and writes it back sends the features too: they stay if the text is the
 # same, which `ttc.stamp` shows, and are dropped if it is not.
@@ -77,7 +76,6 @@ async def attach_inside(
     spec: IndexSpec,
     encoder: Encoder,
     *,
-    options: FillOptions | None = None,
     report: Report | None = None,
 ) -> FillResult:
     """Add features to the documents of an index, or update them."""
@@ -110,7 +108,7 @@ async def attach_inside(
     await engine.request("PUT", f"/_ingest/pipeline/{pipeline}", body=stamping_pipeline(spec, former, _key(source)))
     further = {f"index.{name}": value for name, value in inner_hits_settings(spec).items()}
     await engine.request("PUT", f"/{source.index}/_settings", body={FINAL_PIPELINE: pipeline, **further})
-    return await fill(engine, source, InIndexTarget(engine, source, spec), encoder, options=options, report=report)
+    return await fill(engine, source, InIndexTarget(engine, source, spec), encoder, report=report)
 
 
 async def _take(engine: Engine, source: Index, mapping: Mapping[str, Any]) -> None:
@@ -286,7 +284,7 @@ class InIndexTarget:
                 if numbers and position is not None:
                     field, number = numbers[0]
                     found[position] = (
-                        f"document [{hit['_id']}] holds [{number.text[:_LONGEST_NUMBER]}] in [{field}], which the "
+                        f"document [{hit['_id']}] holds [{number.text[:_MAX_NUMBER_LENGTH]}] in [{field}], which the "
                         "engine would change by an update: attach without --in-index"
                     )
         return found

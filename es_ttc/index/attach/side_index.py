@@ -10,14 +10,13 @@ from typing import Any
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.exchange import require_all_shards
-from es_ttc.engine.protocol import Engine, delete_if_there
+from es_ttc.engine.protocol import Engine, delete_if_there, none_if_missing
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
-from es_ttc.index.attach.fill import FillOptions, FillResult, Report, fill
+from es_ttc.index.attach.fill import FillResult, Report, fill
 from es_ttc.index.attach.map_vectors import carry_over, heads_between
-from es_ttc.index.attach.source import MOST_DOCUMENTS, Checkpoint, DocumentVersion
+from es_ttc.index.attach.source import MAX_DOCUMENTS, Checkpoint, DocumentVersion
 from es_ttc.index.attach.source_checks import require_readable
 from es_ttc.index.attach.target import (
-    BulkLines,
     FeatureVersion,
     FeatureWrite,
     StoredFeatures,
@@ -26,7 +25,7 @@ from es_ttc.index.attach.target import (
     bulk_line,
     routed,
 )
-from es_ttc.index.ingest.bulk import write
+from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.mappings.attached import (
     CHECKPOINT,
     CHECKPOINT_ID,
@@ -43,7 +42,7 @@ from es_ttc.index.mappings.attached import (
     source_of,
 )
 from es_ttc.index.mappings.indices import Index, all_sides_of, serving_side_of
-from es_ttc.index.mappings.queries import MOST_CANDIDATES
+from es_ttc.index.mappings.queries import MAX_CANDIDATES
 from es_ttc.index.mappings.spec import CALIBRATION, ENCODER, HASH, ROOT, STATE, IndexSpec
 from es_ttc.index.mappings.write_options import WRITES
 
@@ -59,7 +58,6 @@ async def attach_beside(
     spec: IndexSpec,
     encoder: Encoder,
     *,
-    options: FillOptions | None = None,
     report: Report | None = None,
 ) -> FillResult:
     """Create a side index with the features of an index, or update the present one.
@@ -94,7 +92,7 @@ async def attach_beside(
         if serving is not None and side != serving:
             former = SideIndexTarget(engine, source, serving, sides[serving].spec)
             carried = await _carried(engine, source, former, target, encoder, report)
-        filled = await fill(engine, source, target, encoder, options=options, report=report)
+        filled = await fill(engine, source, target, encoder, report=report)
     except Exception:
         with suppress(EngineUnavailable):
             await target.require_present()  # the failure may only be a consequence of its deletion
@@ -189,14 +187,9 @@ class SideIndexTarget:
     async def load(self) -> Checkpoint:
         """Return the checkpoint of an earlier fill of the same source; none if the source was created again."""
         path = f"/{self.side}/_doc/{CHECKPOINT_ID}"
-        try:
-            found = await self._engine.request("GET", path, params=_CHECKPOINT_ROUTING)
-        except EngineError as error:
-            if error.upstream_status == 404:
-                return {}
-            raise
-        saved = found["_source"]["checkpoint"]
-        if saved["source"] != self._source.uuid:
+        found = await none_if_missing(self._engine.request("GET", path, params=_CHECKPOINT_ROUTING))
+        saved = {} if found is None else found["_source"]["checkpoint"]
+        if saved.get("source") != self._source.uuid:
             return {}
         return {int(shard): seq_no for shard, seq_no in saved["shards"].items()}
 
@@ -215,7 +208,7 @@ class SideIndexTarget:
         Engines create an index again under the name of a deleted one as soon as it is written to. Only this fill can
         have done that, so the new index is removed.
         """
-        mapping = await self._mapping()
+        mapping = (await none_if_missing(self._engine.mapping(self.side)) or {}).get(self.side)
         if mapping is None or source_of(mapping) != self._source.index:
             if mapping is not None:
                 await delete_if_there(self._engine, self.side)
@@ -241,7 +234,7 @@ class SideIndexTarget:
             return []
         body = {
             "query": {"ids": {"values": sorted({each.id for each in versions})}},
-            "size": MOST_CANDIDATES,  # documents may share an id and differ in routing
+            "size": MAX_CANDIDATES,  # documents may share an id and differ in routing
             **request,
             "docvalue_fields": [*_MARKS, *request.get("docvalue_fields", ())],
             "seq_no_primary_term": True,
@@ -289,14 +282,6 @@ class SideIndexTarget:
                 removed += sum(outcome.ok for outcome in outcomes)
         return removed
 
-    async def _mapping(self) -> Mapping[str, Any] | None:
-        try:
-            return (await self._engine.mapping(self.side)).get(self.side)
-        except EngineError as error:
-            if error.upstream_status == 404:
-                return None
-            raise
-
     async def _pages(self) -> AsyncIterator[list[dict[str, Any]]]:
         """Yield the ids of all documents of the side index, without reading stored fields."""
         for shard in range(self._source.shards):
@@ -305,7 +290,7 @@ class SideIndexTarget:
                 body = {
                     "query": {"bool": {"filter": [{"range": {"_seq_no": {"gt": after}}}, _NOT_CHECKPOINT]}},
                     "sort": [{"_seq_no": "asc"}],
-                    "size": MOST_DOCUMENTS,
+                    "size": MAX_DOCUMENTS,
                     "stored_fields": "_none_",
                     "docvalue_fields": [ID, ROUTING],
                     "seq_no_primary_term": True,

@@ -13,8 +13,8 @@ from es_ttc.index.mappings.indices import Index, indices_behind
 Checkpoint = Mapping[int, int]
 """For each shard the `_seq_no` up to which all writes are settled; -1 or no entry for a shard not yet begun."""
 
-MOST_DOCUMENTS = 500
-_MOST_CHARACTERS = 4 * 2**20
+MAX_DOCUMENTS = 500
+_MAX_CHARACTERS = 4 * 2**20
 _FIRST_PAGE = 50
 
 
@@ -140,7 +140,7 @@ async def _page(
     body = {
         "query": query,
         "sort": [{"_seq_no": "asc"}],
-        "size": MOST_DOCUMENTS,
+        "size": MAX_DOCUMENTS,
         "_source": False,
         "docvalue_fields": list(fields),
         "seq_no_primary_term": True,
@@ -187,7 +187,7 @@ class TextReader:
         """Increase the batch size if texts are short, decrease it if they are long."""
         if documents:
             longest = max(sum(map(_length, document.values())) for _, document in documents)
-            self._at_once = max(1, min(MOST_DOCUMENTS, 2 * self._at_once, _MOST_CHARACTERS // max(longest, 1)))
+            self._at_once = max(1, min(MAX_DOCUMENTS, 2 * self._at_once, _MAX_CHARACTERS // max(longest, 1)))
 
 
 def _routing(routing: str | None) -> dict[str, str]:

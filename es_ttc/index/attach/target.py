@@ -64,14 +64,6 @@ class FeatureWrite:
     texts: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class BulkLines:
-    """Lines of a bulk request."""
-
-    id: str
-    lines: Sequence[bytes]
-
-
 @dataclass(slots=True)
 class WriteResult:
     """Result of a write; items that are not named were written."""

@@ -3,10 +3,12 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Protocol
+
+import orjson
 
 from es_ttc.engine.protocol import BulkItem, Engine
 from es_ttc.errors import EngineError, EngineUnavailable
@@ -29,6 +31,14 @@ class BulkAction(Protocol):
     @property
     def lines(self) -> Sequence[bytes]:
         """Its lines without newlines: the action, and the source if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkLines:
+    """An action that is given by its lines."""
+
+    id: str
+    lines: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +83,12 @@ class RetryPolicy:
     seconds: float = 150.0
     attempts: int | None = None
     first_wait: float = 0.5
-    longest_wait: float = 30.0
+    max_wait: float = 30.0
 
     def wait(self, attempt: int) -> float:
         """Return the seconds to wait after an attempt (from 1), random between half and all of the exponential wait."""
         doublings = min(attempt - 1, 60)  # a greater power would overflow a float
-        return min(self.first_wait * 2.0**doublings, self.longest_wait) * random.uniform(0.5, 1.0)  # noqa: S311
+        return min(self.first_wait * 2.0**doublings, self.max_wait) * random.uniform(0.5, 1.0)  # noqa: S311
 
     def next_wait(self, attempt: int, spent: float) -> float | None:
         """Return the seconds to wait after an attempt, cut to the time limit; None after the last attempt."""
@@ -133,7 +143,7 @@ async def write(
     Returns:
         Each action's result, in order: written, or rejected permanently.
     """
-    patience = patience or RetryPolicy(engine.write_retry_seconds)
+    patience = patience or RetryPolicy()
     begun = time.monotonic()
     outcomes: dict[int, BulkItem] = {}
     pending = list(range(len(actions)))
@@ -168,6 +178,18 @@ async def write(
             )
         await asyncio.sleep(wait)
     raise AssertionError("the attempts end in a return or in an error")
+
+
+def record_lines(name: str, source: Mapping[str, Any]) -> BulkLines:
+    """Return the action that writes a record of es-ttc itself, or replaces it."""
+    return BulkLines(name, (orjson.dumps({"index": {"_id": name}}), orjson.dumps(source)))
+
+
+async def write_records(engine: Engine, index: str, actions: Sequence[BulkAction]) -> None:
+    """Write records of es-ttc itself; raise an error if one is rejected."""
+    for item in await write(engine, index, actions):
+        if item.error is not None:
+            raise EngineError(f"the record [{item.id}] in [{index}] cannot be written: {item.error}")
 
 
 async def _send(engine: Engine, index: str, actions: Sequence[BulkAction]) -> list[BulkItem]:

@@ -8,7 +8,7 @@ from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.engine.versions import VECTORS_OUTSIDE_SOURCE
 
-_MOST_HITS = 10_000
+_MAX_HITS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ async def hits_by_id(engine: Engine, index: str, ids: Sequence[str], parts: Mapp
         return []
     body = {
         "query": {"ids": {"values": list(ids)}},
-        "size": min(_MOST_HITS, 2 * len(ids) + 10),
+        "size": min(_MAX_HITS, 2 * len(ids) + 10),
         "track_total_hits": False,
         **parts,
     }

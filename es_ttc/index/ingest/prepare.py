@@ -10,7 +10,7 @@ from es_ttc.index.ingest.readers import Record
 from es_ttc.index.mappings.spec import ROOT, IndexSpec
 
 ID = "_id"
-_LONGEST_NUMBER = 60
+_MAX_NUMBER_LENGTH = 60
 MAX_ID_BYTES = 512
 """Both engines reject a whole bulk because of one longer id."""
 
@@ -82,8 +82,8 @@ def _refuse_long_decimals(document: Document) -> None:
     for name, number in exact_numbers_in(document):
         if not number.integer:
             raise InvalidRequest(
-                f"field [{name}] holds [{number.text[:_LONGEST_NUMBER]}], which the engine would change to the nearest "
-                "double: give it as text, or with fewer digits"
+                f"field [{name}] holds [{number.text[:_MAX_NUMBER_LENGTH]}], which the engine would change to the "
+                "nearest double: give it as text, or with fewer digits"
             )
 
 

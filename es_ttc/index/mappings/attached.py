@@ -37,7 +37,7 @@ REASON = "ttc.reason"
 
 _ALIAS_PREFIX = "ttc-side-"
 _SIDE_NAME = re.compile(r"ttc-[0-9a-f]{8}-(.+)", re.DOTALL)
-_LONGEST_NAME = 255
+_MAX_NAME_LENGTH = 255
 
 _KEYWORD = {"type": "keyword", "index": False}
 _NUMBER = {"type": "long", "index": False}
@@ -52,7 +52,7 @@ def side_alias(source: str) -> str:
 def new_side_name(source: str) -> str:
     """Return a name for a side index that no index had before, so that cached values never become stale."""
     name = f"ttc-{secrets.token_hex(4)}-{source}"
-    if len(name.encode()) > _LONGEST_NAME:
+    if len(name.encode()) > _MAX_NAME_LENGTH:
         raise InvalidRequest(
             f"index [{source}] has a name of {len(source.encode())} bytes, which leaves no room for that of its side "
             "index (13 more): attach by --in-index"

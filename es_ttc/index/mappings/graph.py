@@ -30,7 +30,7 @@ GRAPH = "graph"
 
 _ALIAS_PREFIX = "ttc-graph-"
 _NAME = re.compile(r"ttc-neighbours-[0-9a-f]{8}-(.+)", re.DOTALL)
-_LONGEST_NAME = 255
+_MAX_NAME_LENGTH = 255
 
 
 class GraphMeta(BaseModel):
@@ -83,7 +83,7 @@ def graph_pattern(source: str) -> str:
 def new_graph_name(source: str) -> str:
     """Return a name for a graph that no index had before."""
     name = f"ttc-neighbours-{secrets.token_hex(4)}-{source}"
-    if len(name.encode()) > _LONGEST_NAME:
+    if len(name.encode()) > _MAX_NAME_LENGTH:
         raise InvalidRequest(f"index [{source}] has too long a name for a graph beside it (24 bytes more)")
     return name
 

@@ -9,7 +9,7 @@ from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.engine.versions import VECTORS_OUTSIDE_SOURCE
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.fields import field_mapping, fields, kept_in_source
-from es_ttc.index.mappings.readers import MOST_NESTED_OBJECTS
+from es_ttc.index.mappings.readers import MAX_NESTED_OBJECTS
 from es_ttc.index.mappings.spec import ENRICHMENT_FIELDS, ROOT, IndexSpec, spec_of_own
 
 ANALYZERS: Mapping[str, str] = {
@@ -103,7 +103,7 @@ def vector_settings(spec: IndexSpec, capabilities: Capabilities) -> dict[str, An
 
 def inner_hits_settings(spec: IndexSpec) -> dict[str, Any]:
     """Return the settings below ``index`` with which nested token vectors can be read: all of a document at once."""
-    return {"max_inner_result_window": MOST_NESTED_OBJECTS} if spec.layout == "nested_vectors" else {}
+    return {"max_inner_result_window": MAX_NESTED_OBJECTS} if spec.layout == "nested_vectors" else {}
 
 
 async def create_index(engine: Engine, name: str, spec: IndexSpec, options: IndexOptions | None = None) -> None:
@@ -147,10 +147,10 @@ def _settings(spec: IndexSpec, capabilities: Capabilities, options: IndexOptions
 def _check_nested_objects(spec: IndexSpec) -> None:
     objects = sum(math.ceil(spec.max_tokens / grid.stride) for grid in spec.spans)
     objects += spec.max_tokens if spec.tokens == "nested" else 0
-    if objects > MOST_NESTED_OBJECTS:
+    if objects > MAX_NESTED_OBJECTS:
         raise InvalidRequest(
             f"a document of {spec.max_tokens:,} tokens would have {objects:,} nested vectors, and engines take up to "
-            f"{MOST_NESTED_OBJECTS:,} nested objects a document: use fewer --max-tokens, or a larger stride of spans"
+            f"{MAX_NESTED_OBJECTS:,} nested objects a document: use fewer --max-tokens, or a larger stride of spans"
         )
 
 

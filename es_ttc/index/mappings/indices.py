@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from es_ttc.engine.protocol import Engine, path_of_one
-from es_ttc.errors import EngineError
+from es_ttc.engine.protocol import Engine, none_if_missing, path_of_one
 from es_ttc.index.mappings.attached import is_side_of, side_alias, side_pattern, source_of
 from es_ttc.index.mappings.index import several
 from es_ttc.index.mappings.spec import ROOT, IndexSpec, own_meta
@@ -69,14 +68,8 @@ class Index:
 
 async def indices_behind(engine: Engine, name: str) -> list[Index]:
     """Return the concrete indices behind a name, an alias or a data stream, by name; none if there is no such one."""
-    path = f"/{path_of_one(name)}"
-    try:
-        found = await engine.request("GET", path, params=_FLAT)
-    except EngineError as error:
-        if error.upstream_status == 404:
-            return []
-        raise
-    return [Index.of(concrete, described) for concrete, described in sorted(found.items())]
+    found = await none_if_missing(engine.request("GET", f"/{path_of_one(name)}", params=_FLAT))
+    return [Index.of(concrete, described) for concrete, described in sorted((found or {}).items())]
 
 
 async def mappings_with_features(engine: Engine) -> dict[str, dict[str, Any]]:
@@ -101,13 +94,8 @@ async def serving_side_of(engine: Engine, source: str) -> Index | None:
 
 async def all_sides_of(engine: Engine, source: str) -> list[Index]:
     """Return all side indices of a source: the one in use, unfinished and abandoned ones."""
-    try:
-        found = await engine.request("GET", f"/{side_pattern(source)}", params=_HIDDEN_TOO)
-    except EngineError as error:
-        if error.upstream_status == 404:
-            return []
-        raise
-    sides = (Index.of(name, described) for name, described in sorted(found.items()))
+    found = await none_if_missing(engine.request("GET", f"/{side_pattern(source)}", params=_HIDDEN_TOO))
+    sides = (Index.of(name, described) for name, described in sorted((found or {}).items()))
     return [side for side in sides if is_side_of(side.index, side.mapping, source)]
 
 

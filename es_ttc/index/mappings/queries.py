@@ -7,7 +7,7 @@ from es_ttc.engine.versions import Product
 from es_ttc.index.mappings.spec import VECTOR
 from es_ttc.vectors.tokens import Float32
 
-MOST_CANDIDATES = 10_000
+MAX_CANDIDATES = 10_000
 """Elasticsearch's own limit."""
 
 TIE_BREAKER = 0.5
@@ -34,5 +34,5 @@ def nearest(vector: Float32, k: int, product: Product, *, among: Mapping[str, An
     values, filtered = vector.tolist(), {} if among is None else {"filter": among}
     if product == "opensearch":
         return {"query": {"knn": {VECTOR: {"vector": values, "k": k, **filtered}}}}
-    candidates = max(k, min(MOST_CANDIDATES, max(2 * k, 100)))
+    candidates = max(k, min(MAX_CANDIDATES, max(2 * k, 100)))
     return {"knn": {"field": VECTOR, "query_vector": values, "k": k, "num_candidates": candidates, **filtered}}

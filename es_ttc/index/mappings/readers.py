@@ -23,7 +23,7 @@ from es_ttc.vectors.tokens import Float32, TokenVectors
 Hit = Mapping[str, Any]
 Query = dict[str, Any]
 
-MOST_NESTED_OBJECTS = 10_000
+MAX_NESTED_OBJECTS = 10_000
 """``index.mapping.nested_objects.limit`` of both products: a document with more is rejected."""
 
 SENDABLE_LAYOUTS: tuple[Layout, ...] = ("doc_values", "nested_vectors")
@@ -178,7 +178,7 @@ class NestedReader:
             return query
         inner = {
             "name": TOKENS,
-            "size": MOST_NESTED_OBJECTS,
+            "size": MAX_NESTED_OBJECTS,
             "_source": False,
             "sort": ["_doc"],
             "script_fields": {_VECTOR_BYTES: {"script": {"lang": "painless", "source": _vector_script(product)}}},

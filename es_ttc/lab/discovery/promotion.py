@@ -152,7 +152,7 @@ def exported(records: Sequence[Record], suffix: str) -> bytes:
     """Return all programs of a search in a file format.
 
     Args:
-        suffix: ``.jsonl`` for `--proposer replay`, ``.csv`` for a table of results.
+        suffix: ``.jsonl`` for `--proposer`, ``.csv`` for a table of results.
     """
     if suffix == ".jsonl":
         return b"".join(

@@ -4,8 +4,6 @@ The rank of a document is its place in the ranking. trec_eval sorts by score aga
 scores are replaced by descending whole numbers first.
 """
 
-import re
-import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +28,6 @@ ALPHA = 0.5
 
 _FAMILIES = ("ndcg", "recall", "success", "comp")
 _WHOLE = ("map", "mrr")
-_ARTICLES = frozenset({"a", "an", "the"})
-_NO_WORD = re.compile(rf"[{re.escape(string.punctuation)}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,34 +129,6 @@ def complete(judged: Mapping[str, int], ranking: Sequence[str], k: int) -> bool:
     """Return whether all relevant documents, at least one, are in the top k (Comp@k of NNN decoding, section 4)."""
     relevant = {document for document, grade in judged.items() if grade > 0}
     return bool(relevant) and relevant <= set(ranking[:k])
-
-
-def answer_coverage(
-    answers: Mapping[str, Sequence[str]], rankings: Rankings, texts: Mapping[str, str], k: int
-) -> Float64:
-    """Return for each question whether an answer to it is in the text of the top k documents.
-
-    SIRA's measure for question answering (section 4.3): it measures retrieval, not the extraction of answers. Texts and
-    answers are compared as in SQuAD: lower case, without punctuation and articles, as whole words.
-
-    Args:
-        answers: Accepted answers by query id; a query without any counts as not covered.
-
-    Returns:
-        ``(n,)`` of 0 and 1 in the order of ``answers``.
-    """
-    read = {document: f" {_words(texts[document])} " for query in answers for document in rankings.get(query, ())[:k]}
-    accepted = {query: [words for words in map(_words, strings) if words] for query, strings in answers.items()}
-    found = [
-        any(f" {words} " in read[document] for document in rankings.get(query, ())[:k] for words in strings)
-        for query, strings in accepted.items()
-    ]
-    return np.array(found, np.float64)
-
-
-def _words(text: str) -> str:
-    """Return a text as SQuAD's evaluation normalises it."""
-    return " ".join(word for word in _NO_WORD.sub("", text.lower()).split() if word not in _ARTICLES)
 
 
 def intra_list_similarity(vectors: Float32) -> float:

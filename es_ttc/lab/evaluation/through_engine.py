@@ -35,7 +35,7 @@ from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from es_ttc.vectors.tokens import Float32
 
-MOST_HITS = 10_000
+MAX_HITS = 10_000
 """``index.max_result_window``, and the gateway's maximum window."""
 
 _TIMEOUT = "120s"
@@ -192,10 +192,10 @@ def require_possible(methods: Sequence[Method], first_pass: FirstPass, window: i
         return
     if first_pass == "hybrid":
         raise InvalidRequest("[first-pass] hybrid is for --engine memory: take dense or bm25 through an engine")
-    if min(window or documents, documents) > MOST_HITS:
+    if min(window or documents, documents) > MAX_HITS:
         raise InvalidRequest(
             f"[window] {window or 'all'} is {min(window or documents, documents)} documents, and an engine gives up to "
-            f"{MOST_HITS}: choose a smaller window, or --engine memory"
+            f"{MAX_HITS}: choose a smaller window, or --engine memory"
         )
 
 
@@ -275,7 +275,7 @@ def engine_searcher(
     runner = index.runner
     connection = settings.model_dump()
     gateway = GatewaySettings(
-        **connection, host="127.0.0.1", port=0, max_window=MOST_HITS, ranking_models=ranking_models
+        **connection, host="127.0.0.1", port=0, max_window=MAX_HITS, ranking_models=ranking_models
     )
     with running_gateway(gateway, load=lambda _name, _folder: encoder) as url:
         client = runner.run(connect(EngineSettings(**{**connection, "engine": url})))

@@ -25,7 +25,7 @@ from es_ttc.lab.evaluation.rankings import Progress, Searcher, silent
 
 Grid = Mapping[str, Sequence[Any]]
 
-MOST_CANDIDATES = 2_000
+MAX_CANDIDATES = 2_000
 _ALIKE = 1e-12
 """Means that differ by less are equal: rounding must not choose."""
 
@@ -77,8 +77,8 @@ def _combinations(grid: Grid) -> list[dict[str, Any]]:
         if not (isinstance(values, list | tuple) and values):
             raise InvalidRequest(f"[grid] gives [{key}] no list of values: write e.g. [0.1, 0.2]")
     size = prod(len(values) for values in grid.values())
-    if size > MOST_CANDIDATES:
-        raise InvalidRequest(f"[grid] has {size:,} combinations, and up to {MOST_CANDIDATES:,} are tried: give fewer")
+    if size > MAX_CANDIDATES:
+        raise InvalidRequest(f"[grid] has {size:,} combinations, and up to {MAX_CANDIDATES:,} are tried: give fewer")
     return [dict(zip(grid, combination, strict=True)) for combination in product(*grid.values())] if grid else []
 
 

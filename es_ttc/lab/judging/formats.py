@@ -16,7 +16,7 @@ import orjson
 
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.datasets import QRELS, QUERIES, load_queries
-from es_ttc.lab.judging.records import GRADES, MOST_DEPTH, query_id
+from es_ttc.lab.judging.records import GRADES, MAX_DEPTH, query_id
 
 _QUEPID = ("query", "docid", "rating")
 _WORKBENCH_TYPE = "IMPORT_JUDGMENT"
@@ -116,7 +116,7 @@ def read_runs(path: Path) -> dict[str, dict[str, tuple[str, ...]]]:
         raise ConfigurationError(f"[{path}] holds no run")
     return {
         tag: {
-            query: tuple(dict.fromkeys(document for _, _, document in sorted(run)))[:MOST_DEPTH]
+            query: tuple(dict.fromkeys(document for _, _, document in sorted(run)))[:MAX_DEPTH]
             for query, run in by_query.items()
         }
         for tag, by_query in found.items()

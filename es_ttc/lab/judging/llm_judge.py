@@ -8,7 +8,7 @@ from es_ttc.llm import JsonSchema, LanguageModel, Message, Prompt, first_json
 
 PREFIX = "llm:"
 """Begins the name of a model as a judge, which its own name follows."""
-MOST_CHARACTERS = 6_000
+MAX_CHARACTERS = 6_000
 """Characters of a document that the model reads."""
 _TOKENS = 20
 _PROMPT = Prompt(
@@ -51,7 +51,7 @@ async def graded(model: LanguageModel, pairs: Sequence[tuple[str, str]]) -> list
 
 
 async def _grade(model: LanguageModel, query: str, document: str) -> int | None:
-    prompt = _PROMPT.render(query=_line(query), document=_line(document)[:MOST_CHARACTERS])
+    prompt = _PROMPT.render(query=_line(query), document=_line(document)[:MAX_CHARACTERS])
     if model.api == "chat":
         turns = [Message("user", prompt)]
         reply = await model.chat(turns, schema=_SCHEMA, max_tokens=_TOKENS, temperature=0.0)

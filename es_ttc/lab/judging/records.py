@@ -15,16 +15,16 @@ from es_ttc.lab.judging.signals import LoggedSignals
 GRADES = (0, 1, 2, 3)
 """Not relevant, slightly relevant, relevant, highly relevant."""
 DEFAULT_DEPTH = 10
-MOST_DEPTH = 100
+MAX_DEPTH = 100
 """Documents of each method's run that are judged at most, and documents of a run that are kept."""
-MOST_METHODS = 8
-LONGEST_NAME = 100
+MAX_METHODS = 8
+MAX_NAME_LENGTH = 100
 """Characters of a judge's name."""
-LONGEST_ID = 512
+MAX_ID_LENGTH = 512
 """Bytes of the id of a query or a document: the engines' own limit of ids."""
-LONGEST_TEXT = 10_000
+MAX_TEXT_LENGTH = 10_000
 """Characters of a query."""
-LONGEST_METHOD = 1_000
+MAX_METHOD_LENGTH = 1_000
 """Characters of a method with its parameters."""
 
 
@@ -62,10 +62,10 @@ class PooledMethod:
     params: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        if not self.method or len(self.name) > LONGEST_METHOD:
+        if not self.method or len(self.name) > MAX_METHOD_LENGTH:
             raise InvalidRequest(
                 f"[method] [{self.method[:50]}] has {len(self.name)} characters with its parameters: give 1 to "
-                f"{LONGEST_METHOD:,}"
+                f"{MAX_METHOD_LENGTH:,}"
             )
 
     @property
@@ -89,24 +89,22 @@ class PooledQuery:
 
     def __post_init__(self) -> None:
         check_id("query", self.id)
-        if not self.text.strip() or len(self.text) > LONGEST_TEXT:
+        if not self.text.strip() or len(self.text) > MAX_TEXT_LENGTH:
             raise InvalidRequest(
-                f"the text of query [{self.id}] has {len(self.text)} characters: give 1 to {LONGEST_TEXT:,}"
+                f"the text of query [{self.id}] has {len(self.text)} characters: give 1 to {MAX_TEXT_LENGTH:,}"
             )
-        if not 1 <= self.depth <= MOST_DEPTH:
-            raise InvalidRequest(f"[depth] is {self.depth}: give 1 to {MOST_DEPTH}")
-        if len(self.methods) > MOST_METHODS:
-            raise InvalidRequest(
-                f"[methods] names {len(self.methods)}, and up to {MOST_METHODS} are pooled: name fewer"
-            )
+        if not 1 <= self.depth <= MAX_DEPTH:
+            raise InvalidRequest(f"[depth] is {self.depth}: give 1 to {MAX_DEPTH}")
+        if len(self.methods) > MAX_METHODS:
+            raise InvalidRequest(f"[methods] names {len(self.methods)}, and up to {MAX_METHODS} are pooled: name fewer")
         names = [one.name for one in self.methods]
         if len(set(names)) < len(names):
             raise InvalidRequest("[methods] names a method twice with the same parameters: name it once")
         for name, run in zip(names, self.runs, strict=True):
-            if len(run) > MOST_DEPTH or len(set(run)) < len(run):
+            if len(run) > MAX_DEPTH or len(set(run)) < len(run):
                 raise InvalidRequest(
                     f"the run of [{name}] for query [{self.id}] has {len(run)} documents, {len(set(run))} different: "
-                    f"give up to {MOST_DEPTH}, each once"
+                    f"give up to {MAX_DEPTH}, each once"
                 )
             for document in run:
                 check_id("document", document)
@@ -149,14 +147,14 @@ def check_id(what: str, value: str) -> None:
         size = len(value.encode())
     except UnicodeEncodeError:
         raise InvalidRequest(f"the id of a {what} holds half a surrogate pair: give valid Unicode") from None
-    if not 1 <= size <= LONGEST_ID:
-        raise InvalidRequest(f"the id of a {what} has {size} bytes: give 1 to {LONGEST_ID}")
+    if not 1 <= size <= MAX_ID_LENGTH:
+        raise InvalidRequest(f"the id of a {what} has {size} bytes: give 1 to {MAX_ID_LENGTH}")
 
 
 def check_judge(name: str) -> None:
     """Raise an error for a name that no judge may have."""
-    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
-        raise InvalidRequest(f"[judge] must be a name of 1 to {LONGEST_NAME} characters without control characters")
+    if not name.strip() or len(name) > MAX_NAME_LENGTH or not name.isprintable():
+        raise InvalidRequest(f"[judge] must be a name of 1 to {MAX_NAME_LENGTH} characters without control characters")
 
 
 def _digest(parts: Sequence[str]) -> str:

@@ -31,7 +31,7 @@ FEWEST_QUERIES = TRUSTED_QUERIES
 
 With some 20 queries weights that seemed clearly better lost on test queries (docs/results/judging.md).
 """
-_MOST_TRIED = 20
+_MAX_TRIED = 20
 
 Qrels = Mapping[str, Mapping[str, int]]
 
@@ -190,7 +190,7 @@ def tuned_weights(
         FOLDS,
         SEED,
         sampled=False,
-        most=_MOST_TRIED,
+        most=_MAX_TRIED,
     )
     return TunedWeights(found, {**summary, "clear": found.clear})
 

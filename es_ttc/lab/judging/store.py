@@ -6,15 +6,14 @@ of those that a judge may not read: they have an index of their own, which judge
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import orjson
 
-from es_ttc.engine.protocol import Engine
+from es_ttc.engine.protocol import Engine, create_if_missing, none_if_missing
 from es_ttc.errors import EngineError, InvalidRequest, NotAllowed, UnknownIndex
-from es_ttc.index.ingest.bulk import write
+from es_ttc.index.ingest.bulk import BulkLines, record_lines, write_records
 from es_ttc.lab.judging.records import Judgement, PooledMethod, PooledQuery, Source, judgement_id, pool_id
 from es_ttc.lab.judging.signals import LoggedSignals
 
@@ -49,12 +48,6 @@ class UnknownQuery(InvalidRequest):
     type = "resource_not_found_exception"
 
 
-@dataclass(frozen=True, slots=True)
-class _Action:
-    id: str
-    lines: Sequence[bytes]
-
-
 class JudgementStore:
     """Reads and writes the pools and judgements of one searched index."""
 
@@ -69,7 +62,7 @@ class JudgementStore:
 
     async def put_pools(self, queries: Sequence[PooledQuery]) -> None:
         """Write pooled queries without their signals; an earlier pool is replaced, its judgements and signals stay."""
-        await self._prepare()
+        await create_if_missing(self._engine, INDEX, _MAPPING)
         for some in _parts(queries, _WRITTEN_TOGETHER):
             before = await self._sources([pool_id(self.index, one.id) for one in some], "pool.text")
             for one, stored in zip(some, before, strict=True):
@@ -78,7 +71,7 @@ class JudgementStore:
                         f"query [{one.id}] is pooled already, with the text [{stored['pool']['text'][:80]}]: give the "
                         "query another id"
                     )
-            await self._write([self._pool_action(one) for one in some])
+            await write_records(self._engine, INDEX, [self._pool_action(one) for one in some])
         await self._engine.refresh(INDEX)
 
     async def put_signals(self, queries: Sequence[PooledQuery]) -> None:
@@ -86,9 +79,9 @@ class JudgementStore:
         actions = [self._signals_action(one.id, one.signals) for one in queries if one.signals is not None]
         if not actions:
             return
-        await self._prepare(SIGNALS)
+        await create_if_missing(self._engine, SIGNALS, _MAPPING)
         for some in _parts(actions, _WRITTEN_TOGETHER):
-            await self._write(some, SIGNALS)
+            await write_records(self._engine, SIGNALS, some)
         await self._engine.refresh(SIGNALS)
 
     async def pools(self) -> list[PooledQuery]:
@@ -120,14 +113,14 @@ class JudgementStore:
 
     async def put(self, judgements: Sequence[Judgement], taken_back: Sequence[tuple[str, str, str]] = ()) -> None:
         """Write judgements, and delete those taken back."""
-        await self._prepare()
+        await create_if_missing(self._engine, INDEX, _MAPPING)
         at = datetime.now(UTC).isoformat(timespec="seconds")
         actions = [self._judgement_action(one, at) for one in judgements]
         for query, document, judge in taken_back:
             name = judgement_id(self.index, query, document, judge)
-            actions.append(_Action(name, (orjson.dumps({"delete": {"_id": name}}),)))
+            actions.append(BulkLines(name, (orjson.dumps({"delete": {"_id": name}}),)))
         for some in _parts(actions, _PAGE):
-            await self._write(some)
+            await write_records(self._engine, INDEX, some)
         await self._engine.refresh(INDEX)
 
     async def put_grades(self, qrels: Mapping[str, Mapping[str, int]], judge: str) -> int:
@@ -161,32 +154,13 @@ class JudgementStore:
         answer = await self._engine.search(self.index, body)
         return {str(hit["_id"]): hit.get("_source") or {} for hit in answer["hits"]["hits"]}
 
-    async def _prepare(self, index: str = INDEX) -> None:
-        if await self._engine.exists(index):
-            return
-        try:
-            await self._engine.create_index(index, _MAPPING)
-        except EngineError as error:
-            if error.upstream_status != 400 or not await self._engine.exists(index):
-                raise  # else another process has just created it
-
-    async def _write(self, actions: Sequence[_Action], index: str = INDEX) -> None:
-        for item in await write(self._engine, index, actions):
-            if item.error is not None:
-                raise EngineError(f"the record [{item.id}] in [{index}] cannot be written: {item.error}")
-
     async def _sources(self, names: Sequence[str], part: str) -> list[dict[str, Any] | None]:
         """Return the stored sources of some records, or parts of them; None for those that do not exist."""
         if not names:
             return []
         docs = [{"_id": name, "_source": [part] if part else True} for name in names]
-        try:
-            answer = await self._engine.request("POST", f"/{INDEX}/_mget", body={"docs": docs})
-        except EngineError as error:
-            if error.upstream_status == 404:
-                return [None] * len(names)
-            raise
-        return [_source_of(one) for one in answer["docs"]]
+        answer = await none_if_missing(self._engine.request("POST", f"/{INDEX}/_mget", body={"docs": docs}))
+        return [None] * len(names) if answer is None else [_source_of(one) for one in answer["docs"]]
 
     async def _all(self, kind: str, size: int, index: str = INDEX) -> AsyncIterator[dict[str, Any]]:
         body: dict[str, Any] = {
@@ -196,20 +170,15 @@ class JudgementStore:
             "track_total_hits": False,
         }
         while True:
-            try:
-                answer = await self._engine.search(index, body)
-            except EngineError as error:
-                if error.upstream_status == 404:
-                    return
-                raise
-            hits = answer["hits"]["hits"]
+            answer = await none_if_missing(self._engine.search(index, body))
+            hits = [] if answer is None else answer["hits"]["hits"]
             for hit in hits:
                 yield hit["_source"]
             if len(hits) < size:
                 return
             body["search_after"] = hits[-1]["sort"]
 
-    def _pool_action(self, query: PooledQuery) -> _Action:
+    def _pool_action(self, query: PooledQuery) -> BulkLines:
         name = pool_id(self.index, query.id)
         pool = {
             "text": query.text,
@@ -218,14 +187,14 @@ class JudgementStore:
             "runs": query.runs,
         }
         record = {"kind": "pool", "key": name, "index": self.index, "query": query.id, "pool": pool}
-        return _Action(name, (orjson.dumps({"index": {"_id": name}}), orjson.dumps(record)))
+        return record_lines(name, record)
 
-    def _signals_action(self, query: str, signals: LoggedSignals) -> _Action:
+    def _signals_action(self, query: str, signals: LoggedSignals) -> BulkLines:
         name = pool_id(self.index, query)
         record = {"kind": "signals", "key": name, "index": self.index, "query": query, "signals": signals.as_dict()}
-        return _Action(name, (orjson.dumps({"index": {"_id": name}}), orjson.dumps(record)))
+        return record_lines(name, record)
 
-    def _judgement_action(self, one: Judgement, at: str) -> _Action:
+    def _judgement_action(self, one: Judgement, at: str) -> BulkLines:
         name = judgement_id(self.index, one.query, one.document, one.judge)
         record = {
             "kind": "judgement",
@@ -238,7 +207,7 @@ class JudgementStore:
             "grade": one.grade,
             "at": at,
         }
-        return _Action(name, (orjson.dumps({"index": {"_id": name}}), orjson.dumps(record)))
+        return record_lines(name, record)
 
 
 def _source_of(one: Mapping[str, Any]) -> dict[str, Any] | None:

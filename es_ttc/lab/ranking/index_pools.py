@@ -16,7 +16,7 @@ import numpy as np
 from es_ttc.common.interruption import InterruptibleRunner
 from es_ttc.encoders.base import Encoder, Role
 from es_ttc.encoders.heads import Head
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.errors import InvalidRequest, MissingFeature
 from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.mappings.fields import FEATURES
@@ -95,12 +95,9 @@ async def _collect(
 
 async def _index(source: IndexSource) -> tuple[IndexSpec, str]:
     """Return the spec of an index's features, and the engine's product and version."""
-    engine = await connect(source.settings)
-    try:
+    async with connected(source.settings) as engine:
         located = await alike_locations(engine, source.name)
         capabilities = await engine.capabilities()
-    finally:
-        await engine.close()
     return located[0].spec, f"{capabilities.product} {'.'.join(map(str, capabilities.version))}"
 
 

@@ -27,7 +27,7 @@ from es_ttc.rescorers.learned.trees import Missing, Trees
 if TYPE_CHECKING:
     from lightgbm import Booster
 
-_MOST_DOCUMENTS = 10_000
+_MAX_DOCUMENTS = 10_000
 """Documents of one query that LightGBM takes."""
 _MISSING = {"None": Missing.NONE, "Zero": Missing.ZERO, "NaN": Missing.NAN}
 
@@ -123,10 +123,8 @@ def fit(pools: Pools, options: RankOptions, fields: Sequence[NumericField] = ())
     if not useful:
         raise InvalidRequest("no query has a relevant document among its candidates: there is nothing to learn from")
     longest = max(len(pool.documents) for pool in useful)
-    if longest > _MOST_DOCUMENTS:
-        raise InvalidRequest(
-            f"a query has {longest:,} candidates, and LightGBM takes {_MOST_DOCUMENTS:,}: see --window"
-        )
+    if longest > _MAX_DOCUMENTS:
+        raise InvalidRequest(f"a query has {longest:,} candidates, and LightGBM takes {_MAX_DOCUMENTS:,}: see --window")
     features = [features_of(pool.scores) for pool in useful]
     starts = [options.blend * start_of(*pair) for pair in zip(features, some.default_weights(), strict=True)]
     grades = np.concatenate([np.maximum(pool.grades, 0) for pool in useful])

@@ -28,7 +28,7 @@ from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.registry import load, parse_params
 from es_ttc.vectors.tokens import Float32
 
-MOST_CANDIDATES = 2_000
+MAX_CANDIDATES = 2_000
 FINEST = 20
 """Weights are multiples of 1/20 at the finest."""
 _ALIKE = 1e-9
@@ -93,7 +93,7 @@ def weight_grid(signals: int) -> Float64:
     those nearest to equal weights first.
     """
     parts = FINEST
-    while parts > 1 and comb(parts + signals - 1, signals - 1) > MOST_CANDIDATES:
+    while parts > 1 and comb(parts + signals - 1, signals - 1) > MAX_CANDIDATES:
         parts -= 1
     bars = np.array(list(combinations(range(parts + signals - 1), signals - 1))).reshape(-1, signals - 1)
     edges = np.concatenate([np.full((len(bars), 1), -1), bars, np.full((len(bars), 1), parts + signals - 1)], axis=1)

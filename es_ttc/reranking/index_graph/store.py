@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from es_ttc.engine.exchange import require_all_shards
-from es_ttc.engine.protocol import Engine, delete_if_there
+from es_ttc.engine.protocol import Engine, delete_if_there, none_if_missing
 from es_ttc.errors import EngineError
-from es_ttc.index.attach.target import BulkLines, bulk_line
-from es_ttc.index.ingest.bulk import write
+from es_ttc.index.attach.target import bulk_line
+from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.mappings.attached import ID
 from es_ttc.index.mappings.graph import (
     NEIGHBOURS,
@@ -53,24 +53,16 @@ class GraphNode:
 
 async def graphs_of(engine: Engine, source: str) -> dict[str, GraphMeta]:
     """Return all graphs of an index by name: the one in use, unfinished and abandoned ones."""
-    try:
-        found = await engine.request("GET", f"/{graph_pattern(source)}/_mapping", params=_HIDDEN_TOO)
-    except EngineError as error:
-        if error.upstream_status == 404:
-            return {}
-        raise
-    graphs = {name: graph_meta(name, entry["mappings"]) for name, entry in sorted(found.items())}
+    found = await none_if_missing(engine.request("GET", f"/{graph_pattern(source)}/_mapping", params=_HIDDEN_TOO))
+    graphs = {name: graph_meta(name, entry["mappings"]) for name, entry in sorted((found or {}).items())}
     return {name: meta for name, meta in graphs.items() if meta is not None and meta.source == source}
 
 
 async def serving_graph(engine: Engine, source: str) -> tuple[str, GraphMeta] | None:
     """Return the graph that the alias points to; None if there is none."""
-    try:
-        found = await engine.request("GET", f"/_alias/{graph_alias(source)}")
-    except EngineError as error:
-        if error.upstream_status == 404:
-            return None
-        raise
+    found = await none_if_missing(engine.request("GET", f"/_alias/{graph_alias(source)}"))
+    if found is None:
+        return None
     graphs = await graphs_of(engine, source)
     return next(((name, graphs[name]) for name in found if name in graphs), None)
 

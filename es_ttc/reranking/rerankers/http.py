@@ -19,9 +19,9 @@ from es_ttc.reranking.rerankers.cost import tell
 _ATTEMPTS = 3
 _FIRST_WAIT_SECONDS = 0.2
 _BUSY = frozenset({429, 502, 503, 504})
-_MOST_BYTES = 8 * 2**20
+_MAX_BYTES = 8 * 2**20
 _MAX_EXCERPT_BYTES = 200
-_MOST_COUNTED = 2**53
+_MAX_COUNTED = 2**53
 
 
 class HttpSettings(RerankerSettings):
@@ -104,9 +104,9 @@ class HttpReranker:
             )
         try:
             async with self._session.post(self._url, data=body, allow_redirects=False) as response:
-                raw = await response.content.read(_MOST_BYTES)
-                while not response.content.at_eof() and len(raw) < _MOST_BYTES:
-                    raw += await response.content.read(_MOST_BYTES - len(raw))
+                raw = await response.content.read(_MAX_BYTES)
+                while not response.content.at_eof() and len(raw) < _MAX_BYTES:
+                    raw += await response.content.read(_MAX_BYTES - len(raw))
                 status = response.status
         except aiohttp.ClientError as error:
             raise _RetryableError(f"{type(error).__name__}") from error
@@ -154,7 +154,7 @@ def _part(answer: Any, name: str) -> Mapping[str, Any]:
 
 def _count(answer: Mapping[str, Any], name: str) -> int:
     found = answer.get(name)
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < _MOST_COUNTED:
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < _MAX_COUNTED:
         return 0
     return int(found)
 

@@ -12,7 +12,7 @@ from es_ttc.errors import InvalidRequest
 
 Float64 = NDArray[np.float64]
 
-MOST_FIELDS = 32
+MAX_FIELDS = 32
 """Fields of one model; every search with the model reads all of them."""
 _MISSING = ":missing="
 _NAME = re.compile(r"[^\s,*?:\"\\<>|{}\[\]]{1,255}")
@@ -72,8 +72,8 @@ def name_problem(name: str) -> str | None:
 
 def fields_problem(fields: Sequence[NumericField]) -> str | None:
     """Return why these cannot be the fields of one model; None if they can."""
-    if len(fields) > MOST_FIELDS:
-        return f"names {len(fields)} fields, and a model reads at most {MOST_FIELDS}"
+    if len(fields) > MAX_FIELDS:
+        return f"names {len(fields)} fields, and a model reads at most {MAX_FIELDS}"
     names = [field.name for field in fields]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -22,7 +22,7 @@ from es_ttc.rescorers.learned.trees import Trees
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 SERVED = "ranking_models"
 """Key of the models among what parameters may name; see :func:`es_ttc.common.entry_points.parse_params`."""
-_LARGEST = 64 * 2**20
+_MAX_BYTES = 64 * 2**20
 """Bytes of a file; a model has some ten thousand."""
 
 
@@ -133,8 +133,8 @@ def read_model(path: Path) -> RankingModel:
     """Read a model."""
     check_name(path)
     try:
-        if path.stat().st_size > _LARGEST:
-            raise ConfigurationError(f"ranking model [{path}] has more than {_LARGEST // 2**20} MiB")
+        if path.stat().st_size > _MAX_BYTES:
+            raise ConfigurationError(f"ranking model [{path}] has more than {_MAX_BYTES // 2**20} MiB")
         stored = ModelFile.model_validate_json(path.read_bytes())
         trees = stored.trees.arrays()
     except OSError as error:

@@ -56,10 +56,6 @@ class Entry:
         """Whether it reads chunks of documents, and not whole documents alone."""
         return self.reads != (REVERSED,)
 
-    def index_texts(self, counts: Mapping[Reading, int]) -> int:
-        """Return how many texts an index encodes for it, by how many there are of each kind."""
-        return sum(counts[reading] for reading in self.reads)
-
 
 def _entry(title: str, section: str, program: Program, cost: float, **options: Any) -> Entry:
     """Return the entry of a program whose name is its title in lower case."""

@@ -27,7 +27,7 @@ SERVED_AS: Final = "programs"
 TEXTS: Final = "texts"
 SERVED: Final = frozenset((*GRANULARITIES, TOPIC, REVERSED, TEXTS))
 """Features that an index can store for a program, in addition to whole documents."""
-LONGEST_SECONDS: Final = 10.0
+MAX_SECONDS: Final = 10.0
 """Time limit of one window, in this process: an endless program then releases its thread."""
 
 Runner = Callable[[str], Program]
@@ -77,7 +77,7 @@ class PromotedRescorer(ProgramRescorer):
 
 def in_this_process(source: str) -> Program:
     """Return a program that runs in the caller's thread; its loops end in time, a single endless call does not."""
-    return compiled(source, seconds=LONGEST_SECONDS)
+    return compiled(source, seconds=MAX_SECONDS)
 
 
 def read_programs(folder: Path | None, runner: Runner = in_this_process) -> dict[str, dict[str, PromotedRescorer]]:

@@ -29,14 +29,14 @@ from es_ttc.vectors.chunks import GRANULARITIES
 ENTRY: Final = "program"
 ARGUMENTS: Final = ("Q", "D", "S", "ctx")
 
-MOST_CHARACTERS = 40_000
-MOST_NODES = 6_000
-MOST_NUMBERS = 64
+MAX_CHARACTERS = 40_000
+MAX_NODES = 6_000
+MAX_NUMBERS = 64
 """Maximum number of numbers in a program's code. A table of many numbers would be a learned model."""
-MOST_LISTED = 12
+MAX_LISTED = 12
 """Maximum number of numbers in one literal list, tuple, set or dict."""
-MOST_WHOLE = 10**9
-MOST_TEXT = 400
+MAX_WHOLE = 10**9
+MAX_TEXT = 400
 """Maximum number of characters of all literal texts of a program, without docstrings."""
 
 
@@ -173,18 +173,18 @@ _KNOWN_TEXTS = frozenset((*ADAPTERS, *GRANULARITIES))
 
 def parse(source: str) -> ast.Module:
     """Return a program's syntax tree."""
-    if len(source) > MOST_CHARACTERS:
-        raise Refused(Reason.SYNTAX, f"{len(source):,} characters; programs have at most {MOST_CHARACTERS:,}")
+    if len(source) > MAX_CHARACTERS:
+        raise Refused(Reason.SYNTAX, f"{len(source):,} characters; programs have at most {MAX_CHARACTERS:,}")
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         place = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
         problem = error.msg if isinstance(error, SyntaxError) else str(error) or "nested too deeply"
         raise Refused(Reason.SYNTAX, f"{place}{problem}") from None
-    if sum(1 for _ in ast.walk(tree)) > MOST_NODES:
-        raise Refused(Reason.SYNTAX, f"more than {MOST_NODES:,} nodes of syntax")
-    if syntax.depth(tree) > syntax.MOST_DEPTH:
-        raise Refused(Reason.SYNTAX, f"nested more than {syntax.MOST_DEPTH} levels deep")
+    if sum(1 for _ in ast.walk(tree)) > MAX_NODES:
+        raise Refused(Reason.SYNTAX, f"more than {MAX_NODES:,} nodes of syntax")
+    if syntax.depth(tree) > syntax.MAX_DEPTH:
+        raise Refused(Reason.SYNTAX, f"nested more than {syntax.MAX_DEPTH} levels deep")
     return tree
 
 
@@ -427,8 +427,8 @@ class _Checks:
         for node in ast.walk(self._tree):
             if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
                 listed = node.values if isinstance(node, ast.Dict) else node.elts
-                if sum(_is_number(one) for one in listed) > MOST_LISTED:
-                    self._refuse(Reason.EXTERNAL, node, f"more than {MOST_LISTED} numbers in a row are parameters")
+                if sum(_is_number(one) for one in listed) > MAX_LISTED:
+                    self._refuse(Reason.EXTERNAL, node, f"more than {MAX_LISTED} numbers in a row are parameters")
             if not isinstance(node, ast.Constant) or id(node) in self._docstrings:
                 continue
             if isinstance(node.value, bytes):
@@ -437,13 +437,13 @@ class _Checks:
                 text += len(node.value)
             if isinstance(node.value, int | float | complex) and not isinstance(node.value, bool):
                 numbers += 1
-                if abs(node.value) > MOST_WHOLE:
+                if abs(node.value) > MAX_WHOLE:
                     self._refuse(Reason.EXTERNAL, node, "a number of so many digits holds parameters")
-        if numbers > MOST_NUMBERS:
-            raise Refused(Reason.EXTERNAL, f"{numbers} numbers are parameters: programs have at most {MOST_NUMBERS}")
-        if text > MOST_TEXT:
+        if numbers > MAX_NUMBERS:
+            raise Refused(Reason.EXTERNAL, f"{numbers} numbers are parameters: programs have at most {MAX_NUMBERS}")
+        if text > MAX_TEXT:
             raise Refused(
-                Reason.TASK_UNIVERSAL, f"{text} characters of text in the code: programs have at most {MOST_TEXT}"
+                Reason.TASK_UNIVERSAL, f"{text} characters of text in the code: programs have at most {MAX_TEXT}"
             )
 
     def _refuse(self, reason: Reason, node: ast.AST, detail: str) -> None:

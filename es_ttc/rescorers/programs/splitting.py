@@ -4,7 +4,7 @@ Sentence boundaries are those of sentencex (Wikimedia's segmenter: rules for som
 related ones). Its English rules hold the terminal marks of other scripts too, so they serve every text here.
 
 The paper states neither its splitter nor a cap on chunks (it must have one: its costs allow 7 sentences a document,
-and documents of 50,000 words are among them). Here no text is dropped: a document of more than :data:`MOST_CHUNKS`
+and documents of 50,000 words are among them). Here no text is dropped: a document of more than :data:`MAX_CHUNKS`
 sentences or paragraphs is cut into that many runs of consecutive ones, of about equal numbers of characters.
 """
 
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from es_ttc.errors import ConfigurationError
 from es_ttc.vectors.chunks import Granularity
 
-MOST_CHUNKS = 64
+MAX_CHUNKS = 64
 """Maximum number of chunks of one granularity per document; at 10,000 words each is about MiniLM's input limit."""
 
 _LANGUAGE = "en"
@@ -38,9 +38,9 @@ class Split:
     """A document's chunks, each list in the order of the text.
 
     Attributes:
-        sentences: Sentences, at most :data:`MOST_CHUNKS`.
+        sentences: Sentences, at most :data:`MAX_CHUNKS`.
         pairs: Each two consecutive sentences; the one sentence of a document that has no other.
-        paragraphs: Paragraphs, at most :data:`MOST_CHUNKS`.
+        paragraphs: Paragraphs, at most :data:`MAX_CHUNKS`.
     """
 
     sentences: tuple[Span, ...]
@@ -58,7 +58,7 @@ class Split:
                 return self.paragraphs
 
 
-def split(text: str, fields: Iterable[tuple[int, int]] = (), *, most: int = MOST_CHUNKS) -> Split:
+def split(text: str, fields: Iterable[tuple[int, int]] = (), *, most: int = MAX_CHUNKS) -> Split:
     """Cut a document.
 
     Args:

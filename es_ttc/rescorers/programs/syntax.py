@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-MOST_DEPTH: Final = 150
+MAX_DEPTH: Final = 150
 """Maximum depth of a tree. Deeper ones would exceed the interpreter's recursion limit."""
 
 UNUSED: Final = "_"

@@ -32,6 +32,7 @@ from es_ttc.rescorers.blend.normalise import logistic
 from es_ttc.serving.admin.endpoint import TOKEN_HEADER, EndpointRunner, carries, json_object
 from es_ttc.serving.features.scores import Method, Timings
 from es_ttc.serving.gateway import Gateway
+from es_ttc.serving.http.raw_request import MAX_BODY
 from es_ttc.serving.request.response import shortest
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
@@ -173,7 +174,7 @@ class ModelServer:
             raise NotSignedIn(
                 "the token is missing or wrong: send `Authorization: Bearer`, and the gateway's model_token"
             )
-        return await json_object(request, self._settings.max_body_mb * 2**20, self._gateway.offload)
+        return await json_object(request, MAX_BODY, self._gateway.offload)
 
     async def _rerank(self, request: Request) -> object:
         asked = parse_rerank(await self._read(request))

@@ -41,9 +41,9 @@ from es_ttc.serving.admin.endpoint import EndpointRunner, carries, json_response
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.index_meta import meta_of
 from es_ttc.serving.features.keys import DocumentKey, is_mark
+from es_ttc.serving.features.reader import MissingFeatures
 from es_ttc.serving.features.scores import Method, ScoringRequest, SuppliedDocuments, Timings, WindowScores
 from es_ttc.serving.features.skip_reasons import NoFeatures
-from es_ttc.serving.features.store import MissingFeatures
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
@@ -147,7 +147,7 @@ class Sidecar:
             raise NotSignedIn("this gateway serves no engines: start it with a sidecar_token (ES_TTC_SIDECAR_TOKEN)")
         if not carries(request.headers.get("authorization", ""), token):
             raise NotSignedIn("the token is missing or wrong: give the engine's node the gateway's sidecar_token")
-        raw = await RawRequest(request.scope, request.receive).read(self._settings.max_body_mb * 2**20)
+        raw = await RawRequest(request.scope, request.receive).read()
         return await self._gateway.offload.run(len(raw), read_frame, model, raw)
 
     async def _score(self, request: Request) -> dict[str, Any]:

@@ -14,7 +14,7 @@ NUMERIC_TYPES = frozenset(
 )
 TEXT_TYPES = frozenset({"annotated_text", "match_only_text", "search_as_you_type", "semantic", "semantic_text", "text"})
 """Types of fields that the engines analyse."""
-_MOST_REMEMBERED = 10_000
+_MAX_REMEMBERED = 10_000
 _SECONDS = 60.0
 _UNMAPPED = "unmapped"
 _FIX_METHOD = "search an index that has it, or take a model that was trained without it"
@@ -26,8 +26,8 @@ class FieldTypes:
     def __init__(self, upstream: Upstream) -> None:
         self._requests = EngineRequests(upstream)
         self._keys = CallerKeys()
-        self._known: ExpiringCache[bytes, None] = ExpiringCache(_MOST_REMEMBERED, _SECONDS)
-        self._texts: ExpiringCache[bytes, frozenset[str] | str] = ExpiringCache(_MOST_REMEMBERED, _SECONDS)
+        self._known: ExpiringCache[bytes, None] = ExpiringCache(_MAX_REMEMBERED, _SECONDS)
+        self._texts: ExpiringCache[bytes, frozenset[str] | str] = ExpiringCache(_MAX_REMEMBERED, _SECONDS)
 
     async def require(
         self,

@@ -2,14 +2,17 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress
 from typing import Any, TypeVar
 
 import cbor2
 
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EngineError, EngineUnavailable
+from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.readers import ReadFeature
 from es_ttc.index.mappings.spec import HASH
 from es_ttc.rescorers.base import Feature
@@ -19,11 +22,14 @@ from es_ttc.serving.features.decoding import (
     ABSENT,
     Fetched,
     ShardsFailed,
+    Stored,
+    consistent,
     decode_answer,
     decode_sent,
     group_by_layout,
     read_request,
 )
+from es_ttc.serving.features.encoding import ignore_failure
 from es_ttc.serving.features.index_meta import IndexMeta
 from es_ttc.serving.features.keys import DocumentKey, SentBlobs, reader_for
 from es_ttc.serving.features.read_budget import ReadBudget, unknown_size
@@ -48,12 +54,29 @@ _UNEXPECTED = (cbor2.CBORError, LookupError, TypeError, ValueError, EOFError)
 S = TypeVar("S")
 
 
+@dataclass(frozen=True, slots=True)
+class WindowFeatures:
+    """The features of a window's documents."""
+
+    documents: list[Stored]
+    from_memory: int
+    faults: Mapping[DocumentKey, Mapping[Feature, SkipReason]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingFeatures:
+    """The features that a plugin must send."""
+
+    hashes: tuple[str, ...]
+    fields: tuple[str, ...]
+
+
 class SideIndexUnreadable(EngineError):
     """Features in a side index could not be read, for example because the index is being deleted."""
 
 
 class FeatureReader:
-    """Reads features with the caller's credentials."""
+    """Reads features: from the cache by content hash, else from the engine with the caller's credentials."""
 
     def __init__(
         self,
@@ -75,16 +98,46 @@ class FeatureReader:
         self._scripts = True
         self._too_long: ExpiringCache[DocumentKey, None] = ExpiringCache(_MAX_REMEMBERED, _SECONDS)
 
-    async def read(self, keys: Iterable[DocumentKey], features: Sequence[Feature], caller: Caller) -> Fetched:
-        """Read documents into the cache, and return them; those that have vanished meanwhile are left out.
-
-        If the caller is cancelled, parts that have been requested are still read into the cache; the others are not
-        requested.
+    async def window(self, keys: Sequence[DocumentKey], features: Iterable[Feature], caller: Caller) -> WindowFeatures:
+        """Return features of documents; a document that lacks one is returned without it.
 
         Raises:
             SideIndexUnreadable: The engine refused a read of a side index.
             EngineError: The engine refused another read.
-            EngineUnavailable: The engine does not answer.
+            EngineUnavailable: It does not answer.
+        """
+        cached, lacking = self._cached(keys, frozenset(features))
+        fetched: Fetched = {}
+        if any(lacking):
+            missing = dict.fromkeys(compress(keys, lacking))
+            fetched = await self._read(missing, sorted(frozenset().union(*lacking)), caller)
+        return _completed(keys, cached, lacking, fetched)
+
+    async def window_of(
+        self, keys: Sequence[DocumentKey], features: Iterable[Feature], sent: SentBlobs, caller: Caller
+    ) -> WindowFeatures | MissingFeatures:
+        """Return features of documents from the cache and from sent blobs, or what must be sent."""
+        cached, lacking = self._cached(keys, frozenset(features))
+        needed, missing = sorted(frozenset().union(*lacking)), [*dict.fromkeys(compress(keys, lacking))]
+        if any(key.hash not in sent for key in missing):
+            hashes = dict.fromkeys(key.hash for key in missing)
+            return MissingFeatures(tuple(hashes), tuple(FEATURES[feature].name for feature in needed))
+        fetched = await self._take(sent, missing, needed, caller)
+        return _completed(keys, cached, lacking, fetched)
+
+    def _cached(
+        self, keys: Sequence[DocumentKey], features: frozenset[Feature]
+    ) -> tuple[list[Stored], list[frozenset[Feature]]]:
+        """Return the cached features of documents, and those that each lacks."""
+        self._cache.refresh()
+        known, lacking = self._cache.get(keys, features)
+        return [one.stored for one in known], lacking
+
+    async def _read(self, keys: Iterable[DocumentKey], features: Sequence[Feature], caller: Caller) -> Fetched:
+        """Read documents into the cache, and return them; those that have vanished meanwhile are left out.
+
+        If the caller is cancelled, parts that have been requested are still read into the cache; the others are not
+        requested.
         """
         keys = [*keys]
         fetched: Fetched = {}
@@ -104,7 +157,7 @@ class FeatureReader:
         await _gather_all(series)
         return fetched
 
-    async def take(
+    async def _take(
         self, sent: SentBlobs, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller
     ) -> Fetched:
         """Put features that a plugin has sent into the cache, and return them.
@@ -167,8 +220,7 @@ class FeatureReader:
     def _done(self, taken: int, read: asyncio.Task[Fetched]) -> None:
         self._reads.discard(read)
         self._budget.turns.give_back(taken)
-        if not read.cancelled():
-            read.exception()  # marks it as retrieved; a task that awaits it gets it too
+        ignore_failure(read)
 
     def _put(self, fetched: Fetched) -> None:
         self._cache.put(
@@ -256,6 +308,23 @@ class FeatureReader:
                 fetched[key][Feature.TOKENS] = SkipReason.DIMENSIONS
                 self._too_long.put(key, None)
         return fetched
+
+
+def _completed(
+    keys: Sequence[DocumentKey], cached: list[Stored], lacking: Sequence[frozenset[Feature]], fetched: Fetched
+) -> WindowFeatures:
+    """Return cached and read features together."""
+    if not fetched:
+        return WindowFeatures(cached, len(keys) - sum(map(bool, lacking)))
+    faults: dict[DocumentKey, dict[Feature, SkipReason]] = {}
+    documents = []
+    for key, known in zip(keys, cached, strict=True):
+        read = fetched.get(key, {})
+        values = {f: one.value for f, one in read.items() if isinstance(one, ReadFeature) and one is not ABSENT}
+        if reasons := {feature: one for feature, one in read.items() if isinstance(one, SkipReason)}:
+            faults[key] = reasons
+        documents.append(consistent({**known, **values}) if values else known)
+    return WindowFeatures(documents, len(keys) - sum(map(bool, lacking)), faults)
 
 
 async def _gather_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -20,11 +20,12 @@ from es_ttc.rescorers.base import Feature, Query, SelectiveRescorer, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.serving.deadline import ScoringError
 from es_ttc.serving.features.attached import AttachedFeatureLocator, FeatureLocations, own_keys
+from es_ttc.serving.features.columns import columns, numbers_of
 from es_ttc.serving.features.encoding import EncodedQuery, Encoders, ignore_failure
 from es_ttc.serving.features.field_types import FieldTypes, mapped_fields
 from es_ttc.serving.features.index_meta import IndexEncoderLookup, IndexMeta
 from es_ttc.serving.features.keys import DocumentKey, unreadable, unsendable
-from es_ttc.serving.features.reader import SideIndexUnreadable
+from es_ttc.serving.features.reader import FeatureReader, MissingFeatures, SideIndexUnreadable, WindowFeatures
 from es_ttc.serving.features.scores import (
     Method,
     PreparedWindow,
@@ -37,7 +38,6 @@ from es_ttc.serving.features.scores import (
     relative_scores,
 )
 from es_ttc.serving.features.skip_reasons import SkipReason, lacks_reversed, no_features
-from es_ttc.serving.features.store import FeatureStore, MissingFeatures, WindowFeatures, columns, numbers_of
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.pool import BoundedPool
@@ -51,7 +51,7 @@ class WindowScorer:
     def __init__(
         self,
         upstream: Upstream,
-        store: FeatureStore,
+        reader: FeatureReader,
         attached: AttachedFeatureLocator,
         encoders: Encoders,
         pool: BoundedPool,
@@ -59,7 +59,7 @@ class WindowScorer:
         meta: IndexMeta,
     ) -> None:
         self._upstream = upstream
-        self._store = store
+        self._reader = reader
         self._attached = attached
         self._encoders = encoders
         self._pool = pool
@@ -169,7 +169,7 @@ class WindowScorer:
         request = await self._with_roles(located, known, request)
         method = request.method
         started = time.perf_counter()
-        found = await self._store.window_of(known, method.needs | method.wants, documents.blobs, request.caller)
+        found = await self._reader.window_of(known, method.needs | method.wants, documents.blobs, request.caller)
         request.timings.features += _ms_since(started)
         if isinstance(found, MissingFeatures):
             return found
@@ -365,7 +365,7 @@ class WindowScorer:
         try:
             started = time.perf_counter()
             with span("features"):
-                found = await self._store.window(known, method.needs | method.wants, request.caller)
+                found = await self._reader.window(known, method.needs | method.wants, request.caller)
             request.timings.features += _ms_since(started)
             return found, await query_task
         finally:

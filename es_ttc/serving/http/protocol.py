@@ -21,6 +21,8 @@ _HEADER_SECONDS = 20.0
 """Maximum time from the first byte of a request to the end of its headers."""
 _SEND_SECONDS = 60.0
 """Maximum time for which a client may read nothing of its response."""
+_BODY_SECONDS = 600.0
+"""Maximum time that a client may take to send a body; time in which the engine is slow does not count."""
 _MIN_BODY_RATE = 500
 """Minimum rate at which a client must send a body, in bytes per second."""
 _LAST_REQUEST_SECONDS = 1.0
@@ -188,7 +190,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     @property
     def _window(self) -> float:
-        return min(_WINDOW_SECONDS, self.limits.body_timeout)
+        return min(_WINDOW_SECONDS, _BODY_SECONDS)
 
     def _has_path(self) -> bool:
         """Return whether the request's target is a path, or `*` of OPTIONS, or a URL, which gets a path."""
@@ -210,15 +212,15 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _check_body_rate(self) -> None:
         """Check the bytes of the body in the last seconds, without those in which the gateway does not read."""
-        paused, longest = self.flow.read_paused, self.limits.body_timeout
+        paused = self.flow.read_paused
         if not paused and not self._was_paused:
             self._body_time += self._window
             if self._body_bytes < _MIN_BODY_RATE * self._window:
                 reason = f"the body came slower than {_MIN_BODY_RATE} bytes a second"
                 self._refuse(RequestTimeout(reason))
                 return
-            if self._body_time >= longest:
-                self._refuse(RequestTimeout(f"the body took longer than {longest:g} s (body_timeout)"))
+            if self._body_time >= _BODY_SECONDS:
+                self._refuse(RequestTimeout(f"the body took longer than {_BODY_SECONDS:g} s"))
                 return
         self._was_paused, self._body_bytes = paused, 0
         self._start("body", self._window, self._check_body_rate)

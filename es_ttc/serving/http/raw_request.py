@@ -9,6 +9,9 @@ from es_ttc.errors import RequestTooLarge, TooManyRequests
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import PRODUCT_HEADER, RawHeaders, asks_vendor_type
 
+MAX_BODY = 100 * 2**20
+"""Bytes of a body that is read as a whole; more than the engines accept of a search by default."""
+
 
 class ClientDisconnected(Exception):
     """The client disconnected before its request was complete."""
@@ -111,8 +114,9 @@ class RawRequest:
         chunk: bytes = message.get("body", b"")
         return chunk
 
-    async def read(self, limit: int) -> bytes:
-        """Return the whole body; the same object at every call."""
+    async def read(self, limit: int | None = None) -> bytes:
+        """Return the whole body, of at most :data:`MAX_BODY` if no limit is given; the same object at every call."""
+        limit = MAX_BODY if limit is None else limit
         if not await self.read_ahead(limit) or len(body := self.whole_body or b"") > limit:
             raise body_too_large(limit)
         return body
@@ -176,6 +180,4 @@ def json_headers(incoming_headers: RawHeaders, body: bytes) -> RawHeaders:
 
 def body_too_large(limit: int) -> RequestTooLarge:
     """Return the error for a body that is longer than a number of bytes."""
-    return RequestTooLarge(
-        f"the body is longer than {limit} bytes, the most that the gateway reads of a search (max_body_mb)"
-    )
+    return RequestTooLarge(f"the body is longer than {limit} bytes, the most that the gateway reads: send less")

@@ -201,7 +201,7 @@ class Upstream:
             return body
         if incoming.whole_body is not None:
             return incoming.whole_body
-        return await incoming.read(self._settings.max_body_mb * 2**20) if signed else incoming.chunks()
+        return await incoming.read() if signed else incoming.chunks()
 
     def _signs(self, headers: RawHeaders) -> bool:
         return self.signer is not None and self.signer.signs(headers)

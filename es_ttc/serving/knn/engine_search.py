@@ -23,17 +23,17 @@ from es_ttc.engine.versions import Product, oldest_versions
 from es_ttc.errors import EngineError
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.fields import FEATURES
-from es_ttc.index.mappings.queries import MOST_CANDIDATES
+from es_ttc.index.mappings.queries import MAX_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors, together
 from es_ttc.serving.features.attached import MARK_FIELDS, Mark, changed_inside, identity_of, mark_of, own_key
 from es_ttc.serving.features.attached import Identity as SourceIdentity
+from es_ttc.serving.features.columns import columns
 from es_ttc.serving.features.decoding import Stored, consistent, features_from_hit
 from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, marks_of, unreadable
-from es_ttc.serving.features.reader import SideIndexUnreadable
+from es_ttc.serving.features.reader import SideIndexUnreadable, WindowFeatures
 from es_ttc.serving.features.skip_reasons import SkipReason
-from es_ttc.serving.features.store import WindowFeatures, columns
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.clauses import KnnClause
@@ -137,12 +137,12 @@ class EngineSearch:
     ) -> list[NearestDocuments]:
         """Find the documents nearest to each of some vectors; see :class:`es_ttc.retrievers.base.Search`."""
         self._dims = vectors.shape[1]
-        k = min(k, MOST_CANDIDATES)
+        k = min(k, MAX_CANDIDATES)
         clause, product = self._clause, self._context.product
         requested = max(num_candidates or 0, clause.num_candidates or 0)
 
         def body(vector: Float32, count: int, filters: Sequence[Any]) -> Body:
-            candidates = min(MOST_CANDIDATES, max(count, requested)) if requested else None
+            candidates = min(MAX_CANDIDATES, max(count, requested)) if requested else None
             return search_body(
                 product, vector, count, filters, options=clause.of_each_search(product), among=among,
                 num_candidates=candidates, exact=exact,
@@ -286,7 +286,7 @@ class SideIndexSearch(EngineSearch):
     async def _in_side_index(self, side: SideIndex, body: MakeBody, count: int) -> tuple[NearestDocuments, bool]:
         """Search one side index; see :func:`until_k`."""
         filters: list[Any] = []
-        most = MOST_CANDIDATES
+        most = MAX_CANDIDATES
         if side.filter_first(count):
             matching = await self._all_matching(side)
             if not matching:
@@ -333,7 +333,7 @@ class SideIndexSearch(EngineSearch):
         if found is None:
             ids = sorted({identifier for identifier, _ in marks})
             routed = any(routing is not None for _, routing in marks)  # then several documents may have one id
-            size = MOST_CANDIDATES if routed else len(ids)
+            size = MAX_CANDIDATES if routed else len(ids)
             found = await self._search_source(side, [{"ids": {"values": ids}}], size)
         return [found[document] for document in marks if document in found]
 
@@ -368,13 +368,13 @@ class SideIndexSearch(EngineSearch):
 
 async def until_k(find: Find, k: int, *, first: int) -> NearestDocuments:
     """Return k neighbours that may be returned to the caller; request more until there are k, at most 10,000."""
-    count = min(first, MOST_CANDIDATES)
+    count = min(first, MAX_CANDIDATES)
     while True:
         found, exhausted = await find(count)
         complete = len(found.documents) >= k or exhausted
-        if complete or count >= MOST_CANDIDATES:
+        if complete or count >= MAX_CANDIDATES:
             return NearestDocuments(found.documents[:k], found.cosines[:k], complete)
-        count = min(_FURTHER * count, MOST_CANDIDATES)
+        count = min(_FURTHER * count, MAX_CANDIDATES)
 
 
 def neighbours(numbers: Sequence[int], scores: Sequence[float]) -> NearestDocuments:

@@ -8,7 +8,7 @@ from typing import Any
 from es_ttc.errors import EncoderMismatch, MissingFeature
 from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.fields import READY
-from es_ttc.index.mappings.queries import MOST_CANDIDATES
+from es_ttc.index.mappings.queries import MAX_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, STATE, VECTOR
 from es_ttc.serving.knn.searches import Answer, Body, SearchClient, require_complete
 from es_ttc.serving.logs import log
@@ -16,7 +16,7 @@ from es_ttc.serving.logs import log
 _NOT_READABLE = (401, 403, 404)
 _FEW = 1000
 _COUNT: Body = {"size": 0, "track_total_hits": False}
-_BY_INDEX = {"terms": {"field": "_index", "size": MOST_CANDIDATES}}
+_BY_INDEX = {"terms": {"field": "_index", "size": MAX_CANDIDATES}}
 _COUNTS = {"encoders": {"terms": {"field": ENCODER, "size": 10}}, "indices": _BY_INDEX}
 _UNSEARCHABLE = {
     "filter": {"bool": {"filter": [{"term": {STATE: READY}}], "must_not": [{"exists": {"field": VECTOR}}]}},
@@ -38,12 +38,12 @@ class SideIndex:
     def first_count(self, k: int) -> int:
         """Return the number of neighbours to request so that k of them can be expected to match."""
         count = k if self.matching >= self.documents else -(-3 * k * self.documents // (2 * max(1, self.matching)))
-        return min(count, MOST_CANDIDATES)
+        return min(count, MAX_CANDIDATES)
 
     def filter_first(self, count: int) -> bool:
         """Return whether to read the ids of all matching documents before the vectors are searched."""
         few = self.matching <= _FEW and 2 * self.matching < self.documents
-        return few or (count >= MOST_CANDIDATES and self.matching <= MOST_CANDIDATES and self.matching < self.documents)
+        return few or (count >= MAX_CANDIDATES and self.matching <= MAX_CANDIDATES and self.matching < self.documents)
 
 
 @dataclass(frozen=True, slots=True)

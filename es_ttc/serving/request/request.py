@@ -12,7 +12,7 @@ from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, CallerKeys
 from es_ttc.serving.http.limits import MARKS, admits, admits_items, decoded, decompressed
-from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.raw_request import MAX_BODY, RawRequest
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.request.body import FoundClause
 
@@ -200,9 +200,8 @@ class SearchRequest:
 class RequestReader:
     """Reads search requests."""
 
-    def __init__(self, offload: Offload, *, max_body: int) -> None:
+    def __init__(self, offload: Offload) -> None:
         self._offload = offload
-        self._max_body = max_body
 
     async def read(self, incoming: RawRequest, api: Api, started: float, *, is_template: bool) -> SearchRequest | None:
         """Return a decoded request; None if it contains no section.
@@ -228,9 +227,9 @@ class RequestReader:
 
     async def _decompressed(self, incoming: RawRequest) -> bytes | None:
         """Return the whole body without its Content-Encoding; see :func:`decompressed`."""
-        body, encoding = await incoming.read(self._max_body), incoming.header(b"content-encoding")
+        body, encoding = await incoming.read(), incoming.header(b"content-encoding")
         size = _UNKNOWN_SIZE if encoding else 0  # a small body may become a large one
-        text = await self._offload.run(size, decompressed, body, encoding, self._max_body, search=True)
+        text = await self._offload.run(size, decompressed, body, encoding, MAX_BODY, search=True)
         if encoding:
             incoming.count(len(text or b""))
         return text

@@ -12,7 +12,7 @@ from es_ttc.errors import EngineError, EsTtcError
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.filter_path import filtered
-from es_ttc.serving.http.raw_request import RawRequest, end_answer, json_headers, start_answer
+from es_ttc.serving.http.raw_request import RawRequest, end_answer, start_answer
 from es_ttc.serving.request.section import KEY
 
 GZIP = (b"content-encoding", b"gzip")
@@ -59,15 +59,6 @@ async def respond(incoming: RawRequest, send: Send, status: int, headers: RawHea
     """Send a whole answer."""
     await start_answer(send, status, [*headers, (b"content-length", str(len(body)).encode())])
     await end_answer(incoming, send, body)
-
-
-async def respond_refused(incoming: RawRequest, send: Send, refusal: EngineError) -> int:
-    """Answer with the engine's error for one of the gateway's own requests, and return its status."""
-    body = jsonio.dumps(refusal.upstream)
-    status = refusal.upstream_status or refusal.status
-    await start_answer(send, status, json_headers(incoming.headers, body))
-    await end_answer(incoming, send, body)
-    return status
 
 
 def is_refusal(error: EsTtcError) -> TypeGuard[EngineError]:

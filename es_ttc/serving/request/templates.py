@@ -14,39 +14,35 @@ from es_ttc.serving.request.section import KEY
 _AT_ONCE = 8  # templates of one `_msearch/template`
 
 
-class Templates:
-    """Renders the templates of a request."""
+async def render_templates(request: SearchRequest, engine: EngineSearches, offload: Offload) -> None:
+    """Set the body of each search to its rendered template.
 
-    def __init__(self, engine: EngineSearches, offload: Offload) -> None:
-        self._engine = engine
-        self._offload = offload
+    A template that cannot be rendered or contains no section gets no body and is sent to the engine as received.
+    """
+    room = asyncio.Semaphore(_AT_ONCE)
 
-    async def render(self, request: SearchRequest) -> None:
-        """Set the body of each search to its rendered template.
+    async def rendered(item: SearchItem) -> None:
+        async with room:
+            item.body = await _rendered(request, item.line, engine, offload)
 
-        A template that cannot be rendered or contains no section gets no body and is sent to the engine as received.
-        """
-        room = asyncio.Semaphore(_AT_ONCE)
+    await asyncio.gather(*map(rendered, request.items))
 
-        async def rendered(item: SearchItem) -> None:
-            async with room:
-                item.body = await self._rendered(request, item.line)
 
-        await asyncio.gather(*map(rendered, request.items))
+async def _rendered(
+    request: SearchRequest, line: bytes, engine: EngineSearches, offload: Offload
+) -> dict[str, Any] | None:
+    """Return the rendered search of a template, or None if it is sent to the engine as received.
 
-    async def _rendered(self, request: SearchRequest, line: bytes) -> dict[str, Any] | None:
-        """Return the rendered search of a template, or None if it is sent to the engine as received.
-
-        A stored template is always rendered, one in the request only if it contains the name of a section.
-        """
-        data = await self._offload.run(len(line), _decoded, line)
-        if data is None or data.get("simulate") or ("id" not in data and KEY.encode() not in line):
-            return None
-        template: dict[str, Any] = {key: data[key] for key in ("id", "params", "source") if key in data}
-        body = await self._engine.render(request.incoming, template)
-        if not isinstance(body, dict):
-            return None
-        return body | {key: True for key in ("explain", "profile") if boolean(data.get(key))}
+    A stored template is always rendered, one in the request only if it contains the name of a section.
+    """
+    data = await offload.run(len(line), _decoded, line)
+    if data is None or data.get("simulate") or ("id" not in data and KEY.encode() not in line):
+        return None
+    template: dict[str, Any] = {key: data[key] for key in ("id", "params", "source") if key in data}
+    body = await engine.render(request.incoming, template)
+    if not isinstance(body, dict):
+        return None
+    return body | {key: True for key in ("explain", "profile") if boolean(data.get(key))}
 
 
 def _decoded(line: bytes) -> dict[str, Any] | None:

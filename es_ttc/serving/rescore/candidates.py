@@ -29,7 +29,7 @@ from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
 from es_ttc.serving.engine_requests import EngineRefusal
 from es_ttc.serving.features.attached import changed_inside, own_keys
-from es_ttc.serving.features.encoding import EncodedQuery
+from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
 from es_ttc.serving.features.keys import SEQ_NO, identities
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.knn.clauses import KnnClause
@@ -72,13 +72,11 @@ def obstacle(plan: SearchPlan) -> str | None:
     return None
 
 
-OwnEncoders = ExpiringCache[str, str]
-"""By target, the encoder of documents that contain their own vectors; empty where features are elsewhere."""
+class OwnEncoders(ExpiringCache[str, str]):
+    """By target, the encoder of documents that contain their own vectors; empty where features are elsewhere."""
 
-
-def own_encoders() -> OwnEncoders:
-    """Return an empty memory of targets."""
-    return ExpiringCache(_MAX_REMEMBERED, _REMEMBERED_SECONDS)
+    def __init__(self) -> None:
+        super().__init__(_MAX_REMEMBERED, _REMEMBERED_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +166,7 @@ class CandidateSearch:
         encoder = self._own_encoder
         if begun is not None and encoder is not None and self.obstacle is None and not request.is_template:
             self._early = asyncio.create_task(self._found_early(encoder, begun))
-            self._early.add_done_callback(_ignore_failure)
+            self._early.add_done_callback(ignore_failure)
 
     async def find(self, hits: Sequence[Mapping[str, Any]]) -> JoinedCandidates:
         """Return the candidates that join a window.
@@ -388,11 +386,6 @@ def _places_of_others(hits: Sequence[Mapping[str, Any]], held: Sequence[Mapping[
         else:
             places.append(place)
     return places
-
-
-def _ignore_failure(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()  # marks it as retrieved; a task that awaits it gets it too
 
 
 async def nearest_in_side_indices(

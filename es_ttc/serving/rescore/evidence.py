@@ -21,6 +21,7 @@ from es_ttc.rescorers.spectral.passages import Passage, best_passages
 from es_ttc.serving.deadline import attempt, budget_ms
 from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
 from es_ttc.serving.features.window import WindowScorer
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.request.response import add_took
 from es_ttc.serving.request.section import MAX_PASSAGES
@@ -96,111 +97,114 @@ class _HitDetail:
     shown: dict[str, Any]
 
 
-class PageEvidence:
-    """Adds to the hits of a page what their request asks for."""
+async def add_evidence(
+    gateway: Gateway,
+    response: dict[str, Any],
+    plan: SearchPlan,
+    method: Method | None,
+    caller: Caller,
+    *,
+    since: float,
+    started: float,
+) -> None:
+    """Add passages, fragments and maps to the hits of a page, in place; after a failure the response says why not.
 
-    def __init__(self, scorer: WindowScorer, default_timeout_ms: float) -> None:
-        self._scorer = scorer
-        self._default_timeout_ms = default_timeout_ms
+    ``method`` is None for a method of another kind: a map has the scales of spectral retrieval. ``since`` is
+    `time.perf_counter` when scoring began, which has the same time budget, ``started`` when the request arrived.
 
-    async def add(
-        self,
-        response: dict[str, Any],
-        plan: SearchPlan,
-        method: Method | None,
-        caller: Caller,
-        *,
-        since: float,
-        started: float,
-    ) -> None:
-        """Add passages, fragments and maps to the hits of a page, in place; after a failure the response says why not.
+    Raises:
+        EsTtcError: Passages cannot be had, and the request says ``on_error: fail``.
+    """
+    hits: list[dict[str, Any]] = response["hits"]["hits"]
+    if not hits:
+        return
 
-        ``method`` is None for a method of another kind: a map has the scales of spectral retrieval. ``since`` is
-        `time.perf_counter` when scoring began, which has the same time budget, ``started`` when the request arrived.
+    async def in_time(work: Awaitable[T], what: str) -> T | EsTtcError:
+        total = plan.section.timeout_ms or gateway.settings.default_timeout_ms
+        left = max(0.0, total - (time.perf_counter() - since) * 1000)
+        budget = budget_ms(left, plan.timeout_ms, started)
+        return await attempt(work, what=what, method=plan.section.method, budget_ms=budget)
 
-        Raises:
-            EsTtcError: Passages cannot be had, and the request says ``on_error: fail``.
-        """
-        hits: list[dict[str, Any]] = response["hits"]["hits"]
-        if not hits:
-            return
-
-        async def in_time(work: Awaitable[T], what: str) -> T | EsTtcError:
-            total = plan.section.timeout_ms or self._default_timeout_ms
-            left = max(0.0, total - (time.perf_counter() - since) * 1000)
-            budget = budget_ms(left, plan.timeout_ms, started)
-            return await attempt(work, what=what, method=plan.section.method, budget_ms=budget)
-
-        if plan.reads_passages:
-            began = time.perf_counter()
-            with span("passages"):
-                passages = await in_time(self._passages(hits, plan, caller), "reading passages")
-            if isinstance(passages, EsTtcError):
-                if plan.section.on_error == "fail":
-                    raise passages
-                response["ttc"]["passages"] = {"reason": str(passages)}
-                passages = [[] for _ in hits]
-            for hit, found in zip(hits, passages, strict=True):
-                _show_passages(hit, found, plan)
-            _add_time(response, "passages", began)
-        if plan.section.shows_map:
-            began = time.perf_counter()
-            try:
-                with span("map"):
-                    maps = await in_time(self._maps(hits, plan, method, caller), "reading the map")
-            except EsTtcError as error:
-                maps = error
-            if isinstance(maps, EsTtcError):
-                response["ttc"]["map"] = {"reason": str(maps)}
-                maps = []
-            for hit, detail in zip(hits, maps, strict=False):
-                if detail is not None and detail.shown:
-                    hit["_ttc"] = {**hit.get("_ttc", {}), "map": {"fields": list(detail.fields), **detail.shown}}
-            _add_time(response, "map", began)
-
-    async def _passages(self, hits: Sequence[dict[str, Any]], plan: SearchPlan, caller: Caller) -> list[list[Named]]:
-        """Return the passages of each hit, best first."""
-        # A field's fragments are chosen among the passages of all fields, so there must be enough of them.
-        count = MAX_PASSAGES if plan.highlights else plan.section.passages
-        details = await self._details(hits, plan, caller, _PASSAGES, _Count(count=count))
-        encoded = {name for detail in details if detail is not None for name in detail.fields}
-        unknown = [highlight.field for highlight in plan.highlights if highlight.field not in encoded]
-        if unknown:
-            raise MissingFeature(
-                f"[highlight.fields] names [{unknown[0]}], which has no token vectors: the page's documents have them "
-                f"of [{', '.join(sorted(encoded))}]"
-            )
-        return [
-            []
-            if detail is None
-            else [(detail.fields[one.field], one) for one in detail.shown["passages"] if one.field < len(detail.fields)]
-            for detail in details
-        ]
-
-    async def _maps(
-        self, hits: Sequence[dict[str, Any]], plan: SearchPlan, method: Method | None, caller: Caller
-    ) -> list[_HitDetail | None]:
-        own = None if method is None else method.params
-        scales = own.scales if isinstance(own, SpectralParams) else DEFAULT_SCALES
+    if plan.reads_passages:
+        began = time.perf_counter()
+        with span("passages"):
+            passages = await in_time(_passages(gateway.scorer, hits, plan, caller), "reading passages")
+        if isinstance(passages, EsTtcError):
+            if plan.section.on_error == "fail":
+                raise passages
+            response["ttc"]["passages"] = {"reason": str(passages)}
+            passages = [[] for _ in hits]
+        for hit, found in zip(hits, passages, strict=True):
+            _show_passages(hit, found, plan)
+        _add_time(response, "passages", began)
+    if plan.section.shows_map:
+        began = time.perf_counter()
         try:
-            return await self._details(hits, plan, caller, _MAP, _Rows(scales=scales, late=True))
-        except EncoderError:  # a server that gives pooled vectors or token vectors, not both
-            return await self._details(hits, plan, caller, _MAP, _Rows(scales=scales, late=False))
+            with span("map"):
+                maps = await in_time(_maps(gateway.scorer, hits, plan, method, caller), "reading the map")
+        except EsTtcError as error:
+            maps = error
+        if isinstance(maps, EsTtcError):
+            response["ttc"]["map"] = {"reason": str(maps)}
+            maps = []
+        for hit, detail in zip(hits, maps, strict=False):
+            if detail is not None and detail.shown:
+                hit["_ttc"] = {**hit.get("_ttc", {}), "map": {"fields": list(detail.fields), **detail.shown}}
+        _add_time(response, "map", began)
 
-    async def _details(
-        self, hits: Sequence[dict[str, Any]], plan: SearchPlan, caller: Caller, rescorer: Rescorer[Any], params: Params
-    ) -> list[_HitDetail | None]:
-        """Return what a method shows about each hit; None for one without features of its present text."""
-        if plan.problem is not None:
-            raise plan.problem
-        method = Method(rescorer, params, detail=True)
-        scored = await self._scorer.score(hits, ScoringRequest(method, plan.texts, None, caller, Timings()))
-        position = {place: number for place, number in scored.positions().items() if place not in scored.stale}
-        details = await self._scorer.details(scored, method, [*position.values()])
-        found: list[_HitDetail | None] = [None] * len(hits)
-        for (place, number), detail in zip(position.items(), details, strict=True):
-            found[place] = _HitDetail(scored.fields[number], detail)
-        return found
+
+async def _passages(
+    scorer: WindowScorer, hits: Sequence[dict[str, Any]], plan: SearchPlan, caller: Caller
+) -> list[list[Named]]:
+    """Return the passages of each hit, best first."""
+    # A field's fragments are chosen among the passages of all fields, so there must be enough of them.
+    count = MAX_PASSAGES if plan.highlights else plan.section.passages
+    details = await _details(scorer, hits, plan, caller, _PASSAGES, _Count(count=count))
+    encoded = {name for detail in details if detail is not None for name in detail.fields}
+    unknown = [highlight.field for highlight in plan.highlights if highlight.field not in encoded]
+    if unknown:
+        raise MissingFeature(
+            f"[highlight.fields] names [{unknown[0]}], which has no token vectors: the page's documents have them "
+            f"of [{', '.join(sorted(encoded))}]"
+        )
+    return [
+        []
+        if detail is None
+        else [(detail.fields[one.field], one) for one in detail.shown["passages"] if one.field < len(detail.fields)]
+        for detail in details
+    ]
+
+
+async def _maps(
+    scorer: WindowScorer, hits: Sequence[dict[str, Any]], plan: SearchPlan, method: Method | None, caller: Caller
+) -> list[_HitDetail | None]:
+    own = None if method is None else method.params
+    scales = own.scales if isinstance(own, SpectralParams) else DEFAULT_SCALES
+    try:
+        return await _details(scorer, hits, plan, caller, _MAP, _Rows(scales=scales, late=True))
+    except EncoderError:  # a server that gives pooled vectors or token vectors, not both
+        return await _details(scorer, hits, plan, caller, _MAP, _Rows(scales=scales, late=False))
+
+
+async def _details(
+    scorer: WindowScorer,
+    hits: Sequence[dict[str, Any]],
+    plan: SearchPlan,
+    caller: Caller,
+    rescorer: Rescorer[Any],
+    params: Params,
+) -> list[_HitDetail | None]:
+    """Return what a method shows about each hit; None for one without features of its present text."""
+    if plan.problem is not None:
+        raise plan.problem
+    method = Method(rescorer, params, detail=True)
+    scored = await scorer.score(hits, ScoringRequest(method, plan.texts, None, caller, Timings()))
+    position = {place: number for place, number in scored.positions().items() if place not in scored.stale}
+    details = await scorer.details(scored, method, [*position.values()])
+    found: list[_HitDetail | None] = [None] * len(hits)
+    for (place, number), detail in zip(position.items(), details, strict=True):
+        found[place] = _HitDetail(scored.fields[number], detail)
+    return found
 
 
 def _show_passages(hit: dict[str, Any], passages: Sequence[Named], plan: SearchPlan) -> None:

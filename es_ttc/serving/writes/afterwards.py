@@ -42,7 +42,7 @@ _SECONDS = 5.0
 """Time for which the answer for a name is used."""
 _MAX_CACHED = 1024
 _LOOK_SECONDS = 2.0
-_MOST_TOGETHER = 32
+_MAX_TOGETHER = 32
 _MAX_RESPONSE = 8 * 2**20
 _CHANGED = ("created", "updated")
 _WITH_PIPELINE = ("index", "create")
@@ -136,8 +136,8 @@ class LaterEncoding:
                 for index, documents in written.items():
                     held = locations[index]
                     encoder = await self._gateway.encoders.serving(held.spec.encoder.key, index)
-                    for start in range(0, len(documents), _MOST_TOGETHER):
-                        part = documents[start : start + _MOST_TOGETHER]
+                    for start in range(0, len(documents), _MAX_TOGETHER):
+                        part = documents[start : start + _MAX_TOGETHER]
                         done += await encode_just_written(engine, held, part, encoder, self._encode)
                     if refresh:
                         await engine.refresh(held.index)

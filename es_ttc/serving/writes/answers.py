@@ -43,6 +43,8 @@ _KIND = "write"
 _MAX_IN_MEMORY = 16 * 2**20
 """Maximum size of a `_bulk` whose length is not known from its headers: compressed, or in chunks."""
 _SHORT_BYTES = 64 * 1024
+MAX_ADDED_BYTES = 32 * 2**20
+"""Maximum size of the features that are added to one write; its other documents are written as pending."""
 _NOT_ALLOWED = frozenset({401, 403})
 
 
@@ -227,7 +229,7 @@ class WriteEncoding:
         return await self._passed(incoming, send)
 
     async def _allowance(self, incoming: RawRequest, size: int) -> Allowance:
-        added = min(self._gateway.settings.write_features_mb * 2**20, await self._limit.bytes() - size)
+        added = min(MAX_ADDED_BYTES, await self._limit.bytes() - size)
         return Allowance(self._batches, pipeline_of(incoming), self._seconds, added)
 
     async def _sent(

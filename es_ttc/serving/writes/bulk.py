@@ -28,12 +28,12 @@ MAX_DOCUMENT_BYTES = 2 * 2**20
 """A longer document is passed in parts as it arrives, so it is never complete in memory."""
 
 _WITH_DOCUMENT = frozenset({"index", "create", "update"})
-_MOST_AHEAD = 128
+_MAX_AHEAD = 128
 _BYTES_AHEAD = 4 * 2**20
 """Maximum number of documents of one body that are encoded ahead, and of the bytes that wait for them."""
 _PIECE_BYTES = 2**20
 _BOM = b"\xef\xbb\xbf"
-_MOST_NAMES = 32
+_MAX_NAMES = 32
 """Maximum number of names in the beginning of a body that are looked up."""
 _NAMES = re.compile(rb'"_index"\s*:\s*("[^"]*")')
 Follow = Callable[[str], Awaitable[PipelineIndex | None]]
@@ -154,7 +154,7 @@ def names_in(beginning: bytes, path_index: str | None) -> list[str]:
     ``_index`` inside a document counts too.
     """
     names = [] if path_index is None else [path_index]
-    for quoted in islice(dict.fromkeys(_NAMES.findall(beginning)), _MOST_NAMES):
+    for quoted in islice(dict.fromkeys(_NAMES.findall(beginning)), _MAX_NAMES):
         with suppress(ValueError):
             names.append(orjson.loads(quoted))
     return names
@@ -179,7 +179,7 @@ class BulkBody:
         try:
             async for chunk in chunks:
                 await self._take(lines.feed(chunk))
-                async for piece in self._ready(_MOST_AHEAD, _BYTES_AHEAD):
+                async for piece in self._ready(_MAX_AHEAD, _BYTES_AHEAD):
                     yield piece
             await self._take(lines.end())
             async for piece in self._ready(0, 0):

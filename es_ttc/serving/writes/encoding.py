@@ -29,10 +29,10 @@ from es_ttc.serving.pool import work_of
 from es_ttc.serving.writes.followed_indices import NO_PIPELINE, FollowedIndex
 
 _KIND = "write"
-_MOST_TOGETHER = 32
+_MAX_TOGETHER = 32
 _BYTES_TOGETHER = 16 * 1024
 """Maximum number of documents, and of their bytes, per call of the encoder: searches are encoded in between."""
-_MOST_OUTSTANDING = 1024
+_MAX_OUTSTANDING = 1024
 _BYTES_OUTSTANDING = 64 * 2**20
 """Maximum number of documents, and of their bytes, that are waiting or encoded and not yet sent."""
 _RETRY_SECONDS = 5.0
@@ -142,7 +142,7 @@ class EncodingBatches:
 
     def submit(self, index: FollowedIndex, line: bytes) -> Submitted | Pending:
         """Begin to encode a document, or return why not; :meth:`release` it when its result is sent, or not needed."""
-        if self.outstanding >= _MOST_OUTSTANDING or self._bytes + len(line) > _BYTES_OUTSTANDING:
+        if self.outstanding >= _MAX_OUTSTANDING or self._bytes + len(line) > _BYTES_OUTSTANDING:
             return Pending.BUSY
         loop = asyncio.get_running_loop()
         if self._failed.get(index.spec.encoder.key, 0.0) > loop.time():
@@ -195,7 +195,7 @@ def _next_batch(waiting: deque[Submitted]) -> list[Submitted]:
     """Take the next documents that are still needed."""
     batch: list[Submitted] = []
     size = 0
-    for one in list(islice(waiting, _MOST_TOGETHER)):
+    for one in list(islice(waiting, _MAX_TOGETHER)):
         if batch and size + len(one.line) > _BYTES_TOGETHER:
             break
         waiting.popleft()

@@ -1,4 +1,4 @@
-"""Fetching, from a repository of the test's own: what is right, wrong, damaged, missing, or wanted twice at once."""
+"""Fetching, from a repository of the test's own: what is right, wrong, missing, or wanted twice at once."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -49,15 +49,6 @@ def test_everything_is_fetched_once_and_counted(repository: Repository, tmp_path
     assert seen[-1].detail == "3 of 3 files"
     assert all(before.done <= after.done for before, after in pairwise(seen))
     assert files(cache) == {artifact.filename for artifact in CONTENT}
-
-
-@pytest.mark.parametrize("damage", [b"", b"shorter", CONTENT[PINS[0].artifact][:-1] + b"!"])
-def test_a_damaged_file_in_the_cache_is_fetched_again(repository: Repository, tmp_path: Path, damage: bytes) -> None:
-    path = artifacts.fetch(PINS, tmp_path / "cache")[PINS[0].artifact]
-    path.write_bytes(damage)
-    repository.asked.clear()
-    assert contents(artifacts.fetch(PINS, tmp_path / "cache")) == CONTENT
-    assert repository.asked == [path.name]
 
 
 def test_what_is_not_as_pinned_never_reaches_the_cache(repository: Repository, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ async def test_a_worker_enriches_with_a_model_of_its_own(
     monkeypatch.setenv("ES_TTC_LLM_OFFLINE", model)
     for name, value in vllm.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    more = {"ES_TTC_JOBS_LEASE_SECONDS": "60", "ES_TTC_LLM_MODEL": "tiny-llama"}
+    more = {"ES_TTC_JOBS_TURN_SECONDS": "60", "ES_TTC_LLM_MODEL": "tiny-llama"}
     place = Workplace(engine_url, index_name, "http://127.0.0.1:9/v1", tmp_path, more=more, python=python)
     engine = await connected(engine_url)
     try:

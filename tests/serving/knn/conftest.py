@@ -3,17 +3,16 @@
 import asyncio
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
 from tests.serving.conftest import Behind, corpus, fill
 from tests.serving.relay import Relay, relay
+from tests.support.gateway import gateway_to
 from tests.support.kept import Kept
 
 
@@ -33,9 +32,8 @@ def _spanned(engine_url: str, encoder: Encoder) -> Iterator[Behind]:
     name = f"test-knn-{uuid.uuid4().hex[:8]}"
     spec = IndexSpec(encoder.identity, codec="float16", max_tokens=64, spans=(SpanGrid(5, 3),))
     asyncio.run(fill(engine_url, name, spec, encoder, corpus()))
-    settings = GatewaySettings(engine=engine_url, port=0, default_timeout_ms=20_000, max_window=300)
     try:
-        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        with gateway_to(engine_url, encoder, max_window=300) as gateway:
             yield Behind(engine_url, gateway, name, spec)
     finally:
         call(engine_url, "DELETE", f"/{name}")
@@ -61,11 +59,7 @@ def relayed(watched: Relay) -> Iterator[Relay]:
 
 @pytest.fixture(scope="session")
 def all_through_relay(encoder: Encoder) -> Iterator[Kept[str]]:
-    def gateway_to(engine: str) -> AbstractContextManager[str]:
-        settings = GatewaySettings(feature_cache_mb=0, engine=engine, port=0, default_timeout_ms=20_000, max_window=300)
-        return running_gateway(settings, load=lambda _name, _folder: encoder)
-
-    with Kept(gateway_to) as kept:
+    with Kept(lambda engine: gateway_to(engine, encoder, feature_cache_mb=0, max_window=300)) as kept:
         yield kept
 
 

@@ -12,13 +12,12 @@ from es_ttc.rescorers.base import Query
 from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Retrieved, Search
 from es_ttc.retrievers.dense import DenseRetriever, DenseRetrieverParams
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind
 from tests.serving.knn.test_knn import CATS, asked, native, ours
 from tests.serving.relay import Passed, Relay
 from tests.support.encoders import GatedEncoder
+from tests.support.gateway import gateway_to
 
 SMALL_STEPS = {"candidates": 2, "batch": 1, "l1": 0.05, "exact": True}
 
@@ -90,13 +89,11 @@ def test_one_items_failure_leaves_the_others_alone(spanned: Behind, through_rela
             return None
         lines = [json.loads(line) for line in request.body.splitlines()]
         lines[0] = {"index": "there-is-no-such-index"}
-        body = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        return call(spanned.engine, request.method, request.target, body, {"content-type": "application/x-ndjson"})
+        return call(spanned.engine, request.method, request.target, lines)
 
     relayed.before = before
     lines = [line for method in ("nnn", "dense") for line in ({}, {"knn": ours(method)})]
-    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    reply = call(through_relay, "POST", f"/{spanned.index}/_msearch", data, {"content-type": "application/x-ndjson"})
+    reply = call(through_relay, "POST", f"/{spanned.index}/_msearch", lines)
     first, second = reply.json()["responses"]
     assert first["ttc"]["applied"] is False
     assert "no such index" in first["ttc"]["reason"]
@@ -149,8 +146,7 @@ def gated(encoder: Encoder) -> GatedEncoder:
 
 @pytest.fixture
 def gated_gateway(spanned: Behind, gated: GatedEncoder) -> Iterator[str]:
-    settings = GatewaySettings(engine=spanned.engine, port=0, max_window=300)
-    with running_gateway(settings, load=lambda _name, _folder: gated) as url:
+    with gateway_to(spanned.engine, gated, max_window=300) as url:
         yield url
 
 

@@ -18,11 +18,10 @@ from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Documents, Vectors
 from es_ttc.retrievers.memory import Matrix, MemorySearch
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind, corpus, fill, make_index
 from tests.support.encoders import Renamed
+from tests.support.gateway import gateway_to
 
 CATS = "which cat drinks milk?"
 BIRDS = "an owl that hunts"
@@ -394,9 +393,8 @@ def test_one_request_a_round_for_all_items(spanned: Behind, through_relay: str, 
     params = {"candidates": 2, "batch": 1, "l1": 0.05, "exact": True}
     clauses = [ours("nnn", text, ttc={"params": params}) for text in texts]
     lines = [line for clause in clauses for line in ({"index": spanned.index}, {"knn": clause, "size": 10})]
-    body = "".join(json.dumps(line) + "\n" for line in lines).encode()
     relayed.passed.clear()
-    reply = call(through_relay, "POST", "/_msearch", body, {"content-type": "application/x-ndjson"})
+    reply = call(through_relay, "POST", "/_msearch", lines)
     responses = reply.json()["responses"]
     searches = [response["ttc"]["knn_searches"] for response in responses]
     sent = [one for one in relayed.passed if one.target.endswith("/_msearch")]
@@ -438,8 +436,7 @@ def test_items_of_an_msearch_stand_for_themselves(spanned: Behind) -> None:
         {"query": {"match": {"text": "cat"}}, "rescore": {"ttc": {"method": "dense"}}},
     ]
     lines = [line for body in bodies for line in ({}, body)]
-    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    reply = call(spanned.gateway, "POST", f"/{spanned.index}/_msearch", data, {"content-type": "application/x-ndjson"})
+    reply = call(spanned.gateway, "POST", f"/{spanned.index}/_msearch", lines)
     assert reply.status == 200
     for body, response in zip(bodies, reply.json()["responses"], strict=True):
         alone = search(spanned.gateway, spanned.index, body).json()
@@ -498,8 +495,7 @@ def test_tuned_parameters_serve_retrievals_that_give_none(spanned: Behind, encod
     tuned = {"method": "nnn", "params": {"l1": 0.3}, "data": "cats", "split": "train", "encoder": None}
     file = tmp_path / "nnn.json"
     file.write_text(json.dumps(tuned), encoding="utf-8")
-    settings = GatewaySettings(engine=spanned.engine, port=0, tuned=(file,))
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+    with gateway_to(spanned.engine, encoder, tuned=(file,)) as gateway:
         asking = replace(spanned, gateway=gateway)
         by_file, by_hand = asked(asking, ours()), asked(spanned, ours(ttc={"params": {"l1": 0.3}}))
         assert (by_file.ids, by_file.scores) == (by_hand.ids, by_hand.scores)

@@ -11,13 +11,14 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.serving import rewriting
+from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call
 from tests.serving.relay import Relay, relay
+from tests.support.gateway import gateway_to
 from tests.support.kept import Kept
 from tests.support.llm import Answer, ScriptedModel, scripted_model_beside
 
@@ -59,6 +60,14 @@ class Rewritten:
         return sum(text in one["messages"][0]["content"] for one in self.model.asked)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def time_to_rewrite() -> Iterator[None]:
+    """What is tested is no time; machines may be busy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rewriting, "TIMEOUT_MS", 60_000)
+        yield
+
+
 @pytest.fixture(scope="session")
 def all_rewritten(encoder: Encoder) -> Iterator[Kept[Rewritten]]:
     with Kept(lambda engine: _rewritten(engine, encoder)) as kept:
@@ -84,11 +93,8 @@ def _rewritten(engine_url: str, encoder: Encoder) -> Iterator[Rewritten]:
         return value() if callable(value) else value
 
     with relay(engine_url) as watched, scripted_model_beside(answer) as model:
-        settings = GatewaySettings(
-            engine=watched.url, port=0, llm_url=model.url, llm_attempts=1, rewrite_timeout_ms=20_000, llm_model="m"
-        )
         try:
-            with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+            with gateway_to(watched.url, encoder, llm_url=model.url, llm_attempts=1, llm_model="m") as gateway:
                 yield Rewritten(engine_url, gateway, name, model, watched, answers)
         finally:
             call(engine_url, "DELETE", f"/{name}")
@@ -101,8 +107,7 @@ async def fill(
     documents: Sequence[Mapping[str, Any]] = DOCUMENTS,
     enrichment: Mapping[str, Sequence[str]] = ENRICHMENT,
 ) -> None:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await create_index(engine, name, IndexSpec(encoder.identity, tokens="none"), IndexOptions(shards=1, replicas=0))
         properties = {"ttc": {"properties": {"enrichment": {"type": "text", "analyzer": "english", "norms": False}}}}
         await engine.request("PUT", f"/{name}/_mapping", body={"properties": properties})
@@ -113,5 +118,3 @@ async def fill(
             lines += [orjson.dumps({"index": {"_id": str(number)}}), orjson.dumps(body)]
         assert all(item.ok for item in await engine.bulk(name, lines))
         await engine.refresh(name)
-    finally:
-        await engine.close()

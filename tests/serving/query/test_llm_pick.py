@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call
 from tests.serving.query.conftest import Rewritten
+from tests.support.gateway import gateway_to
 
 RESTING = {"match": {"text": "rest treated"}}
 
@@ -48,8 +47,7 @@ def test_a_budget_bounds_the_questions(rewritten: Rewritten) -> None:
 
 
 def test_without_a_model_it_is_refused(rewritten: Rewritten) -> None:
-    settings = GatewaySettings(engine=rewritten.engine, port=0, llm_url=None)
-    with running_gateway(settings, load=lambda _name, _folder: 1 / 0) as gateway:  # type: ignore[arg-type,return-value]
+    with gateway_to(rewritten.engine, llm_url=None) as gateway:
         body = {"query": RESTING, "rescore": {"window_size": 10, "ttc": {"method": "llm_pick"}}}
         found = call(gateway, "POST", f"/{rewritten.index}/_search", body)
     assert found.status == 400

@@ -9,10 +9,9 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
 from tests.serving.query.conftest import fill
+from tests.support.gateway import gateway_to
 from tests.support.llm import scripted_model_beside
 
 WORDS = [
@@ -36,13 +35,7 @@ def twins(opensearch_url: str, elasticsearch_url: str, encoder: Encoder) -> Iter
     urls = (opensearch_url, elasticsearch_url)
     answer = orjson.dumps({"phrases": PROPOSED}).decode()
     with scripted_model_beside(lambda _: answer) as model:
-        first, second = (
-            running_gateway(
-                GatewaySettings(engine=url, port=0, llm_url=model.url, llm_model="m", rewrite_timeout_ms=20_000),
-                load=lambda _name, _folder: encoder,
-            )
-            for url in urls
-        )
+        first, second = (gateway_to(url, encoder, llm_url=model.url, llm_model="m") for url in urls)
         try:
             for url in urls:
                 asyncio.run(fill(url, name, encoder, documents, enrichment))

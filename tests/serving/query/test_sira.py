@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call
 from tests.serving.query.conftest import Rewritten
+from tests.support.gateway import gateway_to
 
 
 def sira(text: str, *, params: Mapping[str, Any] | None = None, **section: Any) -> dict[str, Any]:
@@ -168,8 +167,7 @@ def test_a_late_model_leaves_the_plain_query_and_answers_the_next(rewritten: Rew
 def test_the_same_question_is_asked_once_at_a_time(rewritten: Rewritten) -> None:
     rewritten.says("asked together", "thrombosis")
     body = sira("asked together")
-    lines = b"".join(b'{"index":"%b"}\n%b\n' % (rewritten.index.encode(), _json(body)) for _ in range(6))
-    answers = call(rewritten.gateway, "POST", "/_msearch", lines, {"content-type": "application/x-ndjson"}).json()
+    answers = call(rewritten.gateway, "POST", "/_msearch", [{"index": rewritten.index}, body] * 6).json()
     assert [one["ttc"]["terms"] for one in answers["responses"]] == [1] * 6
     assert rewritten.asked_about("asked together") == 1
 
@@ -211,9 +209,8 @@ def test_a_rescorer_of_ours_gets_its_text(rewritten: Rewritten) -> None:
 def test_items_of_an_msearch_answer_for_themselves(rewritten: Rewritten) -> None:
     rewritten.says("first item blood", "thrombosis")
     bodies = [sira("first item blood"), {"query": {"match_all": {}}}, sira("x", params={"tau": 2}), plain("rest")]
-    lines = b"".join(b"{}\n%b\n" % _json(body) for body in bodies)
-    target = f"/{rewritten.index}/_msearch"
-    answer = call(rewritten.gateway, "POST", target, lines, {"content-type": "application/x-ndjson"}).json()
+    lines = [line for body in bodies for line in ({}, body)]
+    answer = call(rewritten.gateway, "POST", f"/{rewritten.index}/_msearch", lines).json()
     first, second, third, fourth = answer["responses"]
     assert first["ttc"]["terms"] == 1
     assert "ttc" not in second
@@ -291,8 +288,7 @@ def test_an_index_that_is_not_there_is_the_engines_own_error(rewritten: Rewritte
 
 
 def test_without_a_model_it_says_what_to_set(rewritten: Rewritten) -> None:
-    settings = GatewaySettings(engine=rewritten.engine, port=0, llm_url=None)
-    with running_gateway(settings, load=_no_encoder) as gateway:
+    with gateway_to(rewritten.engine, llm_url=None) as gateway:
         found = call(gateway, "POST", f"/{rewritten.index}/_search", sira("blood"))
         assert (found.status, found.json()["ttc"]["applied"]) == (200, False)
         assert "start it with ES_TTC_LLM_URL" in found.json()["ttc"]["reason"]
@@ -304,21 +300,8 @@ def test_without_a_model_it_says_what_to_set(rewritten: Rewritten) -> None:
 
 @pytest.mark.llm
 def test_a_real_model_is_asked(rewritten: Rewritten, llm_url: str) -> None:
-    settings = GatewaySettings(
-        engine=rewritten.engine, port=0, llm_url=llm_url, llm_api="completions", rewrite_timeout_ms=60_000
-    )
-    with running_gateway(settings, load=_no_encoder) as gateway:
+    with gateway_to(rewritten.engine, llm_url=llm_url, llm_api="completions") as gateway:
         body = sira("why does my heart race", detail=True, params={"tau": 1, "phrases": 3})
         told = call(gateway, "POST", f"/{rewritten.index}/_search", body).json()["ttc"]
     assert told["applied"] is True
     assert told["expansion"] or told["left_out"]
-
-
-def _no_encoder(_name: object, _folder: object) -> Any:
-    raise RuntimeError("nothing is encoded here")
-
-
-def _json(body: dict[str, Any]) -> bytes:
-    import orjson
-
-    return orjson.dumps(body)

@@ -2,22 +2,22 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.index.attach import fill_attached
 from es_ttc.index.attach.feature_locations import feature_location
 from es_ttc.index.attach.followed_writes import follow_writes, pipeline_name
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call
+from tests.support.gateway import gateway_to
 from tests.support.kept import Kept
 
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -34,14 +34,11 @@ class Place:
 
 async def follow(url: str, name: str, spec: IndexSpec, encode: Any, former: str | None = None) -> None:
     """Make an index whose writes are followed."""
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
         if former is not None:
             await engine.request("PUT", f"/{name}/_settings", body={"index.final_pipeline": former})
         await follow_writes(engine, await feature_location(engine, name), encode, enrich=False)
-    finally:
-        await engine.close()
 
 
 def unfollow(url: str, name: str) -> None:
@@ -52,20 +49,12 @@ def unfollow(url: str, name: str) -> None:
 
 async def fill_pending(url: str, name: str, encoder: Encoder) -> None:
     """Encode the documents that are pending."""
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         await fill_attached(engine, name, encoder)
-    finally:
-        await engine.close()
 
 
-@contextmanager
-def gateway_of(engine: str, encoder: Encoder, **settings: Any) -> Iterator[str]:
-    options = GatewaySettings(
-        engine=engine, port=0, default_timeout_ms=20_000, **{"write_timeout_ms": 60_000, **settings}
-    )
-    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
-        yield url
+def gateway_of(engine: str, encoder: Encoder) -> AbstractContextManager[str]:
+    return gateway_to(engine, encoder, write_timeout_ms=60_000)
 
 
 @pytest.fixture(scope="session")

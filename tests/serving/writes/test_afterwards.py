@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import attach_beside, attach_inside
 from es_ttc.index.attach.feature_locations import feature_location
@@ -17,7 +17,8 @@ from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call, search
-from tests.serving.writes.conftest import JSON, NDJSON, Place, encoded, gateway_of, states
+from tests.serving.writes.conftest import JSON, NDJSON, Place, encoded, states
+from tests.support.gateway import gateway_to
 
 pytestmark = pytest.mark.processors
 
@@ -31,8 +32,7 @@ def put(place: Place, index: str, name: str, **document: Any) -> Reply:
 
 
 def bulk(place: Place, index: str, *lines: dict[str, Any]) -> Reply:
-    body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
-    reply = call(place.gateway, "POST", f"/{index}/_bulk", body, NDJSON)
+    reply = call(place.gateway, "POST", f"/{index}/_bulk", lines)
     assert reply.json()["errors"] is False, reply.body
     return reply
 
@@ -52,14 +52,11 @@ def attached(request: pytest.FixtureRequest, place: Place, index_name: str, spec
     """An index of somebody else with attached features, whose writes are followed."""
 
     async def attach() -> None:
-        engine = await connect(EngineSettings(engine=place.engine))
-        try:
+        async with connected(EngineSettings(engine=place.engine)) as engine:
             await engine.create_index(index_name, {"settings": {"number_of_replicas": 0}, "mappings": MAPPING})
             [source] = await sources_of(engine, index_name)
             await (attach_inside if request.param == "inside" else attach_beside)(engine, source, spec, encoder)
             await follow_writes(engine, await feature_location(engine, index_name), "now", enrich=False)
-        finally:
-            await engine.close()
 
     asyncio.run(attach())
     yield request.param
@@ -144,7 +141,7 @@ def test_an_update_has_the_features_of_the_whole_document(
 def test_what_is_late_is_pending(engine_url: str, followed: Any, index_name: str, encoder: Encoder) -> None:
     index = followed("now")
     call(engine_url, "PUT", f"/{index}/_alias/{index_name}-alias")
-    with gateway_of(engine_url, encoder, write_timeout_ms=1) as gateway:
+    with gateway_to(engine_url, encoder, write_timeout_ms=1) as gateway:
         reply = put(Place(engine_url, gateway), f"{index_name}-alias", "one", text="An owl hunts.")
     assert encoded(reply) == "false"
     assert states(engine_url, index) == {"one": "pending"}
@@ -168,8 +165,7 @@ def stream(place: Place, index_name: str, spec: IndexSpec, encoder: Encoder) -> 
     name = f"{index_name}-stream"
 
     async def make() -> None:
-        engine = await connect(EngineSettings(engine=place.engine))
-        try:
+        async with connected(EngineSettings(engine=place.engine)) as engine:
             streams = (await engine.capabilities()).product == "opensearch"
             template = {
                 "index_patterns": [name, f"{name}-0*"],
@@ -183,8 +179,6 @@ def stream(place: Place, index_name: str, spec: IndexSpec, encoder: Encoder) -> 
             else:
                 await engine.create_index(f"{name}-000001", {"aliases": {name: {"is_write_index": True}}})
             await attach_and_follow(engine, name, spec, encoder)
-        finally:
-            await engine.close()
 
     asyncio.run(make())
     yield name
@@ -222,11 +216,8 @@ def test_a_data_stream_and_its_next_index(place: Place, stream: str, spec: Index
     assert scored(place, stream) == 2
 
     async def attach_next() -> None:
-        engine = await connect(EngineSettings(engine=place.engine))
-        try:
+        async with connected(EngineSettings(engine=place.engine)) as engine:
             await attach_and_follow(engine, stream, spec, encoder)
-        finally:
-            await engine.close()
 
     asyncio.run(attach_next())
     # what the gateway knows of a name is kept for some seconds, or until a request may have changed it

@@ -16,16 +16,18 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
+from es_ttc.engine.connect import connected
 from es_ttc.errors import EncoderError
 from es_ttc.index.attach import attach_inside
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.serving.writes import answers
 from es_ttc.settings import EngineSettings
 from tests.serving.client import call, search
 from tests.serving.conftest import corpus, fill
 from tests.serving.writes.conftest import JSON, NDJSON, Place, encoded, gateway_of, states, stored
 from tests.support.encoders import Wrapped
+from tests.support.gateway import gateway_to
 
 pytestmark = pytest.mark.processors
 
@@ -122,7 +124,7 @@ def test_without_an_encoding_nothing_is_lost(
     place: Place, followed: Followed, encoder: Encoder, error: Exception | None
 ) -> None:
     index, failing = followed(), Failing(encoder, error)
-    with gateway_of(place.engine, failing, write_timeout_ms=200) as gateway:
+    with gateway_to(place.engine, failing, write_timeout_ms=200) as gateway:
         bulk = call(gateway, "POST", "/_bulk", lines_of(corpus(), _index=index), NDJSON)
         one = call(gateway, "PUT", f"/{index}/_doc/one", {"text": "The cat."})
         metrics = call(gateway, "GET", "/_ttc/metrics").body.decode()
@@ -253,8 +255,7 @@ def test_documents_that_are_left_to_workers(place: Place, followed: Followed, in
             ({"update": {"_id": "upserted"}}, {"doc": {"text": "The cat."}, "doc_as_upsert": True}),
             ({"index": {"_id": "good"}}, {"text": "The cat."}),
         ]
-        body = b"".join(orjson.dumps(line) + b"\n" for item in items for line in item)
-        reply = call(place.gateway, "POST", f"/{index}/_bulk", body, NDJSON)
+        reply = call(place.gateway, "POST", f"/{index}/_bulk", [line for item in items for line in item])
         assert (encoded(reply), reply.json()["errors"]) == ("false", False)
         piped = call(place.gateway, "PUT", f"/{index}/_doc/p?pipeline={index_name}", {"text": "The cat."})
         update = {"doc": {"text": "The dog."}, "upsert": {"text": "The owl."}}
@@ -362,12 +363,9 @@ def test_a_malformed_document_of_a_bulk_is_refused_alone(
 
 
 async def attach_in_documents(url: str, name: str, spec: IndexSpec, encoder: Encoder) -> None:
-    engine = await connect(EngineSettings(engine=url))
-    try:
+    async with connected(EngineSettings(engine=url)) as engine:
         [source] = await sources_of(engine, name)
         await attach_inside(engine, source, spec, encoder)
-    finally:
-        await engine.close()
 
 
 def test_bad_bodies_are_answered_by_the_engine(place: Place, followed: Followed) -> None:
@@ -445,9 +443,12 @@ def test_a_client_that_waits_for_100_continue(place: Place, followed: Followed) 
     assert set(states(place.engine, index).values()) == {"ready"}
 
 
-def test_features_are_limited(place: Place, followed: Followed, encoder: Encoder) -> None:
+def test_features_are_limited(
+    place: Place, followed: Followed, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index = followed()
-    with gateway_of(place.engine, encoder, write_features_mb=1) as gateway:
+    monkeypatch.setattr(answers, "MAX_ADDED_BYTES", 2**20)
+    with gateway_of(place.engine, encoder) as gateway:
         reply = call(gateway, "POST", f"/{index}/_bulk", lines_of(corpus()), NDJSON)
     assert (encoded(reply), reply.json()["errors"]) == ("false", False)
     found = list(states(place.engine, index).values())

@@ -13,7 +13,7 @@ Type = Literal["scores", "queries", "documents", "chunks", "order", "anchors", "
 Constant = float | int | str | bool | None
 
 SHARES = (0.1, 0.25, 0.5)
-MOST_PARTS = 14
+MAX_PARTS = 14
 
 
 @dataclass(frozen=True, slots=True)

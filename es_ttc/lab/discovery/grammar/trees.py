@@ -9,9 +9,9 @@ from functools import cache
 from typing import Any
 
 from es_ttc.common.validation import nearest
-from es_ttc.lab.discovery.grammar.operations import MODULES, MOST_PARTS, OPERATIONS, Constant, Type, of_type
+from es_ttc.lab.discovery.grammar.operations import MAX_PARTS, MODULES, OPERATIONS, Constant, Type, of_type
 
-MOST_NODES = 60
+MAX_NODES = 60
 _DEPTH = 3
 
 
@@ -106,7 +106,7 @@ def _regrow(source: random.Random, tree: Tree) -> tuple[Tree, str]:
 
 
 def _add(source: random.Random, tree: Tree) -> tuple[Tree, str]:
-    places = [one for one in tree.nodes() if OPERATIONS[one.name].more and len(one.parts) < MOST_PARTS]
+    places = [one for one in tree.nodes() if OPERATIONS[one.name].more and len(one.parts) < MAX_PARTS]
     if not places:
         return _wrap(source, tree)
     place = source.choice(places)

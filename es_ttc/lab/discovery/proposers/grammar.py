@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from es_ttc.lab.discovery.grammar.trees import MOST_NODES, Tree, cross, draw, mutate, render
+from es_ttc.lab.discovery.grammar.trees import MAX_NODES, Tree, cross, draw, mutate, render
 from es_ttc.lab.discovery.records import Proposal, Record
 from es_ttc.lab.discovery.screening import registry_of
 from es_ttc.lab.discovery.summary import frontier, measured
@@ -63,7 +63,7 @@ class GrammarProposer:
                     tree, step = mutate(source, tree)
                     steps.append(step)
                 how = "; ".join(steps)
-        if len(list(tree.nodes())) > MOST_NODES:
+        if len(list(tree.nodes())) > MAX_NODES:
             tree, how = draw(source, "scores"), "drawn anew: the child was too large"
             parents = ()
         novelty = f"{' x '.join(parents) or 'new'}: {how}"

@@ -1,104 +1,21 @@
-"""The features of a window's documents: from the cache by content hash, else from the engine; and as columns."""
+"""The features and numeric fields of a window's documents as columns."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import compress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.mappings.fields import FEATURES
-from es_ttc.index.mappings.readers import ReadFeature
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.learned.fields import as_number
-from es_ttc.serving.features.cache import FeatureCache
-from es_ttc.serving.features.decoding import ABSENT, Fetched, Stored, consistent
-from es_ttc.serving.features.keys import DocumentKey, SentBlobs
-from es_ttc.serving.features.reader import FeatureReader
-from es_ttc.serving.features.skip_reasons import SkipReason
-from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.features.decoding import Stored
 from es_ttc.vectors.chunks import no_chunks
 from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 
 _FILLED = frozenset({Feature.NORMS, Feature.OFFSETS})
 _ROWS = frozenset({Feature.POOLED, Feature.REVERSED})
 """Features that are one vector a document, and one matrix a window."""
-
-
-@dataclass(frozen=True, slots=True)
-class WindowFeatures:
-    """The features of a window's documents."""
-
-    documents: list[Stored]
-    from_memory: int
-    faults: Mapping[DocumentKey, Mapping[Feature, SkipReason]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class MissingFeatures:
-    """The features that a plugin must send."""
-
-    hashes: tuple[str, ...]
-    fields: tuple[str, ...]
-
-
-class FeatureStore:
-    """Returns features of documents, which the reader puts into the cache if it lacks them."""
-
-    def __init__(self, cache: FeatureCache, reader: FeatureReader) -> None:
-        self._cache = cache
-        self._reader = reader
-
-    async def window(self, keys: Sequence[DocumentKey], features: Iterable[Feature], caller: Caller) -> WindowFeatures:
-        """Return features of documents; a document that lacks one is returned without it.
-
-        It raises what :meth:`~es_ttc.serving.features.reader.FeatureReader.read` raises.
-        """
-        cached, lacking = self._cached(keys, frozenset(features))
-        fetched: Fetched = {}
-        if any(lacking):
-            missing = dict.fromkeys(compress(keys, lacking))
-            fetched = await self._reader.read(missing, sorted(frozenset().union(*lacking)), caller)
-        return _completed(keys, cached, lacking, fetched)
-
-    async def window_of(
-        self, keys: Sequence[DocumentKey], features: Iterable[Feature], sent: SentBlobs, caller: Caller
-    ) -> WindowFeatures | MissingFeatures:
-        """Return features of documents from the cache and from sent blobs, or what must be sent."""
-        cached, lacking = self._cached(keys, frozenset(features))
-        needed, missing = sorted(frozenset().union(*lacking)), [*dict.fromkeys(compress(keys, lacking))]
-        if any(key.hash not in sent for key in missing):
-            hashes = dict.fromkeys(key.hash for key in missing)
-            return MissingFeatures(tuple(hashes), tuple(FEATURES[feature].name for feature in needed))
-        fetched = await self._reader.take(sent, missing, needed, caller)
-        return _completed(keys, cached, lacking, fetched)
-
-    def _cached(
-        self, keys: Sequence[DocumentKey], features: frozenset[Feature]
-    ) -> tuple[list[Stored], list[frozenset[Feature]]]:
-        """Return the cached features of documents, and those that each lacks."""
-        self._cache.refresh()
-        known, lacking = self._cache.get(keys, features)
-        return [one.stored for one in known], lacking
-
-
-def _completed(
-    keys: Sequence[DocumentKey], cached: list[Stored], lacking: Sequence[frozenset[Feature]], fetched: Fetched
-) -> WindowFeatures:
-    """Return cached and read features together."""
-    if not fetched:
-        return WindowFeatures(cached, len(keys) - sum(map(bool, lacking)))
-    faults: dict[DocumentKey, dict[Feature, SkipReason]] = {}
-    documents = []
-    for key, known in zip(keys, cached, strict=True):
-        read = fetched.get(key, {})
-        values = {f: one.value for f, one in read.items() if isinstance(one, ReadFeature) and one is not ABSENT}
-        if reasons := {feature: one for feature, one in read.items() if isinstance(one, SkipReason)}:
-            faults[key] = reasons
-        documents.append(consistent({**known, **values}) if values else known)
-    return WindowFeatures(documents, len(keys) - sum(map(bool, lacking)), faults)
 
 
 def columns(documents: Sequence[Stored], features: Iterable[Feature], *, partial: bool = False) -> dict[str, Any]:
