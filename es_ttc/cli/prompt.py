@@ -1,0 +1,145 @@
+"""An interactive prompt for searches: plain text is a query, a line that begins with a colon is a command."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from es_ttc.common.validation import nearest
+from es_ttc.errors import EsTtcError
+
+SIZES = range(1, 51)
+
+
+@dataclass(slots=True)
+class Choices:
+    """The options of the next query."""
+
+    index: str
+    method: str
+    size: int = 5
+    compare: bool = False
+
+
+Answer = Callable[[str, Choices], RenderableType]
+"""Returns the result of a query for display."""
+
+
+class Prompt:
+    """Reads lines until the end: `:quit`, Ctrl-D, or Ctrl-C twice; once, it drops the line."""
+
+    def __init__(
+        self,
+        choices: Choices,
+        *,
+        indices: Sequence[str],
+        methods: Sequence[str],
+        others: Sequence[str] = (),
+        answer: Answer,
+        curl: Callable[[str, Choices], str],
+        console: Console,
+        read: Callable[[str], str] = input,
+    ) -> None:
+        self.choices = choices
+        self._indices = indices
+        self._methods = methods
+        self._others = others
+        self._answer = answer
+        self._curl = curl
+        self._console = console
+        self._read = read
+        self._last = ""
+
+    def run(self) -> None:
+        """Answer line after line."""
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401 - importing it gives input() a history and line editing
+
+        stopping = False
+        while True:
+            try:
+                line = self._read(f"{self.choices.index} · {self.choices.method} > ").strip()
+            except EOFError:
+                self._console.print()
+                return
+            except KeyboardInterrupt:
+                self._console.print()
+                if stopping:
+                    return
+                stopping = True
+                self._say("Ctrl-D ends, and so does Ctrl-C once more")
+                continue
+            stopping = False
+            if line in (":quit", ":q", ":exit"):
+                return
+            if line:
+                self._obey(line)
+
+    def _obey(self, line: str) -> None:
+        try:
+            if line.startswith(":"):
+                name, _, argument = line[1:].partition(" ")
+                self._command(name.strip().lower(), argument.strip())
+            else:
+                self._last = line
+                self._console.print(self._answer(line, self.choices))
+        except EsTtcError as error:
+            self._say(str(error))
+        except KeyboardInterrupt:
+            self._say("stopped")
+
+    def _command(self, name: str, argument: str) -> None:
+        match name:
+            case "help" | "h" | "":
+                self._console.print(self._help())
+            case "method":
+                if argument in self._others:
+                    self._say(f"[{argument}] needs more than the demonstration has: a graph, a model, further features")
+                else:
+                    self.choices.method = self._chosen(argument, self._methods, self.choices.method)
+            case "index":
+                self.choices.index = self._chosen(argument, self._indices, self.choices.index)
+            case "size":
+                self._resize(argument)
+            case "compare":
+                self.choices.compare = not self.choices.compare
+                self._say("the engine's own rankings are shown " + ("too" if self.choices.compare else "no longer"))
+            case "curl":
+                self._console.print(self._curl(self._last or "your query", self.choices), markup=False, soft_wrap=True)
+            case _:
+                self._say(f"there is no :{name}; :help lists what there is")
+
+    def _chosen(self, requested: str, known: Sequence[str], current: str) -> str:
+        if requested in known:
+            return requested
+        near = nearest(requested, known)
+        hint = f"did you mean {near}? " if near else ""
+        self._say(f"{hint}choose one of {', '.join(known)} (now {current})")
+        return current
+
+    def _resize(self, argument: str) -> None:
+        if argument.isdecimal() and int(argument) in SIZES:
+            self.choices.size = int(argument)
+        else:
+            self._say(f"choose {SIZES.start} to {SIZES.stop - 1} (now {self.choices.size})")
+
+    def _help(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        for command, meaning in (
+            ("some words", "search"),
+            (":compare", "switch the engine's own BM25 and dense rankings on or off"),
+            (":method NAME", ", ".join(self._methods)),
+            (":index NAME", ", ".join(self._indices)),
+            (":size N", "number of hits"),
+            (":curl", "the same search as a curl command"),
+            (":quit", "end (Ctrl-D too)"),
+            *((("further methods", f"need more than this index has: {', '.join(self._others)}"),) * bool(self._others)),
+        ):
+            table.add_row(f"[bold]{escape(command)}[/bold]", escape(meaning))
+        return table
+
+    def _say(self, sentence: str) -> None:
+        self._console.print(sentence, style="yellow", markup=False, highlight=False)
