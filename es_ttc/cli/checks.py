@@ -16,7 +16,7 @@ import aiohttp
 import numpy as np
 
 from es_ttc import __version__
-from es_ttc.cli.common import first_documents, unread_language
+from es_ttc.cli.common import first_documents, mebibytes, unread_language
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.encoders.registry import load_encoder
 from es_ttc.engine.connect import connected
@@ -32,6 +32,7 @@ from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose
 from es_ttc.errors import EsTtcError
 from es_ttc.index.attach.feature_locations import contents_of, feature_location, written_since_fill
 from es_ttc.index.attach.side_index import attached_sources
+from es_ttc.index.mappings.contents import stored_bytes
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.indices import mappings_with_features
 from es_ttc.index.mappings.spec import STATE, IndexSpec
@@ -256,6 +257,7 @@ async def _attached(client: Engine, source: str, loaded: Encoder | None) -> Chec
     except EsTtcError as error:
         return Check(subject, Verdict.WARNING, str(error), f"es-ttc detach {source}")
     detail = f"{counts.documents:,} documents, features in its side index {held.index}, {held.spec.encoder.key}"
+    detail += _on_disk(counts.bytes, counts.documents)
     if loaded is not None and loaded.identity.key != held.spec.encoder.key:
         detail += f"; the encoder set here is {loaded.identity.key}"
         return Check(subject, Verdict.WARNING, detail, f"es-ttc serve --encoder {held.spec.encoder.model}")
@@ -280,6 +282,7 @@ async def _index(client: Engine, name: str, mapping: Mapping[str, Any], loaded: 
     detail = f"{documents:,} documents, {spec.encoder.key}, tokens {spec.tokens}"
     if spec.tokens == "packed":
         detail += f" {spec.codec}"
+    detail += _on_disk(await stored_bytes(client, name), documents)
     if loaded is not None and loaded.identity.key != spec.encoder.key:
         detail += f"; the encoder set here is {loaded.identity.key}"
         return Check(subject, Verdict.WARNING, detail, f"es-ttc serve --encoder {spec.encoder.model}")
@@ -287,6 +290,13 @@ async def _index(client: Engine, name: str, mapping: Mapping[str, Any], loaded: 
         detail += f"; {lacking:,} of them {'lacks' if lacking == 1 else 'lack'} features and cannot be rescored"
         return Check(subject, Verdict.WARNING, detail, f"es-ttc fill {name}")
     return await _language(client, name, spec, Check(subject, Verdict.OK, detail))
+
+
+def _on_disk(size: int | None, documents: int) -> str:
+    """Return what an index takes, and what a million such documents would; "" if it is not known."""
+    if not size or not documents:
+        return ""
+    return f", {mebibytes(size)} on disk (a million such: {size / documents / 1000:,.0f} GB)"
 
 
 async def _language(client: Engine, name: str, spec: IndexSpec, otherwise: Check) -> Check:

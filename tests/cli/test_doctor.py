@@ -61,6 +61,7 @@ def test_on_a_healthy_engine_everything_needed_works(filled: Filled) -> None:
     index = found[f"index {filled.exhibit.index}"]
     assert index["verdict"] == "ok"
     assert index["detail"].startswith("30 documents, all-MiniLM-L6-v2@")
+    assert "on disk (a million such: " in index["detail"]
 
 
 @pytest.fixture
