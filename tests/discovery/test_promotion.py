@@ -149,7 +149,7 @@ def test_mistakes_are_told_in_one_sentence(
 def test_what_is_known_is_shown_and_exported(found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["discover", "run", str(found), "--generations", "2", "--proposer", "grammar"]) == 0
     told = capsys.readouterr().out
-    assert "proposals by replay: 2, valid 1" in told
+    assert ".jsonl: 2, valid 1" in told
     assert "rejected: 1 forbidden" in told
     assert run(["discover", "status", str(found), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["proposals"]["rejected"] == {"forbidden": 1}
