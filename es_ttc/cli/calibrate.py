@@ -5,20 +5,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import orjson
 
 from es_ttc.cli.calibrate_relevance import relevance
 from es_ttc.cli.common import connected, encoder_flag, engine_flag, given, json_flag, print_json, stderr
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import examples
-from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from es_ttc.encoders.base import Encoder
     from es_ttc.vectors.moments import Moments
 
-_MOST = 100_000
 _FEW = 100
 """Number of queries below which the ranking suffers (docs/how-to/choose-a-program.md)."""
 
@@ -36,7 +33,7 @@ def calibrate() -> None:
     required=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="File of queries, one per line: text, or a JSON object with a field `text`.",
+    help="Query log: one query per line, CSV with a column `query`, JSON Lines, or UBI events; .gz too.",
 )
 @engine_flag
 @encoder_flag
@@ -52,8 +49,9 @@ def queries(name: str, file: Path, engine: str | None, encoder: str | None, as_j
     A few hundred queries from a log are sufficient. Never use queries that you evaluate with.
     """
     from es_ttc.encoders import load_encoder
+    from es_ttc.lab.learning.query_log import read_log
 
-    texts = read_queries(file)
+    texts = list(read_log(file).counts)
     settings = Settings(**given(engine=engine, encoder=encoder))
     with stderr.status("loading the encoder"):
         loaded = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
@@ -70,33 +68,6 @@ def queries(name: str, file: Path, engine: str | None, encoder: str | None, as_j
 
 
 calibrate.add_command(relevance)
-
-
-def read_queries(file: Path) -> list[str]:
-    """Return the queries of a file, one per line."""
-    texts = []
-    try:
-        with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    texts.append(_text(line.strip(), file, number))
-                if len(texts) > _MOST:
-                    raise ConfigurationError(f"[{file}] has more than {_MOST:,} queries: a few hundred do")
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"[{file}] is not UTF-8: {error}") from error
-    return texts
-
-
-def _text(line: str, file: Path, number: int) -> str:
-    if not line.startswith("{"):
-        return line
-    try:
-        text = orjson.loads(line).get("text")
-    except orjson.JSONDecodeError as error:
-        raise ConfigurationError(f"line {number} of [{file}] is not JSON: {error}") from error
-    if not isinstance(text, str):
-        raise ConfigurationError(f"line {number} of [{file}] has no text in [text]: {line[:80]}")
-    return text
 
 
 async def _calibrate(settings: Settings, name: str, texts: list[str], encoder: "Encoder") -> "Moments":

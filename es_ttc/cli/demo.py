@@ -65,7 +65,7 @@ class DemoSession:
         from es_ttc.cli.searching import Target
 
         spec = next(exhibit.spec for exhibit in self.exhibits if exhibit.index == index)
-        return Target(self.client, index, spec, spec.text_fields, self.encoder)
+        return Target(self.client, index, spec, spec.text_fields)
 
 
 @dataclass(frozen=True, slots=True)

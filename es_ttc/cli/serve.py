@@ -77,6 +77,7 @@ def serve(
     Clients use the gateway's address instead of the engine's. Searches with a `ttc` section are rescored, all other
     requests are forwarded unchanged.
     """
+    from es_ttc.encoders.query_adapters import QueryAdapters
     from es_ttc.encoders.registry import require_known
     from es_ttc.playground import playground_routes
     from es_ttc.rescorers.learned.model import read_models
@@ -94,6 +95,7 @@ def serve(
         require_known(name)
     served = {**read_models(settings.ranking_models), **promoted_programs(settings)[1]}
     TunedDefaults.read(settings.tuned, served)  # errors in them are reported before the gateway listens
+    QueryAdapters.read(settings.query_adapters, settings.cache_dir)
     configure_logs(settings.log_format)
     with bind(settings) as listening:
         url = address_of(listening, tls=tls)
@@ -192,6 +194,8 @@ def _introduce(
         "memory": f"up to {settings.feature_cache_mb:,} MiB of features{' for all processes' * bool(processes)}",
         "indices": ", ".join(indices) or "none with features; es-ttc ingest NAME FILE or es-ttc attach NAME adds them",
     }
+    if settings.query_adapters:
+        told["queries"] = ", ".join(f"of {name} by {folder}" for name, folder in settings.query_adapters.items())
     off = [] if settings.ui else ["playground (--ui)"]
     if settings.llm_url is None and settings.llm_offline is None:
         off.append("sira, hyde, query2doc (ES_TTC_LLM_URL)")

@@ -216,7 +216,8 @@ class _Retrieval:
         tokens = method is not None and Feature.QUERY_TOKENS in method.needs(self._params)
         searched = {clause.field} if method is None else {FIELDS[among] for among in method.searches(self._params)}
         unsearchable = self._product == "opensearch" and VECTOR in searched
-        begun = encoders.begin(clause.texts, tokens=tokens) if clause.texts and self._request.accepted else None
+        target = self._request.caller.indices
+        begun = encoders.begin(clause.texts, target, tokens=tokens) if clause.texts and self._request.accepted else None
         try:
             shared = shared_parts(self._request.body)
             indices = await searched_indices_of(self._client, clause.filters, shared, unsearchable=unsearchable)
@@ -228,8 +229,8 @@ class _Retrieval:
                 if tokens:
                     raise InvalidRequest("the method reads the query's tokens: give [query_text] in place of a vector")
                 return indices, Query("", clause.vector[np.newaxis])
-            encoder = await encoders.serving(indices.encoder, self._request.caller.indices or "searched")
-            encoded = await encoders.finish(encoder, clause.texts, begun, tokens=tokens)
+            encoder = await encoders.serving(indices.encoder, target or "searched")
+            encoded = await encoders.finish(encoder, clause.texts, target, begun, tokens=tokens)
         finally:
             if begun is not None:
                 begun.cancel()
