@@ -32,6 +32,7 @@ from es_ttc.cli.options import examples
 from es_ttc.cli.search import search
 from es_ttc.cli.serve import serve
 from es_ttc.cli.train import train
+from es_ttc.cli.trial import trial
 from es_ttc.cli.tune import tune
 from es_ttc.cli.ui import ui
 from es_ttc.cli.worker import worker
@@ -43,7 +44,7 @@ SECTIONS: Mapping[str, tuple[click.Command, ...]] = {
     "Start": (demo, doctor, engine),
     "Index": (index, ingest, attach, fill, detach),
     "Search": (search, explain, ui, serve, mcp),
-    "Improve": (judge, evaluate, tune, learn, train, discover, calibrate, graph),
+    "Improve": (judge, evaluate, tune, learn, trial, train, discover, calibrate, graph),
     "Operate": (worker, jobs),
 }
 """All commands, in the order in which help lists them."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.lab.training.options import LoopOptions
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.serving.server import running_gateway
+from es_ttc.serving.trial import team_draft
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.attach.conftest import put, remove_traces
 from tests.serving.client import search
@@ -176,6 +178,54 @@ def require_served(engine: str, index: str, folder: Path, base: Encoder) -> None
         assert several.json()["ttc"]["encoder"] == base.identity.key
 
 
+def require_tried(engine: str, index: str, folder: Path, base: Encoder, file: Path) -> None:
+    """Search through a gateway with an adapter on trial: pages are one draft of both rankings, as the file says."""
+    settings = GatewaySettings(
+        engine=engine, port=0, default_timeout_ms=20_000, query_adapters={index: folder}, trial_log=file, trial_share=1
+    )
+    with running_gateway(settings, load=lambda _name, _folder: base) as gateway:
+        for text in ASKED:
+            body = {"query": matching(text, ["text"]), "rescore": {"ttc": {}}}
+            first, second = (search(gateway, index, {**body, "from": start, "size": 4}) for start in (0, 4))
+            assert sorted((*first.ids, *second.ids)) == sorted(TOOLS)
+            assert [*first.scores, *second.scores] == sorted((*first.scores, *second.scores), reverse=True)
+            lines = [json.loads(line) for line in file.read_text().splitlines()[-2:]]
+            assert [[name for name, _ in line["hits"]] for line in lines] == [first.ids, second.ids]
+            assert {line["query"] for line in lines} == {text}
+            assert lines[0]["adapter"] == first.json()["ttc"]["trial"]
+            elsewhere = search(gateway, index, {**body, "sort": ["_score"]})
+            assert elsewhere.json()["ttc"]["encoder"] == base.identity.key
+
+
+def test_a_draft_takes_the_best_of_two_rankings_in_turn() -> None:
+    firsts = []
+    for seed in range(200):
+        drafted = team_draft("abcd", "cae", Random(seed))
+        assert sorted(name for name, _ in drafted) == [*"abcde"]
+        assert {name for name, team in drafted if team == "frozen"} & {"c", "e"}
+        firsts.append(drafted[0])
+    assert firsts.count(("a", "learned")) + firsts.count(("c", "frozen")) == 200
+    assert 70 < firsts.count(("a", "learned")) < 130
+
+
+def test_clicks_decide_a_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = {"index": "shop", "adapter": "new", "hits": [["a", "learned"], ["b", "frozen"]]}
+    lines = [{**line, "adapter": "old", "query": "q0"}, *({**line, "query": f"q{number}"} for number in range(40))]
+    clicks = [{"query": f"q{number}", "clicked": "b" if number < 5 else "a", "position": 9} for number in range(30)]
+    file, log = tmp_path / "trial.jsonl", tmp_path / "clicks.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    log.write_text("\n".join(map(json.dumps, [*clicks, {"query": "q0", "clicked": "elsewhere"}])))
+    trial = ["trial", "shop", str(file), "--clicks", str(log), "--json"]
+    assert run(trial) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["adapter"], found["searches"], found["clicked"], found["better"]) == ("new", 40, 30, "adapter")
+    assert (found["shares"]["wins"], found["shares"]["losses"]) == (25, 5)
+    assert run(["trial", "blog", *trial[2:]]) == 1
+    assert "[blog]: it has [shop]" in capsys.readouterr().err
+    assert run(["trial", "shop", str(log), *trial[3:]]) == 1
+    assert "is no file of a trial" in capsys.readouterr().err
+
+
 def test_an_adapter_serves_the_names_that_it_is_given_for(encoder: Encoder) -> None:
     dims, changed = encoder.identity.dims, replace(encoder.identity, revision="other")
     turned = Head((Linear(np.eye(dims, dtype=np.float32)[::-1].copy(), np.zeros(dims, np.float32)),))
@@ -226,5 +276,6 @@ def test_an_index_learns_from_its_log(
         assert run([*learn, "--queries", str(log)]) == 1
         assert "is no empty folder" in capsys.readouterr().err
         require_served(opensearch_url, index_name, out, encoder)
+        require_tried(opensearch_url, index_name, out, encoder, tmp_path / "trial.jsonl")
     finally:
         asyncio.run(_with_index(opensearch_url, index_name, remove_traces))
