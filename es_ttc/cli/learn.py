@@ -68,9 +68,9 @@ def learn(
 
     For each query the documents that blend would rank are scored once. A small network over the encoder's vectors of
     queries learns to order them as judgements (`es-ttc judge`), clicks or, where there are neither, blend itself do. It
-    is tested on queries that it has not learned from (five folds), and written only if it is clearly better: blend's
-    nDCG@10 on 20 judged queries or more; with fewer, the agreement of the vectors alone with blend's order, which is no
-    proof of relevance.
+    is tested on queries that it has not learned from (five folds), and written only if it is clearly better: by
+    blend's nDCG@10 on 20 judged queries or more; else on 20 with clicks; else by the agreement of the vectors alone
+    with blend's order, which is no proof of relevance.
 
     Documents and their vectors do not change: a gateway serves the adapter by its setting `query_adapters`, and without
     the setting everything is as before.
@@ -136,6 +136,7 @@ def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
     compared = [
         ("blend, by judgements", verdict.blend),
         ("vectors alone, by judgements", verdict.dense),
+        ("blend, by clicks", verdict.clicked),
         ("vectors alone, agreement with blend", verdict.agreement),
     ]
     rows = [
@@ -148,10 +149,10 @@ def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
     shown = [(escape(one.query), escape(", ".join(one.before[:3])), escape(", ".join(one.after[:3]))) for one in moved]
     if shown:
         console.print(tables.table(("query", "first three before", "after"), shown))
-    if verdict.blend is None:
+    if verdict.blend is None and verdict.clicked is None:
         click.echo(
-            f"mind: {verdict.judged} queries are judged, so nothing proves that users see better hits: compare both "
-            f"with `es-ttc judge pool {name}`",
+            f"mind: {verdict.judged} queries are judged and few have clicks, so nothing proves that users see better "
+            f"hits: judge some (`es-ttc judge pool {name}`), or let a share of the users decide (`es-ttc trial`)",
             err=True,
         )
 

@@ -86,6 +86,7 @@ def serve(
     from es_ttc.serving.logs import configure_logs
     from es_ttc.serving.server import address_of, bind, server_certificate
     from es_ttc.serving.server import serve as run
+    from es_ttc.serving.trial import require_possible
 
     first, *others = encoders or (None,)
     flags = given(encoder=first, encoders=tuple(others) or None, tuned=tuned or None, **options)
@@ -96,6 +97,7 @@ def serve(
     served = {**read_models(settings.ranking_models), **promoted_programs(settings)[1]}
     TunedDefaults.read(settings.tuned, served)  # errors in them are reported before the gateway listens
     QueryAdapters.read(settings.query_adapters, settings.cache_dir)
+    require_possible(settings)
     configure_logs(settings.log_format)
     with bind(settings) as listening:
         url = address_of(listening, tls=tls)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from starlette.types import Message, Send
 
 from es_ttc.encoders.query_adapters import QueryAdapter, in_trial
-from es_ttc.errors import InvalidRequest
+from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.raw_request import RawRequest
@@ -29,6 +29,7 @@ from es_ttc.serving.request.response import Outcome, respond, with_mark
 from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, parse_section, texts_in
 from es_ttc.serving.rescore.plan import DEFAULT_SIZE, find_rescore
 from es_ttc.serving.search import Searches
+from es_ttc.settings import GatewaySettings
 
 Team = Literal["learned", "frozen"]
 
@@ -147,6 +148,18 @@ class Trial:
             "hits": hits,
         }
         _append(Path(str(self._file)), jsonio.dumps(line) + b"\n")
+
+
+def require_possible(settings: GatewaySettings) -> None:
+    """Raise a ConfigurationError for a trial without adapters, or whose file cannot be written."""
+    if settings.trial_log is None:
+        return
+    if not settings.query_adapters:
+        raise ConfigurationError("[trial_log] is for a trial of [query_adapters]: name some, or leave it out")
+    try:
+        _append(settings.trial_log, b"")
+    except OSError as error:
+        raise ConfigurationError(f"[trial_log] {settings.trial_log} cannot be written: {error.strerror}") from error
 
 
 def team_draft(learned: Sequence[Any], frozen: Sequence[Any], coin: Random) -> list[tuple[Any, Team]]:

@@ -138,6 +138,10 @@ def test_what_is_learned_holds_on_other_queries(judged: bool) -> None:
     found = verdict_of(given, after, least=20, seed=1)
     assert found.judged == (len(pools) if judged else 0)
     assert found.clear
+    clicks = {pool.query: {str(int(pool.query) % 40): 2.0} for pool in pools.pools}
+    by_clicks = verdict_of(given, after, clicks, least=20, seed=1)
+    assert (by_clicks.clicked is None) is judged
+    assert by_clicks.clear is judged  # words alone find what is clicked: nothing is gained
     assert (found.blend or found.agreement).delta > 0.05
     assert (found.dense is None) is not judged
     assert not verdict_of(given, given, least=20, seed=1).clear
@@ -171,6 +175,7 @@ def require_served(engine: str, index: str, folder: Path, base: Encoder) -> None
             cosines = documents @ adapted.encode([text], role="query", tokens=False).pooled[0]
             expected = dict(zip(TOOLS, ((1 + cosines) / 2).tolist(), strict=True))
             assert dict(zip(near.ids, near.scores, strict=True)) == pytest.approx(expected, abs=1e-3)
+            assert near.json()["ttc"]["encoder"] == adapted.identity.key
             blended = search(gateway, index, {"query": matching(text, ["text"]), "rescore": {"ttc": {}}})
             assert blended.ids == [pool.documents[place] for place in np.argsort(-scores, kind="stable")]
             assert blended.json()["ttc"]["encoder"] == adapted.identity.key

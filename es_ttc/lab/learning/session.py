@@ -93,14 +93,20 @@ def learn_from(lesson: Lesson, source: IndexSource, progress: Progress) -> Learn
 
         return scored
 
-    verdict = verdict_of(pools, cross_fitted(pools, fold, seed=lesson.seed), least=MIN_QUERIES, seed=lesson.seed)
+    after = cross_fitted(pools, fold, seed=lesson.seed)
+    verdict = verdict_of(pools, after, lesson.clicks, least=MIN_QUERIES, seed=lesson.seed)
     return Learned(fit(pools), verdict, pools, lesson)
 
 
 def write(folder: Path, learned: Learned, *, base_name: str, base: EncoderIdentity, cache_dir: Path) -> None:
     """Write the adapter's folder."""
     verdict, course = learned.verdict, learned.adapters.course
-    compared = {"blend": verdict.blend, "vectors alone": verdict.dense, "agreement with blend": verdict.agreement}
+    compared = {
+        "blend": verdict.blend,
+        "vectors alone": verdict.dense,
+        "blend, by clicks": verdict.clicked,
+        "agreement with blend": verdict.agreement,
+    }
     artefact.write(
         folder,
         kind="learn",

@@ -26,7 +26,7 @@ chosen."""
 
 def loop_options(seed: int = 0) -> LoopOptions:
     """Return the options of the training loop; docs/results/learning.md says how they were chosen."""
-    return LoopOptions(epochs=30, batch=64, learning_rate=3e-4, patience=3, seed=seed)
+    return LoopOptions(epochs=60, batch=64, learning_rate=3e-3, patience=3, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)

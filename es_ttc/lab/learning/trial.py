@@ -53,8 +53,10 @@ def verdict_of_trial(file: Path, index: str, clicks: Mapping[str, Mapping[str, f
         adapter = own[-1]["adapter"] if own else ""
         own = [line for line in own if line["adapter"] == adapter]
         teams = {(line["query"], name): team for line in own for name, team in line["hits"]}
-    except (OSError, orjson.JSONDecodeError, LookupError, TypeError, ValueError) as error:
-        raise ConfigurationError(f"[{file}] is no file of a trial (setting trial_log): {error!r}") from error
+    except OSError as error:
+        raise ConfigurationError(f"[{file}] cannot be read: {error.strerror}") from error
+    except (LookupError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"[{file}] is no file of a trial: give that of the setting trial_log") from error
     if not own:
         named = ", ".join(sorted({line["index"] for line in lines}))
         raise InvalidRequest(f"[{file}] has no search of [{index}]" + (f": it has [{named}]" if named else ""))
