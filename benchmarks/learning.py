@@ -64,8 +64,9 @@ Sides = Literal["queries", "both"]
 class Corpus:
     """A collection, its documents encoded once."""
 
-    def __init__(self, name: str, encoder: Encoder, most: int) -> None:
+    def __init__(self, name: str, encoder: Encoder, most: int, learning_rate: float) -> None:
         self.name, self.encoder = Path(name).name, encoder
+        self._loop = replace(loop_options(SEED), learning_rate=learning_rate)
         self.train, self.test = parts(name, most)
         method = resolve_one("blend", {"signals": dict.fromkeys(DEFAULT_SIGNALS, 1)})
         self._plan = Plan((method,), first_pass="bm25", codec=DEFAULT_CODEC)
@@ -86,7 +87,7 @@ class Corpus:
         self, pools: Pools, said: Sequence[Target], *, sides: Sides = "queries", max_share: float = MAX_SHARE
     ) -> TrainedEncoder:
         """Return the encoder that has learned what teachers say about some pools."""
-        heads = fit_adapters(pools, said, loop=loop_options(SEED), both=sides == "both", max_share=max_share).heads
+        heads = fit_adapters(pools, said, loop=self._loop, both=sides == "both", max_share=max_share).heads
         return TrainedEncoder(self.encoder, heads, replace(self.encoder.identity, revision=f"{sides}-{len(pools)}"))
 
 
@@ -97,6 +98,7 @@ def main() -> None:
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of queries")
     parser.add_argument("--teachers", default="judgements,blend", help="of judgements, clicks, blend, cross-encoder")
     parser.add_argument("--sides", default="queries", help="what gets an adapter: queries, both, or both names")
+    parser.add_argument("--learning-rate", type=float, default=loop_options().learning_rate)
     parser.add_argument("--no-verdict", action="store_true", help="leave out the five folds, most of the time")
     parser.add_argument("--poisoned", action="store_true", help="a tenth of the log is an attacker's")
     parser.add_argument(
@@ -109,7 +111,8 @@ def main() -> None:
     sizes = [int(size) for size in arguments.sizes.split(",")]
     rows: list[tuple[object, ...]] = []
     for name in arguments.collections.split(","):
-        corpus = Corpus(name, encoder, 4 * max(sizes) if arguments.poisoned else max(sizes))
+        most = 4 * max(sizes) if arguments.poisoned else max(sizes)
+        corpus = Corpus(name, encoder, most, arguments.learning_rate)
         if arguments.poisoned:
             rows += poisoned(corpus, sizes[0], [float(bound) for bound in arguments.bounds.split(",")])
         else:

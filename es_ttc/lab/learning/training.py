@@ -20,8 +20,7 @@ from es_ttc.vectors.tokens import Float32
 MIN_QUERIES = 20
 """With fewer queries nothing is learned: a fifth of them is too few to end the training by."""
 MAX_SHARE = 0.02
-"""Maximum share of what clicks and blend teach that is about one document; docs/results/learning.md says how it was
-chosen."""
+"""Maximum share of a log that clicks on one document teach; docs/results/learning.md says how it was chosen."""
 
 
 def loop_options(seed: int = 0) -> LoopOptions:
@@ -58,7 +57,7 @@ def fit_adapters(
         max_share: See :func:`bounded`.
     """
     lists, documents, chosen = lists_of(pools, targets)
-    lists = bounded(lists, [targets[number].teacher == "judgements" for number in chosen], max_share)
+    lists = bounded(lists, [targets[number].teacher != "clicks" for number in chosen], max_share)
     first, last = held_out_places(len(lists), loop.seed)
     torch.manual_seed(loop.seed)
     recipe = ListwiseRecipe(documents, lists.part(first), lists.part(last), both=both)
@@ -72,7 +71,7 @@ def bounded(lists: Lists, trusted: Sequence[bool], max_share: float) -> Lists:
 
     Args:
         lists: The lists.
-        trusted: For each whether it neither counts nor is scaled.
+        trusted: For each whether it neither counts nor is scaled: not taught by clicks.
         max_share: Maximum sum of a document's targets, in queries, as a share of the number of lists; 1 for no bound.
     """
     totals: dict[int, float] = defaultdict(float)
