@@ -26,7 +26,7 @@ def main() -> None:
             curve = curves[row["collection"]][row["teacher"]] or [(0, before)]
             curves[row["collection"]][row["teacher"]] = [*curve, (int(row["queries"]), before + float(row["gain"]))]
     with figure(9.2, 3.1) as drawn:
-        panels = drawn.subplots(1, len(curves))
+        panels = drawn.subplots(1, len(curves), squeeze=False)[0]
         for axes, (name, lines) in zip(panels, curves.items(), strict=True):
             axes.set_title(TITLES[name], loc="left", fontsize=11, color=INK)
             for teacher, points in lines.items():
