@@ -4,16 +4,15 @@
     python -m benchmarks.learning --poisoned --collections toollens,scifact
 
 Queries to learn from are a collection's train queries; where it has none, a random half of its queries, and the test is
-the other half. Teacher `blend` sees no judgement; `clicks` are two on each judged document; `cross-encoder` orders
-blend's first documents by their texts. `written`: whether the command would write the adapter, by its own verdict on
-queries that were left out (five folds). Everything is in memory, with token vectors in the default codec.
+the other half. Teacher `blend` sees no judgement; `clicks` are two on each relevant document. `written`: whether the
+command would write the adapter, by its own verdict on queries that were left out (five folds). Everything is in memory,
+with token vectors in the default codec.
 
 `--poisoned`: a tenth of the log is an attacker's, who wants one document up and asks queries in whose candidates it is,
 and clicks on it alone; the other nine tenths click on what is judged relevant.
 """
 
 import argparse
-import asyncio
 import sys
 import time
 from collections import Counter
@@ -36,13 +35,11 @@ from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one, retrieval
 from es_ttc.lab.evaluation.plan import Plan
-from es_ttc.lab.learning.teachers import TEACHERS, Target, blend_scores, softmax, targets
+from es_ttc.lab.learning.teachers import TEACHERS, Target, blend_scores, targets
 from es_ttc.lab.learning.training import MAX_SHARE, MIN_QUERIES, fit_adapters, loop_options
 from es_ttc.lab.learning.verdict import METRIC, by_dense, cross_fitted, verdict_of
 from es_ttc.lab.ranking.pools import Pools, collect, pools_of
 from es_ttc.lab.ranking.weights import values_of_default
-from es_ttc.reranking.rerankers.base import Passage
-from es_ttc.reranking.rerankers.cross_encoder import built_in
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.settings import Settings
 from es_ttc.vectors.codecs import DEFAULT_CODEC
@@ -52,8 +49,6 @@ SEED = 0
 MAX_TEST = 200
 CLICKS = 2.0
 """Weight of the clicks on a document that somebody is satisfied with."""
-RERANKED = 20
-"""Documents of a query that the cross-encoder reads."""
 ATTACKED = 6
 """Documents that attackers want up, one after the other."""
 
@@ -71,7 +66,6 @@ class Corpus:
         method = resolve_one("blend", {"signals": dict.fromkeys(DEFAULT_SIGNALS, 1)})
         self._plan = Plan((method,), first_pass="bm25", codec=DEFAULT_CODEC)
         self._texts = [compose(document.source, ("title", "text"))[0] for document in self.test.documents]
-        self.text_of = {one.id: text for one, text in zip(self.test.documents, self._texts, strict=True)}
         self._features = encode_corpus(self.test.documents, self._plan.spec(self.test, encoder), encoder)
 
     def pools(self, collection: Collection, encoder: Encoder) -> Pools:
@@ -96,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collections", default="toollens,cranfield,hotpotqa-train-hipporag,scifact")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of queries")
-    parser.add_argument("--teachers", default="judgements,blend", help="of judgements, clicks, blend, cross-encoder")
+    parser.add_argument("--teachers", default="judgements,blend", help="of judgements, clicks, blend")
     parser.add_argument("--sides", default="queries", help="what gets an adapter: queries, both, or both names")
     parser.add_argument("--learning-rate", type=float, default=loop_options().learning_rate)
     parser.add_argument("--no-verdict", action="store_true", help="leave out the five folds, most of the time")
@@ -137,7 +131,7 @@ def gains(
             began = time.perf_counter()
             said = said_by(teacher, some, corpus)
             after = corpus.pools(corpus.test, corpus.taught(some, said, sides=side))
-            written = clear(corpus, some, said, side, judged=teacher == "judgements") if with_verdict else "not asked"
+            written = clear(corpus, some, said, side, teacher) if with_verdict else "not asked"
             dense, blend = by_dense(before), values_of_default(before, METRIC)
             gained = (difference(by_dense(after), dense), difference(values_of_default(after, METRIC), blend))
             row = (corpus.name, teacher, side, size, f"{dense.mean():.3f}", gained[0], f"{blend.mean():.3f}", gained[1])
@@ -148,10 +142,12 @@ def gains(
 
 def said_by(teacher: str, pools: Pools, corpus: Corpus) -> list[Target]:
     """Return what a teacher says."""
-    if teacher == "cross-encoder":
-        return asyncio.run(by_cross_encoder(pools, corpus))
-    clicks = {pool.query: clicks_on(corpus.train.qrels[pool.query]) for pool in pools.pools}
-    return targets(pools, clicks, allowed=[one for one in TEACHERS if one == teacher])
+    return targets(pools, clicks_of(pools, corpus), allowed=[one for one in TEACHERS if one == teacher])
+
+
+def clicks_of(pools: Pools, corpus: Corpus) -> Clicks:
+    """Return the clicks of each query."""
+    return {pool.query: clicks_on(corpus.train.qrels[pool.query]) for pool in pools.pools}
 
 
 def clicks_on(judged: Mapping[str, int]) -> dict[str, float]:
@@ -159,20 +155,7 @@ def clicks_on(judged: Mapping[str, int]) -> dict[str, float]:
     return {document: CLICKS for document, grade in judged.items() if grade > 0}
 
 
-async def by_cross_encoder(pools: Pools, corpus: Corpus) -> list[Target]:
-    """Return the shares that a cross-encoder's scores give to blend's first documents."""
-    reranker, found = built_in()["msmarco-minilm"](), []
-    for pool, scores in zip(pools.pools, blend_scores(pools), strict=True):
-        first = np.argsort(-scores, kind="stable")[:RERANKED]
-        passages = [Passage(name, corpus.text_of[name]) for name in (pool.documents[place] for place in first)]
-        given = await reranker.scores(corpus.train.queries[pool.query], passages)
-        shares = np.zeros(len(pool.documents))
-        shares[first] = softmax(np.array(given, np.float32), 1.0)
-        found.append(Target(shares, "blend"))
-    return found
-
-
-def clear(corpus: Corpus, pools: Pools, said: Sequence[Target], sides: Sides, *, judged: bool) -> str:
+def clear(corpus: Corpus, pools: Pools, said: Sequence[Target], sides: Sides, teacher: str) -> str:
     """Return whether the command would write what it has learned."""
     places = {pool.query: place for place, pool in enumerate(pools.pools)}
 
@@ -181,8 +164,9 @@ def clear(corpus: Corpus, pools: Pools, said: Sequence[Target], sides: Sides, *,
         return lambda others: corpus.pools(only(corpus.train, {pool.query for pool in others.pools}), trained)
 
     after = cross_fitted(pools, fit, seed=SEED)
-    given = (pools, after) if judged else (unjudged(pools), unjudged(after))
-    return "yes" if verdict_of(*given, least=MIN_QUERIES, seed=SEED).clear else "no"
+    given = (pools, after) if teacher == "judgements" else (unjudged(pools), unjudged(after))
+    clicks = clicks_of(pools, corpus) if teacher == "clicks" else {}
+    return "yes" if verdict_of(*given, clicks, least=MIN_QUERIES, seed=SEED).clear else "no"
 
 
 POISONED = ("collection", "teacher", "bound", "log", "blend", "mean rank of the document", "in the first ten")
@@ -221,7 +205,7 @@ def poisoned(corpus: Corpus, size: int, bounds: Sequence[float]) -> list[tuple[o
 def learned(corpus: Corpus, honest: Pools, attack: Mapping[str, Pools], teacher: str, bound: float) -> Pools:
     """Return the test queries' pools after learning from honest queries, and from those of an attack on a document."""
     pools = [*honest.pools, *chain.from_iterable(pools.pools for pools in attack.values())]
-    clicks = {pool.query: clicks_on(corpus.train.qrels[pool.query]) for pool in honest.pools} | {
+    clicks = dict(clicks_of(honest, corpus)) | {
         pool.query: {document: CLICKS} for document, his in attack.items() for pool in his.pools
     }
     mixed = replace(honest, pools=tuple(pools))
