@@ -1,18 +1,26 @@
 """What `es-ttc learn` gains: by collection, teacher and number of queries, on test queries.
 
     python -m benchmarks.learning --collections toollens,cranfield,hotpotqa-train-hipporag
+    python -m benchmarks.learning --poisoned --collections toollens,scifact
 
 Queries to learn from are a collection's train queries; where it has none, a random half of its queries, and the test is
-the other half. Teacher `blend` sees no judgement. `written`: whether the command would write the encoder, by its own
-verdict on queries that were left out (five folds). Everything is in memory, with token vectors in the default codec.
+the other half. Teacher `blend` sees no judgement; `clicks` are two on each relevant document. `written`: whether the
+command would write the adapter, by its own verdict on queries that were left out (five folds). Everything is in memory,
+with token vectors in the default codec.
+
+`--poisoned`: a tenth of the log is an attacker's, who wants one document up and asks queries in whose candidates it is,
+and clicks on it alone; the other nine tenths click on what is judged relevant.
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,97 +29,225 @@ from benchmarks.common import heading, table
 from benchmarks.judged_pools import difference
 from es_ttc.encoders import CachedEncoder, Encoder, load_encoder
 from es_ttc.encoders.trained import TrainedEncoder
+from es_ttc.index.ingest.compose import compose
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sample, splits
-from es_ttc.lab.learning.teachers import Teacher
-from es_ttc.lab.learning.training import MIN_QUERIES, fit_adapters, loop_options
+from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
+from es_ttc.lab.evaluation.memory import MemorySearcher
+from es_ttc.lab.evaluation.methods import resolve_one, retrieval
+from es_ttc.lab.evaluation.plan import Plan
+from es_ttc.lab.learning.teachers import TEACHERS, Target, blend_scores, targets
+from es_ttc.lab.learning.training import MAX_SHARE, MIN_QUERIES, fit_adapters, loop_options
 from es_ttc.lab.learning.verdict import METRIC, by_dense, cross_fitted, verdict_of
-from es_ttc.lab.ranking.pools import Pools, collect
+from es_ttc.lab.ranking.pools import Pools, collect, pools_of
 from es_ttc.lab.ranking.weights import values_of_default
+from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.settings import Settings
 from es_ttc.vectors.codecs import DEFAULT_CODEC
 
 SIZES = (50, 200, 800)
 SEED = 0
 MAX_TEST = 200
-TAUGHT: tuple[Teacher, ...] = ("judgements", "blend")
+CLICKS = 2.0
+"""Weight of the clicks on a document that somebody is satisfied with."""
+ATTACKED = 6
+"""Documents that attackers want up, one after the other."""
+
+Clicks = Mapping[str, Mapping[str, float]]
+Sides = Literal["queries", "both"]
+
+
+class Corpus:
+    """A collection, its documents encoded once."""
+
+    def __init__(self, name: str, encoder: Encoder, most: int, learning_rate: float) -> None:
+        self.name, self.encoder = Path(name).name, encoder
+        self._loop = replace(loop_options(SEED), learning_rate=learning_rate)
+        self.train, self.test = parts(name, most)
+        method = resolve_one("blend", {"signals": dict.fromkeys(DEFAULT_SIGNALS, 1)})
+        self._plan = Plan((method,), first_pass="bm25", codec=DEFAULT_CODEC)
+        self._texts = [compose(document.source, ("title", "text"))[0] for document in self.test.documents]
+        self._features = encode_corpus(self.test.documents, self._plan.spec(self.test, encoder), encoder)
+
+    def pools(self, collection: Collection, encoder: Encoder) -> Pools:
+        """Return the pools of some queries, which an encoder may have another adapter for than for documents."""
+        if isinstance(encoder, TrainedEncoder) and encoder.heads["document"].layers:
+            return collect(collection, encoder, codec=DEFAULT_CODEC)
+        queries = encode_queries([*collection.queries.values()], encoder, tokens=True)
+        known = retrieval(self._plan.methods)
+        searcher = MemorySearcher(collection, self._texts, known, self._features, queries, first_pass="bm25")
+        return pools_of(collection, searcher, DEFAULT_SIGNALS, encoder.identity.key, self._plan.settings())
+
+    def taught(
+        self, pools: Pools, said: Sequence[Target], *, sides: Sides = "queries", max_share: float = MAX_SHARE
+    ) -> TrainedEncoder:
+        """Return the encoder that has learned what teachers say about some pools."""
+        heads = fit_adapters(pools, said, loop=self._loop, both=sides == "both", max_share=max_share).heads
+        return TrainedEncoder(self.encoder, heads, replace(self.encoder.identity, revision=f"{sides}-{len(pools)}"))
 
 
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--collections", default="toollens,cranfield,hotpotqa-train-hipporag,qmsum-meetings")
+    parser.add_argument("--collections", default="toollens,cranfield,hotpotqa-train-hipporag,scifact")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of queries")
+    parser.add_argument("--teachers", default="judgements,blend", help="of judgements, clicks, blend")
+    parser.add_argument("--sides", default="queries", help="what gets an adapter: queries, both, or both names")
+    parser.add_argument("--learning-rate", type=float, default=loop_options().learning_rate)
     parser.add_argument("--no-verdict", action="store_true", help="leave out the five folds, most of the time")
+    parser.add_argument("--poisoned", action="store_true", help="a tenth of the log is an attacker's")
+    parser.add_argument(
+        "--bounds", default=f"1,{MAX_SHARE}", help="shares that one document may have of what is taught"
+    )
     arguments = parser.parse_args()
     cache = Settings().cache_dir
     encoder = CachedEncoder(load_encoder("minilm@onnx", cache_dir=cache), cache / "encodings")
     print(heading("Learning from a query log, all-MiniLM-L6-v2", data=arguments.collections, packages=("torch",)))
-    rows = []
+    sizes = [int(size) for size in arguments.sizes.split(",")]
+    rows: list[tuple[object, ...]] = []
     for name in arguments.collections.split(","):
-        rows += measured(name, encoder, [int(size) for size in arguments.sizes.split(",")], not arguments.no_verdict)
-    columns = ("collection", "teacher", "queries", "dense before", "dense", "blend before", "blend", "written")
-    print(table(columns, rows))
+        most = 4 * max(sizes) if arguments.poisoned else max(sizes)
+        corpus = Corpus(name, encoder, most, arguments.learning_rate)
+        if arguments.poisoned:
+            rows += poisoned(corpus, sizes[0], [float(bound) for bound in arguments.bounds.split(",")])
+        else:
+            given = (sizes, arguments.teachers.split(","), arguments.sides.split(","))
+            rows += gains(corpus, *given, with_verdict=not arguments.no_verdict)
+    print(table(POISONED if arguments.poisoned else GAINS, rows))
 
 
-def measured(name: str, encoder: Encoder, sizes: Sequence[int], with_verdict: bool) -> list[tuple[object, ...]]:
+GAINS = ("collection", "teacher", "learned", "queries", "dense before", "dense", "blend before", "blend", "written")
+
+
+def gains(
+    corpus: Corpus, sizes: Sequence[int], teachers: Sequence[str], sides: Sequence[Any], *, with_verdict: bool
+) -> list[tuple[object, ...]]:
     """Return the rows of one collection."""
-    train, test = parts(name)
-    if len(train.queries) > max(sizes):
-        train = sample(train, max(sizes), SEED)
-    before, asked = pools_of(test, encoder), pools_of(train, encoder)
+    before, asked = corpus.pools(corpus.test, corpus.encoder), corpus.pools(corpus.train, corpus.encoder)
     order = np.random.default_rng(SEED).permutation(len(asked))
     rows: list[tuple[object, ...]] = []
     for size in dict.fromkeys(min(size, len(asked)) for size in sizes):
         some = asked.some(order[:size])
-        for teacher in TAUGHT:
+        for teacher, side in ((teacher, side) for teacher in teachers for side in sides):
             began = time.perf_counter()
-            trained = taught(encoder, some, teacher)
-            after = pools_of(test, trained)
-            written = ""
-            if with_verdict:
-                own = cross_fitted(some, partial(scorer, train, encoder, teacher), seed=SEED)
-                given = some if teacher == "judgements" else unjudged(some)
-                after_folds = own if teacher == "judgements" else unjudged(own)
-                written = "yes" if verdict_of(given, after_folds, least=MIN_QUERIES, seed=SEED).clear else "no"
+            said = said_by(teacher, some, corpus)
+            after = corpus.pools(corpus.test, corpus.taught(some, said, sides=side))
+            written = clear(corpus, some, said, side, teacher) if with_verdict else "not asked"
             dense, blend = by_dense(before), values_of_default(before, METRIC)
-            gains = (difference(by_dense(after), dense), difference(values_of_default(after, METRIC), blend))
-            rows.append(
-                (name, teacher, size, f"{dense.mean():.3f}", gains[0], f"{blend.mean():.3f}", gains[1], written)
-            )
+            gained = (difference(by_dense(after), dense), difference(values_of_default(after, METRIC), blend))
+            row = (corpus.name, teacher, side, size, f"{dense.mean():.3f}", gained[0], f"{blend.mean():.3f}", gained[1])
+            rows.append((*row, written))
             print(*rows[-1], f"{time.perf_counter() - began:.0f} s", sep=" | ", file=sys.stderr, flush=True)
     return rows
 
 
-def parts(name: str) -> tuple[Collection, Collection]:
+def said_by(teacher: str, pools: Pools, corpus: Corpus) -> list[Target]:
+    """Return what a teacher says."""
+    return targets(pools, clicks_of(pools, corpus), allowed=[one for one in TEACHERS if one == teacher])
+
+
+def clicks_of(pools: Pools, corpus: Corpus) -> Clicks:
+    """Return the clicks of each query."""
+    return {pool.query: clicks_on(corpus.train.qrels[pool.query]) for pool in pools.pools}
+
+
+def clicks_on(judged: Mapping[str, int]) -> dict[str, float]:
+    """Return the clicks of somebody who knows what is relevant."""
+    return {document: CLICKS for document, grade in judged.items() if grade > 0}
+
+
+def clear(corpus: Corpus, pools: Pools, said: Sequence[Target], sides: Sides, teacher: str) -> str:
+    """Return whether the command would write what it has learned."""
+    places = {pool.query: place for place, pool in enumerate(pools.pools)}
+
+    def fit(some: Pools) -> Any:
+        trained = corpus.taught(some, [said[places[pool.query]] for pool in some.pools], sides=sides)
+        return lambda others: corpus.pools(only(corpus.train, {pool.query for pool in others.pools}), trained)
+
+    after = cross_fitted(pools, fit, seed=SEED)
+    given = (pools, after) if teacher == "judgements" else (unjudged(pools), unjudged(after))
+    clicks = clicks_of(pools, corpus) if teacher == "clicks" else {}
+    return "yes" if verdict_of(*given, clicks, least=MIN_QUERIES, seed=SEED).clear else "no"
+
+
+POISONED = ("collection", "teacher", "bound", "log", "blend", "mean rank of the document", "in the first ten")
+
+
+def poisoned(corpus: Corpus, size: int, bounds: Sequence[float]) -> list[tuple[object, ...]]:
+    """Return the rows of one collection: how far an attacker gets, by the bound of what one document may teach."""
+    asked = corpus.pools(corpus.train, corpus.encoder)
+    order = np.random.default_rng(SEED).permutation(len(asked))
+    honest, rest = asked.some(order[:size]), asked.some(order[size:])
+    attacks = {one: rest.some(asked_for(rest, one, size // 9)) for one in wanted(corpus, rest, size // 9)}
+    number = np.mean([len(pools) for pools in attacks.values()])
+    rows: list[tuple[object, ...]] = []
+
+    def add(teacher: str, bound: object, log: str, given: Sequence[tuple[Pools, str]]) -> None:
+        values = np.mean([values_of_default(after, METRIC).mean() for after, _ in given])
+        ranks = np.array([ranks_of(after, document) for after, document in given])
+        shown = (f"{values:.3f}", f"{ranks.mean():.1f}", f"{np.mean(ranks <= 10):.2%}")
+        rows.append((corpus.name, teacher, bound, log, *shown))
+        print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
+
+    before = corpus.pools(corpus.test, corpus.encoder)
+    add("", "", "nothing learned", [(before, document) for document in attacks])
+    for teacher in ("clicks", "blend"):
+        for bound in bounds:
+            alone = learned(corpus, honest, {}, teacher, bound)
+            add(teacher, f"{bound:.0%}", f"{size} honest", [(alone, document) for document in attacks])
+            after = [
+                (learned(corpus, honest, {document: pools}, teacher, bound), document)
+                for document, pools in attacks.items()
+            ]
+            add(teacher, f"{bound:.0%}", f"and {number:.0f} of the attacker", after)
+    return rows
+
+
+def learned(corpus: Corpus, honest: Pools, attack: Mapping[str, Pools], teacher: str, bound: float) -> Pools:
+    """Return the test queries' pools after learning from honest queries, and from those of an attack on a document."""
+    pools = [*honest.pools, *chain.from_iterable(pools.pools for pools in attack.values())]
+    clicks = dict(clicks_of(honest, corpus)) | {
+        pool.query: {document: CLICKS} for document, his in attack.items() for pool in his.pools
+    }
+    mixed = replace(honest, pools=tuple(pools))
+    said = targets(mixed, clicks, allowed=[one for one in TEACHERS if one == teacher])
+    return corpus.pools(corpus.test, corpus.taught(mixed, said, max_share=bound))
+
+
+def wanted(corpus: Corpus, pools: Pools, queries: int) -> list[str]:
+    """Return documents that no test query is after, and which many queries have among their candidates."""
+    relevant = {one for judged in corpus.test.qrels.values() for one, grade in judged.items() if grade > 0}
+    counts = Counter(one for pool in pools.pools for one in pool.documents if one not in relevant)
+    often = [one for one, count in counts.items() if count >= queries]
+    known = sorted(often if len(often) >= ATTACKED else [one for one, _ in counts.most_common(ATTACKED)])
+    return [str(one) for one in np.random.default_rng(SEED).choice(known, ATTACKED, replace=False)]
+
+
+def asked_for(pools: Pools, document: str, most: int) -> list[int]:
+    """Return the places of queries that have a document among their candidates."""
+    return [place for place, pool in enumerate(pools.pools) if document in pool.documents][:most]
+
+
+def ranks_of(pools: Pools, document: str) -> list[int]:
+    """Return a document's rank by blend in each pool; behind all others where it is not in it."""
+    return [
+        1 + int(np.sum(scores > scores[pool.documents.index(document)]))
+        if document in pool.documents
+        else len(scores) + 1
+        for pool, scores in zip(pools.pools, blend_scores(pools), strict=True)
+    ]
+
+
+def parts(name: str, most: int) -> tuple[Collection, Collection]:
     """Return a collection with the queries to learn from, and with those of the test."""
-    folder = DATA / name
+    folder = DATA / name if (DATA / name).is_dir() else Path(name)
     if "train" in splits(folder):
-        return load_collection(folder, "train"), sample(load_collection(folder, "test"), MAX_TEST, SEED)
-    whole = load_collection(folder, "test")
-    names = np.random.default_rng(SEED).permutation(sorted(whole.queries)).tolist()
-    half = {*names[: len(names) // 2]}
-    return only(whole, half), sample(only(whole, {*names} - half), MAX_TEST, SEED)
-
-
-def pools_of(collection: Collection, encoder: Encoder) -> Pools:
-    """Return the pools of a collection's queries, in the codec of an index."""
-    return collect(collection, encoder, codec=DEFAULT_CODEC)
-
-
-def taught(encoder: Encoder, pools: Pools, teacher: Teacher) -> TrainedEncoder:
-    """Return the encoder that a teacher makes of some pools."""
-    heads = fit_adapters(pools, allowed=(teacher,), loop=loop_options(SEED)).heads
-    return TrainedEncoder(encoder, heads, replace(encoder.identity, revision=f"{teacher}-{len(pools)}"))
-
-
-def scorer(train: Collection, encoder: Encoder, teacher: Teacher, pools: Pools) -> Callable[[Pools], Pools]:
-    """Return what scores other pools of the collection with what some have taught."""
-    trained = taught(encoder, pools, teacher)
-
-    def scored(others: Pools) -> Pools:
-        return pools_of(only(train, {pool.query for pool in others.pools}), trained)
-
-    return scored
+        train, test = load_collection(folder, "train"), load_collection(folder, "test")
+    else:
+        whole = load_collection(folder, "test")
+        names = np.random.default_rng(SEED).permutation(sorted(whole.queries)).tolist()
+        half = {*names[: len(names) // 2]}
+        train, test = only(whole, half), only(whole, {*names} - half)
+    return train if len(train.queries) <= most else sample(train, most, SEED), sample(test, MAX_TEST, SEED)
 
 
 def unjudged(pools: Pools) -> Pools:

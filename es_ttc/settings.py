@@ -321,6 +321,19 @@ class GatewaySettings(Settings):
         description="Model names that clients send to `/_ttc/v1/embeddings`, and the encoders of the gateway that they "
         'mean, e.g. `{"text-embedding-3-small": "minilm"}`.',
     )
+    query_adapters: dict[str, Path] = Field(
+        default_factory=dict,
+        description="Folders that `es-ttc learn` wrote, by the index, alias or pattern (`*`) of them that searches are "
+        'sent to, e.g. `{"shop": "/encoders/shop"}`: queries of these are encoded with the adapter, documents keep '
+        "their vectors.",
+    )
+    trial_log: Path | None = Field(
+        None,
+        description="File for a trial of `query_adapters`: they then serve nothing but a share of the queries, whose "
+        "hits are drawn in turn from the rankings with and without the adapter. Each such search is appended to the "
+        "file: its text, the ids of its hits and their rankings, nothing of the caller. `es-ttc trial` reads it.",
+    )
+    trial_share: float = Field(0.1, gt=0, le=1, description="Share of the distinct queries in the trial.")
     sidecar_token: SecretStr | None = Field(
         None,
         description="Bearer token that engines with the plugin send to `/_ttc/score`. Without it the endpoint refuses "

@@ -44,6 +44,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "evaluate": "Measure methods on judged collections, or on an index by its judgements.",
         "tune": "Choose a method's parameters on the BEIR folder DATA, or by the judgements of an index.",
         "learn": "Learn a better encoder for the index NAME from its queries.",
+        "trial": "Tell from clicks whether the adapter on trial for the index NAME is better.",
         "train": "Train maps over a frozen encoder's vectors from judged queries.",
         "discover": "Search for programs that rank your own collections better.",
         "calibrate": "Relate the scores of an index to other queries, or to the relevance of hits.",

@@ -49,7 +49,7 @@ async def _changes(settings: Settings, index: str, spec: IndexSpec, encoder: Enc
     changed = shown = 0
     try:
         async with connected(gateway.model_copy(update={"engine": url})) as client:
-            target = Target(client, index, spec, spec.text_fields, encoder)
+            target = Target(client, index, spec, spec.text_fields)
             for text in queries:
                 before, after = [
                     [hit.id for hit in (await search(target, CliQuery(text, method, _HITS))).hits]

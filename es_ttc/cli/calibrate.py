@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path
 
 import click
-import orjson
 
 from es_ttc.cli.calibrate_relevance import relevance
 from es_ttc.cli.common import encoder_flag, engine_flag, given, json_flag, print_json, stderr
@@ -13,13 +12,12 @@ from es_ttc.cli.options import examples
 from es_ttc.encoders import load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
-from es_ttc.errors import ConfigurationError
 from es_ttc.index.attach.feature_locations import feature_locations
 from es_ttc.index.mappings.calibration import calibrate as write
+from es_ttc.lab.learning.query_log import read_log
 from es_ttc.settings import Settings
 from es_ttc.vectors.moments import Moments
 
-_MAX_QUERIES = 100_000
 _FEW = 100
 """Number of queries below which the ranking suffers (docs/how-to/choose-a-program.md)."""
 
@@ -37,7 +35,7 @@ def calibrate() -> None:
     required=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="File of queries, one per line: text, or a JSON object with a field `text`.",
+    help="Query log: one query per line, CSV with a column `query`, JSON Lines, or UBI events; .gz too.",
 )
 @engine_flag
 @encoder_flag
@@ -52,7 +50,7 @@ def queries(name: str, file: Path, engine: str | None, encoder: str | None, as_j
 
     A few hundred queries from a log are sufficient. Never use queries that you evaluate with.
     """
-    texts = read_queries(file)
+    texts = list(read_log(file).counts)
     settings = Settings(**given(engine=engine, encoder=encoder))
     with stderr.status("loading the encoder"):
         loaded = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
@@ -69,33 +67,6 @@ def queries(name: str, file: Path, engine: str | None, encoder: str | None, as_j
 
 
 calibrate.add_command(relevance)
-
-
-def read_queries(file: Path) -> list[str]:
-    """Return the queries of a file, one per line."""
-    texts = []
-    try:
-        with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    texts.append(_text(line.strip(), file, number))
-                if len(texts) > _MAX_QUERIES:
-                    raise ConfigurationError(f"[{file}] has more than {_MAX_QUERIES:,} queries: a few hundred do")
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"[{file}] is not UTF-8: {error}") from error
-    return texts
-
-
-def _text(line: str, file: Path, number: int) -> str:
-    if not line.startswith("{"):
-        return line
-    try:
-        text = orjson.loads(line).get("text")
-    except orjson.JSONDecodeError as error:
-        raise ConfigurationError(f"line {number} of [{file}] is not JSON: {error}") from error
-    if not isinstance(text, str):
-        raise ConfigurationError(f"line {number} of [{file}] has no text in [text]: {line[:80]}")
-    return text
 
 
 async def _calibrate(settings: Settings, name: str, texts: list[str], encoder: Encoder) -> Moments:

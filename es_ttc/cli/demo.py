@@ -80,7 +80,7 @@ class DemoSession:
     def target(self, index: str) -> Target:
         """Return what a search in one of the indices needs."""
         spec = next(exhibit.spec for exhibit in self.exhibits if exhibit.index == index)
-        return Target(self.client, index, spec, spec.text_fields, self.encoder)
+        return Target(self.client, index, spec, spec.text_fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from es_ttc.lab.judging.overview import Overview
 from es_ttc.lab.judging.records import PooledMethod, PooledQuery, check_judge, query_id
 from es_ttc.lab.judging.standing import TunedWeights
 from es_ttc.lab.judging.store import JudgementStore
+from es_ttc.lab.learning.query_log import records, text_in
 from es_ttc.settings import EngineSettings, Settings
 
 _FORMATS = ("beir", "trec", "trec-run", "workbench", "quepid")
@@ -112,8 +113,8 @@ def pool(
 ) -> None:
     """Search INDEX for queries by several methods, and pool the documents to judge.
 
-    QUERIES is a file of queries, one per line: text, or a JSON object with `text` and, if it has one, `_id`. A query's
-    pool is the union of the first documents of every method. A query that is pooled again gets a new pool; its
+    QUERIES is a file of queries, one per line: text, or a JSON object with `text` and, if it has one, `_id`; or CSV. A
+    query's pool is the union of the first documents of every method. A query that is pooled again gets a new pool; its
     judgements stay.
 
     The pool also keeps the signals of blend, from which `es-ttc judge status` and the page choose weights.
@@ -307,10 +308,12 @@ def export(
 def queries_of(file: Path | None, texts: Sequence[str]) -> list[tuple[str, str]]:
     """Return ids and texts of queries, of a file and of the command line, each text once."""
     found: dict[str, str] = {}
-    for number, line in enumerate(_lines(file), 1):
-        name, text = _query(line, file, number)
-        if found.setdefault(name or query_id(text), text) != text:
-            raise ConfigurationError(f"line {number} of [{file}] repeats [_id] [{name}] with another text")
+    for record in () if file is None else records(file):
+        text, name = text_in(record), record.get("_id")
+        if not text:
+            raise ConfigurationError(f"[{file}] has a line without a query: {str(dict(record))[:80]}")
+        if found.setdefault(query_id(text) if name is None else str(name), text) != text:
+            raise ConfigurationError(f"[{file}] repeats [_id] [{name}] with another text")
     for text in texts:
         if not text.strip():
             raise InvalidRequest("[query] is blank: give a text")
@@ -318,28 +321,6 @@ def queries_of(file: Path | None, texts: Sequence[str]) -> list[tuple[str, str]]
     if len(found) > _MAX_QUERIES:
         raise InvalidRequest(f"{len(found):,} queries are too many: give up to {_MAX_QUERIES:,}")
     return list(found.items())
-
-
-def _lines(file: Path | None) -> list[str]:
-    if file is None:
-        return []
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"[{file}] cannot be read: {error}") from error
-    return [line.strip() for line in lines if line.strip()]
-
-
-def _query(line: str, file: Path | None, number: int) -> tuple[str | None, str]:
-    if not line.startswith("{"):
-        return None, line
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise ConfigurationError(f"line {number} of [{file}] is not JSON: {error}") from error
-    if not isinstance(record.get("text"), str) or not record["text"].strip():
-        raise ConfigurationError(f"line {number} of [{file}] has no text in [text]: {line[:80]}")
-    return (str(record["_id"]) if "_id" in record else None), record["text"].strip()
 
 
 def new_queries(judged: Judged, known: set[str]) -> list[PooledQuery]:

@@ -55,7 +55,7 @@ def make_pools(request: PoolRequest) -> tuple[list[PooledQuery], str | None]:
     encoder = encoder_of_index(settings, request.index)
 
     async def search(client: Engine) -> list[PooledQuery]:
-        return await _searched(await Target.of(client, request.index, encoder=encoder), request, methods)
+        return await _searched(await Target.of(client, request.index), request, methods)
 
     async def write(client: Engine) -> None:
         store = JudgementStore(client, request.index)

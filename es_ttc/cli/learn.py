@@ -1,4 +1,4 @@
-"""`es-ttc learn`: adapters of the encoder from an index's own queries."""
+"""`es-ttc learn`: an adapter of the encoder, for an index's queries, from these queries."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +10,7 @@ from pydantic import Field
 from rich.markup import escape
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import AdapterName, AsJson, EncoderName, EngineUrl, adapted, given, print_json, with_engine
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, EngineUrl, adapted, given, print_json
 from es_ttc.cli.evaluating import stages
 from es_ttc.cli.judge_options import load_judged, with_llm_flag
 from es_ttc.cli.judged import SEED
@@ -34,8 +34,7 @@ _SHOWN = 10
     "es-ttc learn shop --queries queries.log --out encoders/shop",
     "es-ttc learn shop --queries ubi_events.jsonl --out encoders/shop",
     "es-ttc learn shop --out encoders/shop",
-    "es-ttc attach shop --adapter encoders/shop",
-    "es-ttc serve --encoder encoders/shop",
+    'ES_TTC_QUERY_ADAPTERS=\'{"shop": "encoders/shop"}\' es-ttc serve',
 )
 def learn(
     name: str,
@@ -48,7 +47,7 @@ def learn(
         "Query log: one query per line, CSV with a column `query`, JSON Lines, or UBI events with clicks; .gz too. "
         "Default: the judged queries of the index alone.",
     ] = None,
-    out: Annotated[Path, "--out FOLDER", FOLDER, "Folder for the trained encoder."],
+    out: Annotated[Path, "--out FOLDER", FOLDER, "Folder for the adapter."],
     teachers: Annotated[
         tuple[Literal["judgements", "clicks", "blend"], ...],
         "--teacher",
@@ -59,22 +58,22 @@ def learn(
         int, "--most N", Field(ge=20, le=100_000), "Number of queries of the log, the most frequent ones."
     ] = 2000,
     with_llm: Annotated[bool, with_llm_flag],
-    force: Annotated[bool, "Write the encoder even if its gain is not clear."] = False,
+    force: Annotated[bool, "Write the adapter even if its gain is not clear."] = False,
     engine: EngineUrl,
     encoder: EncoderName,
     adapter: AdapterName,
     as_json: AsJson,
 ) -> None:
-    """Learn a better encoder for the index NAME from its queries.
+    """Learn better vectors of queries for the index NAME (or alias) from its queries.
 
-    For each query the documents that blend would rank are scored once. Small networks over the encoder's vectors, one
-    for queries and one for documents, learn to order them as judgements (`es-ttc judge`), clicks or, where there are
-    neither, blend itself do. They are tested on queries that they have not learned from (five folds), and written only
-    if they are clearly better: blend's nDCG@10 on 20 judged queries or more; with fewer, the agreement of the vectors
-    alone with blend's order, which is no proof of relevance.
+    For each query the documents that blend would rank are scored once. A small network over the encoder's vectors of
+    queries learns to order them as judgements (`es-ttc judge`), clicks or, where there are neither, blend itself do. It
+    is tested on queries that it has not learned from (five folds), and written only if it is clearly better: by
+    blend's nDCG@10 on 20 judged queries or more; else on 20 with clicks; else by the agreement of the vectors alone
+    with blend's order, which is no proof of relevance.
 
-    The index does not change. `es-ttc attach NAME --adapter FOLDER` maps its stored vectors into a side index while
-    the old one serves; `es-ttc attach NAME --encoder ENCODER` goes back.
+    Documents and their vectors do not change: a gateway serves the adapter by its setting `query_adapters`, and without
+    the setting everything is as before.
     """
     require_package("torch")
     from es_ttc.lab.evaluation.report import require_writable
@@ -87,6 +86,7 @@ def learn(
         raise InvalidRequest(f"[{out}] is no empty folder: choose another --out")
     require_writable(out.absolute().parent)
     settings = adapted(GatewaySettings(**given(engine=engine, encoder=encoder)), adapter)
+    settings = settings.model_copy(update={"query_adapters": {}})  # compared with the encoder alone
     logged = None if log is None else read_log(log)
     queries = _queries(name, settings, logged, most, with_llm=with_llm)
     base = encoder_of_index(settings, name)
@@ -99,15 +99,15 @@ def learn(
     with interruptible(), stages(name) as progress:
         found = learn_from(lesson, IndexSource(name, settings, lambda _spec: base), progress)
     if found.verdict.clear or force:
-        write(out, found, base_name=settings.encoder, base=base, cache_dir=settings.cache_dir)
+        write(out, found, base_name=settings.encoder, base=base.identity, cache_dir=settings.cache_dir)
     if as_json:
         print_json({"index": name, "folder": str(out), **found.as_dict()})
     else:
         _show(name, found, logged)
         if found.verdict.clear or force:
             console = tables.console()
-            console.print(_next_steps(name, out, settings), highlight=False, markup=False, soft_wrap=True)
-    told_of_file(out, clear=found.verdict.clear, force=force, what="encoder", default="the present encoder")
+            console.print(_next_steps(name, out), highlight=False, markup=False, soft_wrap=True)
+    told_of_file(out, clear=found.verdict.clear, force=force, what="adapter", default="the encoder alone")
 
 
 def _queries(
@@ -136,6 +136,7 @@ def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
     compared = [
         ("blend, by judgements", verdict.blend),
         ("vectors alone, by judgements", verdict.dense),
+        ("blend, by clicks", verdict.clicked),
         ("vectors alone, agreement with blend", verdict.agreement),
     ]
     rows = [
@@ -148,25 +149,17 @@ def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
     shown = [(escape(one.query), escape(", ".join(one.before[:3])), escape(", ".join(one.after[:3]))) for one in moved]
     if shown:
         console.print(tables.table(("query", "first three before", "after"), shown))
-    if verdict.blend is None:
+    if verdict.blend is None and verdict.clicked is None:
         click.echo(
-            f"mind: {verdict.judged} queries are judged, so nothing proves that users see better hits: compare both "
-            f"with `es-ttc judge pool {name}`",
+            f"mind: {verdict.judged} queries are judged and few have clicks, so nothing proves that users see better "
+            f"hits: judge some (`es-ttc judge pool {name}`), or let a share of the users decide (`es-ttc trial`)",
             err=True,
         )
 
 
-def _next_steps(name: str, out: Path, settings: GatewaySettings) -> str:
-    """Return how to serve the encoder, and how to go back."""
-    from es_ttc.index.attach.feature_locations import alike_locations
-
-    located = with_engine(settings, lambda engine: alike_locations(engine, name))
-    if all(one.index != one.source.index for one in located):
-        return (
-            f"serve it: es-ttc attach {name} --adapter {out}; es-ttc serve --encoder {out}\n"
-            f"go back:  es-ttc attach {name} --encoder {settings.encoder}; es-ttc serve --encoder {settings.encoder}"
-        )
+def _next_steps(name: str, out: Path) -> str:
+    """Return how to serve the adapter, and how to go back."""
     return (
-        f"serve it: [{name}] carries its vectors itself, so make a new index: es-ttc index create NEW --encoder {out}; "
-        f"es-ttc ingest NEW FILE --encoder {out}; es-ttc serve --encoder {out}"
+        "serve it: put this into es-ttc.toml, and start `es-ttc serve` again; take it out to go back\n\n"
+        f'[query_adapters]\n"{name}" = "{out.resolve()}"'
     )

@@ -108,12 +108,10 @@ def _found(
     beside: bool,
 ) -> tuple[list[Ranking], dict[str, dict[str, Any]]]:
     """Search and count through the gateway at hand, or through one of our own that ends with the search."""
-    encoder: Encoder | None = None
-    if gateway is None or asked.method == "dense" or asked.first_pass == "dense":
-        encoder = encoder_of_index(settings.model_copy(update={"engine": gateway or settings.engine}), name)
+    encoder = encoder_of_index(settings, name) if gateway is None else None
 
     async def ask(client: Engine) -> tuple[list[Ranking], dict[str, dict[str, Any]]]:
-        target = await searching.Target.of(client, name, fields, encoder)
+        target = await searching.Target.of(client, name, fields)
         counted = await searching.facets_of(target, asked, facets) if facets else {}
         rankings = await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
         return rankings, counted

@@ -10,12 +10,11 @@ from urllib.parse import quote
 import orjson
 
 from es_ttc.cli.views import Hit, Ranking, Span
-from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.ingest.compose import compose
-from es_ttc.index.mappings.queries import matching, nearest
+from es_ttc.index.mappings.queries import matching
 from es_ttc.index.mappings.spec import VECTOR, IndexSpec
 from es_ttc.lab.evaluation.methods import KNN, resolve_one
 from es_ttc.rewriters import registry as rewriters
@@ -33,27 +32,22 @@ class Target:
     """The searched index.
 
     Attributes:
-        encoder: The index's encoder; None if it is unavailable here, which excludes dense search.
-        vectors: Whether the index has a vector field that the engine can search.
-        beside: Whether its vectors are in a side index, which the gateway searches.
+        client: A client of a gateway.
+        vectors: Whether the engine can search its vectors, which may be in a side index.
     """
 
     client: Engine
     index: str
     spec: IndexSpec
     fields: Sequence[str]
-    encoder: Encoder | None = None
     vectors: bool = True
-    beside: bool = False
 
     @classmethod
-    async def of(
-        cls, client: Engine, index: str, fields: Sequence[str] | None = None, encoder: Encoder | None = None
-    ) -> Self:
+    async def of(cls, client: Engine, index: str, fields: Sequence[str] | None = None) -> Self:
         """Return an index as it is found; without fields those that it encodes."""
         located = await alike_locations(client, index)
-        vectors, beside = all(one.has_vectors for one in located), any(one.side for one in located)
-        return cls(client, index, located[0].spec, fields or located[0].spec.text_fields, encoder, vectors, beside)
+        spec, vectors = located[0].spec, all(one.has_vectors or one.side for one in located)
+        return cls(client, index, spec, fields or spec.text_fields, vectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +64,23 @@ class CliQuery:
 
 async def search(target: Target, query: CliQuery) -> Ranking:
     """Rank by one method."""
-    answer = await target.client.search(target.index, await _body(target, query))
+    answer = await target.client.search(target.index, _body(target, query))
     return Ranking(query.method, hits_of(answer, target.fields), expansion_of(answer))
 
 
-async def _body(target: Target, query: CliQuery) -> dict[str, Any]:
+def _body(target: Target, query: CliQuery) -> dict[str, Any]:
     """Return the search of a query by its method."""
     method = resolve_one(query.method, query.params)
     if query.method == "bm25":
         return match_body(target.fields, query)
     if query.method == "dense":
-        return await _dense_body(target, query)
+        return _dense_body(target, query)
     if method.retriever is not None:
         return knn_body(target.fields, query)
     if method.rewriter is not None:
         return query_body(target.fields, query)
     by_words = query.first_pass == "bm25"
-    first = None if by_words else await _dense_body(target, replace(query, size=_window(query)))
+    first = None if by_words else _dense_body(target, replace(query, size=_window(query)))
     return rescore_body(target.fields, query, first)
 
 
@@ -120,7 +114,7 @@ async def facets_of(target: Target, query: CliQuery, names: Sequence[str]) -> di
             )
         counted = {"terms": {"field": field, "size": 10}}
         aggregations[name] = {"stats": {"field": field}} if set(kinds) <= _NUMBERS else counted
-    answer = await target.client.search(target.index, {**await _body(target, query), "aggs": aggregations})
+    answer = await target.client.search(target.index, {**_body(target, query), "aggs": aggregations})
     return {
         name: {one.get("key_as_string", one["key"]): one["doc_count"] for one in facet["buckets"]}
         if "buckets" in facet
@@ -205,24 +199,13 @@ def hits_of(response: Mapping[str, Any], fields: Sequence[str]) -> list[Hit]:
     ]
 
 
-async def _dense_body(target: Target, query: CliQuery) -> dict[str, Any]:
-    if target.beside:
-        clause = {"field": VECTOR, "query_text": query.text, "k": query.size, **_filter_of(query)}
-        return {"size": query.size, "_source": [*target.fields], "knn": clause}
+def _dense_body(target: Target, query: CliQuery) -> dict[str, Any]:
     if not target.vectors:
         raise InvalidRequest(
             f"index [{target.index}] has no vector field: its features stand inside it, and it was made without "
             "index.knn. Let bm25 find the documents (--first-pass bm25), and a rescorer put them into order"
         )
-    if target.encoder is None:
-        raise ConfigurationError(
-            f"dense search needs the encoder of index [{target.index}], [{target.spec.encoder.key}], and it is not "
-            "here: name it with ES_TTC_ENCODER"
-        )
-    encodings = await asyncio.to_thread(target.encoder.encode, [query.text], role="query", tokens=False)
-    product = (await target.client.capabilities()).product
-    found = nearest(encodings.pooled[0], query.size, product, among=query.among)
-    return {"size": query.size, "_source": [*target.fields], **found}
+    return knn_body(target.fields, replace(query, method="dense", params=None))
 
 
 def _span(detail: Mapping[str, Any]) -> Span | None:

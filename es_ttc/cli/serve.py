@@ -14,6 +14,7 @@ import orjson
 from es_ttc.cli.common import AsJson, engine_flag, first_documents, given, print_json, unread_languages
 from es_ttc.cli.model_options import ModelOptions
 from es_ttc.cli.signatures import FILE, command
+from es_ttc.encoders.query_adapters import QueryAdapters
 from es_ttc.encoders.registry import require_known
 from es_ttc.engine.connect import connected
 from es_ttc.engine.versions import EngineVersion, oldest_versions
@@ -30,6 +31,7 @@ from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import configure_logs
 from es_ttc.serving.server import address_of, bind, server_certificate
 from es_ttc.serving.server import serve as run
+from es_ttc.serving.trial import require_possible
 from es_ttc.serving.workers import serve_with_workers
 from es_ttc.settings import GatewaySettings
 
@@ -97,6 +99,8 @@ def serve(
         require_known(name)
     served = {**read_models(settings.ranking_models), **promoted_programs(settings)[1]}
     TunedDefaults.read(settings.tuned, served)  # errors in them are reported before the gateway listens
+    QueryAdapters.read(settings.query_adapters, settings.cache_dir)
+    require_possible(settings)
     configure_logs()
     with bind(settings) as listening:
         url = address_of(listening, tls=tls)
@@ -186,6 +190,8 @@ def _introduce(
         "memory": f"up to {settings.feature_cache_mb:,} MiB of features{' for all processes' * bool(processes)}",
         "indices": ", ".join(indices) or "none with features; es-ttc ingest NAME FILE or es-ttc attach NAME adds them",
     }
+    if settings.query_adapters:
+        told["queries"] = ", ".join(f"of {name} by {folder}" for name, folder in settings.query_adapters.items())
     off = [] if settings.ui else ["playground (--ui)"]
     if settings.llm_url is None and settings.llm_offline is None:
         off.append("sira, hyde, query2doc (ES_TTC_LLM_URL)")

@@ -21,6 +21,7 @@ from es_ttc.serving.features.encoding import Loader
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.process import OnlyProcess
 from es_ttc.serving.search import Searches
+from es_ttc.serving.trial import Trial
 from es_ttc.serving.warm_up import restore_garbage
 from es_ttc.serving.writes.answers import WriteEncoding
 from es_ttc.settings import GatewaySettings
@@ -80,7 +81,7 @@ def create_app(
         *routes(gateway, searches, lambda: gateway.warm_up.done and process.all_ready()),
     ]
     own = Starlette(routes=endpoints, exception_handlers={HTTPException: _not_found}, lifespan=lifespan)
-    return Entrance(gateway, own, searches, writes, _admin_token(settings))
+    return Entrance(gateway, own, Trial(gateway, searches), writes, _admin_token(settings))
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity
+from es_ttc.encoders.query_adapters import QueryAdapters
 from es_ttc.reranking.rerankers import Rerankers
 from es_ttc.reranking.rerankers.cross_encoder import built_in as cross_encoders
 from es_ttc.reranking.rerankers.llm import of_the_gateway as llm_rerankers
@@ -55,7 +56,11 @@ class Gateway:
         self.encoding = BoundedPool("encoding", threads=_ENCODING_THREADS, queue=_ENCODING_THREADS * _QUEUE_A_THREAD)
         self.scoring = BoundedPool("scoring", threads=threads, queue=threads * _QUEUE_A_THREAD)
         names = (settings.encoder, *settings.encoders)
-        self.encoders = Encoders(names, settings.cache_dir, load or _load_encoder, _load_variant, self.encoding)
+        on_trial = settings.trial_log is not None
+        adapters = QueryAdapters.read(settings.query_adapters, settings.cache_dir, on_trial=on_trial)
+        self.encoders = Encoders(
+            names, settings.cache_dir, load or _load_encoder, _load_variant, self.encoding, adapters
+        )
         self.warm_up = WarmUp(self.encoders, self.upstream)
         self.attached = AttachedFeatureLocator(self.upstream, settings.side_credentials)
         reads = ReadBudget(self.upstream, settings.feature_reads_mb, process.count)

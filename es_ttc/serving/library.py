@@ -74,8 +74,9 @@ class IndexReader:
         await self._gateway.numbers.require(self._fields, "[field] names", self._caller, fix=fix)
 
     async def encoded(self, text: str) -> Query:
-        """Return a query's vectors, those of its tokens too."""
-        return (await self._gateway.encoders.encode(self._encoder, (text,), tokens=True)).query
+        """Return a query's vectors, those of its tokens too; with the adapter of the target, if it has one."""
+        encoders, target = self._gateway.encoders, self._caller.indices
+        return (await encoders.finish(self._encoder, (text,), target, None, tokens=True)).query
 
     async def windows(
         self, queries: Sequence[Query], text_fields: Sequence[str], size: int, progress: Callable[[int], None]

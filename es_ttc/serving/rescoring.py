@@ -54,7 +54,7 @@ class Rescoring:
             if one.problem is not None and one.section.on_error == "fail":
                 raise one.problem
             if one.section.method in STRATEGIES:
-                return self._strategies.begin(one, request.started, encode=encode)
+                return self._strategies.begin(one, caller, request.started, encode=encode)
             return WindowRescoring.begin(self._gateway, self._own_encoders, request, item, one, encode=encode)
 
         def begin_all(whole: SearchPlan) -> WindowRescoring | AdaptiveRescoring | Cascade:

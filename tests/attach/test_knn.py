@@ -299,9 +299,8 @@ async def test_a_text_for_a_side_index_is_checked_as_a_section_is(
 
 
 async def test_the_command_line_searches_it_too(engine: Engine, attached: str, gateway: str, encoder: Encoder) -> None:
-    held = await feature_location(engine, attached)
     client = await connect(EngineSettings(engine=gateway))
-    target = Target(client, attached, held.spec, FIELDS, encoder, vectors=held.has_vectors, beside=held.side)
+    target = await Target.of(client, attached, FIELDS)
     try:
         bm25, hybrid = await compare(target, CliQuery(CATS, "hybrid", 5))
         dense = await cli_search(target, CliQuery(CATS, "dense", 100))

@@ -18,7 +18,7 @@ from es_ttc.cli.searching import CliQuery, Target, compare, curl, hits_of, resco
 from es_ttc.cli.views import Hit, Span
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect, connected
-from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.errors import InvalidRequest
 from es_ttc.lab.demo import exhibit
 from es_ttc.settings import EngineSettings
 from tests.cli.conftest import Filled
@@ -61,21 +61,19 @@ def test_the_curl_line_sends_what_the_search_sends() -> None:
 
 @pytest.mark.engine
 class TestThroughTheGateway:
-    def run(self, filled: Filled, encoder: Encoder | None, question: Any) -> Any:
+    def run(self, filled: Filled, question: Any) -> Any:
         async def ask() -> Any:
             async with connected(EngineSettings(engine=filled.gateway)) as client:
                 shown = filled.exhibit
-                return await question(Target(client, shown.index, shown.spec, shown.spec.text_fields, encoder))
+                return await question(Target(client, shown.index, shown.spec, shown.spec.text_fields))
 
         return asyncio.run(ask())
 
-    def test_every_method_ranks_and_spectral_says_where_it_matched(self, filled: Filled, encoder: Encoder) -> None:
+    def test_every_method_ranks_and_spectral_says_where_it_matched(self, filled: Filled) -> None:
         collection = filled.exhibit.collection
         found = 0
         for query, text in collection.queries.items():
-            rankings = self.run(
-                filled, encoder, lambda target, text=text: compare(target, CliQuery(text, "spectral", 5))
-            )
+            rankings = self.run(filled, lambda target, text=text: compare(target, CliQuery(text, "spectral", 5)))
             assert [ranking.heading for ranking in rankings] == ["bm25", "hybrid", "spectral"]
             assert all(set(ranking.ranks()) == {one.id for one in collection.documents} for ranking in rankings)
             best = rankings[-1].hits[0]
@@ -84,18 +82,18 @@ class TestThroughTheGateway:
             found += best.id in collection.qrels[query]
         assert found > len(collection.queries) / 3  # 1 in 15 by chance
 
-    def test_a_dense_first_pass_finds_what_shares_no_word_with_the_text(self, filled: Filled, encoder: Encoder) -> None:
+    def test_a_dense_first_pass_finds_what_shares_no_word_with_the_text(self, filled: Filled) -> None:
         asked = CliQuery("insects that make honey", "spectral", 5)
-        by_bm25 = self.run(filled, encoder, lambda target: search(target, asked))
-        by_dense = self.run(filled, encoder, lambda target: search(target, replace(asked, first_pass="dense")))
+        by_bm25 = self.run(filled, lambda target: search(target, asked))
+        by_dense = self.run(filled, lambda target: search(target, replace(asked, first_pass="dense")))
         assert by_bm25.hits == []
         assert len(by_dense.hits) == 5
         assert all(hit.span is not None for hit in by_dense.hits)
 
-    def test_hybrid_fuses_the_engines_own_two(self, filled: Filled, encoder: Encoder) -> None:
+    def test_hybrid_fuses_the_engines_own_two(self, filled: Filled) -> None:
         text = next(iter(filled.exhibit.collection.queries.values()))
-        bm25, hybrid = self.run(filled, encoder, lambda target: compare(target, CliQuery(text, "hybrid", 5)))
-        dense = self.run(filled, encoder, lambda target: search(target, CliQuery(text, "dense", 100)))
+        bm25, hybrid = self.run(filled, lambda target: compare(target, CliQuery(text, "hybrid", 5)))
+        dense = self.run(filled, lambda target: search(target, CliQuery(text, "dense", 100)))
         ranks = [bm25.ranks(), dense.ranks()]
         for hit in hybrid.hits:
             fused = sum(1 / (60 + rank[hit.id]) for rank in ranks if hit.id in rank)
@@ -127,32 +125,26 @@ class TestThroughTheGateway:
         assert {hit["id"] for hit in hits[:2]} == {collection.documents[0].id, f"2-{collection.documents[0].id}"}
 
     @pytest.mark.parametrize("method", ["blend", "hybrid", "bm25", "dense", "spectral", "knn:nnn", "knn:dense", "rm3"])
-    def test_every_hit_matches_the_filter(self, filled: Filled, encoder: Encoder, method: str) -> None:
+    def test_every_hit_matches_the_filter(self, filled: Filled, method: str) -> None:
         collection = filled.exhibit.collection
         text = next(iter(collection.queries.values()))
         wanted = [one.id for one in collection.documents[3:9]]
         among = {"ids": {"values": wanted}}
         for first_pass in ("bm25", "dense") if method == "spectral" else ("bm25",):
             asked = CliQuery(text, method, 5, first_pass=first_pass, among=among)
-            ranking = self.run(filled, encoder, lambda target, asked=asked: search(target, asked))
+            ranking = self.run(filled, lambda target, asked=asked: search(target, asked))
             assert ranking.hits
             assert set(ranking.ranks()) <= set(wanted)
 
-    def test_a_method_compared_with_itself_stands_there_once(self, filled: Filled, encoder: Encoder) -> None:
-        rankings = self.run(filled, encoder, lambda target: compare(target, CliQuery("paper", "bm25", 5)))
+    def test_a_method_compared_with_itself_stands_there_once(self, filled: Filled) -> None:
+        rankings = self.run(filled, lambda target: compare(target, CliQuery("paper", "bm25", 5)))
         assert sorted(ranking.heading for ranking in rankings) == ["bm25", "hybrid"]
 
-    def test_without_an_encoder_there_is_no_dense_ranking(self, filled: Filled) -> None:
-        rankings = self.run(filled, None, lambda target: compare(target, CliQuery("Who likes paper?", "spectral", 5)))
-        assert [ranking.heading for ranking in rankings] == ["bm25", "hybrid", "spectral"]
-        with pytest.raises(ConfigurationError, match="ES_TTC_ENCODER"):
-            self.run(filled, None, lambda target: search(target, CliQuery("paper", "dense")))
-
-    def test_wrong_methods_and_parameters_are_refused(self, filled: Filled, encoder: Encoder) -> None:
+    def test_wrong_methods_and_parameters_are_refused(self, filled: Filled) -> None:
         with pytest.raises(InvalidRequest, match=r"did you mean \[spectral\]"):
-            self.run(filled, encoder, lambda target: search(target, CliQuery("x", "spectrl")))
+            self.run(filled, lambda target: search(target, CliQuery("x", "spectrl")))
         with pytest.raises(InvalidRequest, match=r"\[scale\]"):
-            self.run(filled, encoder, lambda target: search(target, CliQuery("x", "spectral", 5, {"scale": [1]})))
+            self.run(filled, lambda target: search(target, CliQuery("x", "spectral", 5, {"scale": [1]})))
 
 
 @pytest.mark.engine

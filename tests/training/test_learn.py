@@ -6,25 +6,34 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 
 from es_ttc.cli.app import run
-from es_ttc.encoders import load_encoder
-from es_ttc.encoders.trained import TrainedEncoder
+from es_ttc.encoders.base import Encoder, Role
+from es_ttc.encoders.heads import Head, Linear
+from es_ttc.encoders.query_adapters import QueryAdapter, QueryAdapters
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import ConfigurationError
+from es_ttc.errors import ConfigurationError, EncoderMismatch
+from es_ttc.index.mappings.queries import matching
+from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.learning.listwise import Lists
 from es_ttc.lab.learning.query_log import read_log
 from es_ttc.lab.learning.teachers import blend_scores, targets
-from es_ttc.lab.learning.training import fit_adapters
+from es_ttc.lab.learning.training import bounded, fit_adapters
 from es_ttc.lab.learning.verdict import cross_fitted, verdict_of
+from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.lab.training.options import LoopOptions
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
-from es_ttc.settings import EngineSettings
+from es_ttc.serving.server import running_gateway
+from es_ttc.serving.trial import team_draft
+from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.attach.conftest import put, remove_traces
+from tests.serving.client import search
 from tests.training.conftest import ASKED, NAME, TOOLS
 
 UBI = "\n".join(
@@ -115,11 +124,12 @@ def test_what_is_learned_holds_on_other_queries(judged: bool) -> None:
     given = pools if judged else replace(pools, pools=tuple(unjudged(pool) for pool in pools.pools))
 
     def fit(some: Pools) -> Callable[[Pools], Pools]:
-        heads = fit_adapters(some, loop=loop).heads
+        heads = fit_adapters(some, targets(some, {}), loop=loop).heads
+        assert not heads["document"].layers
 
         def scored(pool: Pool) -> Pool:
             assert pool.query_vector is not None
-            cosines = heads["document"](np.array(pool.vectors)) @ heads["query"](pool.query_vector[None])[0]
+            cosines = np.array(pool.vectors) @ heads["query"](pool.query_vector[None])[0]
             return replace(pool, scores=np.column_stack([pool.scores[:, 0], cosines, pool.scores[:, 2:]]))
 
         return lambda others: replace(others, pools=tuple(map(scored, others.pools)))
@@ -128,6 +138,10 @@ def test_what_is_learned_holds_on_other_queries(judged: bool) -> None:
     found = verdict_of(given, after, least=20, seed=1)
     assert found.judged == (len(pools) if judged else 0)
     assert found.clear
+    clicks = {pool.query: {str(int(pool.query) % 40): 2.0} for pool in pools.pools}
+    by_clicks = verdict_of(given, after, clicks, least=20, seed=1)
+    assert (by_clicks.clicked is None) is judged
+    assert by_clicks.clear is judged  # words alone find what is clicked: nothing is gained
     assert (found.blend or found.agreement).delta > 0.05
     assert (found.dense is None) is not judged
     assert not verdict_of(given, given, least=20, seed=1).clear
@@ -144,14 +158,107 @@ async def _make(engine: Engine, name: str) -> None:
     await put(engine, name, {tool: {"text": f"{tool}: {text}"} for tool, text in TOOLS.items()})
 
 
-def loaded(folder: Path) -> TrainedEncoder:
-    encoder = load_encoder(str(folder))
-    assert isinstance(encoder, TrainedEncoder)
-    return encoder
+def require_served(engine: str, index: str, folder: Path, base: Encoder) -> None:
+    """Search through a gateway with an adapter: cosines are those in memory, blend's order that of the pools."""
+    adapted = QueryAdapter.read(folder, folder, "adapter").over(base)
+    documents = base.encode([f"{tool}: {text}" for tool, text in TOOLS.items()], tokens=False).pooled
+    settings = GatewaySettings(engine=engine, port=0, default_timeout_ms=20_000, query_adapters={index: folder})
+    queries = Collection(index, "asked", (), {text: text for text in ASKED}, {text: {} for text in ASKED})
+    pools = collect_from_index(queries, IndexSource(index, settings, lambda _: base))
+    with running_gateway(settings, load=lambda _name, _folder: base) as gateway:
+        for text, pool, scores in zip(ASKED, pools.pools, blend_scores(pools), strict=True):
+            knn = {"field": "ttc.vector", "query_text": text, "k": len(TOOLS)}
+            near = search(gateway, index, {"knn": knn, "size": len(TOOLS)})
+            cosines = documents @ adapted.encode([text], role="query", tokens=False).pooled[0]
+            expected = dict(zip(TOOLS, ((1 + cosines) / 2).tolist(), strict=True))
+            assert dict(zip(near.ids, near.scores, strict=True)) == pytest.approx(expected, abs=1e-3)
+            assert near.json()["ttc"]["encoder"] == adapted.identity.key
+            blended = search(gateway, index, {"query": matching(text, ["text"]), "rescore": {"ttc": {}}})
+            assert blended.ids == [pool.documents[place] for place in np.argsort(-scores, kind="stable")]
+            assert blended.json()["ttc"]["encoder"] == adapted.identity.key
+        several = search(gateway, f"{index},{index}-none*", {"query": matching(text, ["text"]), "rescore": {"ttc": {}}})
+        assert several.json()["ttc"]["encoder"] == base.identity.key
+
+
+def require_tried(engine: str, index: str, folder: Path, base: Encoder, file: Path) -> None:
+    """Search through a gateway with an adapter on trial: pages are one draft of both rankings, as the file says."""
+    settings = GatewaySettings(
+        engine=engine, port=0, default_timeout_ms=20_000, query_adapters={index: folder}, trial_log=file, trial_share=1
+    )
+    with running_gateway(settings, load=lambda _name, _folder: base) as gateway:
+        for text in ASKED:
+            body = {"query": matching(text, ["text"]), "rescore": {"ttc": {}}}
+            first, second = (search(gateway, index, {**body, "from": start, "size": 4}) for start in (0, 4))
+            assert sorted((*first.ids, *second.ids)) == sorted(TOOLS)
+            assert [*first.scores, *second.scores] == sorted((*first.scores, *second.scores), reverse=True)
+            lines = [json.loads(line) for line in file.read_text().splitlines()[-2:]]
+            assert [[name for name, _ in line["hits"]] for line in lines] == [first.ids, second.ids]
+            assert {line["query"] for line in lines} == {text}
+            assert lines[0]["adapter"] == first.json()["ttc"]["trial"]
+            elsewhere = search(gateway, index, {**body, "sort": ["_score"]})
+            assert elsewhere.json()["ttc"]["encoder"] == base.identity.key
+
+
+def test_a_draft_takes_the_best_of_two_rankings_in_turn() -> None:
+    firsts = []
+    for seed in range(200):
+        drafted = team_draft("abcd", "cae", Random(seed))
+        assert sorted(name for name, _ in drafted) == [*"abcde"]
+        assert {name for name, team in drafted if team == "frozen"} & {"c", "e"}
+        firsts.append(drafted[0])
+    assert firsts.count(("a", "learned")) + firsts.count(("c", "frozen")) == 200
+    assert 70 < firsts.count(("a", "learned")) < 130
+
+
+def test_clicks_decide_a_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = {"index": "shop", "adapter": "new", "hits": [["a", "learned"], ["b", "frozen"]]}
+    lines = [{**line, "adapter": "old", "query": "q0"}, *({**line, "query": f"q{number}"} for number in range(40))]
+    clicks = [{"query": f"q{number}", "clicked": "b" if number < 5 else "a", "position": 9} for number in range(30)]
+    file, log = tmp_path / "trial.jsonl", tmp_path / "clicks.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    log.write_text("\n".join(map(json.dumps, [*clicks, {"query": "q0", "clicked": "elsewhere"}])))
+    trial = ["trial", "shop", str(file), "--clicks", str(log), "--json"]
+    assert run(trial) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["adapter"], found["searches"], found["clicked"], found["better"]) == ("new", 40, 30, "adapter")
+    assert (found["shares"]["wins"], found["shares"]["losses"]) == (25, 5)
+    assert run(["trial", "blog", *trial[2:]]) == 1
+    assert "[blog]: it has [shop]" in capsys.readouterr().err
+    assert run(["trial", "shop", str(log), *trial[3:]]) == 1
+    assert "is no file of a trial" in capsys.readouterr().err
+
+
+def test_an_adapter_serves_the_names_that_it_is_given_for(encoder: Encoder) -> None:
+    dims, changed = encoder.identity.dims, replace(encoder.identity, revision="other")
+    turned = Head((Linear(np.eye(dims, dtype=np.float32)[::-1].copy(), np.zeros(dims, np.float32)),))
+    heads: dict[Role, Head] = {"query": turned, "document": Head()}
+    one, other = (QueryAdapter(Path(name), encoder.identity, replace(changed, adapter=name), heads) for name in "ab")
+    adapters = QueryAdapters({"shop": one, "blog-*": other})
+    for target, adapter in {
+        "shop": "a", "blog-1": "b", "blog-*": "b", "blog-%2A": "b", "blog-1,blog-2": "b",
+        "": "", "*": "", "shops": "", "shop,blog-1": "", "shop,-shop": "", "b*": "",
+    }.items():  # fmt: skip
+        assert adapters.over(encoder, target).identity.adapter == adapter, target
+    adapted, text = adapters.over(encoder, "shop"), ["a hat"]
+    own, mapped = encoder.encode(text, role="query"), adapted.encode(text, role="query")
+    np.testing.assert_allclose(mapped.pooled, own.pooled[:, ::-1], atol=1e-6)
+    np.testing.assert_allclose(mapped.tokens[0], own.tokens[0][:, ::-1], atol=1e-6)
+    np.testing.assert_array_equal(adapted.encode(text).pooled, encoder.encode(text).pooled)
+    with pytest.raises(EncoderMismatch, match=r"\[shop\].*es-ttc learn"):
+        QueryAdapters({"shop": replace(one, base=changed)}).over(encoder, "shop")
+
+
+def test_no_document_teaches_more_than_its_share() -> None:
+    documents, ones = [np.array([0, number]) for number in range(1, 101)], np.array([1.0, 0.0])
+    lists = Lists(np.zeros((100, 2), np.float32), documents, [ones] * 30 + [ones[::-1]] * 70)
+    trusted = [number < 10 for number in range(100)]
+    found = bounded(lists, trusted, 0.05)
+    assert [shares.tolist() for shares in found.targets] == [[1, 0]] * 10 + [[0.25, 0]] * 20 + [[0, 1]] * 70
+    assert [shares.tolist() for shares in bounded(lists, trusted, 1).targets] == [[1, 0]] * 30 + [[0, 1]] * 70
 
 
 def test_an_index_learns_from_its_log(
-    opensearch_url: str, index_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    opensearch_url: str, index_name: str, encoder: Encoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asyncio.run(_with_index(opensearch_url, index_name, _make))
     common = ["--engine", opensearch_url, "--json", "--encoder", NAME]
@@ -170,13 +277,7 @@ def test_an_index_learns_from_its_log(
         assert {one["query"] for one in found["verdict"]["changes"]} == {*ASKED, *(f"{text}, please" for text in ASKED)}
         assert run([*learn, "--queries", str(log)]) == 1
         assert "is no empty folder" in capsys.readouterr().err
-        assert run([*attach, "--adapter", str(out)]) == 0
-        [filled] = json.loads(capsys.readouterr().out)["indices"]
-        assert (filled["carried"], filled["written"]) == (len(TOOLS), 0)
-        # What is learned next stands on what was learned before, over the same base.
-        second = ["learn", index_name, "--queries", str(log), "--force", "--engine", opensearch_url, "--json"]
-        assert run([*second, "--encoder", str(out), "--out", str(tmp_path / "second")]) == 0
-        heads = {role: len(head.layers) for role, head in loaded(tmp_path / "second").heads.items()}
-        assert heads == {"query": 2, "document": 2}
+        require_served(opensearch_url, index_name, out, encoder)
+        require_tried(opensearch_url, index_name, out, encoder, tmp_path / "trial.jsonl")
     finally:
         asyncio.run(_with_index(opensearch_url, index_name, remove_traces))

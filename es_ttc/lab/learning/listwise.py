@@ -1,4 +1,4 @@
-"""Adapters by listwise distillation: a query's cosines over its pool shall be distributed as a teacher says.
+"""An adapter by listwise distillation: a query's cosines over its pool shall be distributed as a teacher says.
 
 The loss is ListNet's top-one cross-entropy (Cao et al. 2007, *Learning to rank: from pairwise approach to listwise
 approach*, equation 6), with the temperature of a contrastive loss on the cosines.
@@ -28,7 +28,7 @@ class Lists:
     Attributes:
         vectors: ``(q, d)`` float32 unit rows.
         documents: For each query ``(k,)`` positions in the matrix of documents.
-        targets: For each query ``(k,)`` shares of sum 1.
+        targets: For each query ``(k,)`` shares of sum 1; less for one that counts less.
     """
 
     vectors: Float32
@@ -44,12 +44,12 @@ class Lists:
 
 
 class ListwiseRecipe(TwoSided):
-    """Trains an adapter for queries and one for documents."""
+    """Trains an adapter for queries; with `both`, one for documents too."""
 
-    def __init__(self, documents: Float32, train: Lists, valid: Lists) -> None:
+    def __init__(self, documents: Float32, train: Lists, valid: Lists, *, both: bool = False) -> None:
         dims = documents.shape[1]
         self.queries = FrozenSide({TRAIN: train.vectors, VALID: valid.vectors}, MixedMlp(dims, HIDDEN))
-        self.documents = FrozenSide({DOCUMENTS: documents}, MixedMlp(dims, HIDDEN))
+        self.documents = FrozenSide({DOCUMENTS: documents}, MixedMlp(dims, HIDDEN) if both else None)
         self.learned: nn.Module = nn.ModuleList([self.queries, self.documents])
         self._train, self._valid = train, valid
         self.examples = len(train)

@@ -3,7 +3,7 @@
 import csv
 import gzip
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -27,8 +27,7 @@ class QueryLog:
 
     Attributes:
         counts: How often each query was sent, by its text without outer and repeated blanks, in order of appearance.
-        clicks: By query and document the clicks, each weighted by the inverse of the probability that its position is
-            looked at.
+        clicks: By query and document the sum of the weights of its clicks.
         skipped: Lines without a query, or with one that is too long.
     """
 
@@ -40,21 +39,25 @@ class QueryLog:
         return len(self.counts)
 
 
-def propensity(position: int) -> float:
-    """Return the probability that a user looks at a position, from 1: 1 / position, at least :data:`MIN_PROPENSITY`.
+def inverse_propensity(position: int) -> float:
+    """Return the inverse of the probability that a user looks at a position, from 1; 1 / position, bounded.
 
     The position-based model (Joachims, Swaminathan and Schnabel 2017, *Unbiased learning-to-rank with biased feedback*,
     section 5, eta = 1).
     """
-    return max(1 / max(1, position), MIN_PROPENSITY)
+    return 1 / max(1 / max(1, position), MIN_PROPENSITY)
 
 
-def read_log(file: Path) -> QueryLog:
+def read_log(file: Path, *, weight: Callable[[int], float] = inverse_propensity) -> QueryLog:
     """Read a log; ``.gz`` is decompressed.
 
     A line of JSON has the query in `query`, `query_text`, `user_query`, `text` or `q`; a CSV file has a column of one
     of these names; any other file has a query per line. A click is an event with `object_id` (or `doc_id`, `clicked`),
     at the top or in UBI's `event_attributes.object`, beside its query or with the `query_id` of one before it.
+
+    Args:
+        file: The log.
+        weight: Of a click, by its position from 1.
 
     Raises:
         ConfigurationError: The file cannot be read, or has no query.
@@ -63,9 +66,8 @@ def read_log(file: Path) -> QueryLog:
     clicks: dict[str, dict[str, float]] = {}
     by_id: dict[str, str] = {}
     skipped = 0
-    for record in _records(file):
-        found = next((record[key] for key in _TEXT_KEYS if isinstance(record.get(key), str)), "")
-        text, query_id = " ".join(found.split()), record.get(_QUERY_ID)
+    for record in records(file):
+        text, query_id = text_in(record), record.get(_QUERY_ID)
         document, position = _click(record)
         if text and query_id is not None:
             by_id[str(query_id)] = text
@@ -78,7 +80,7 @@ def read_log(file: Path) -> QueryLog:
         else:
             counts[text] += 0
             of_query = clicks.setdefault(text, {})
-            of_query[document] = of_query.get(document, 0.0) + 1 / propensity(position)
+            of_query[document] = of_query.get(document, 0.0) + weight(position)
     if not counts:
         raise ConfigurationError(
             f"[{file}] has no query: give one per line, a CSV column or JSON key [{'], ['.join(_TEXT_KEYS)}]"
@@ -86,7 +88,13 @@ def read_log(file: Path) -> QueryLog:
     return QueryLog(counts, clicks, skipped)
 
 
-def _records(file: Path) -> Iterator[Mapping[str, Any]]:
+def text_in(record: Mapping[str, Any]) -> str:
+    """Return the query of a record without outer and repeated blanks; "" if it has none."""
+    found: str = next((record[key] for key in _TEXT_KEYS if isinstance(record.get(key), str)), "")
+    return " ".join(found.split())
+
+
+def records(file: Path) -> Iterator[Mapping[str, Any]]:
     """Yield a log's records, a query alone as ``{"query": text}``."""
     try:
         with _opened(file) as lines:
@@ -96,7 +104,7 @@ def _records(file: Path) -> Iterator[Mapping[str, Any]]:
             for number, line in enumerate(lines, 1):
                 text = line.strip()
                 if not text.startswith("{"):
-                    yield {"query": text}
+                    yield from [{"query": text}] if text else []
                     continue
                 try:
                     yield orjson.loads(text)

@@ -1,17 +1,15 @@
-"""One lesson from an index: pools of its queries, adapters, the verdict, the folder of the trained encoder."""
+"""One lesson from an index: pools of its queries, an adapter of them, the verdict, the folder that is served."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from es_ttc.encoders.base import Encoder, Role
-from es_ttc.encoders.heads import Head
-from es_ttc.encoders.trained import ModelCard, TrainedEncoder
+from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, only
 from es_ttc.lab.evaluation.rankings import Progress
-from es_ttc.lab.learning.teachers import Teacher
+from es_ttc.lab.learning.teachers import Teacher, targets
 from es_ttc.lab.learning.training import MIN_QUERIES, Adapters, fit_adapters, loop_options
 from es_ttc.lab.learning.verdict import FOLDS, Verdict, cross_fitted, verdict_of
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
@@ -83,35 +81,38 @@ def learn_from(lesson: Lesson, source: IndexSource, progress: Progress) -> Learn
             progress("training", round(100 * done / (FOLDS + 1)), 100)
 
         loop = loop_options(lesson.seed)
-        return fit_adapters(some, clicks=lesson.clicks, allowed=lesson.teachers, loop=loop, report=report)
+        said = targets(some, lesson.clicks, allowed=lesson.teachers)
+        return fit_adapters(some, said, loop=loop, report=report)
 
     def fold(some: Pools) -> Callable[[Pools], Pools]:
-        heads = fit(some).heads
+        head = fit(some).heads["query"]
 
         def scored(others: Pools) -> Pools:
             asked = only(lesson.queries, {pool.query for pool in others.pools})
-            return collect_from_index(asked, source, adapters=heads, progress=progress)
+            return collect_from_index(asked, source, head=head, progress=progress)
 
         return scored
 
-    verdict = verdict_of(pools, cross_fitted(pools, fold, seed=lesson.seed), least=MIN_QUERIES, seed=lesson.seed)
+    after = cross_fitted(pools, fold, seed=lesson.seed)
+    verdict = verdict_of(pools, after, lesson.clicks, least=MIN_QUERIES, seed=lesson.seed)
     return Learned(fit(pools), verdict, pools, lesson)
 
 
-def write(folder: Path, learned: Learned, *, base_name: str, base: Encoder, cache_dir: Path) -> None:
-    """Write the trained encoder's folder."""
-    heads: Mapping[Role, Head] = learned.adapters.heads
-    if isinstance(base, TrainedEncoder):  # what was learned before stays below
-        heads = {role: Head((*base.heads[role].layers, *head.layers)) for role, head in heads.items()}
-        base, base_name = base.bases["document"], ModelCard.read(Path(artefact.lasting(base_name))).base.name
+def write(folder: Path, learned: Learned, *, base_name: str, base: EncoderIdentity, cache_dir: Path) -> None:
+    """Write the adapter's folder."""
     verdict, course = learned.verdict, learned.adapters.course
-    compared = {"blend": verdict.blend, "vectors alone": verdict.dense, "agreement with blend": verdict.agreement}
+    compared = {
+        "blend": verdict.blend,
+        "vectors alone": verdict.dense,
+        "blend, by clicks": verdict.clicked,
+        "agreement with blend": verdict.agreement,
+    }
     artefact.write(
         folder,
         kind="learn",
         base_name=base_name,
-        base=base.identity,
-        heads=heads,
+        base=base,
+        heads=learned.adapters.heads,
         models=[],
         params={},
         about={

@@ -1,8 +1,8 @@
 """From pools and what teachers say to adapters."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ import torch
 from es_ttc.encoders.base import Role
 from es_ttc.encoders.heads import Head
 from es_ttc.lab.learning.listwise import Lists, ListwiseRecipe
-from es_ttc.lab.learning.teachers import TEACHERS, Target, Teacher, targets
+from es_ttc.lab.learning.teachers import Target, Teacher
 from es_ttc.lab.ranking.pools import Pools
 from es_ttc.lab.training.data import held_out_places
 from es_ttc.lab.training.loop import Report, TrainingProgress, train
@@ -19,11 +19,13 @@ from es_ttc.vectors.tokens import Float32
 
 MIN_QUERIES = 20
 """With fewer queries nothing is learned: a fifth of them is too few to end the training by."""
+MAX_SHARE = 0.02
+"""Maximum share of a log that clicks on one document teach; docs/results/learning.md says how it was chosen."""
 
 
 def loop_options(seed: int = 0) -> LoopOptions:
     """Return the options of the training loop; docs/results/learning.md says how they were chosen."""
-    return LoopOptions(epochs=30, batch=64, learning_rate=3e-4, patience=3, seed=seed)
+    return LoopOptions(epochs=60, batch=64, learning_rate=3e-3, patience=3, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,36 +39,59 @@ class Adapters:
 
 def fit_adapters(
     pools: Pools,
+    targets: Sequence[Target],
     *,
-    clicks: Mapping[str, Mapping[str, float]] | None = None,
-    allowed: Sequence[Teacher] = TEACHERS,
     loop: LoopOptions,
     report: Report | None = None,
+    both: bool = False,
+    max_share: float = MAX_SHARE,
 ) -> Adapters:
-    """Train adapters on queries' pools; a random fifth of the queries ends the training.
+    """Train on queries' pools; a random fifth of the queries ends the training.
 
     Args:
         pools: The pools, with blend's signals and the vectors.
-        clicks: By query id and document, weighted clicks.
-        allowed: The teachers that may be asked.
+        targets: What each pool's documents should get; a query that nobody says anything about is left out.
         loop: Options of the loop.
         report: Told of each step.
+        both: Whether documents get an adapter too.
+        max_share: See :func:`bounded`.
     """
-    lists, documents, chosen = lists_of(pools, shares := targets(pools, clicks or {}, allowed=allowed))
+    lists, documents, chosen = lists_of(pools, targets)
+    lists = bounded(lists, [targets[number].teacher != "clicks" for number in chosen], max_share)
     first, last = held_out_places(len(lists), loop.seed)
     torch.manual_seed(loop.seed)
-    recipe = ListwiseRecipe(documents, lists.part(first), lists.part(last))
+    recipe = ListwiseRecipe(documents, lists.part(first), lists.part(last), both=both)
     course = train(recipe, loop, report=report)
-    taught = Counter(teacher for number in chosen if (teacher := shares[number].teacher) is not None)
+    taught = Counter(teacher for number in chosen if (teacher := targets[number].teacher) is not None)
     return Adapters(recipe.heads(), course, taught)
 
 
-def lists_of(pools: Pools, given_targets: Sequence[Target]) -> tuple[Lists, Float32, list[int]]:
+def bounded(lists: Lists, trusted: Sequence[bool], max_share: float) -> Lists:
+    """Scale targets down so that no document has more than a share of all of them: a log may contain an attacker's.
+
+    Args:
+        lists: The lists.
+        trusted: For each whether it neither counts nor is scaled: not taught by clicks.
+        max_share: Maximum sum of a document's targets, in queries, as a share of the number of lists; 1 for no bound.
+    """
+    totals: dict[int, float] = defaultdict(float)
+    for documents, shares, sure in zip(lists.documents, lists.targets, trusted, strict=True):
+        for document, share in zip(documents.tolist(), shares.tolist(), strict=True):
+            totals[document] += 0.0 if sure else share
+    most = max_share * len(lists)
+    targets = [
+        shares if sure else shares * [min(1.0, most / max(totals[one], most)) for one in documents.tolist()]
+        for documents, shares, sure in zip(lists.documents, lists.targets, trusted, strict=True)
+    ]
+    return replace(lists, targets=targets)
+
+
+def lists_of(pools: Pools, targets: Sequence[Target]) -> tuple[Lists, Float32, list[int]]:
     """Return what can be learned from: lists, the distinct documents' vectors ``(n, d)``, the pools that it is of."""
     places: dict[str, int] = {}
     rows: list[Float32] = []
     queries, listed, given, chosen = [], [], [], []
-    for number, (pool, target) in enumerate(zip(pools.pools, given_targets, strict=True)):
+    for number, (pool, target) in enumerate(zip(pools.pools, targets, strict=True)):
         held = [place for place, vector in enumerate(pool.vectors) if vector is not None]
         total = float(target.shares[held].sum()) if len(held) > 1 else 0.0
         if not total or pool.query_vector is None:

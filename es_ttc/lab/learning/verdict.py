@@ -1,6 +1,6 @@
 """Whether adapters are better, on queries that they have not learned from."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from es_ttc.lab.evaluation.bootstrap import Comparison
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.tuning import fold_of
-from es_ttc.lab.learning.teachers import blend_scores
+from es_ttc.lab.learning.teachers import MIN_CLICKS, blend_scores
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.lab.ranking.weights import compared, values_of_default, values_of_scores
 from es_ttc.vectors.tokens import Float32
@@ -38,6 +38,8 @@ class Verdict:
         judged: Number of queries with a relevant document among their candidates.
         blend: nDCG@10 of blend after and before, on those queries; None if there are too few.
         dense: The same of the pooled vectors alone.
+        clicked: nDCG@10 of blend after and before, with clicked documents as the relevant ones, on unjudged queries
+            with clicks; None if there are too few. Users click on what they are shown, so it favours what is before.
         agreement: nDCG@10 of the pooled vectors alone, with blend's first two documents before as the relevant ones, on
             all queries.
         new_hits: Mean share of blend's first ten documents that were not among them before.
@@ -47,14 +49,15 @@ class Verdict:
     judged: int
     blend: Comparison | None
     dense: Comparison | None
+    clicked: Comparison | None
     agreement: Comparison
     new_hits: float
     changes: tuple[Change, ...]
 
     @property
     def clear(self) -> bool:
-        """Whether the decisive difference is above 0 with its 95 % interval: blend's if queries are judged."""
-        return (self.blend or self.agreement).interval.low > 0
+        """Whether the decisive difference is above 0 with its 95 % interval: by judgements, else clicks, else blend."""
+        return (self.blend or self.clicked or self.agreement).interval.low > 0
 
 
 def cross_fitted(pools: Pools, fit: Callable[[Pools], Callable[[Pools], Pools]], *, seed: int) -> Pools:
@@ -73,13 +76,16 @@ def cross_fitted(pools: Pools, fit: Callable[[Pools], Callable[[Pools], Pools]],
     return replace(pools, pools=tuple(scored[pool.query] for pool in pools.pools))
 
 
-def verdict_of(before: Pools, after: Pools, *, least: int, seed: int) -> Verdict:
+def verdict_of(
+    before: Pools, after: Pools, clicks: Mapping[str, Mapping[str, float]] | None = None, *, least: int, seed: int
+) -> Verdict:
     """Compare the pools of the same queries.
 
     Args:
         before: Scored as the index is now.
         after: Scored with adapters.
-        least: Number of judged queries from which they decide.
+        clicks: By query id and document, weighted clicks.
+        least: Number of judged queries, or of those with clicks, from which they decide.
         seed: Of the bootstrap.
     """
     places = np.array([number for number, pool in enumerate(before.pools) if (pool.grades > 0).any()], np.intp)
@@ -88,6 +94,14 @@ def verdict_of(before: Pools, after: Pools, *, least: int, seed: int) -> Verdict
         one, other = before.some(places), after.some(places)
         blend = compared(values_of_default(other, METRIC), values_of_default(one, METRIC), seed)
         dense = compared(by_dense(other), by_dense(one), seed)
+    given = [(clicks or {}).get(pool.query, {}) for pool in before.pools]
+    sure = [sum(of_query.values()) >= MIN_CLICKS for of_query in given]
+    clicked = None
+    rest = [number for number, pool in enumerate(before.pools) if sure[number] and not (pool.grades > 0).any()]
+    if len(rest) >= least:
+        wanted = [tuple(given[number]) for number in rest]
+        one, other = _judged_by(before.some(rest), wanted), _judged_by(after.some(rest), wanted)
+        clicked = compared(values_of_default(other, METRIC), values_of_default(one, METRIC), seed)
     scores, new_scores = blend_scores(before), blend_scores(after)
     followed = [_first(pool, row, _FOLLOWED) for pool, row in zip(before.pools, scores, strict=True)]
     agreement = compared(by_dense(_judged_by(after, followed)), by_dense(_judged_by(before, followed)), seed)
@@ -96,7 +110,7 @@ def verdict_of(before: Pools, after: Pools, *, least: int, seed: int) -> Verdict
         for pool, row, new_pool, new_row in zip(before.pools, scores, after.pools, new_scores, strict=True)
     )
     shares = [len({*one.after} - {*one.before}) / max(1, len(one.after)) for one in changes]
-    return Verdict(len(places), blend, dense, agreement, float(np.mean(shares)), changes)
+    return Verdict(len(places), blend, dense, clicked, agreement, float(np.mean(shares)), changes)
 
 
 def by_dense(pools: Pools) -> Float64:

@@ -14,8 +14,9 @@ from urllib.parse import quote
 import numpy as np
 
 from es_ttc.common.interruption import InterruptibleRunner
-from es_ttc.encoders.base import Encoder, Role
+from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.heads import Head
+from es_ttc.encoders.query_adapters import QueryAdapters
 from es_ttc.engine.connect import connected
 from es_ttc.errors import InvalidRequest, MissingFeature
 from es_ttc.index.attach.feature_locations import alike_locations
@@ -40,7 +41,6 @@ from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller, RawHeaders
 from es_ttc.serving.library import Document, FoundWindow, IndexReader, Key, document_of, own_gateway, parts, window_of
 from es_ttc.settings import GatewaySettings
-from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import Float32
 
 MAX_DOCUMENTS_TOGETHER = 256
@@ -63,16 +63,22 @@ def collect_from_index(
     signals: Sequence[SignalName] = DEFAULT_SIGNALS,
     *,
     fields: Sequence[str] = (),
-    adapters: Mapping[Role, Head] | None = None,
+    head: Head | None = None,
     progress: Progress = silent,
 ) -> Pools:
     """Score every signal once for each query's pool: what a gateway would score for a search of the query's text.
 
-    With adapters the pools are the same documents, scored as after `es-ttc attach --adapter`.
+    Args:
+        judged: The queries.
+        source: The index.
+        signals: Which are scored, beside the default ones.
+        fields: Numeric fields that are read too.
+        head: An adapter of the queries, in place of the one of the settings.
+        progress: Told of each step.
     """
     signals = tuple(name for name in SIGNALS if name in signals or name in DEFAULT_SIGNALS)
     with InterruptibleRunner() as runner:
-        return runner.run(_collect(judged, source, signals, fields, adapters, progress))
+        return runner.run(_collect(judged, source, signals, fields, head, progress))
 
 
 async def _collect(
@@ -80,15 +86,17 @@ async def _collect(
     source: IndexSource,
     signals: Sequence[SignalName],
     fields: Sequence[str],
-    adapters: Mapping[Role, Head] | None,
+    head: Head | None,
     progress: Progress,
 ) -> Pools:
     spec, described = await _index(source)
     encoder = source.load(spec)
     async with own_gateway(source.settings, encoder) as gateway:
+        if head is not None:
+            gateway.encoders.adapters = QueryAdapters.of_all(encoder.identity, head)
         caller = Caller(gateway.upstream.service_headers(), quote(source.name, safe=",:*"))
         reader = IndexReader(gateway, caller, encoder, fields)
-        log = PoolLog(reader, source.name, spec, signals, progress, window=source.window, adapters=adapters)
+        log = PoolLog(reader, source.name, spec, signals, progress, window=source.window)
         pools = await log.pools(judged)
     return replace(pools, settings={"index": source.name, "engine": described, **pools.settings})
 
@@ -136,7 +144,6 @@ class PoolLog:
         progress: Progress,
         *,
         window: int = 100,
-        adapters: Mapping[Role, Head] | None = None,
     ) -> None:
         self._reader = reader
         self._index = index
@@ -144,7 +151,6 @@ class PoolLog:
         self._signals = signals
         self._progress = progress
         self._window = window
-        self._adapters = adapters
         self._features = frozenset((read_by(signals) | {Feature.NORMS}) & FEATURES.keys())
         self._needs = read_by(name for name in signals if name in BASE_SIGNALS) & FEATURES.keys()
 
@@ -162,8 +168,6 @@ class PoolLog:
             lambda done: self._progress("searching", done, len(queries)),
         )
         keys = await self._reader.keys([hit for one in found for hit in one.hits])
-        if self._adapters is not None:
-            queries = [_mapped_query(query, self._adapters["query"]) for query in queries]
         scored = await self._scored(queries, found, keys)
         pools = [
             self._pool(query, judged.qrels[query], asked, one, scores)
@@ -206,16 +210,15 @@ class PoolLog:
         of_query: dict[int, list[tuple[int, Any]]] = defaultdict(list)
         for key, stored in zip(block, documents, strict=True):
             if self._needs <= stored.keys():
-                own = stored if self._adapters is None else _mapped_features(stored, self._adapters["document"])
                 for number, place in places[key]:
-                    of_query[number].append((place, own))
+                    of_query[number].append((place, stored))
         for number, held in of_query.items():
             rows = [place for place, _ in held]
             window = window_of([str(place) for place in rows], [stored for _, stored in held], self._features)
             scored[number].signals[rows] = _signals(self._signals, queries[number], window)
             scored[number].reads.extend(one.read for one in window.tokens or () if len(one))
-            for place, own in held:
-                scored[number].vectors[place] = own.get(Feature.POOLED)
+            for place, stored in held:
+                scored[number].vectors[place] = stored.get(Feature.POOLED)
 
     def _pool(self, name: str, judged: Mapping[str, int], query: Query, found: FoundWindow, scored: "_Scores") -> Pool:
         in_first_pass = np.arange(len(found.hits)) < found.first
@@ -244,25 +247,6 @@ class _Scores:
     signals: Float32
     reads: list[float]
     vectors: list[Float32 | None]
-
-
-def _mapped_query(query: Query, head: Head) -> Query:
-    """Return a query with the vectors that a trained encoder gives it."""
-    return replace(
-        query, vectors=head.alone(query.vectors), tokens=None if query.tokens is None else head(query.tokens)
-    )
-
-
-def _mapped_features(stored: Mapping[Feature, Any], head: Head) -> dict[Feature, Any]:
-    """Return stored features as `es-ttc attach --adapter` maps them; norms are computed again where they are read."""
-    mapped = dict(stored)
-    mapped.pop(Feature.NORMS, None)
-    if Feature.POOLED in mapped:
-        mapped[Feature.POOLED] = head.alone(mapped[Feature.POOLED][None])[0]
-    if Feature.TOKENS in mapped:
-        tokens = mapped[Feature.TOKENS]
-        mapped[Feature.TOKENS] = replace(quantise(head(dequantise(tokens)), tokens.codec), read=tokens.read)
-    return mapped
 
 
 def _signals(names: Sequence[SignalName], query: Query, window: Window) -> Float32:

@@ -87,6 +87,8 @@ def page(folder: Path, content: Mapping[str, Any]) -> str:
     ]
     table = ["| | " + " | ".join(columns) + " |", "|" + " --- |" * (len(columns) + 1), *rows]
     used = [f"es-ttc index create NAME --encoder {folder.name}", f"es-ttc attach NAME --adapter {folder.name}"]
+    if content["kind"] == "learn":
+        used = [f"ES_TTC_QUERY_ADAPTERS='{orjson.dumps({data['name']: str(folder.resolve())}).decode()}' es-ttc serve"]
     if "nnn" in content["params"]:
         used.append(f"es-ttc serve --encoder {folder.name} --tuned {folder.name}/{TUNED}")
     return "\n".join(

@@ -26,9 +26,10 @@ class FrozenSide(nn.Module):
 
     Args:
         vectors: By name, ``(n, d)`` each.
+        head: A module of :mod:`es_ttc.lab.training.heads`; None to leave the vectors as they are.
     """
 
-    def __init__(self, vectors: Mapping[str, Float32], head: Any) -> None:
+    def __init__(self, vectors: Mapping[str, Float32], head: Any = None) -> None:
         super().__init__()
         self.head = head
         for name, rows in vectors.items():
@@ -36,9 +37,9 @@ class FrozenSide(nn.Module):
 
     def rows(self, what: str, places: Places | None = None) -> Tensor:
         """Return unit rows, ``(b, d)``: of ``documents``, ``train`` or ``valid``, at some positions or all."""
-        vectors: Tensor = getattr(self, f"_{what}")
-        rows: Tensor = self.head(vectors if places is None else vectors[torch.from_numpy(places)])
-        return rows
+        rows: Tensor = getattr(self, f"_{what}")
+        rows = rows if places is None else rows[torch.from_numpy(places)]
+        return rows if self.head is None else self.head(rows)
 
     def each(self, what: str, places: Places) -> Tensor:
         """Return unit rows at positions that may repeat; each is mapped once."""
@@ -47,7 +48,7 @@ class FrozenSide(nn.Module):
 
     def served(self) -> Head:
         """Return the head for serving."""
-        return Head((self.head.layer(),))
+        return Head() if self.head is None else Head((self.head.layer(),))
 
 
 def queries_of(task: Task) -> dict[str, Float32]:

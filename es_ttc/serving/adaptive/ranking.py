@@ -55,7 +55,7 @@ class AdaptiveReranking:
         self.fields = TextFields(gateway)
         self.with_graph: ExpiringCache[str, None] = ExpiringCache(_MAX_KNOWN, _KNOWN_SECONDS)
 
-    def begin(self, plan: SearchPlan, started: float, *, encode: bool) -> "AdaptiveRescoring":
+    def begin(self, plan: SearchPlan, caller: Caller, started: float, *, encode: bool) -> "AdaptiveRescoring":
         """Check a request whose method is a strategy, and begin to encode its query if it is to be `encode`d now."""
         strategy, rerankers = STRATEGIES[plan.section.method], self.gateway.rerankers
         if plan.section.candidates is not None and plan.section.candidates.knn:
@@ -70,7 +70,7 @@ class AdaptiveReranking:
             require_suited(strategy.name, params, gives_scores=isinstance(calls, PointwiseCalls))
         begun = None
         if method is not None and plan.page.fetch and encode and plan.problem is None:
-            begun = self.gateway.scorer.begin_encoding(method, plan.texts)
+            begun = self.gateway.scorer.begin_encoding(method, plan.texts, caller)
         return AdaptiveRescoring(self, plan, strategy, params, method, begun, started)
 
 

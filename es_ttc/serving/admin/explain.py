@@ -19,10 +19,10 @@ from starlette.types import Message
 from es_ttc.common.validation import validated
 from es_ttc.errors import EngineError, InvalidRequest, UnknownIndex
 from es_ttc.serving.admin.endpoint import EndpointRunner, json_object, with_callers_errors
-from es_ttc.serving.engine_requests import JSON, EngineRequests, reason_of, require_complete
+from es_ttc.serving.engine_requests import EngineRequests, reason_of, require_complete
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import Caller, callers
+from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.request.body import find_clauses, texts_of
 from es_ttc.serving.request.request import Api
@@ -207,11 +207,8 @@ class Explaining:
         async def send(message: Message) -> None:
             parts.append(message.get("body", b""))
 
-        path = _search_path(index)
-        headers = [*callers(request.headers.raw), (b"content-type", JSON), (b"content-length", b"%d" % len(raw))]
-        scope = {**request.scope, "path": path.decode(), "raw_path": path, "query_string": b"", "headers": headers}
-        incoming = RawRequest(scope, request.receive, self._gateway.bodies)
-        incoming.whole_body = raw
+        incoming = RawRequest(request.scope, request.receive, self._gateway.bodies)
+        incoming = incoming.another(_search_path(index), b"", raw)
         try:
             outcome = await self._searches.answer(incoming, Api.SEARCH, send, is_template=False)
         finally:

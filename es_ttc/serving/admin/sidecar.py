@@ -9,7 +9,9 @@ fields that `es-ttc ingest` would write; which these are is read from the index'
 import asyncio
 import io
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import quote
 
 import cbor2
 import numpy as np
@@ -183,8 +185,9 @@ class Sidecar:
         pinned = pinned_count(documents.first_pass)
         try:
             async with asyncio.timeout(frame.deadline_ms / 1000):
-                begun = self._gateway.scorer.begin_encoding(method, texts)
-                scoring = ScoringRequest(method, texts, begun, self._caller, timings)
+                caller = replace(self._caller, indices=_indices_of(frame))
+                begun = self._gateway.scorer.begin_encoding(method, texts, caller)
+                scoring = ScoringRequest(method, texts, begun, caller, timings)
                 scored = await self._gateway.scorer.score_sent(documents, scoring, pinned=pinned)
         except (MissingFeature, EncoderMismatch) as problem:
             raise NoFeatures(str(problem)) from problem  # for which the plugin answers the first pass
@@ -261,6 +264,11 @@ async def _framed(request: Request, runner: EndpointRunner, work: Coroutine[Any,
     if status >= 400 and MEDIA_TYPE not in request.headers.get("accept", ""):
         return json_response(request, body, status)
     return Response(cbor2.dumps(body), status, media_type=MEDIA_TYPE)
+
+
+def _indices_of(frame: ScoreRequest) -> str:
+    """Return the indices of a window as in a request's path."""
+    return quote(",".join(sorted({one.index for one in frame.documents})), safe=",")
 
 
 def _window_of(frame: ScoreRequest) -> SuppliedDocuments:

@@ -11,6 +11,7 @@ import numpy as np
 
 from es_ttc.common.caches import ExpiringCache, LruCache
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Role, fix_for, name_in, or_folder
+from es_ttc.encoders.query_adapters import QueryAdapters
 from es_ttc.encoders.words import needs_words, word_means
 from es_ttc.errors import EncoderBusy, EncoderError, EncoderMismatch, EsTtcError
 from es_ttc.rescorers.base import Query
@@ -52,9 +53,16 @@ class Encoders:
     """The encoders that the gateway may load. Each is loaded at its first use, off the event loop."""
 
     def __init__(
-        self, names: Sequence[str], cache_dir: Path, load: Loader, load_variant: VariantLoader, pool: BoundedPool
+        self,
+        names: Sequence[str],
+        cache_dir: Path,
+        load: Loader,
+        load_variant: VariantLoader,
+        pool: BoundedPool,
+        adapters: QueryAdapters | None = None,
     ) -> None:
         self.names = tuple(dict.fromkeys(names))
+        self.adapters = adapters or QueryAdapters({})
         self._cache_dir = cache_dir
         self._load = load
         self._load_variant = load_variant
@@ -139,23 +147,37 @@ class Encoders:
         task.add_done_callback(ignore_failure)
         return await asyncio.shield(task)
 
-    def begin(self, texts: tuple[str, ...], *, tokens: bool) -> asyncio.Task[EncodedQuery]:
-        """Start to encode a query with the default encoder, before the encoder of the documents is known."""
+    def begin(self, texts: tuple[str, ...], target: str, *, tokens: bool) -> asyncio.Task[EncodedQuery]:
+        """Start to encode a query with the default encoder, before the encoder of the documents is known.
+
+        Args:
+            target: The searched indices as in the request's path; they may have an adapter of queries.
+        """
 
         async def encoded() -> EncodedQuery:
-            return await self.encode(await self.first(), texts, tokens=tokens)
+            return await self.encode(self.adapters.over(await self.first(), target), texts, tokens=tokens)
 
         task = asyncio.create_task(encoded())
         task.add_done_callback(ignore_failure)
         return task
 
     async def finish(
-        self, encoder: Encoder, texts: tuple[str, ...], begun: asyncio.Task[EncodedQuery] | None, *, tokens: bool
+        self,
+        encoder: Encoder,
+        texts: tuple[str, ...],
+        target: str,
+        begun: asyncio.Task[EncodedQuery] | None,
+        *,
+        tokens: bool,
     ) -> EncodedQuery:
-        """Return the vectors of a query's texts by an encoder: from :meth:`begin` if it is the default encoder."""
+        """Return the vectors of a query's texts for documents of an encoder: from :meth:`begin` if it is the default.
+
+        Raises:
+            EncoderMismatch: The target's adapter is for documents of another encoder.
+        """
         if begun is not None and encoder is await self.first():
             return await asyncio.shield(begun)
-        return await self.encode(encoder, texts, tokens=tokens)
+        return await self.encode(self.adapters.over(encoder, target), texts, tokens=tokens)
 
     async def encode_texts(
         self, encoder: Encoder, texts: Sequence[str], *, role: Role, tokens: bool, max_tokens: int

@@ -67,9 +67,11 @@ class WindowScorer:
         self._meta = meta
         self._index_encoders = IndexEncoderLookup(upstream, attached.side_caller, encoders.loaded_keys)
 
-    def begin_encoding(self, method: Method, texts: tuple[str, ...]) -> asyncio.Task[EncodedQuery] | None:
+    def begin_encoding(
+        self, method: Method, texts: tuple[str, ...], caller: Caller
+    ) -> asyncio.Task[EncodedQuery] | None:
         """Start to encode a query with the first encoder, before the window's encoder is known."""
-        return self._encoders.begin(texts, tokens=method.query_tokens) if method.encodes else None
+        return self._encoders.begin(texts, caller.indices, tokens=method.query_tokens) if method.encodes else None
 
     async def score(
         self,
@@ -181,7 +183,7 @@ class WindowScorer:
                 raise lacks_reversed(method.rescorer.name, [known[0].index], attached=False)
             raise no_features(located.skipped)
         encoder = await self._encoder(located, known, request)
-        encoded = await self._encoders.finish(encoder, request.texts, request.begun, tokens=method.query_tokens)
+        encoded = await self._encoded(encoder, request)
         prepared = await self._with_features(bare, located, of_hits, complete, encoded, request)
         return await self._scored(prepared, documents.first_pass, request)
 
@@ -345,6 +347,12 @@ class WindowScorer:
             raise no_features(located.skipped)
         return await self._encoders.serving(key.encoder, key.index)
 
+    async def _encoded(self, encoder: Encoder, request: ScoringRequest) -> EncodedQuery:
+        """Return the query's vectors for documents of an encoder."""
+        return await self._encoders.finish(
+            encoder, request.texts, request.caller.indices, request.begun, tokens=request.method.query_tokens
+        )
+
     async def _with_roles(
         self, located: FeatureLocations, known: Sequence[DocumentKey], request: ScoringRequest
     ) -> ScoringRequest:
@@ -359,8 +367,7 @@ class WindowScorer:
         """Read features and encode the query at the same time."""
         method = request.method
         encoder = await self._encoder(located, known, request)
-        encoding = self._encoders.finish(encoder, request.texts, request.begun, tokens=method.query_tokens)
-        query_task = asyncio.create_task(encoding)
+        query_task = asyncio.create_task(self._encoded(encoder, request))
         query_task.add_done_callback(ignore_failure)
         try:
             started = time.perf_counter()

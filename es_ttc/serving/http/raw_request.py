@@ -7,7 +7,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from es_ttc.errors import RequestTooLarge, TooManyRequests
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import PRODUCT_HEADER, RawHeaders, asks_vendor_type
+from es_ttc.serving.http.caller import PRODUCT_HEADER, RawHeaders, asks_vendor_type, callers
 
 MAX_BODY = 100 * 2**20
 """Bytes of a body that is read as a whole; more than the engines accept of a search by default."""
@@ -120,6 +120,17 @@ class RawRequest:
         if not await self.read_ahead(limit) or len(body := self.whole_body or b"") > limit:
             raise body_too_large(limit)
         return body
+
+    def another(self, path: bytes, query_string: bytes, body: bytes) -> "RawRequest":
+        """Return a search of the same caller with another JSON body."""
+        further = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        scope = {
+            "method": "POST", "path": path.decode("latin-1"), "raw_path": path, "query_string": query_string,
+            "headers": [*callers(self.headers), *further], "client": (self.client,),
+        }  # fmt: skip
+        made = RawRequest(scope, self._receive, self._memory)
+        made.whole_body = body
+        return made
 
     def count(self, nbytes: int) -> None:
         """Count bytes that are kept in memory in addition to the body, such as the decompressed body."""

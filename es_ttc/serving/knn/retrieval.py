@@ -107,6 +107,7 @@ class _Retrieval:
         self._method: Retriever[Any] | None = None
         self._params: Params | None = None
         self._tuned: Mapping[str, Any] = {}
+        self._encoder = ""  # of the query
         self._took = {"encode": 0.0, "search": 0.0, "features": 0.0}
 
     async def result(self) -> RetrievalResult:
@@ -128,7 +129,7 @@ class _Retrieval:
             if section is None or section.on_error == "fail" or not self._clause.is_optional(self._request.body):
                 raise
             self._took = dict.fromkeys(self._took, 0.0)
-            return self._fallback({"match_none": {}}, error, "", "search without kNN answered")
+            return self._fallback({"match_none": {}}, error, "search without kNN answered")
 
     async def _result(self, *, again: bool = False) -> RetrievalResult:
         request, clause, section = self._request, self._clause, self._clause.section
@@ -145,15 +146,14 @@ class _Retrieval:
             self._params = self._method.Params()
         method = self._method
         if query is None:  # no document that the caller may read has a vector
-            nothing = None if method is None else self._summary({"retrieved": 0}, "", applied=True)
+            nothing = None if method is None else self._summary({"retrieved": 0}, applied=True)
             return RetrievalResult(clause, {"match_none": {}}, nothing)
         native = clause.native(query.vectors[0], self._product, request.size)
         if method is None:
             return RetrievalResult(clause, native)
-        encoder = indices.encoder or ""
         timeout_ms = (section.timeout_ms if section else None) or self._gateway.settings.default_timeout_ms
         end = time.perf_counter() + budget_ms(timeout_ms, request.timeout_ms, request.started) / 1000
-        context = SearchContext(self._product, request.caller, encoder, shared_parts(request.body), end)
+        context = SearchContext(self._product, request.caller, indices.encoder or "", shared_parts(request.body), end)
         outcome = await self._retrieved(method, query, context, indices)
         if isinstance(outcome, SideIndexReplaced) and not again:
             raise outcome
@@ -161,14 +161,14 @@ class _Retrieval:
             self._gateway.metrics.stage_seconds.labels(stage).observe(ms / 1000)
         if not isinstance(outcome, EsTtcError):
             replacement, parts, details = outcome
-            return RetrievalResult(clause, replacement, self._summary(parts, encoder, applied=True), details=details)
+            return RetrievalResult(clause, replacement, self._summary(parts, applied=True), details=details)
         if section is not None and section.on_error == "fail":
             raise outcome
         if indices.sides:  # the engine's own kNN does not search side indices
             if not clause.is_optional(request.body):
                 raise outcome
             native = {"match_none": {}}
-        return self._fallback(native, outcome, encoder, "native kNN answered")
+        return self._fallback(native, outcome, "native kNN answered")
 
     async def _retrieved(
         self, method: Retriever[Any], query: Query, context: SearchContext, indices: SearchedIndices
@@ -216,7 +216,8 @@ class _Retrieval:
         tokens = method is not None and Feature.QUERY_TOKENS in method.needs(self._params)
         searched = {clause.field} if method is None else {FIELDS[among] for among in method.searches(self._params)}
         unsearchable = self._product == "opensearch" and VECTOR in searched
-        begun = encoders.begin(clause.texts, tokens=tokens) if clause.texts and self._request.accepted else None
+        target = self._request.caller.indices
+        begun = encoders.begin(clause.texts, target, tokens=tokens) if clause.texts and self._request.accepted else None
         try:
             shared = shared_parts(self._request.body)
             indices = await searched_indices_of(self._client, clause.filters, shared, unsearchable=unsearchable)
@@ -227,13 +228,14 @@ class _Retrieval:
             if clause.vector is not None:
                 if tokens:
                     raise InvalidRequest("the method reads the query's tokens: give [query_text] in place of a vector")
+                self._encoder = indices.encoder
                 return indices, Query("", clause.vector[np.newaxis])
-            encoder = await encoders.serving(indices.encoder, self._request.caller.indices or "searched")
-            encoded = await encoders.finish(encoder, clause.texts, begun, tokens=tokens)
+            encoder = await encoders.serving(indices.encoder, target or "searched")
+            encoded = await encoders.finish(encoder, clause.texts, target, begun, tokens=tokens)
         finally:
             if begun is not None:
                 begun.cancel()
-        self._took["encode"] = encoded.seconds * 1000
+        self._encoder, self._took["encode"] = encoded.key, encoded.seconds * 1000
         empty = [text for text, row in zip(clause.texts, encoded.query.vectors, strict=True) if not row.any()]
         if empty:
             raise MissingText(f"[query_text] {empty[0]!r} holds nothing that the encoder can read: its vector is 0")
@@ -271,19 +273,19 @@ class _Retrieval:
             return []  # the search itself will return the engine's error
         return sorted(fields - mapped)
 
-    def _fallback(self, query: dict[str, Any], reason: EsTtcError, encoder: str, event: str) -> RetrievalResult:
+    def _fallback(self, query: dict[str, Any], reason: EsTtcError, event: str) -> RetrievalResult:
         name = "" if self._method is None else self._method.name
         fell_back(self._gateway.metrics, event, name, reason)
-        summary = self._summary({"reason": str(reason)}, encoder, applied=False)
+        summary = self._summary({"reason": str(reason)}, applied=False)
         return RetrievalResult(self._clause, query, summary, applied=False)
 
-    def _summary(self, parts: Mapping[str, Any], encoder: str, *, applied: bool) -> dict[str, Any]:
+    def _summary(self, parts: Mapping[str, Any], *, applied: bool) -> dict[str, Any]:
         """Return the summary for the response; `parts` depend on the outcome."""
         return {
             "method": "" if self._method is None else self._method.name,
             "applied": applied,
             **parts,
-            **({"encoder": encoder} if encoder else {}),
+            **({"encoder": self._encoder} if self._encoder else {}),
             **({"tuned": dict(self._tuned)} if self._tuned else {}),
             "took": self._rounded(),
         }

@@ -234,9 +234,9 @@ class CandidateSearch:
         return self._filters
 
     async def _found_early(self, encoder: str, begun: asyncio.Task[EncodedQuery]) -> list[dict[str, Any]] | None:
-        encoded = await asyncio.shield(begun)
-        if encoded.key != encoder:
+        if (await self._gateway.encoders.first()).identity.key != encoder:
             return None
+        encoded = await asyncio.shield(begun)
         filters = await self._required()
         with span("candidates"):
             return await self._own_vectors(encoder, encoded.query.vectors, filters, named=False)
@@ -274,9 +274,9 @@ class CandidateSearch:
         return [hit for hit, key in zip(hits, keys, strict=True) if key is not None and key.encoder == encoder]
 
     async def _vectors(self, encoder: str) -> Float32:
-        encoders = self._gateway.encoders
-        serving = await encoders.serving(encoder, self._caller.indices or "searched")
-        encoded = await encoders.finish(serving, self._plan.texts, self._begun, tokens=self._tokens)
+        encoders, target = self._gateway.encoders, self._caller.indices
+        serving = await encoders.serving(encoder, target or "searched")
+        encoded = await encoders.finish(serving, self._plan.texts, target, self._begun, tokens=self._tokens)
         return encoded.query.vectors
 
     async def _searched_indices(self, filters: Sequence[Any]) -> SearchedIndices:

@@ -113,7 +113,9 @@ class WindowRescoring:
         method = Method(rescorer, params, bool(plan.section.detail), signals=calibration is not None)
         plan = plan.reading(method.fields)
         possible = plan.problem is None
-        begun = gateway.scorer.begin_encoding(method, plan.texts) if plan.page.fetch and encode and possible else None
+        begun = None
+        if plan.page.fetch and encode and possible:
+            begun = gateway.scorer.begin_encoding(method, plan.texts, request.caller(item))
         count = candidates_of(plan, method) if possible else 0
         candidates = None
         if count:

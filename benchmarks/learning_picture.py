@@ -1,0 +1,47 @@
+"""Draw the learning curves of docs/results/learning.md: blend before, and after some queries of the log.
+
+python -m benchmarks.learning_picture
+"""
+
+import re
+from collections import defaultdict
+
+from benchmarks.figures import BAR, FOLDER, INK, MUTED, STRONG, figure, save
+
+PAGE = FOLDER.parent / "results" / "learning.md"
+ROW = re.compile(
+    r"\| (?P<collection>[\w-]+) \| (?P<teacher>[\w-]+) \| queries \| (?P<queries>\d+) \|[^|]*\|[^|]*\|"
+    r" (?P<before>[\d.]+) \| \**(?P<gain>[+-][\d.]+)"
+)
+TITLES = {"toollens": "ToolLens", "scifact": "SciFact", "films": "Films (MSRD)"}
+COLOURS = {"judgements": STRONG, "clicks": INK, "blend": BAR}
+
+
+def main() -> None:
+    """Draw the figure."""
+    curves: dict[str, dict[str, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
+    for row in ROW.finditer(PAGE.read_text(encoding="utf-8")):
+        if row["collection"] in TITLES and row["teacher"] in COLOURS:
+            before = float(row["before"])
+            curve = curves[row["collection"]][row["teacher"]] or [(0, before)]
+            curves[row["collection"]][row["teacher"]] = [*curve, (int(row["queries"]), before + float(row["gain"]))]
+    with figure(9.2, 3.1) as drawn:
+        panels = drawn.subplots(1, len(curves), squeeze=False)[0]
+        for axes, (name, lines) in zip(panels, curves.items(), strict=True):
+            axes.set_title(TITLES[name], loc="left", fontsize=11, color=INK)
+            for teacher, points in lines.items():
+                places = range(len(points))
+                values = [value for _, value in points]
+                axes.plot(places, values, color=COLOURS[teacher], linewidth=2, marker="o", markersize=4)
+                axes.annotate(
+                    teacher, (places[-1], values[-1]), (6, 0), textcoords="offset points", va="center", color=INK
+                )
+                axes.set_xticks(places, [f"{queries}" if queries else "before" for queries, _ in points])
+            axes.set_xlim(-0.3, len(points) + 0.6)
+        panels[0].set_ylabel("blend, nDCG@10", color=MUTED)
+        drawn.supxlabel("queries of the log that were learned from, and who says what they should find", color=MUTED)
+        save(drawn, "learning.svg")
+
+
+if __name__ == "__main__":
+    main()

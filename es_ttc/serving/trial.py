@@ -1,0 +1,190 @@
+"""A trial of adapters of queries: some queries are answered by both rankings, interleaved, and clicks decide.
+
+Team-draft interleaving (Radlinski, Kurup and Joachims 2008, *How does clickthrough data reflect retrieval quality?*):
+both rankings in turn add their best document that is not shown yet; a coin says who begins each round. The coins and
+the choice of queries follow from a query's text, so that its pages fit together and whoever sends it sees the same.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+from starlette.types import Message, Send
+
+from es_ttc.encoders.query_adapters import QueryAdapter, in_trial
+from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.serving.gateway import Gateway
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.raw_request import MAX_BODY, RawRequest
+from es_ttc.serving.request.body import body_integer, texts_of
+from es_ttc.serving.request.request import Api, SearchParams, may_be_ours
+from es_ttc.serving.request.response import Outcome, respond, with_mark
+from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, parse_section, texts_in
+from es_ttc.serving.rescore.plan import DEFAULT_SIZE, find_rescore
+from es_ttc.serving.search import Searches
+from es_ttc.settings import GatewaySettings
+
+Team = Literal["learned", "frozen"]
+
+_CHANGES_HITS = frozenset({"filter_path", "format", "from", "q", "scroll", "search_type", "size", "sort", "source"})
+"""URL parameters with which a search is not part of a trial."""
+_CHANGES_ORDER = frozenset({"collapse", "pit", "search_after", "slice", "sort"})
+"""Keys of a body with which a search is not part of a trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A search that is part of a trial."""
+
+    adapter: QueryAdapter
+    body: dict[str, Any]
+    text: str
+    start: int
+    size: int
+    coin: Random
+
+
+class Trial:
+    """Answers searches; those of a share of the queries by both rankings, if the settings name a file for them."""
+
+    def __init__(self, gateway: Gateway, searches: Searches) -> None:
+        self._searches = searches
+        self._adapters = gateway.encoders.adapters
+        self._share = gateway.settings.trial_share
+        self._file = gateway.settings.trial_log
+        self._max_window = gateway.settings.max_window
+
+    async def answer(self, incoming: RawRequest, api: Api, send: Send, *, is_template: bool) -> Outcome:
+        """Answer one request; see :meth:`es_ttc.serving.search.Searches.answer`."""
+        if self._file is not None and api is Api.SEARCH and not is_template:
+            drawn = self._drawn(incoming, await incoming.read(MAX_BODY))
+            found = None if drawn is None else await self._interleaved(incoming, drawn)
+            if drawn is not None and found is not None:
+                body = jsonio.dumps(found)
+                headers = with_mark([(b"content-type", b"application/json")], applied=True)
+                await respond(incoming, send, 200, headers, body)
+                return Outcome(api.kind, 200)
+        return await self._searches.answer(incoming, api, send, is_template=is_template)
+
+    def _drawn(self, incoming: RawRequest, raw: bytes) -> _Drawn | None:
+        """Return a search that is part of a trial; None for all others, also those with errors."""
+        segments = incoming.segments
+        adapter = self._adapters.of("" if segments[0] in tuple(Api) else segments[0])
+        if adapter is None or not may_be_ours(raw) or incoming.header(b"content-encoding"):
+            return None
+        try:
+            body = jsonio.loads(raw)
+            found = find_rescore(body["rescore"])
+            section = parse_section(found[1][0][KEY], default_method=DEFAULT_METHOD) if found else None
+            texts = texts_in(section) if section else ()
+            texts = texts or tuple(dict.fromkeys(texts_of(body.get("query"))))
+        except (InvalidRequest, LookupError, RecursionError, TypeError, ValueError):
+            return None
+        start, size = body_integer(body.get("from", 0)), body_integer(body.get("size", DEFAULT_SIZE))
+        url = SearchParams.parse(incoming.query_string).url
+        if section is None or start is None or not size or not _CHANGES_HITS.isdisjoint(url):
+            return None
+        if len(texts) != 1 or not _CHANGES_ORDER.isdisjoint(body) or not 0 < start + size <= self._max_window:
+            return None
+        text = " ".join(texts[0].split())
+        seed = f"{adapter.identity.key}\n{text}".encode(errors="replace")
+        coin = Random(blake2b(seed).digest())  # noqa: S311 - of a draft
+        return _Drawn(adapter, body, text, start, size, coin) if coin.random() < self._share else None
+
+    async def _interleaved(self, incoming: RawRequest, drawn: _Drawn) -> dict[str, Any] | None:
+        """Return the answer of both rankings, and log it; None if one of them could not be made."""
+        raw = jsonio.dumps({**drawn.body, "from": 0, "size": drawn.start + drawn.size})
+        answers = await asyncio.gather(*(self._ranked(incoming, raw, learned=learned) for learned in (True, False)))
+        [learned, frozen] = answers
+        if learned is None or frozen is None:
+            return None
+        hits = {_name(hit): hit for answer in (frozen, learned) for hit in answer["hits"]["hits"]}
+        rankings = [[_name(hit) for hit in answer["hits"]["hits"]] for answer in (learned, frozen)]
+        page = slice(drawn.start, drawn.start + drawn.size)
+        drafted = team_draft(rankings[0], rankings[1], drawn.coin)[: page.stop]
+        shown: list[dict[str, Any]] = []
+        score = float("inf")
+        for name, _ in drafted:  # scores of two rankings do not compare: none may be above the one before
+            score = min(score, hits[name]["_score"])
+            shown.append({**hits[name], "_score": score})
+        frozen["hits"] |= {"hits": shown[page], "max_score": shown[0]["_score"] if shown else None}
+        frozen[KEY]["trial"] = drawn.adapter.identity.key
+        self._log(incoming, drawn, [[name[1], team] for name, team in drafted[page]])
+        return frozen
+
+    async def _ranked(self, incoming: RawRequest, raw: bytes, *, learned: bool) -> dict[str, Any] | None:
+        """Return the answer with or without the adapter; None if the method could not be applied."""
+        parts: list[bytes] = []
+
+        async def send(message: Message) -> None:
+            parts.append(message.get("body", b""))
+
+        context = copy_context()
+        context.run(in_trial.set, learned)
+        own = incoming.another(incoming.raw_path, incoming.query_string, raw)
+        search = self._searches.answer(own, Api.SEARCH, send, is_template=False)
+        try:
+            outcome = await asyncio.create_task(search, context=context)
+        finally:
+            own.forget()
+        answer: Mapping[str, Any] = jsonio.loads(b"".join(parts)) if outcome.status == 200 and outcome.applied else {}
+        return dict(answer) if all("_id" in hit for hit in answer.get("hits", {}).get("hits", ({},))) else None
+
+    def _log(self, incoming: RawRequest, drawn: _Drawn, hits: Sequence[Sequence[str]]) -> None:
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "index": incoming.segments[0],
+            "adapter": drawn.adapter.identity.key,
+            "query": drawn.text,
+            "from": drawn.start,
+            "hits": hits,
+        }
+        _append(Path(str(self._file)), jsonio.dumps(line) + b"\n")
+
+
+def require_possible(settings: GatewaySettings) -> None:
+    """Raise a ConfigurationError for a trial without adapters, or whose file cannot be written."""
+    if settings.trial_log is None:
+        return
+    if not settings.query_adapters:
+        raise ConfigurationError("[trial_log] is for a trial of [query_adapters]: name some, or leave it out")
+    try:
+        _append(settings.trial_log, b"")
+    except OSError as error:
+        raise ConfigurationError(f"[trial_log] {settings.trial_log} cannot be written: {error.strerror}") from error
+
+
+def team_draft(learned: Sequence[Any], frozen: Sequence[Any], coin: Random) -> list[tuple[Any, Team]]:
+    """Return two rankings as one, each document with the ranking that has put it there."""
+    rankings: dict[Team, Sequence[Any]] = {"learned": learned, "frozen": frozen}
+    drafted: dict[Any, Team] = {}
+    while True:
+        teams: list[Team] = ["learned", "frozen"]
+        coin.shuffle(teams)
+        before = len(drafted)
+        for team in teams:
+            best = next((one for one in rankings[team] if one not in drafted), None)
+            if best is not None:
+                drafted[best] = team
+        if len(drafted) == before:
+            return list(drafted.items())
+
+
+def _name(hit: Mapping[str, Any]) -> tuple[str, str]:
+    return str(hit["_index"]), str(hit["_id"])
+
+
+def _append(file: Path, line: bytes) -> None:
+    """Append a line by one call, so that lines of several processes do not mix."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
