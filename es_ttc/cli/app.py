@@ -43,7 +43,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "judge": "Judge what searches of an index find, on the page of `es-ttc serve --ui`; judgements in and out.",
         "evaluate": "Measure methods on judged collections, or on an index by its judgements.",
         "tune": "Choose a method's parameters on the BEIR folder DATA, or by the judgements of an index.",
-        "learn": "Learn a better encoder for the index NAME from its queries.",
+        "learn": "Learn better vectors of queries for the index NAME (or alias) from its queries.",
         "trial": "Tell from clicks whether the adapter on trial for the index NAME is better.",
         "train": "Train maps over a frozen encoder's vectors from judged queries.",
         "discover": "Search for programs that rank your own collections better.",
