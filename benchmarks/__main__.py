@@ -18,7 +18,6 @@ _PARTS = frozenset(
         "bare_servers",
         "common",
         "figures",
-        "judged_pools",
         "recorded_llm",
         "served",
     }

@@ -26,7 +26,6 @@ import numpy as np
 
 from benchmarks.blend import DATA
 from benchmarks.common import heading, table
-from benchmarks.judged_pools import difference
 from es_ttc.encoders import CachedEncoder, Encoder, load_encoder
 from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.index.ingest.compose import compose
@@ -34,12 +33,13 @@ from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sa
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one, retrieval
+from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.plan import Plan
 from es_ttc.lab.learning.teachers import TEACHERS, Target, blend_scores, targets
 from es_ttc.lab.learning.training import MAX_SHARE, MIN_QUERIES, fit_adapters, loop_options
 from es_ttc.lab.learning.verdict import METRIC, by_dense, cross_fitted, verdict_of
 from es_ttc.lab.ranking.pools import Pools, collect, pools_of
-from es_ttc.lab.ranking.weights import values_of_default
+from es_ttc.lab.ranking.weights import compared, values_of_default
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.settings import Settings
 from es_ttc.vectors.codecs import DEFAULT_CODEC
@@ -253,6 +253,14 @@ def parts(name: str, most: int) -> tuple[Collection, Collection]:
 def unjudged(pools: Pools) -> Pools:
     """Return pools without judgements."""
     return replace(pools, pools=tuple(replace(pool, grades=pool.grades * 0) for pool in pools.pools))
+
+
+def difference(ours: Float64, theirs: Float64) -> str:
+    """Return the mean difference, bold where its interval leaves out 0."""
+    one = compared(ours, theirs)
+    sure = "**" if one.interval.low > 0 or one.interval.high < 0 else ""
+    delta, low, high = (round(value, 3) + 0.0 for value in (one.delta, one.interval.low, one.interval.high))
+    return f"{sure}{delta:+.3f}{sure} ({low:+.3f}..{high:+.3f})"
 
 
 if __name__ == "__main__":
