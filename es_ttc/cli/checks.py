@@ -17,6 +17,7 @@ import numpy as np
 
 from es_ttc import __version__
 from es_ttc.cli.common import first_documents, mebibytes, unread_language
+from es_ttc.cli.size_estimates import per_million
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.encoders.registry import load_encoder
 from es_ttc.engine.connect import connected
@@ -296,7 +297,7 @@ def _on_disk(size: int | None, documents: int) -> str:
     """Return what an index takes, and what a million such documents would; "" if it is not known."""
     if not size or not documents:
         return ""
-    return f", {mebibytes(size)} on disk (a million such: {size / documents / 1000:,.0f} GB)"
+    return f", {mebibytes(size)} on disk (a million such: {per_million(size / documents)})"
 
 
 async def _language(client: Engine, name: str, spec: IndexSpec, otherwise: Check) -> Check:

@@ -32,8 +32,8 @@ def size_sentence(
         beside = f" (x {every / source_bytes:,.1f} of the index's {mebibytes(source_bytes)})" if source_bytes else ""
         took = f" and {_duration(documents * size.seconds)} of encoding here"
         told.append(f"{mebibytes(round(every))}{beside}{took} for all {documents:,}")
-    options = "".join(f", with {option} {_per_million(merged)}" for option, merged in _others(size, spec))
-    told.append(f"a million such documents take {_per_million(size.merged)}{options}")
+    options = "".join(f", with {option} {per_million(merged)}" for option, merged in _others(size, spec))
+    told.append(f"a million such documents take {per_million(size.merged)}{options}")
     return "; ".join([*told, f"before segments are merged {size.at_once / size.merged:.1f} times that"])
 
 
@@ -44,7 +44,8 @@ def _duration(seconds: float) -> str:
     return f"{seconds / _MINUTE:,.0f} min" if seconds < 2 * _HOUR else f"{seconds / _HOUR:,.1f} h"
 
 
-def _per_million(merged: float) -> str:
+def per_million(merged: float) -> str:
+    """Return what a million documents of so many bytes take."""
     gigabytes = merged * _MILLION / _GB
     return f"{gigabytes:,.0f} GB" if gigabytes >= 10 else f"{gigabytes:.1f} GB"
 

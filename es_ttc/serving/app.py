@@ -81,7 +81,8 @@ def create_app(
         *routes(gateway, searches, lambda: gateway.warm_up.done and process.all_ready()),
     ]
     own = Starlette(routes=endpoints, exception_handlers={HTTPException: _not_found}, lifespan=lifespan)
-    return Entrance(gateway, own, Trial(gateway, searches), writes, _admin_token(settings))
+    answering = searches if settings.trial_log is None else Trial(gateway, searches, settings.trial_log)
+    return Entrance(gateway, own, answering, writes, _admin_token(settings))
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

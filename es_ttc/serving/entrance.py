@@ -25,6 +25,7 @@ from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import GONE
 from es_ttc.serving.request.request import Api
 from es_ttc.serving.request.response import Outcome
+from es_ttc.serving.search import Searches
 from es_ttc.serving.tracing import request_span
 from es_ttc.serving.trial import Trial
 from es_ttc.serving.writes.answers import WriteEncoding
@@ -80,7 +81,12 @@ class Entrance:
     """
 
     def __init__(
-        self, gateway: Gateway, own: ASGIApp, searches: Trial, writes: WriteEncoding, admin: AdminToken | None
+        self,
+        gateway: Gateway,
+        own: ASGIApp,
+        searches: Searches | Trial,
+        writes: WriteEncoding,
+        admin: AdminToken | None,
     ) -> None:
         settings = gateway.settings
         self._gateway = gateway

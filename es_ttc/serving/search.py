@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from starlette.types import Send
+from starlette.types import Message, Send
 
 from es_ttc.errors import EsTtcError, RequestTooLarge
 from es_ttc.serving.engine_requests import EngineRefusal, FirstPass, ItemRefusal, Refusal
@@ -91,6 +91,19 @@ class Searches:
         finally:
             for item in request.items:
                 item.rescored = None  # it holds the request: the window would be freed by a garbage collection only
+
+    async def ask(self, incoming: RawRequest) -> tuple[Outcome, bytes]:
+        """Answer a search of the gateway's own (:meth:`RawRequest.another`); return the outcome and the body."""
+        parts: list[bytes] = []
+
+        async def send(message: Message) -> None:
+            parts.append(message.get("body", b""))
+
+        try:
+            outcome = await self.answer(incoming, Api.SEARCH, send, is_template=False)
+        finally:
+            incoming.forget()
+        return outcome, b"".join(parts)
 
     async def _streamed(self, request: SearchRequest, plain: Mapping[str, Any], send: Send) -> Outcome:
         """Pass the engine's answer to the caller's own search on as it arrives: it fits into no memory."""

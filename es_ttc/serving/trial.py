@@ -16,13 +16,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from starlette.types import Message, Send
+from starlette.types import Send
 
 from es_ttc.encoders.query_adapters import QueryAdapter, in_trial
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.raw_request import MAX_BODY, RawRequest
+from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.request.body import body_integer, texts_of
 from es_ttc.serving.request.request import Api, SearchParams, may_be_ours
 from es_ttc.serving.request.response import Outcome, respond, with_mark
@@ -52,21 +52,21 @@ class _Drawn:
 
 
 class Trial:
-    """Answers searches; those of a share of the queries by both rankings, if the settings name a file for them."""
+    """Answers searches; those of a share of the queries by both rankings, which it writes to a file."""
 
-    def __init__(self, gateway: Gateway, searches: Searches) -> None:
+    def __init__(self, gateway: Gateway, searches: Searches, file: Path) -> None:
         self._searches = searches
+        self._file = file
         self._adapters = gateway.encoders.adapters
         self._share = gateway.settings.trial_share
-        self._file = gateway.settings.trial_log
         self._max_window = gateway.settings.max_window
 
     async def answer(self, incoming: RawRequest, api: Api, send: Send, *, is_template: bool) -> Outcome:
         """Answer one request; see :meth:`es_ttc.serving.search.Searches.answer`."""
-        if self._file is not None and api is Api.SEARCH and not is_template:
-            drawn = self._drawn(incoming, await incoming.read(MAX_BODY))
+        if api is Api.SEARCH and not is_template:
+            drawn = self._drawn(incoming, await incoming.read())
             found = None if drawn is None else await self._interleaved(incoming, drawn)
-            if drawn is not None and found is not None:
+            if found is not None:
                 body = jsonio.dumps(found)
                 headers = with_mark([(b"content-type", b"application/json")], applied=True)
                 await respond(incoming, send, 200, headers, body)
@@ -121,20 +121,11 @@ class Trial:
 
     async def _ranked(self, incoming: RawRequest, raw: bytes, *, learned: bool) -> dict[str, Any] | None:
         """Return the answer with or without the adapter; None if the method could not be applied."""
-        parts: list[bytes] = []
-
-        async def send(message: Message) -> None:
-            parts.append(message.get("body", b""))
-
         context = copy_context()
         context.run(in_trial.set, learned)
-        own = incoming.another(incoming.raw_path, incoming.query_string, raw)
-        search = self._searches.answer(own, Api.SEARCH, send, is_template=False)
-        try:
-            outcome = await asyncio.create_task(search, context=context)
-        finally:
-            own.forget()
-        answer: Mapping[str, Any] = jsonio.loads(b"".join(parts)) if outcome.status == 200 and outcome.applied else {}
+        search = self._searches.ask(incoming.another(incoming.raw_path, incoming.query_string, raw))
+        outcome, found = await asyncio.create_task(search, context=context)
+        answer: Mapping[str, Any] = jsonio.loads(found) if outcome.status == 200 and outcome.applied else {}
         return dict(answer) if all("_id" in hit for hit in answer.get("hits", {}).get("hits", ({},))) else None
 
     def _log(self, incoming: RawRequest, drawn: _Drawn, hits: Sequence[Sequence[str]]) -> None:
@@ -146,7 +137,7 @@ class Trial:
             "from": drawn.start,
             "hits": hits,
         }
-        _append(Path(str(self._file)), jsonio.dumps(line) + b"\n")
+        _append(self._file, jsonio.dumps(line) + b"\n")
 
 
 def require_possible(settings: GatewaySettings) -> None:

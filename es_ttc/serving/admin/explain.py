@@ -14,7 +14,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message
 
 from es_ttc.common.validation import validated
 from es_ttc.errors import EngineError, InvalidRequest, UnknownIndex
@@ -25,7 +24,6 @@ from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.request.body import find_clauses, texts_of
-from es_ttc.serving.request.request import Api
 from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, Section, parse_section
 from es_ttc.serving.rescore.plan import DEFAULT_SIZE, DEFAULT_WINDOW, find_rescore
 from es_ttc.serving.search import Searches
@@ -202,18 +200,9 @@ class Explaining:
 
     async def _search(self, request: Request, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the gateway's own answer to a search of the caller."""
-        raw, parts = jsonio.dumps(body), list[bytes]()
-
-        async def send(message: Message) -> None:
-            parts.append(message.get("body", b""))
-
         incoming = RawRequest(request.scope, request.receive, self._gateway.bodies)
-        incoming = incoming.another(_search_path(index), b"", raw)
-        try:
-            outcome = await self._searches.answer(incoming, Api.SEARCH, send, is_template=False)
-        finally:
-            incoming.forget()
-        answer: dict[str, Any] = jsonio.loads(b"".join(parts))
+        outcome, found = await self._searches.ask(incoming.another(_search_path(index), b"", jsonio.dumps(body)))
+        answer: dict[str, Any] = jsonio.loads(found)
         if outcome.status != 200:
             reason = f"the search failed: {reason_of(answer, outcome.status)}"
             raise EngineError(reason, upstream_status=outcome.status)
