@@ -150,9 +150,8 @@ async def test_copies_restarts_and_snapshots_keep_every_feature(cluster: Cluster
                 if spec.spans:
                     assert await nearest(engine, name, encoder, SPAN_VECTOR, **copy) == LATER[-1]["_id"]
 
-        await engine.close()
-        cluster.restart()
-        engine = await connect(EngineSettings(engine=cluster.first, request_timeout=120))
+    cluster.restart()
+    async with connected(EngineSettings(engine=cluster.first, request_timeout=120)) as engine:
         cluster.wait(status="green", nodes=2)
         repository = {"type": "fs", "settings": {"location": "all"}}
         await engine.request("PUT", "/_snapshot/all", body=repository)

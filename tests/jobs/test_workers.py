@@ -128,7 +128,7 @@ async def test_a_job_survives_everything(own_node: OwnNode, index_name: str, tmp
         own_node.kill()
         own_node.restart()
 
-    with model_process(tmp_path, seconds=0.1) as (model, fault, asked):
+    with model_process(tmp_path) as (model, fault, asked):
         place = Workplace(own_node.url, index_name, model, tmp_path)
         survived = await survive(
             place,

@@ -75,6 +75,7 @@ async def survive(
     done_kills = done_redis = 0
     events = ["kill"] * kills + ["redis"] * redis_kills + faults + (["engine"] if restart else [])
     rng.shuffle(events)
+    await asyncio.to_thread(fault.write_text, "slow")  # or all is done before the last of them
     try:
         for event in events:
             if not await _at_work(place, job, worker):
@@ -93,7 +94,8 @@ async def survive(
                 case _:
                     await asyncio.to_thread(fault.write_text, event)
                     await asyncio.sleep(fault_seconds)
-                    await asyncio.to_thread(fault.write_text, "none")
+                    await asyncio.to_thread(fault.write_text, "slow")
+        await asyncio.to_thread(fault.write_text, "none")
         shown = await _over(place, job)
         assert await asyncio.to_thread(worker.stop) == 0
     finally:

@@ -28,7 +28,7 @@ from es_ttc.index.mappings.spec import ENRICHED, ENRICHED_BY, ENRICHMENT, IndexS
 from es_ttc.settings import EngineSettings, Settings
 
 IDENTITY = EncoderIdentity("test", "1", 4, 16, "", "")
-FAULTS = ("none", "garbage", "429", "500", "hang")
+_SLOW_SECONDS = 0.8
 
 
 @dataclass
@@ -253,6 +253,8 @@ def serve(fault: Path, asked: Path, seconds: float) -> None:
         match now_at_fault():
             case "garbage":
                 return web.json_response(reply("%%% ... ### ---", chat=chat))
+            case "slow":
+                await asyncio.sleep(_SLOW_SECONDS)
             case "hang":
                 await asyncio.sleep(3600)
             case "429" | "500" as status:
