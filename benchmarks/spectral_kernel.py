@@ -6,8 +6,9 @@ Targets (100 documents of 256 tokens, 384 components, warm): under 2 ms from flo
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import cycle
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -115,15 +116,17 @@ def naive_table(random: np.random.Generator) -> str:
         ("norms stored at ingest, compiled", True, True),
     ):
         compiled.enable(loops)
-        window = window_of(documents, "float32", with_norms=with_norms)
-        repeat = 100 if with_norms else 5
-        p50, _ = milliseconds(
-            partial(spectral.score, Query("", query), window, SpectralParams()), repeat=repeat, warmup=1
-        )
-        found = spectral.score(Query("", query), window, SpectralParams())
+        repeat, windows_needed = (100, 1) if with_norms else (5, 6)  # computed norms are kept: one call a window
+        windows = [window_of(documents, "float32", with_norms=with_norms) for _ in range(windows_needed)]
+        p50, _ = milliseconds(partial(_score_next, spectral, query, cycle(windows)), repeat=repeat, warmup=1)
+        found = spectral.score(Query("", query), windows[0], SpectralParams())
         error = float(np.max(np.abs(found[:few] - np.array(wanted))))
         rows.append((name, f"{p50:,.2f}", f"{slow / p50:,.0f}", f"{error:.0e}"))
     return table(("100 documents of 256 tokens, float32", "ms", "times faster", "greatest difference"), rows)
+
+
+def _score_next(spectral: SpectralRescorer, query: Float32, windows: Iterator[Window]) -> Float32:
+    return spectral.score(Query("", query), next(windows), SpectralParams())
 
 
 def toeplitz_norms(tokens: Float32) -> Float32:
