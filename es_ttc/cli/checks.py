@@ -42,7 +42,6 @@ from es_ttc.reranking.rerankers import Passage
 from es_ttc.reranking.rerankers.cross_encoder import built_in
 from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 from es_ttc.rescorers import compiled
-from es_ttc.rescorers.compiled import loops
 from es_ttc.settings import EngineSettings, LlmSettings, Settings
 
 GATEWAY_SECONDS = 3
@@ -113,6 +112,7 @@ def _loops() -> Check:
     if not compiled.available():
         how = "numpy, several times slower than compiled loops: install a C compiler, then es-ttc again"
         return Check("scoring loops", Verdict.OK, how)
+    from es_ttc.rescorers.compiled import loops
 
     return Check("scoring loops", Verdict.OK, f"compiled, for this processor: {loops.builds()[-1]}")
 

@@ -128,6 +128,7 @@ class Without(MetaPathFinder):
 
 sys.meta_path.insert(0, Without())
 import numpy as np
+from es_ttc.cli import doctor
 from es_ttc.rescorers import compiled
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.spectral import SpectralParams, SpectralRescorer
