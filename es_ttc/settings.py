@@ -138,9 +138,6 @@ class EngineSettings(_Sources):
         description="Region of an Amazon OpenSearch domain, e.g. eu-central-1. Requests are then signed for IAM, with "
         "credentials that botocore finds (environment, profile, role).",
     )
-    aws_service: Literal["es", "aoss"] = Field(
-        "es", description="Service that requests are signed for: es for a domain, aoss for OpenSearch Serverless."
-    )
     ca_certs: Path | None = Field(None, description="File with the CA certificates of the engine's certificate.")
     verify_certs: bool = Field(True, description="Whether the engine's certificate is checked.")
     request_timeout: float = Field(30.0, gt=0, description="Timeout of a request to the engine, in seconds.")
@@ -311,15 +308,10 @@ class GatewaySettings(Settings):
         ("health", "ready"),
         description="Endpoints below `/_ttc/` that need no `admin_token`; add `metrics` for a Prometheus without it.",
     )
-    rerank_models: dict[str, str] = Field(
+    model_names: dict[str, str] = Field(
         default_factory=dict,
-        description="Model names that clients send to `/_ttc/rerank`, and the methods that they mean, e.g. "
-        '`{"rerank-v3.5": "spectral"}`.',
-    )
-    embedding_models: dict[str, str] = Field(
-        default_factory=dict,
-        description="Model names that clients send to `/_ttc/v1/embeddings`, and the encoders of the gateway that they "
-        'mean, e.g. `{"text-embedding-3-small": "minilm"}`.',
+        description="Model names that clients send to `/_ttc/rerank` and `/_ttc/v1/embeddings`, and the methods or "
+        'encoders that they mean, e.g. `{"rerank-v3.5": "spectral", "text-embedding-3-small": "minilm"}`.',
     )
     query_adapters: dict[str, Path] = Field(
         default_factory=dict,
@@ -370,11 +362,6 @@ class GatewaySettings(Settings):
         None,
         description="Folder of programs that `es-ttc discover promote` wrote. The method `program` serves them by "
         "name. The gateway reads it when it starts.",
-    )
-    programs_unfiltered: bool = Field(
-        False,
-        description="Serve promoted programs without the filter of system calls, on a Linux system without "
-        "libseccomp. Then only the check of their source text prevents access to files and networks.",
     )
     tuned: tuple[Path, ...] = Field(
         (),
