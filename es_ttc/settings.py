@@ -245,8 +245,8 @@ class GatewaySettings(Settings):
         default_factory=default_workers,
         ge=1,
         le=64,
-        description="Number of processes that answer requests at the address. Default: as many as the machine has "
-        "cores, at most 4. Each loads the encoders; limits of connections, requests and memory are divided among them.",
+        description="Number of processes that answer requests at the address. Each loads the encoders; limits of "
+        "connections, requests and memory are divided among them.",
     )
     tls_cert: Path | None = Field(
         None,
@@ -267,8 +267,8 @@ class GatewaySettings(Settings):
     )
     ui: bool = Field(
         False,
-        description="Whether the gateway serves the playground, a page to search, compare methods and judge results, "
-        "at `/_ttc/ui`. The page is open to all; its requests carry the credentials of whoever uses it.",
+        description="Whether the gateway serves the playground at `/_ttc/ui`. The page is open to all; its requests "
+        "carry the credentials of whoever uses it.",
     )
     traces: bool = Field(
         False,
@@ -321,9 +321,9 @@ class GatewaySettings(Settings):
     )
     trial_log: Path | None = Field(
         None,
-        description="File for a trial of `query_adapters`: they then serve nothing but a share of the queries, whose "
-        "hits are drawn in turn from the rankings with and without the adapter. Each such search is appended to the "
-        "file: its text, the ids of its hits and their rankings, nothing of the caller. `es-ttc trial` reads it.",
+        description="File for a trial of `query_adapters`: they then serve a share of the queries only, whose hits are "
+        "drawn in turn from the rankings with and without the adapter. The file gets the text of each such search, the "
+        "ids of its hits and their rankings. `es-ttc trial` reads it.",
     )
     trial_share: float = Field(0.1, gt=0, le=1, description="Share of the distinct queries in the trial.")
     sidecar_token: SecretStr | None = Field(
