@@ -47,8 +47,8 @@ class MmrParams(Params):
 class MmrRescorer:
     """Select one document after the other, by the greatest `(1 - lambda) relevance - lambda similarity`.
 
-    Similarity is the greatest cosine with any document already selected, 0 for the first. Lambda is that of the paper on
-    NNN decoding (appendix B.3); Carbonell and Goldstein (SIGIR 1998) write 1 - lambda for it. Scores tell the order
+    Similarity is the greatest cosine with any document already selected, 0 for the first. Lambda is that of the paper
+    on NNN decoding (appendix B.3); Carbonell and Goldstein (SIGIR 1998) write 1 - lambda for it. Scores tell the order
     alone: of k documents the first gets 1, the last 1/k.
     """
 
