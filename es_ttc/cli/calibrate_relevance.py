@@ -139,9 +139,10 @@ def relevance(
 
 def _show(name: str, fit: Fit) -> None:
     """Display the figures, by number of judged queries too, and the reliability."""
-    relevant, console = fit.hits.relevant, tables.console()
-    heading = f"{name}: {fit.hits.queries:,} queries, {len(relevant):,} judged hits, {int(relevant.sum()):,} relevant"
-    console.print(heading, style="italic", highlight=False, markup=False, soft_wrap=True)
+    relevant = fit.hits.relevant
+    console = tables.heading(
+        f"{name}: {fit.hits.queries:,} queries, {len(relevant):,} judged hits, {int(relevant.sum()):,} relevant"
+    )
     measured = [*fit.by_queries.items(), (f"{fit.hits.queries} (5 folds)", fit.figures)]
     rows = [(str(size), *map(score, (one.auc, one.brier, one.error))) for size, one in measured]
     columns = ("judged queries", "AUC", "Brier score", "calibration error")

@@ -280,7 +280,7 @@ def _held_out_table(report: Sequence[HeldOutResult]) -> Table:
             f"{one.value:.4f}",
             f"{one.versus.delta:+.4f}",
             f"{one.versus.interval.low:+.4f} to {one.versus.interval.high:+.4f}",
-            f"{one.versus.wins}/{one.versus.ties}/{one.versus.losses}",
+            one.versus.record,
         )
         for one in report
     ]
