@@ -18,13 +18,14 @@ _PARTS = frozenset(
         "bare_servers",
         "common",
         "figures",
-        "recorded_llm",
+        "nnn_penalties",
         "served",
+        "simulated_llm",
     }
 )
 WITH_ENGINE = frozenset(
     {
-        "blend_speed", "corpus_size", "gateway", "judging_picture", "pass_through", "playground", "search_cost", "sira",
+        "blend_speed", "corpus_size", "gateway", "pass_through", "pictures", "search_cost", "sira",
         "soak", "storage", "table_iv",
     }
 )  # fmt: skip

@@ -10,10 +10,12 @@ from benchmarks.figures import BAR, FOLDER, INK, MUTED, STRONG, figure, save
 
 PAGE = FOLDER.parent / "results" / "learning.md"
 ROW = re.compile(
-    r"\| (?P<collection>[\w-]+) \| (?P<teacher>[\w-]+) \| queries \| (?P<queries>\d+) \|[^|]*\|[^|]*\|"
-    r" (?P<before>[\d.]+) \| \**(?P<gain>[+-][\d.]+)"
+    r"\| (?P<collection>[\w-]+) \| (?P<teacher>[\w-]+) \| (?P<queries>\d+) \|[^|]*"
+    r"\| \**(?P<gain>[+-][\d.]+)[^|]*\|[^|]*\|$",
+    re.MULTILINE,
 )
-TITLES = {"toollens": "ToolLens", "scifact": "SciFact", "films": "Films (MSRD)"}
+COLLECTIONS = {"toollens": ("ToolLens", 0.399), "scifact": ("SciFact", 0.713)}
+"""Title, and nDCG@10 of blend before."""
 COLOURS = {"judgements": STRONG, "clicks": INK, "blend": BAR}
 
 
@@ -21,14 +23,14 @@ def main() -> None:
     """Draw the figure."""
     curves: dict[str, dict[str, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
     for row in ROW.finditer(PAGE.read_text(encoding="utf-8")):
-        if row["collection"] in TITLES and row["teacher"] in COLOURS:
-            before = float(row["before"])
+        if row["collection"] in COLLECTIONS and row["teacher"] in COLOURS:
+            before = COLLECTIONS[row["collection"]][1]
             curve = curves[row["collection"]][row["teacher"]] or [(0, before)]
             curves[row["collection"]][row["teacher"]] = [*curve, (int(row["queries"]), before + float(row["gain"]))]
     with figure(9.2, 3.1) as drawn:
         panels = drawn.subplots(1, len(curves), squeeze=False)[0]
         for axes, (name, lines) in zip(panels, curves.items(), strict=True):
-            axes.set_title(TITLES[name], loc="left", fontsize=11, color=INK)
+            axes.set_title(COLLECTIONS[name][0], loc="left", fontsize=11, color=INK)
             for teacher, points in lines.items():
                 places = range(len(points))
                 values = [value for _, value in points]

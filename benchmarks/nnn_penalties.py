@@ -1,39 +1,30 @@
 """Penalties of NNN decoding: one pair for a collection, one for each query, and what training changes.
 
-    python -m benchmarks.nnn_penalties
-
-`python -m benchmarks.training` measures the same with trained adapters. Each pair (l1, l2) of a grid decodes the 100
+A part of `python -m benchmarks.training`. Each pair (l1, l2) of a grid decodes the 100
 documents that are nearest to a query; the metric is Comp@5. `one pair` is the best on validation queries; `rule`
 chooses a pair for each query by a ridge regression on properties of its similarities, fitted on validation queries;
 `oracle` takes each query's best pair by the judgements, which is an upper bound and no method.
 """
 
-import argparse
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.common import heading, table
-from es_ttc.encoders import CachedEncoder, load_encoder
+from benchmarks.common import table
 from es_ttc.encoders.base import Float32
 from es_ttc.lab.evaluation.bootstrap import compare, resampled_means
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.report import signed
-from es_ttc.lab.training.data import Task, TrainingQueries, load_task
+from es_ttc.lab.training.data import TrainingQueries
 from es_ttc.lab.training.measures import WINDOW, by_query
 from es_ttc.lab.training.recipes.nnn import GRID, decoded
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
 from es_ttc.rescorers.nnn.rescorer import scores
-from es_ttc.settings import Settings
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
 METRIC = "comp@5"
 STEPS = (1, 2, 3, 5, 10, 20, 50, 100, 500)
-MAX_QUERIES = 2_000
 RIDGE = 30.0
 METHODS = ("dense", "one pair", "rule", "oracle")
 
@@ -120,7 +111,7 @@ def methods_table(named: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         mean = {one: np.mean([seed["values"][one] for seed in seeds], axis=0) for one in METHODS}
         pairs = np.mean([seed["pairs"] for seed in seeds], axis=0)
         chosen = "; ".join(sorted({"l1 {:g}, l2 {:g}".format(*seed["pair"]) for seed in seeds}))
-        cells = [_against(mean[one], mean[base]) for one, base in zip(METHODS[1:], METHODS, strict=False)]
+        cells = [difference(mean[one], mean[base]) for one, base in zip(METHODS[1:], METHODS, strict=False)]
         spread = f"{pairs.min():.3f} to {pairs.max():.3f} ({pairs.std():.3f})"
         lines.append((name, f"{mean['dense'].mean():.3f}", *cells, chosen, spread))
     columns = ("vectors", "dense", "one pair - dense", "rule - one pair", "oracle - rule", "chosen", "all pairs")
@@ -137,7 +128,8 @@ def steps_table(named: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return table(("vectors", "dense", *(f"T {steps}" for steps in STEPS)), lines)
 
 
-def _against(own: Float64, other: Float64) -> str:
+def difference(own: Float64, other: Float64) -> str:
+    """Return a paired difference with its 95 % interval; bold where it is clear."""
     means = resampled_means(np.stack([own, other]))
     versus = compare(own, other, means[:, 0], means[:, 1])
     clear = "**" if versus.interval.low > 0 or versus.interval.high < 0 else ""
@@ -150,32 +142,3 @@ def show(named: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     print(methods_table(named))
     print(f"{METRIC} by the number T of steps of FISTA, with the one pair:\n")
     print(steps_table(named), flush=True)
-
-
-def frozen(name: str, encoder: CachedEncoder) -> dict[str, Any]:
-    """Return the figures of a collection with a frozen encoder; penalties are chosen on train queries."""
-    task: Task = load_task(DATA / name, encoder, seed=0)
-    assert task.test is not None
-    choosing = task.train.part(np.arange(min(MAX_QUERIES, len(task.train))))
-    return penalties(choosing, task.test, task.documents)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--collections", default="toollens,scifact")
-    parser.add_argument("--encoders", default="minilm")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON too")
-    arguments = parser.parse_args()
-    print(heading("Penalties of NNN decoding", data=arguments.collections, packages=("numpy", "torch")))
-    cache, named = Settings().cache_dir, {}
-    for encoder_name in arguments.encoders.split(","):
-        encoder = CachedEncoder(load_encoder(encoder_name, cache_dir=cache), cache / "encodings")
-        for name in arguments.collections.split(","):
-            named[f"{name}, frozen {encoder_name}"] = [frozen(name, encoder)]
-    show(named)
-    if arguments.json:
-        print(json.dumps(named))
-
-
-if __name__ == "__main__":
-    main()

@@ -3,13 +3,12 @@
     python -m benchmarks.nnn_tables
 
 Parameters maximise Comp@5 (as in the paper) on train queries; a collection that has test queries only is cross-fitted
-in five folds. Windows are the 100 documents that dense search finds first. A second table parts the queries by what the
-paper expects to matter. Where there are train queries, a third puts a linear map before the encoder's queries, fitted
-on other train queries: it stands for an encoder that was trained for the collection, as all of the paper's are.
+in five folds. Windows are the 100 documents that dense search finds first. A second table parts the queries by their
+number of relevant documents.
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,29 +20,24 @@ from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.bootstrap import compare, interval, resampled_means
-from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sample, splits
+from es_ttc.lab.evaluation.datasets import Collection, load_collection, sample, splits
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import Method, resolve_one, retrieval
-from es_ttc.lab.evaluation.metrics import Float64, QueryScores, intra_list_similarity, score, score_by
+from es_ttc.lab.evaluation.metrics import Float64, QueryScores, score, score_by
 from es_ttc.lab.evaluation.rankings import Run
 from es_ttc.lab.evaluation.report import signed
 from es_ttc.lab.evaluation.tuning import best, candidates, fold_of
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.nnn import NnnParams
-from es_ttc.rescorers.nnn.objective import Rows
 from es_ttc.settings import Settings
-from es_ttc.vectors.tokens import Float32
 
 DATA = [Path(__file__).parents[2] / "shared" / "data" / name for name in ("hotpotqa-train-hipporag", "toollens")]
 METRICS = ("recall@3", "recall@5", "comp@3", "comp@5", "ils@5")
 OBJECTIVE = "comp@5"
 FOLDS, SEED = 5, 20_241
-FITTED = 3_200
-RIDGE = 10.0
-COMPARING = ("are ", "is ", "were ", "was ", "did ", "do ", "does ", "which of ", "between ")
-"""How questions begin that compare two things (and name both); a rule by words, for HotpotQA's types are not in the
-collection."""
+SAMPLED = 4_000
+"""Train queries from which those of the tables are drawn."""
 
 Variants = Mapping[str, Sequence[Method]]
 
@@ -143,61 +137,17 @@ def cell(own: Float64, dense: Float64, name: str) -> str:
     return f"{own.mean():.3f}, {delta} ({signed(versus.interval.low)} to {signed(versus.interval.high)})"
 
 
-def kinds_table(scores: Mapping[str, QueryScores], test: Questions, features: CorpusFeatures) -> str:
+def kinds_table(scores: Mapping[str, QueryScores], test: Questions) -> str:
+    """Return the objective by the number of a query's relevant documents."""
+    counts = np.array([sum(grade > 0 for grade in judged.values()) for judged in test.collection.qrels.values()])
     lines = []
-    dense = scores["dense"].values[OBJECTIVE]
-    for kind, mask in kinds(test.collection, features).items():
-        if mask.sum() < 10:
-            continue
-        cells = [cell(own.values[OBJECTIVE][mask], dense[mask], name) for name, own in scores.items()]
-        lines.append((kind, int(mask.sum()), *cells))
+    for count in sorted(set(counts.tolist())):
+        mask = counts == count
+        if mask.sum() >= 10:
+            dense = scores["dense"].values[OBJECTIVE][mask]
+            cells = [cell(own.values[OBJECTIVE][mask], dense, name) for name, own in scores.items()]
+            lines.append((f"{count} relevant", int(mask.sum()), *cells))
     return table(("queries", "number", *scores), lines)
-
-
-def kinds(collection: Collection, features: CorpusFeatures) -> dict[str, Any]:
-    """Queries by number of relevant documents, by how these resemble each other, and by form."""
-    place = {document: number for number, document in enumerate(features.ids)}
-    relevant = [
-        [place[document] for document, grade in judged.items() if grade > 0] for judged in collection.qrels.values()
-    ]
-    counts = np.array([len(one) for one in relevant])
-    alike = np.array([intra_list_similarity(features.pooled[one]) for one in relevant])
-    low, high = np.quantile(alike[counts > 1], (1 / 3, 2 / 3))
-    found = {f"{count} relevant": counts == count for count in sorted(set(counts.tolist()))}
-    found |= {
-        f"relevant ones unlike (cosine under {low:.2f})": (counts > 1) & (alike < low),
-        "between": (counts > 1) & (alike >= low) & (alike < high),
-        f"relevant ones alike ({high:.2f} and more)": (counts > 1) & (alike >= high),
-    }
-    if "hotpot" in collection.name:
-        comparing = np.array([text.lower().startswith(COMPARING) for text in collection.queries.values()])
-        found |= {"comparison (by its first word)": comparing, "bridge (all others)": ~comparing}
-    return found
-
-
-def mapped(fitting: Questions, features: CorpusFeatures) -> Callable[[Questions], Questions]:
-    """Fit a linear map from queries to the mean direction of their relevant documents, by ridge regression."""
-    place = {document: number for number, document in enumerate(features.ids)}
-    rows = np.stack([query.vectors[0] for query in fitting.queries]).astype(np.float64)
-    targets = np.stack(
-        [features.pooled[[place[one] for one in judged]].mean(axis=0) for judged in fitting.collection.qrels.values()]
-    )
-    targets /= np.linalg.norm(targets, axis=1, keepdims=True)
-    square = rows.T @ rows + RIDGE * np.eye(rows.shape[1])
-    matrix = np.linalg.solve(square, rows.T @ targets)
-
-    def through(questions: Questions) -> Questions:
-        return replace(
-            questions,
-            queries=[replace(one, vectors=_unit(one.vectors @ matrix)) for one in questions.queries],
-        )
-
-    return through
-
-
-def _unit(vectors: Rows) -> Float32:
-    rows: Float32 = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    return rows
 
 
 def report(folder: Path, encoder: Encoder, train_queries: int) -> None:
@@ -208,22 +158,17 @@ def report(folder: Path, encoder: Encoder, train_queries: int) -> None:
         print(f"Parameters: cross-fitted in {FOLDS} folds.\n")
         show(cross_fitted(test, features), test, features)
         return
-    everything = sample(load_collection(folder, "train"), train_queries + FITTED, seed=0)
-    train = sample(everything, train_queries, seed=1)
+    everything = sample(load_collection(folder, "train"), SAMPLED, seed=0)
+    train = encoded(sample(everything, train_queries, seed=1), encoder)
     print(f"Parameters: from {train_queries:,} train queries (seeded sample).\n")
-    train_questions = encoded(train, encoder)
-    show(chosen_on(train_questions, test, features), test, features)
-    rest = set(everything.queries) - set(train.queries)
-    through = mapped(encoded(only(everything, rest), encoder), features)
-    print(f"The same with queries mapped by a ridge regression on {len(rest):,} further train queries:\n")
-    show(chosen_on(through(train_questions), through(test), features), through(test), features)
+    show(chosen_on(train, test, features), test, features)
 
 
 def show(runs: Mapping[str, tuple[Run, str]], test: Questions, features: CorpusFeatures) -> None:
     scores = scores_of(runs, test, features)
     print(means_table(scores, {name: params for name, (_, params) in runs.items()}))
-    print(f"{OBJECTIVE} by kind of query:\n")
-    print(kinds_table(scores, test, features), flush=True)
+    print(f"{OBJECTIVE} by number of relevant documents:\n")
+    print(kinds_table(scores, test), flush=True)
 
 
 def main() -> None:

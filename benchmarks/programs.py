@@ -189,7 +189,6 @@ def evaluated(collection: Collection, encoder: CachedEncoder, wanted: Sequence[M
     searcher = MemorySearcher(collection, texts, found, features, queries, window=None)
     result = evaluate(collection, wanted, searcher).as_json(10)
     counts, rates = counted(features), encoding_seconds(features, queries, encoder.uncached)
-    result["texts"], result["seconds_a_text"] = counts, rates
     for method in wanted:
         entry = CATALOGUE.get(method.name.partition(",")[0])
         if entry is None:
@@ -286,7 +285,7 @@ def report(folder: Path, write: bool) -> None:
     print(heading("TTC programs against dense retrieval", data=names, packages=("numpy", "sentencex")))
     summaries = [best_of_sixteen(cells), *(one for name in _names(cells) if (one := summarised(name, cells)))]
     pooled, each, intervals = markdown(summaries, len(cells)), by_cell(cells), by_collection(cells)
-    print(pooled, each, comparisons(cells), encodings(cells), intervals, sep="\n")
+    print(pooled, each, comparisons(cells), intervals, sep="\n")
     if write:
         written(summaries, cells)
 
@@ -388,22 +387,6 @@ def comparisons(cells: Sequence[dict[str, Any]]) -> str:
     return "Paired differences:\n\n" + table(("cell", *(f"{one} against {other}" for one, other in PAIRS)), lines)
 
 
-def encodings(cells: Sequence[dict[str, Any]]) -> str:
-    """Return how many texts of each kind were encoded, and what one takes."""
-    kinds = list(cells[0]["seconds_a_text"])
-    lines = []
-    for cell in cells:
-        known = {"document": cell["documents"], "query": cell["queries"], **cell["texts"]}
-        parts = (
-            f"{known[kind]:,} x {cell['seconds_a_text'][kind] * 1000:.1f}"
-            if kind in known
-            else f"{cell['seconds_a_text'][kind] * 1000:.1f}"
-            for kind in kinds
-        )
-        lines.append((f"{cell['collection']} ({cell['encoder']})", *parts))
-    return "Texts of each kind x ms of processor time that one takes:\n\n" + table(("cell", *kinds), lines)
-
-
 def by_collection(cells: Sequence[dict[str, Any]]) -> str:
     """Return each cell's differences with their intervals."""
     parts = []
@@ -431,7 +414,7 @@ def written(summaries: Sequence[Summary], cells: Sequence[dict[str, Any]]) -> No
     docs = ROOT / "docs"
     plotted(summaries, docs / "images" / "programs.svg")
     _between(docs / "how-to" / "choose-a-program.md", f"{markdown(summaries, len(cells))}\n{on_the_front(programs)}\n")
-    _between(docs / "results" / "programs.md", f"{by_cell(cells)}\n{comparisons(cells)}\n{encodings(cells)}")
+    _between(docs / "results" / "programs.md", by_cell(cells))
 
 
 def on_the_front(programs: Sequence[Summary]) -> str:

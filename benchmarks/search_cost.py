@@ -1,24 +1,16 @@
-"""The processor time of a search, of gateway and engine apart, and where the gateway spends it. Needs a running engine.
+"""The processor time of a search, of gateway and engine apart. Needs a running engine.
 
     python -m benchmarks.search_cost --engine http://127.0.0.1:9200
-    python -m benchmarks.search_cost --engine http://127.0.0.1:9200 --py-spy PATH
 
 Warm searches of window 100, documents of 256 tokens, in an index whose segments are merged. The kinds of searches are
-measured in turns. The engine must run on this machine: its process is the one that listens on the URL's port. With
-`--py-spy` (the program of the package py-spy) the gateway is sampled during blended searches, and the samples are
-grouped by the module in which the time was spent; threads that wait are left out.
+measured in turns. The engine must run on this machine: its process is the one that listens on the URL's port.
 """
 
 import argparse
 import asyncio
 import os
-import re
 import statistics
-import subprocess
-import tempfile
-from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -51,40 +43,21 @@ METHODS = ("hybrid", "spectral", "blend")
 PARTS = {"aggs": {"shelves": {"terms": {"field": "shelf"}}}, "collapse": {"field": "shelf"}}
 """Parts of a search that cost blend a further request, because candidates join."""
 
-_SAMPLES_A_SECOND = 400
-_PROFILE_SECONDS = 20
-_WAITING = ("_worker (concurrent/futures/thread.py", "wait (threading.py", "run (asyncio/runners.py")
-"""Frames of threads that wait for work: the sampler takes some of them for busy."""
-_PARTS = (
-    ("kernels (rescorers, vectors)", "es_ttc/(rescorers|vectors)/"),
-    ("features: found and collected", "es_ttc/(serving/features|index|common)/"),
-    ("rescoring: plan, order, page", "es_ttc/serving/(rescore/|rescoring)"),
-    ("way of a search", "es_ttc/serving/(search|request/|engine_requests)"),
-    ("JSON", "es_ttc/serving/http/json"),
-    ("logs", "structlog/|logging/|es_ttc/serving/logs"),
-    ("requests, limits, metrics", "es_ttc/|prometheus_client/|starlette/"),
-    ("requests to the engine (aiohttp)", "aiohttp/|yarl/|multidict/"),
-    ("HTTP server (uvicorn)", "uvicorn/"),
-    ("validation (pydantic)", "pydantic/"),
-    ("numpy", "numpy/"),
-)
-
 
 def main() -> None:
     """Run and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="http://127.0.0.1:9200")
-    parser.add_argument("--py-spy", metavar="PATH", help="the program py-spy")
     options = parser.parse_args()
     asyncio.run(_fill(options.engine))
     try:
         with gateway(options.engine) as served, running("two-requests", options.engine) as least:
-            _report(options.engine, served, least, options.py_spy)
+            _report(options.engine, served, least)
     finally:
         asyncio.run(_clear(options.engine))
 
 
-def _report(engine: str, served: Gateway, least: Gateway, py_spy: str | None) -> None:
+def _report(engine: str, served: Gateway, least: Gateway) -> None:
     with Client(served.url) as client:
         for method in METHODS:
             for _ in range(5):
@@ -95,9 +68,6 @@ def _report(engine: str, served: Gateway, least: Gateway, py_spy: str | None) ->
     print(f"Load average before: {os.getloadavg()[0]:.1f}\n")
     columns = ("search", "clients", "p50 ms", "gateway, processor ms", "engine, processor ms", "searches/s")
     print(table(columns, _costs(engine, served, least)))
-    if py_spy is not None:
-        rows = _profile(py_spy, served, INDEX)
-        print(table(("where the gateway spends a blended search", "share"), rows))
 
 
 async def _fill(url: str) -> None:
@@ -167,36 +137,6 @@ def _listener(url: str) -> int:
         if one.status == psutil.CONN_LISTEN and one.laddr and one.pid is not None and one.laddr.port == port:
             return one.pid
     raise SystemExit(f"no process of this machine listens on port {port}: run this where the engine runs, as root")
-
-
-def _profile(py_spy: str, served: Gateway, index: str) -> Sequence[tuple[str, ...]]:
-    """Return the share of each part of the gateway in the samples, and below it the functions with the most."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "samples"
-        duration, rate = str(_PROFILE_SECONDS), str(_SAMPLES_A_SECOND)
-        flags = ["-p", str(served.pid), "-d", duration, "-r", rate, "-f", "raw", "-o", str(file)]
-        with subprocess.Popen(
-            [py_spy, "record", *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as sampler:
-            body = body_of("blend", 0)
-            asyncio.run(answered(served.url, index, body, connections=8, seconds=_PROFILE_SECONDS + 1))
-            assert sampler.wait() == 0, "py-spy failed: it needs the right to trace the gateway's process"
-        lines = file.read_text().splitlines()
-    parts: Counter[str] = Counter()
-    functions: Counter[str] = Counter()
-    for line in lines:
-        stack, _, number = line.rpartition(" ")
-        frame = re.sub(r":\d+\)$", ")", stack.rpartition(";")[2])
-        if not any(waiting in frame for waiting in _WAITING):
-            parts[_part(frame)] += int(number)
-            functions[frame] += int(number)
-    total = parts.total()
-    rows = [(part, f"{number / total:.0%}") for part, number in parts.most_common()]
-    return rows + [(f"`{frame}`", f"{number / total:.1%}") for frame, number in functions.most_common(15)]
-
-
-def _part(frame: str) -> str:
-    return next((name for name, pattern in _PARTS if re.search(pattern, frame)), "event loop, threads, other")
 
 
 if __name__ == "__main__":

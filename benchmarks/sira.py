@@ -2,8 +2,8 @@
 
     python -m benchmarks.sira --engine URL
 
-The language model here is small and weak, so two signals of known strength stand beside it; both are simulations and
-say so in the tables:
+A language model that runs here is too weak to evaluate the method, so two signals of known strength take its place;
+both are simulations and say so in the tables:
 
 - *Enrichment from train queries*: each document gets the words of the **train** queries that are judged relevant to it,
   as far as its text lacks them. Test queries and their judgements are never read. On the test split it shows what other
@@ -13,10 +13,6 @@ say so in the tables:
   them with a set probability replaced by a word of another document, and beside them words that no document has and
   words that most have. It reads the judgements of the query that it expands, so its level means nothing; what it shows
   is how weight and document frequency filter act on proposals of known quality.
-
-What the small model itself gives is measured too: enrichment with the proposals that `benchmarks.enrichment_jobs` has
-left in the cache folder (by document frequency bound, and filtered by the encoder as Doc2Query-- does), and with
-``--real N`` its expansions and picks for N train and N test queries. Its answers are recorded, so it is asked once.
 
 Weights are chosen on the train split. Through a real engine and the gateway.
 """
@@ -42,24 +38,15 @@ import orjson
 from numpy.typing import NDArray
 
 from benchmarks.common import heading, table
-from benchmarks.recorded_llm import Recording, model_endpoint, recorded_llm
-from es_ttc.encoders import Encoder, load_encoder
-from es_ttc.encoders.cache import CachedEncoder
+from benchmarks.simulated_llm import model_endpoint
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.proposals.filtering import FilteredPhrases, filtered
-from es_ttc.enrichment.proposals.plan import Plan
-from es_ttc.enrichment.proposals.relevance import Relevance
-from es_ttc.errors import EngineUnavailable
-from es_ttc.index.mappings.enrichment import EnrichmentTarget
-from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.bootstrap import compare, resampled_means
 from es_ttc.lab.evaluation.datasets import Collection, load_collection
 from es_ttc.lab.evaluation.metrics import score_by
-from es_ttc.llm.local import running_llm
 from es_ttc.serving.logs import configure_logs
 from es_ttc.serving.server import running_gateway
-from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from es_ttc.settings import EngineSettings, GatewaySettings
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 FIELDS = ("title", "text")
@@ -70,15 +57,7 @@ METRICS = ("ndcg@10", "recall@10", "recall@100")
 WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 TAUS = (0.001, 0.01, 0.02, 0.05, 0.1, 1.0)
 _WORD = re.compile(r"[a-z][a-z0-9-]{2,}")
-DEFAULT_ENRICHMENT_TAU = 0.02
-"""That of the job whose proposals are measured."""
-SHARES = (0.3, 0.5, 0.7)
-"""Of all phrases, those that the encoder finds most similar to their documents."""
-PICKED = 5
-PICKS = 10
-_FILTERED = 100
 _MODEL_SECONDS = 600.0
-_TRIES = 20
 _BULK = 500
 _BEGINNING = 100  # characters of a document that tell it from others
 Values = dict[str, NDArray[np.float64]]
@@ -231,20 +210,10 @@ async def run(index: Index, queries: Mapping[str, str], query: Callable[[str, st
         async with room:
             body = query(name, text)
             body = body if "query" in body else {"query": body}
-            found = await _patiently(index, {**body, "size": 100, "_source": False})
+            found = await index.engine.search(index.name, {**body, "size": 100, "_source": False})
             return name, [hit["_id"] for hit in found["hits"]["hits"]]
 
     return dict(await asyncio.gather(*(one(name, text) for name, text in queries.items())))
-
-
-async def _patiently(index: Index, body: Body) -> Body:
-    """Search once more where a model was too slow for its deadline: what it has answered by then is recorded."""
-    for _ in range(_TRIES - 1):
-        try:
-            return await index.engine.search(index.name, body)
-        except EngineUnavailable:
-            continue
-    return await index.engine.search(index.name, body)
 
 
 def values(collection: Collection, rankings: Mapping[str, list[str]]) -> Values:
@@ -271,10 +240,8 @@ def show(title: str, found: Mapping[str, Values], baseline: str = "BM25") -> Non
 
 
 @contextmanager
-def gateway(engine: str, llm: str, api: str) -> Iterator[str]:
-    settings = GatewaySettings(
-        engine=engine, port=0, llm_url=llm, llm_api=api, llm_timeout=600, default_timeout_ms=300_000, llm_attempts=1
-    )
+def gateway(engine: str, llm: str) -> Iterator[str]:
+    settings = GatewaySettings(engine=engine, port=0, llm_url=llm, default_timeout_ms=300_000)
     with running_gateway(settings, load=_no_encoder) as url:
         yield url
 
@@ -330,129 +297,6 @@ async def simulated(index: Index, train: Collection, test: Collection) -> None:
          base | by_tau | {"no upper bound (tau 1)": off})  # fmt: skip
 
 
-async def filtered_by(
-    engine: Engine, name: str, collection: Collection, lines: Sequence[Mapping[str, Any]], encoder: Encoder
-) -> dict[str, dict[str, list[str]]]:
-    """Return the small model's phrases for each document, by what filters them: each is one field of an index."""
-    await fill(engine, name, collection, {"enrichment": {}})
-    sources = {one.id: one.source for one in collection.documents}
-    documents = [(line["phrases"], [*sources[line["_id"]].values()]) for line in lines]
-    target = EnrichmentTarget(name, IndexSpec(encoder.identity, text_fields=FIELDS), "english")
-
-    async def kept(tau: float, relevance: Relevance | None = None) -> list[FilteredPhrases]:
-        plan = Plan(prompt="", text="{{document}}", model="", tau=tau)
-        found = []
-        for start in range(0, len(documents), _FILTERED):
-            found += await filtered(engine, target, plan, documents[start : start + _FILTERED], relevance)
-        return found
-
-    def by_document(found: Sequence[FilteredPhrases]) -> dict[str, list[str]]:
-        return {line["_id"]: list(one.kept) for line, one in zip(lines, found, strict=True)}
-
-    try:
-        fields = {f"tau {tau:g}": by_document(await kept(tau)) for tau in TAUS[:-1]}
-        fields["no bound (tau 1)"] = by_document(await kept(1.0))
-        fields["all proposals, as doc2query adds queries"] = {line["_id"]: line["phrases"] for line in lines}
-        for tau in (DEFAULT_ENRICHMENT_TAU, 1.0):
-            compared = await kept(tau, Relevance(encoder, -1.0))
-            similarities = sorted((one for each in compared for one in each.similarities), reverse=True)
-            for share in SHARES:
-                least = similarities[int(share * len(similarities))]
-                found = by_document(await kept(tau, Relevance(encoder, least)))
-                fields[f"tau {tau:g}, the {share:.0%} most similar (cosine of {least:.2f})"] = found
-    finally:
-        await engine.delete_index(name)
-    return fields
-
-
-async def proposed(index: Index, fields: Mapping[str, str], train: Collection, test: Collection) -> float:
-    """What the small model's own enrichment of documents is worth, by filter; return the job's own weight from train.
-
-    Args:
-        index: Where the fields stand.
-        fields: What each has been filtered by.
-        train: Chooses each field's weight.
-        test: Shows them.
-    """
-
-    def enriched(field: str, weight: float) -> Callable[[str, str], Body]:
-        return lambda _, text: plain(text, field, weight)
-
-    async def bm25(split: Collection) -> Values:
-        return values(split, await run(index, split.queries, lambda _, text: plain(text)))
-
-    on_test = {"BM25": await bm25(test)}
-    chosen = 1.0
-    weights: dict[str, Values] = {"BM25": await bm25(train)}
-    for field, what in fields.items():
-        on_train = {
-            one: values(train, await run(index, train.queries, enriched(field, one))) for one in WEIGHTS if one > 0
-        }
-        weight = best_weight(on_train)
-        on_test[f"{what}, weight {weight:g}"] = values(test, await run(index, test.queries, enriched(field, weight)))
-        if what == f"tau {DEFAULT_ENRICHMENT_TAU:g}":
-            weights |= {f"weight {one:g}": found for one, found in on_train.items()}
-            chosen = weight
-    show(f"train: weight of gemma-3-270m's enrichment, tau {DEFAULT_ENRICHMENT_TAU:g}", weights)
-    show("test: gemma-3-270m's enrichment by filter, each with its weight from train", on_test)
-    return chosen
-
-
-async def real(index: Index, train: Collection, test: Collection, added: float) -> None:
-    """The small model's own expansions and picks.
-
-    Args:
-        index: Whose `ttc.enrichment` holds the model's own phrases.
-        train: The queries that choose weight and tau.
-        test: The queries that are shown.
-        added: Weight of the enrichment, from train.
-    """
-    by_weight = {one: values(train, await run(index, train.queries, _small(one))) for one in WEIGHTS}
-    weight = best_weight({one: found for one, found in by_weight.items() if one > 0})
-    by_tau = {one: values(train, await run(index, train.queries, _small(weight, tau=one))) for one in TAUS}
-    tau = best_weight(by_tau)
-    queries = f"{len(train.queries)} queries"
-    show(f"train, {queries}: weight of gemma-3-270m's expansions",
-         {"BM25" if one == 0 else f"w {one:g}": found for one, found in by_weight.items()})  # fmt: skip
-    show(f"train, {queries}: document frequency bound of its expansions at w {weight:g}",
-         {"BM25": by_weight[0.0]} | {f"tau {one:g}" if one < 1 else "no bound (tau 1)": found
-                                     for one, found in by_tau.items()})  # fmt: skip
-    both = _small(weight, tau=tau, enrichment=added)
-    searches = {
-        "BM25": lambda _, text: plain(text),
-        f"BM25 + enrichment, weight {added:g}": lambda _, text: plain(text, "enrichment", added),
-        f"BM25 + expansion, w {weight:g}, tau {tau:g}": _small(weight, tau=tau),
-        f"BM25 + expansion, w {weight:g}, no bound": _small(weight, tau=1.0),
-        "BM25 + both": both,
-    }
-    found = {name: values(test, await run(index, test.queries, query)) for name, query in searches.items()}
-    show(f"test, {len(test.queries)} queries: gemma-3-270m by component (weights and tau from train)", found)
-    few = only(test, list(test.queries)[:PICKS])
-    searches |= {
-        f"BM25 + pick of the first {PICKED}": _with_pick(lambda _, text: plain(text)),
-        f"BM25 + both + pick of the first {PICKED}": _with_pick(both),
-    }
-    found = {name: values(few, await run(index, few.queries, query)) for name, query in searches.items()}
-    show(f"test, {len(few.queries)} of these queries: the pick", found)
-
-
-def _small(weight: float, **params: Any) -> Callable[[str, str], Body]:
-    return lambda _, text: rewritten(text, "sira", weight=weight, prompt="claims", phrases=6, **params)
-
-
-def _with_pick(query: Callable[[str, str], Body]) -> Callable[[str, str], Body]:
-    def picked(name: str, text: str) -> Body:
-        section = {"method": "llm_pick", "params": {"budget": PICKED}, "timeout": "300s", "on_error": "fail"}
-        return {"query": query(name, text), "rescore": {"window_size": 100, "ttc": {**section, "query_text": text}}}
-
-    return picked
-
-
-def written(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run of `es-ttc jobs`: for each document what was proposed and what was kept."""
-    return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
-
-
 async def latency(index: Index, queries: Mapping[str, str], weight: float = 0.5, repeat: int = 300) -> None:
     """What a warm query costs beside the same native query through the same gateway."""
     text = next(iter(queries.values()))
@@ -502,24 +346,13 @@ def only(collection: Collection, names: Sequence[str]) -> Collection:
     return replace(collection, queries=queries, qrels={query: collection.qrels[query] for query in names})
 
 
-def drawn(collection: Collection, count: int) -> Collection:
-    """Return the collection with so many of its queries, the same ones every time."""
-    return only(collection, random.Random(0).sample(sorted(collection.queries), count))
-
-
 @click.command(help=__doc__)
 @click.option("--engine", required=True, metavar="URL", help="An engine to index in.")
 @click.option("--data", default="scifact", show_default=True, help="Collection with a train and a test split.")
 @click.option("--step", type=click.IntRange(1), default=1, show_default=True, help="Take every so many-th train query.")
-@click.option(
-    "--real", "asked", type=click.IntRange(0), default=0, show_default=True, help="Queries of each split for the small "
-    "model; what is not recorded is asked now.",
-)  # fmt: skip
-@click.option("--real-only", is_flag=True, help="Leave the simulations out.")
-def main(engine: str, data: str, step: int, asked: int, real_only: bool) -> None:
+def main(engine: str, data: str, step: int) -> None:
     configure_logs(logging.ERROR)
     train, test = (load_collection(DATA / data, split) for split in ("train", "test"))
-    lines = written(Settings().cache_dir / "enrichment" / f"{data}-gemma-3-270m.jsonl")
     name = f"bench-sira-{random.SystemRandom().randrange(10**9)}"
     with asyncio.Runner() as runner, ExitStack() as stack:
         direct = runner.run(connect(EngineSettings(engine=engine)))
@@ -528,10 +361,7 @@ def main(engine: str, data: str, step: int, asked: int, real_only: bool) -> None
         product = f"{found.product} {'.'.join(map(str, found.version))}"
         told = f"{len(test.documents):,} documents, {len(train.queries)} train and {len(test.queries)} test queries"
         click.echo(heading("SIRA by component", data=f"{data} ({told}), {product}"))
-        if not real_only:
-            _simulated(runner, direct, engine, name, train, test, step)
-        if lines:
-            _small_model(runner, direct, engine, name, lines, train, test, step, asked)
+        _simulated(runner, direct, engine, name, train, test, step)
 
 
 def _simulated(
@@ -544,45 +374,14 @@ def _simulated(
         stack.callback(lambda: runner.run(direct.delete_index(name)))
         runner.run(fill(direct, name, test, fields))
         erring = stack.enter_context(model_endpoint(ErringModel((train, test), ERROR)))
-        client = _through(runner, stack, engine, erring, "chat")
+        client = _through(runner, stack, engine, erring)
         index = Index(client, name)
         runner.run(simulated(index, part(train, step), test))
         runner.run(latency(index, test.queries))
 
 
-def _small_model(
-    runner: asyncio.Runner, direct: Engine, engine: str, name: str, lines: Sequence[Mapping[str, Any]],
-    train: Collection, test: Collection, step: int, asked: int,
-) -> None:  # fmt: skip
-    encoder = CachedEncoder(load_encoder("minilm@onnx"), Settings().cache_dir / "encodings")
-    by_filter = runner.run(filtered_by(direct, f"{name}-texts", test, lines, encoder))
-    judged = {document for split in (train, test) for one in split.qrels.values() for document in one}
-    enriched = {line["_id"] for line in lines}
-    counts = {what: sum(map(len, each.values())) for what, each in by_filter.items()}
-    click.echo(
-        f"gemma-3-270m was asked about {len(lines):,} of {len(test.documents):,} documents, {len(enriched & judged):,} "
-        f"of the {len(judged):,} that some query's judgements name among them. Documents that are relevant to nothing "
-        "mostly have no enrichment, which favours it.\n"
-    )
-    click.echo(table(["filter", "phrases"], [[what, f"{count:,}"] for what, count in counts.items()]))
-    fields = {f"llm{place}": what for place, what in enumerate(by_filter)}
-    chosen = f"tau {DEFAULT_ENRICHMENT_TAU:g}"
-    bodies = {field: by_filter[what] for field, what in fields.items()} | {"enrichment": by_filter[chosen]}
-    recording = Recording("gemma-3-270m")
-    with ExitStack() as stack:
-        stack.callback(lambda: runner.run(direct.delete_index(name)))
-        runner.run(fill(direct, name, test, bodies))
-        index = Index(direct, name)
-        added = runner.run(proposed(index, fields, part(train, step), test))
-        if asked:
-            url = stack.enter_context(recorded_llm(recording, stack.enter_context(running_llm())))
-            client = _through(runner, stack, engine, url, "completions")
-            runner.run(real(Index(client, name), drawn(train, asked), drawn(test, asked), added))
-            click.echo(f"Answers recorded: {len(recording)}.")
-
-
-def _through(runner: asyncio.Runner, stack: ExitStack, engine: str, llm: str, api: str) -> Engine:
-    through = EngineSettings(engine=stack.enter_context(gateway(engine, llm, api)), request_timeout=_MODEL_SECONDS)
+def _through(runner: asyncio.Runner, stack: ExitStack, engine: str, llm: str) -> Engine:
+    through = EngineSettings(engine=stack.enter_context(gateway(engine, llm)), request_timeout=_MODEL_SECONDS)
     client = runner.run(connect(through))
     stack.callback(lambda: runner.run(client.close()))
     return client

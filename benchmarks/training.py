@@ -23,11 +23,11 @@ import torch
 
 from benchmarks.common import heading, kept, table
 from benchmarks.figures import BAR, INK, STRONG, figure, save
-from benchmarks.nnn_penalties import penalties, show
+from benchmarks.nnn_penalties import difference, penalties, show
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder, Float32
 from es_ttc.encoders.heads import unit
-from es_ttc.lab.evaluation.bootstrap import compare, interval, resampled_means
+from es_ttc.lab.evaluation.bootstrap import interval, resampled_means
 from es_ttc.lab.evaluation.datasets import load_collection
 from es_ttc.lab.evaluation.report import signed
 from es_ttc.lab.evaluation.tuning import fold_of
@@ -352,13 +352,6 @@ def cell(own: Any, dense: Any, *, is_dense: bool) -> str:
         around = interval(resampled_means(own[None])[:, 0])
         return f"{own.mean():.3f} ({around.low:.3f} to {around.high:.3f})"
     return f"{own.mean():.3f}, {difference(own, dense)}"
-
-
-def difference(own: Any, other: Any) -> str:
-    means = resampled_means(np.stack([own, other]))
-    versus = compare(own, other, means[:, 0], means[:, 1])
-    clear = "**" if versus.interval.low > 0 or versus.interval.high < 0 else ""
-    return f"{clear}{signed(versus.delta)}{clear} ({signed(versus.interval.low)} to {signed(versus.interval.high)})"
 
 
 def heads_table(seeds: Sequence[Mapping[str, Any]]) -> str:

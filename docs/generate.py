@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from es_ttc.cli.app import cli
 from es_ttc.engine import versions
 from es_ttc.engine.versions import dotted
+from es_ttc.reranking.rerankers import RerankerSettings
 from es_ttc.reranking.rerankers import registry as rerankers
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import registry
@@ -388,15 +389,19 @@ def _linked(model: type[BaseModel]) -> str:
 
 
 def rerankers_page() -> str:
-    """Return the page of all kinds of rerankers with their settings."""
+    """Return the page of all kinds of rerankers with their settings; those of all kinds come first, once."""
+    shared = _fields_rows(RerankerSettings)
     parts = [
         "# Kinds of rerankers\n",
         NOTICE,
-        "The settings of a table `[rerankers.NAME]` in `es-ttc.toml`, in addition to its `kind`.\n",
+        "The settings of a table `[rerankers.NAME]` in `es-ttc.toml`, in addition to its `kind`. Those of all kinds, "
+        "with these defaults unless a kind has its own:\n",
+        "".join(shared.values()),
     ]
     for name in rerankers.kinds():
         found = rerankers.kind(name)
-        parts += [f"## `{name}`\n", (inspect.getdoc(type(found)) or "") + "\n", _fields_table(found.Settings)]
+        own = [row for field, row in _fields_rows(found.Settings).items() if shared.get(field) != row]
+        parts += [f"## `{name}`\n", (inspect.getdoc(type(found)) or "") + "\n", "".join(own)]
     return "\n".join(parts)
 
 

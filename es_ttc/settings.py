@@ -138,9 +138,6 @@ class EngineSettings(_Sources):
         description="Region of an Amazon OpenSearch domain, e.g. eu-central-1. Requests are then signed for IAM, with "
         "credentials that botocore finds (environment, profile, role).",
     )
-    aws_service: Literal["es", "aoss"] = Field(
-        "es", description="Service that requests are signed for: es for a domain, aoss for OpenSearch Serverless."
-    )
     ca_certs: Path | None = Field(None, description="File with the CA certificates of the engine's certificate.")
     verify_certs: bool = Field(True, description="Whether the engine's certificate is checked.")
     request_timeout: float = Field(30.0, gt=0, description="Timeout of a request to the engine, in seconds.")
@@ -248,8 +245,8 @@ class GatewaySettings(Settings):
         default_factory=default_workers,
         ge=1,
         le=64,
-        description="Number of processes that answer requests at the address. Default: as many as the machine has "
-        "cores, at most 4. Each loads the encoders; limits of connections, requests and memory are divided among them.",
+        description="Number of processes that answer requests at the address. Each loads the encoders; limits of "
+        "connections, requests and memory are divided among them.",
     )
     tls_cert: Path | None = Field(
         None,
@@ -270,8 +267,8 @@ class GatewaySettings(Settings):
     )
     ui: bool = Field(
         False,
-        description="Whether the gateway serves the playground, a page to search, compare methods and judge results, "
-        "at `/_ttc/ui`. The page is open to all; its requests carry the credentials of whoever uses it.",
+        description="Whether the gateway serves the playground at `/_ttc/ui`. The page is open to all; its requests "
+        "carry the credentials of whoever uses it.",
     )
     traces: bool = Field(
         False,
@@ -311,15 +308,10 @@ class GatewaySettings(Settings):
         ("health", "ready"),
         description="Endpoints below `/_ttc/` that need no `admin_token`; add `metrics` for a Prometheus without it.",
     )
-    rerank_models: dict[str, str] = Field(
+    model_names: dict[str, str] = Field(
         default_factory=dict,
-        description="Model names that clients send to `/_ttc/rerank`, and the methods that they mean, e.g. "
-        '`{"rerank-v3.5": "spectral"}`.',
-    )
-    embedding_models: dict[str, str] = Field(
-        default_factory=dict,
-        description="Model names that clients send to `/_ttc/v1/embeddings`, and the encoders of the gateway that they "
-        'mean, e.g. `{"text-embedding-3-small": "minilm"}`.',
+        description="Model names that clients send to `/_ttc/rerank` and `/_ttc/v1/embeddings`, and the methods or "
+        'encoders that they mean, e.g. `{"rerank-v3.5": "spectral", "text-embedding-3-small": "minilm"}`.',
     )
     query_adapters: dict[str, Path] = Field(
         default_factory=dict,
@@ -329,9 +321,9 @@ class GatewaySettings(Settings):
     )
     trial_log: Path | None = Field(
         None,
-        description="File for a trial of `query_adapters`: they then serve nothing but a share of the queries, whose "
-        "hits are drawn in turn from the rankings with and without the adapter. Each such search is appended to the "
-        "file: its text, the ids of its hits and their rankings, nothing of the caller. `es-ttc trial` reads it.",
+        description="File for a trial of `query_adapters`: they then serve a share of the queries only, whose hits are "
+        "drawn in turn from the rankings with and without the adapter. The file gets the text of each such search, the "
+        "ids of its hits and their rankings. `es-ttc trial` reads it.",
     )
     trial_share: float = Field(0.1, gt=0, le=1, description="Share of the distinct queries in the trial.")
     sidecar_token: SecretStr | None = Field(
@@ -370,11 +362,6 @@ class GatewaySettings(Settings):
         None,
         description="Folder of programs that `es-ttc discover promote` wrote. The method `program` serves them by "
         "name. The gateway reads it when it starts.",
-    )
-    programs_unfiltered: bool = Field(
-        False,
-        description="Serve promoted programs without the filter of system calls, on a Linux system without "
-        "libseccomp. Then only the check of their source text prevents access to files and networks.",
     )
     tuned: tuple[Path, ...] = Field(
         (),

@@ -76,7 +76,7 @@ def as_page(rows: Sequence[Row], about: Sequence[str]) -> str:
     parts = [_INTRODUCTION, BEGIN, "", f"{len(rows)} claims: {total}.", ""]
     for title, (letter, _) in PAPERS.items():
         of_paper = [row for row in rows if row.number.startswith(letter)]
-        holding = [f"- {row.number}: {_claim(row)}" for row in of_paper if row.verdict == Verdict.HOLDS]
+        holding = [f"- {row.number}: {row.words}" for row in of_paper if row.verdict == Verdict.HOLDS]
         parts += [f"## {title}", "", _table([row for row in of_paper if row.verdict != Verdict.HOLDS])]
         parts += [f"These {len(holding)} hold:", "", *holding, ""]
     return "\n".join([*parts, "## How it was measured", "", *(f"- {line}" for line in about), "", END, ""])

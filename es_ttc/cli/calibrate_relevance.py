@@ -1,15 +1,17 @@
 """`es-ttc calibrate relevance`: the probability that a hit of an index is relevant, from judgements."""
 
 from pathlib import Path
+from typing import Annotated
 
 import click
+from pydantic import Field
 from rich.markup import escape
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import adapter_flag, encoder_flag, engine_flag, given, json_flag, print_json, stderr, with_engine
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, EngineUrl, given, print_json, stderr, with_engine
 from es_ttc.cli.judge_options import with_llm_flag
 from es_ttc.cli.judged import SEED, JudgedQueries
-from es_ttc.cli.options import examples
+from es_ttc.cli.signatures import FILE, FOLDER, command
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.feature_locations import alike_locations
@@ -26,56 +28,43 @@ from es_ttc.settings import EngineSettings
 _WINDOW = 100
 
 
-@click.command(
-    epilog=examples(
-        "es-ttc calibrate relevance shop --out relevance.json",
-        "es-ttc calibrate relevance shop --with-llm --out relevance.json --report relevance",
-        "es-ttc calibrate relevance shop data/mine --split test --out relevance.json",
-        "es-ttc serve --tuned relevance.json",
-    )
+@command(
+    "es-ttc calibrate relevance shop --out relevance.json",
+    "es-ttc calibrate relevance shop --with-llm --out relevance.json --report relevance",
+    "es-ttc calibrate relevance shop data/mine --split test --out relevance.json",
+    "es-ttc serve --tuned relevance.json",
 )
-@click.argument("name")
-@click.argument("data", metavar="[DATA]", required=False, type=click.Path(path_type=Path))
-@click.option("--split", metavar="NAME", default="train", show_default=True, help="Split of DATA's queries.")
-@click.option(
-    "--queries", type=click.IntRange(2), metavar="N", help="Number of queries, sampled at random. Default: all."
-)
-@with_llm_flag
-@click.option(
-    "--tuned",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Weights of blend that the gateway serves, a file of `es-ttc tune`. Default: the default weights.",
-)
-@engine_flag
-@encoder_flag
-@adapter_flag
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="File for the numbers, for `es-ttc serve --tuned`. It is not written if they cannot be trusted.",
-)
-@click.option(
-    "--report",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Folder for a page with the reliability diagram (index.html) and for relevance.json.",
-)
-@json_flag
 def relevance(
     name: str,
-    data: Path | None,
-    split: str,
-    queries: int | None,
-    with_llm: bool,
-    tuned: Path | None,
-    engine: str | None,
-    encoder: str | None,
-    adapter: str | None,
-    out: Path | None,
-    report: Path | None,
-    as_json: bool,
+    data: Annotated[Path | None, "[DATA]"] = None,
+    /,
+    *,
+    split: Annotated[str, "--split NAME", "Split of DATA's queries."] = "train",
+    queries: Annotated[
+        int | None, "--queries N", Field(ge=2), "Number of queries, sampled at random. Default: all."
+    ] = None,
+    with_llm: Annotated[bool, with_llm_flag],
+    tuned: Annotated[
+        Path | None,
+        FILE,
+        "--tuned FILE",
+        "Weights of blend that the gateway serves, a file of `es-ttc tune`. Default: the default weights.",
+    ] = None,
+    engine: EngineUrl,
+    encoder: EncoderName,
+    adapter: AdapterName,
+    out: Annotated[
+        Path | None,
+        FILE,
+        "File for the numbers, for `es-ttc serve --tuned`. It is not written if they cannot be trusted.",
+    ] = None,
+    report: Annotated[
+        Path | None,
+        FOLDER,
+        "--report FOLDER",
+        "Folder for a page with the reliability diagram (index.html) and for relevance.json.",
+    ] = None,
+    as_json: AsJson,
 ) -> None:
     """Fit the relevance of hits of the index NAME to judgements.
 
@@ -150,9 +139,10 @@ def relevance(
 
 def _show(name: str, fit: Fit) -> None:
     """Display the figures, by number of judged queries too, and the reliability."""
-    relevant, console = fit.hits.relevant, tables.console()
-    heading = f"{name}: {fit.hits.queries:,} queries, {len(relevant):,} judged hits, {int(relevant.sum()):,} relevant"
-    console.print(heading, style="italic", highlight=False, markup=False, soft_wrap=True)
+    relevant = fit.hits.relevant
+    console = tables.heading(
+        f"{name}: {fit.hits.queries:,} queries, {len(relevant):,} judged hits, {int(relevant.sum()):,} relevant"
+    )
     measured = [*fit.by_queries.items(), (f"{fit.hits.queries} (5 folds)", fit.figures)]
     rows = [(str(size), *map(score, (one.auc, one.brier, one.error))) for size, one in measured]
     columns = ("judged queries", "AUC", "Brier score", "calibration error")

@@ -85,7 +85,6 @@ def run(
         "Prompt for --proposer llm; blind: without the primitives, ideas and initial programs, so that what the model "
         "finds is its own.",
     ] = "full",
-    answer_tokens: Annotated[int, Field(ge=16), "Maximum length of a model's answer, in tokens."] = 2_000,
     encoder: EncoderName,
     adapter: AdapterName,
     seeds_from: Annotated[
@@ -129,7 +128,7 @@ def run(
             loaded = cached_encoder(Settings(encoder=memory.plan.encoder))
         plan = memory.plan
         assert plan is not None  # noqa: S101 - begun above
-        writer = _proposer(plan, proposer or plan.proposer, answer_tokens, blind=asked == "blind")
+        writer = _proposer(plan, proposer or plan.proposer, blind=asked == "blind")
         with stages(search.name) as progress:
             tasks_ready = load_tasks(plan, loaded, progress=progress)
         evaluator = Evaluator(
@@ -281,7 +280,7 @@ def _held_out_table(report: Sequence[HeldOutResult]) -> Table:
             f"{one.value:.4f}",
             f"{one.versus.delta:+.4f}",
             f"{one.versus.interval.low:+.4f} to {one.versus.interval.high:+.4f}",
-            f"{one.versus.wins}/{one.versus.ties}/{one.versus.losses}",
+            one.versus.record,
         )
         for one in report
     ]
@@ -295,12 +294,12 @@ def _require_names(names: Sequence[str]) -> None:
         raise InvalidRequest(f"two tasks are named [{twice[0]}]: tasks go by the names of their folders")
 
 
-def _proposer(plan: Plan, name: str, tokens: int, *, blind: bool) -> Proposer:
+def _proposer(plan: Plan, name: str, *, blind: bool) -> Proposer:
     """Return the proposer of a name; a resumed search may use another one."""
     if name == "grammar":
         return GrammarProposer(plan.seed, plan.distance)
     if name == "llm":
-        return LlmProposer(LlmSettings(), plan.seed, tokens=tokens, blind=blind)
+        return LlmProposer(LlmSettings(), plan.seed, blind=blind)
     if not Path(name).is_file():
         raise InvalidRequest(f"there is no file [{name}]: [--proposer] is grammar, llm or a file of programs")
     return ReplayProposer.read(Path(name))
@@ -320,7 +319,7 @@ def _follow(memory: SearchLog, plan: Plan, found: Any, generations: int) -> None
 def _picture(records: Sequence[Record], plan: Plan, generations: int) -> Group:
     summary = summarised(plan, records)
     last = [Text(_line(record)) for record in records[-3:]]
-    return Group(Text(_headline(summary, generations)), Text(_chart(records)), *last)
+    return Group(Text(_headline(summary, generations)), Text(terminal(records)), *last)
 
 
 def _headline(summary: dict[str, Any], generations: int | None = None) -> str:
@@ -351,7 +350,7 @@ def _show(summary: dict[str, Any], records: Sequence[Record]) -> None:
         f"rejected: {rejected}",
     ]
     click.echo("\n".join(lines))
-    click.echo(_chart(records))
+    click.echo(terminal(records))
     out.print(_frontier_table(summary["frontier"]))
 
 
@@ -381,7 +380,3 @@ def _about(record: Record) -> str:
     lines += [f"new: {proposal.novelty}"] if proposal.novelty else []
     lines += [f"hypothesis: {proposal.hypothesis}"] if proposal.hypothesis else []
     return "\n".join(lines)
-
-
-def _chart(records: Sequence[Record]) -> str:
-    return terminal(records)

@@ -301,7 +301,7 @@ def _against(method: MethodResult, metric: str, *, wide: bool) -> list[str]:
     return [
         f"[{colour}]{signed(versus.delta)}[/]",
         *(certainty if wide else []),
-        f"{versus.wins}/{versus.ties}/{versus.losses}",
+        versus.record,
     ]
 
 

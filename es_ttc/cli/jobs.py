@@ -45,7 +45,6 @@ _PHRASES = ModelOptions(
         "tau": "--tau",
         "min_similarity": "--min-similarity",
         "whole": "--whole",
-        "answer_tokens": "--answer-tokens",
     },
 )
 _WORK = ModelOptions(
@@ -55,7 +54,6 @@ _WORK = ModelOptions(
         "query": "--query",
         "redo": "--redo",
         "continuous": "--continuous",
-        "lanes": "--lanes",
         "parallel": "--parallel",
         "priority": "--priority",
     },

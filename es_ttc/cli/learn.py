@@ -81,9 +81,9 @@ def learn(
     from es_ttc.lab.learning.session import Lesson, learn_from, write
     from es_ttc.lab.learning.teachers import TEACHERS
     from es_ttc.lab.ranking.index_pools import IndexSource
+    from es_ttc.lab.training.artefact import require_free
 
-    if out.is_dir() and any(out.iterdir()):
-        raise InvalidRequest(f"[{out}] is no empty folder: choose another --out")
+    require_free(out)
     require_writable(out.absolute().parent)
     settings = adapted(GatewaySettings(**given(engine=engine, encoder=encoder)), adapter)
     settings = settings.model_copy(update={"query_adapters": {}})  # compared with the encoder alone
@@ -129,19 +129,17 @@ def _queries(
 
 
 def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
-    verdict, console = found.verdict, tables.console()
+    verdict = found.verdict
     taught = ", ".join(f"{count:,} by {teacher}" for teacher, count in found.taught.items())
     skipped = f"; {log.skipped:,} lines of the log were no query" if log is not None and log.skipped else ""
-    console.print(f"{name}: {found.queries:,} queries ({taught}){skipped}", style="italic", highlight=False)
+    console = tables.heading(f"{name}: {found.queries:,} queries ({taught}){skipped}")
     compared = [
         ("blend, by judgements", verdict.blend),
         ("vectors alone, by judgements", verdict.dense),
         ("blend, by clicks", verdict.clicked),
         ("vectors alone, agreement with blend", verdict.agreement),
     ]
-    rows = [
-        (what, interval_text(one), f"{one.wins}/{one.ties}/{one.losses}") for what, one in compared if one is not None
-    ]
+    rows = [(what, interval_text(one), one.record) for what, one in compared if one is not None]
     columns = ("nDCG@10 of queries that were not learned from", "difference (95 % interval)", "won/tied/lost")
     console.print(tables.table(columns, rows))
     console.print(f"{verdict.new_hits:.0%} of blend's first ten documents are new", highlight=False)

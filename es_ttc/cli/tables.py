@@ -18,6 +18,13 @@ def console() -> Console:
     return stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
 
 
+def heading(text: str) -> Console:
+    """Print what the tables below it are about, and return their console."""
+    made = console()
+    made.print(text, style="italic", highlight=False, markup=False, soft_wrap=True)
+    return made
+
+
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, texts: Sequence[str] = ()
 ) -> Table:

@@ -13,7 +13,7 @@ from es_ttc.cli.common import AdapterName, AsJson, EncoderName, print_json
 from es_ttc.cli.evaluating import stages, window_option
 from es_ttc.cli.judged import SEED, JudgedQueries, index_options
 from es_ttc.cli.signatures import FILE, command
-from es_ttc.cli.tables import console, table
+from es_ttc.cli.tables import heading, table
 from es_ttc.cli.tune import require_other_queries
 from es_ttc.cli.tune_blend import folds_of, interval_text, told_of_file
 from es_ttc.common.interruption import interruptible
@@ -152,7 +152,6 @@ def _summary(made: _Training, name: str) -> dict[str, Any]:
     from es_ttc.lab.evaluation import provenance
 
     pools, found = made.pools, made.found
-    against = found.against_default
     return {
         "model": name,
         "data": pools.data,
@@ -164,13 +163,7 @@ def _summary(made: _Training, name: str) -> dict[str, Any]:
         "metric": found.metric,
         "value": float(found.reached.mean()),
         "blend": float(found.default.mean()),
-        "against_blend": {
-            "delta": against.delta,
-            "interval": [against.interval.low, against.interval.high],
-            "p": against.p,
-            "won_tied_lost": [against.wins, against.ties, against.losses],
-            "folds": made.folds,
-        },
+        "against_blend": {**found.against_default.as_json(), "folds": made.folds},
         "clear": found.clear,
         "gains": dict(found.gains),
         "options": asdict(made.options),
@@ -185,14 +178,11 @@ def _show(made: _Training) -> None:
     from es_ttc.lab.evaluation.report import score
 
     found, pools = made.found, made.pools
-    out = console()
-    heading = f"learned on {pools.data} ({pools.split}): {len(pools):,} queries, {made.folds} folds"
-    out.print(heading, style="italic", highlight=False, markup=False, soft_wrap=True)
+    out = heading(f"learned on {pools.data} ({pools.split}): {len(pools):,} queries, {made.folds} folds")
     against = found.against_default
-    record = f"{against.wins}/{against.ties}/{against.losses}"
     rows = [
         ("blend", score(found.default.mean()), "", ""),
-        ("learned", score(found.reached.mean()), interval_text(against), record),
+        ("learned", score(found.reached.mean()), interval_text(against), against.record),
     ]
     out.print(table(("ranking", found.metric, "difference (95 % interval)", "won/tied/lost"), rows))
     shares = sorted(found.gains.items(), key=lambda item: -item[1])

@@ -191,12 +191,10 @@ def _tuned(
 
 def show(found: Tuning, summary: Mapping[str, Any], *further: Table) -> None:
     """Display what was chosen, its candidates, and further tables before the verdict."""
-    console = tables.console()
-    heading = (
+    console = tables.heading(
         f"{summary['method']} on {summary['data']} ({summary['split']}): {summary['queries']:,} queries, "
         f"{len(found.candidates):,} candidates"
     )
-    console.print(heading, style="italic", highlight=False, markup=False, soft_wrap=True)
     for table in (candidates_table(found), *further):
         console.print(table)
     click.echo(verdict(summary))

@@ -18,14 +18,11 @@ _REDIS_SECONDS = 15.0
 """Time in which a Redis that starts together with its workers must answer."""
 
 
-@command("es-ttc worker", "es-ttc worker --redis redis://127.0.0.1:6379/0 --processes 4", "es-ttc worker --only encode")
+@command("es-ttc worker", "es-ttc worker --processes 4", "es-ttc worker --only encode")
 def worker(
     *,
     engine: EngineUrl,
     encoder: EncoderName,
-    redis: Annotated[
-        str | None, "--redis URL", "URL of the shared Redis. Default: ES_TTC_REDIS, or an embedded one."
-    ] = None,
     processes: Annotated[
         int | None,
         Field(ge=1, le=256),
@@ -39,7 +36,8 @@ def worker(
     """Process jobs until stopped.
 
     Encodes the documents of indices that `es-ttc index pipeline --encode` has prepared, and enriches documents for
-    `es-ttc jobs`. The two have separate processes: a slow language model never delays vectors.
+    `es-ttc jobs`. The two have separate processes: a slow language model never delays vectors. ES_TTC_REDIS names the
+    Redis that several workers share; without it the worker starts its own.
 
     The first Ctrl-C finishes the work under way and ends; a second one stops at once. `es-ttc --debug worker` logs
     every turn.
@@ -53,7 +51,7 @@ def worker(
     from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis, addresses, await_redis
     from es_ttc.serving.logs import configure_logs
 
-    settings = Settings(**given(engine=engine, encoder=encoder, redis=redis))
+    settings = Settings(**given(engine=engine, encoder=encoder))
     model = None if only == "encode" else _model(settings, required=only == "enrich")
     processes = processes or (2 if settings.llm_offline is None else 1)
     debug = bool(click.get_current_context().obj)

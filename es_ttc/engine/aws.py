@@ -15,6 +15,8 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.settings import EngineSettings
 
 _BODY_HASH = "X-Amz-Content-SHA256"
+_SERVERLESS_HOST = ".aoss."
+"""Part of the host of every collection of OpenSearch Serverless, whose signatures name another service."""
 _LONG = 2**20
 """Length of a body from which its hash is computed on a thread, in bytes."""
 _OTHER_CREDENTIALS = (
@@ -65,9 +67,11 @@ def signer_of(settings: EngineSettings) -> RequestSigner | None:
         other = "engine"
     if other is not None:
         raise ConfigurationError(f"[aws_region] signs requests, and [{other}] has other credentials: keep one of them")
-    if len(engine_addresses(settings)) > 1:
+    addresses = engine_addresses(settings)
+    if len(addresses) > 1:
         raise ConfigurationError("[engine] must be one address where [aws_region] is set: that of the domain")
-    return RequestSigner(_credentials(), settings.aws_region, settings.aws_service)
+    service = "aoss" if _SERVERLESS_HOST in addresses[0].host else "es"
+    return RequestSigner(_credentials(), settings.aws_region, service)
 
 
 def _credentials() -> Any:

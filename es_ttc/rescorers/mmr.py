@@ -31,7 +31,7 @@ class MmrParams(Params):
         ge=0,
         le=1,
         description="Weight of being unlike the documents already picked, against 1 - lambda for being near the "
-        "query: 0 orders as `dense` does; the greater, the more diverse. (Some write lambda for the other weight.)",
+        "query: 0 orders as `dense` does; the greater, the more diverse.",
     )
     relevance: Literal["cosine", "score"] = Field(
         "cosine",
@@ -47,9 +47,9 @@ class MmrParams(Params):
 class MmrRescorer:
     """Select one document after the other, by the greatest `(1 - lambda) relevance - lambda similarity`.
 
-    Similarity is the greatest cosine with any document already selected, 0 for the first. Greater lambda is more
-    diverse, as in the paper on NNN decoding (appendix B.3); Carbonell and Goldstein (SIGIR 1998) write 1 - lambda for
-    it. Scores tell the order alone: of k documents the first gets 1, the last 1/k.
+    Similarity is the greatest cosine with any document already selected, 0 for the first. Lambda is that of the paper
+    on NNN decoding (appendix B.3); Carbonell and Goldstein (SIGIR 1998) write 1 - lambda for it. Scores tell the order
+    alone: of k documents the first gets 1, the last 1/k.
     """
 
     name: ClassVar[str] = "mmr"

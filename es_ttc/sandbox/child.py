@@ -1,4 +1,4 @@
-"""The code in the sandbox: ``python -m es_ttc.sandbox.child DESCRIPTOR [unfiltered]``.
+"""The code in the sandbox: ``python -m es_ttc.sandbox.child DESCRIPTOR``.
 
 All modules that a program may import are loaded first; then the process is locked, and only then it receives the
 program. A task's data other than the matrices (chunks, views, texts, encodings) are requested when they are used, so
@@ -128,18 +128,17 @@ class _AdapterViews(Mapping[tuple[str, int | None], Float32]):
         return len(self.KEYS)
 
 
-def main(descriptor: int, *, filtered: bool) -> None:
+def main(descriptor: int) -> None:
     """Run one program on any number of tasks."""
     parent = _Parent(socket.socket(fileno=descriptor))
     for name in allowed_modules():
         importlib.import_module(name)
     _warm()
-    if filtered:
-        confinement.seccomp()
+    confinement.seccomp()
     parent.tell({"ready": wire.edition()})
     try:
         order, _ = parent.next()
-        confinement.lock(order["memory"], order["cpu_seconds"], filtered=filtered)
+        confinement.lock(order["memory"], order["cpu_seconds"])
         parent.tell({"locked": True})
         sys.addaudithook(_watch(parent))
         program = _program(order["source"], restricted=order["restricted"])
@@ -263,4 +262,4 @@ def _sentence(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), filtered="unfiltered" not in sys.argv[2:])
+    main(int(sys.argv[1]))

@@ -49,13 +49,12 @@ def seccomp() -> Any:
     return pyseccomp
 
 
-def lock(memory: int, cpu_seconds: int, *, filtered: bool = True) -> None:
+def lock(memory: int, cpu_seconds: int) -> None:
     """Permanently restrict this process to computing.
 
     Args:
         memory: Maximum additional address space, in bytes.
         cpu_seconds: Maximum processor time, in seconds.
-        filtered: Whether system calls are filtered; otherwise only the resource limits apply.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     taken = _address_space()
@@ -68,8 +67,6 @@ def lock(memory: int, cpu_seconds: int, *, filtered: bool = True) -> None:
         (resource.RLIMIT_NPROC, 0),
     ):
         resource.setrlimit(kind, (most, most))
-    if not filtered:
-        return
     library = seccomp()
     rules = library.SyscallFilter(library.KILL_PROCESS)
     rules.set_attr(library.Attr.CTL_TSYNC, 1)  # for threads that a library has begun, too

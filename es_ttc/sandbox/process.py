@@ -41,12 +41,10 @@ class ProcessLimits:
     Attributes:
         memory_mb: Memory in addition to that of the interpreter and numpy, in MiB.
         cpu_seconds: Processor time, from its start to its end.
-        filtered: Whether its system calls are filtered; a filter needs libseccomp.
     """
 
     memory_mb: int
     cpu_seconds: int
-    filtered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +120,7 @@ class Process:
         try:
             with theirs:
                 self._child = subprocess.Popen(  # noqa: S603 - our own module
-                    command if allowance.filtered else [*command, "unfiltered"],
+                    command,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,

@@ -41,18 +41,16 @@ class ProgramLimits:
         seconds: Time for one window, in seconds, the encoder's included.
         memory_mb: Memory of a process in addition to that of the interpreter and numpy, in MiB.
         processes: Maximum number of idle processes that are kept.
-        filtered: Whether system calls are filtered.
     """
 
     seconds: float = 10.0
     memory_mb: int = 512
     processes: int = 4
-    filtered: bool = True
 
     @property
     def allowance(self) -> ProcessLimits:
         """The limits of each process."""
-        return ProcessLimits(self.memory_mb, int(self.seconds * _WINDOWS_CPU), self.filtered)
+        return ProcessLimits(self.memory_mb, int(self.seconds * _WINDOWS_CPU))
 
 
 class ProgramProcessPool:
@@ -72,15 +70,7 @@ class ProgramProcessPool:
         """Raise an error if the machine does not support the limits."""
         if not _STATUS.exists():
             raise ConfigurationError("promoted programs run in processes that need Linux: leave [programs] empty here")
-        if not self._limits.filtered:
-            return
-        try:
-            confinement.seccomp()
-        except ConfigurationError as error:
-            raise ConfigurationError(
-                f"{error}; or allow [programs_unfiltered]: promoted programs then run without the filter of system "
-                "calls, which is what keeps them from files and networks"
-            ) from error
+        confinement.seccomp()
 
     def program(self, source: str) -> Program:
         """Return a promoted program as a function that runs it in a process."""

@@ -104,12 +104,7 @@ def promoted_programs(
     Raises:
         ConfigurationError: A program differs from the promoted one, or this machine has no sandbox for programs.
     """
-    host = ProgramProcessPool(
-        ProgramLimits(
-            processes=_IDLE_PROGRAMS // settings.workers,
-            filtered=not settings.programs_unfiltered,
-        )
-    )
+    host = ProgramProcessPool(ProgramLimits(processes=_IDLE_PROGRAMS // settings.workers))
     programs = read_programs(settings.programs, host.program)
     if programs[SERVED_AS]:
         host.require()

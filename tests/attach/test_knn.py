@@ -20,7 +20,7 @@ from es_ttc.index.attach.feature_locations import feature_location
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.retrievers import registry
 from es_ttc.serving.knn import searched_indices
-from es_ttc.settings import EngineSettings, Settings
+from es_ttc.settings import EngineSettings
 from tests.attach.conftest import FIELDS, attach, put, update
 from tests.attach.test_beside import CATS, ask, native, scores
 from tests.attach.test_kinds import append, attach_all, rolled  # noqa: F401 - a fixture
@@ -314,13 +314,13 @@ async def test_the_command_line_searches_it_too(engine: Engine, attached: str, g
 
 
 async def test_a_calibration_stands_in_the_side_index(
-    engine: Engine, engine_url: str, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     await attach(engine, shop, spec, encoder)
     await native(engine, f"{shop}-native", spec, encoder)
     queries = ["snow", "who hunts at night?", "milk", "a trout"]
     for index in (shop, f"{shop}-native"):
-        await _calibrate(Settings(engine=engine_url), index, queries, encoder)
+        await _calibrate(engine, index, queries, encoder)
     before = (await feature_location(engine, shop)).index
     await attach(engine, shop, spec, encoder)
     assert (await feature_location(engine, shop)).index == before

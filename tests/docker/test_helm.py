@@ -129,7 +129,7 @@ def test_containers_are_started_with_commands_and_settings_that_there_are(
         given = {variable["name"] for variable in container["env"]}
         if "ES_TTC_RERANK_MODELS" in given:
             assert ("ES_TTC_MODEL_TOKEN" in given) == (name == "serve")  # callers send it to gateways
-            assert settings.rerank_models == {"rerank-v3.5": "spectral"}
+            assert settings.model_names == {"rerank-v3.5": "spectral"}
             assert settings.allowed_origins == ("https://one.example.org", "https://two.example.org")
             assert settings.feature_cache_mb == 2048
 

@@ -107,7 +107,7 @@ def test_a_file_without_a_secret_is_one_sentence(
     ("name", "value", "problem"),
     [
         ("AWS_REGION", "EU Central", "[aws_region] is wrong, got [EU Central]: must match pattern"),
-        ("AWS_SERVICE", "s3", "[aws_service] is wrong, got [s3]: must be 'es' or 'aoss'"),
+        ("LLM_API", "both", "[llm_api] is wrong, got [both]: must be 'chat' or 'completions'"),
         ("REQUEST_TIMEOUT", "soon", "[request_timeout] is wrong, got [soon]: must be a number"),
     ],
 )

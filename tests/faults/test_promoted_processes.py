@@ -1,7 +1,6 @@
 """A promoted program runs in a process of its own: nothing that it does holds the gateway up."""
 
 import asyncio
-import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -235,30 +234,11 @@ def test_what_a_program_takes_is_limited() -> None:
         run(host.program(ENDLESS), one, one, one_query("x"))
 
 
-def test_without_the_filter_programs_are_refused_unless_that_is_allowed(
-    programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_filter_programs_are_refused(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyseccomp", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'es-ttc\[sandbox\]'; or allow \[programs_unfiltered\]"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'es-ttc\[sandbox\]'"):
         create_app(GatewaySettings(programs=programs))
     create_app(GatewaySettings())  # which serves none
-    create_app(GatewaySettings(programs=programs, programs_unfiltered=True))
     monkeypatch.setattr(process_pool, "_STATUS", Path("/nowhere"))
     with pytest.raises(ConfigurationError, match="need Linux"):
-        create_app(GatewaySettings(programs=programs, programs_unfiltered=True))
-
-
-def test_a_process_without_the_filter_has_its_other_limits() -> None:
-    one = np.ones((1, 2), np.float32)
-    host = ProgramProcessPool(ProgramLimits(seconds=0.5, memory_mb=64, filtered=False))
-    try:
-        assert run(host.program(ENDLESS), one, one, one_query("x")).shape == (1, 1)
-        [kept] = [child for child in children() if _is_kept(child)]
-        assert kept.rlimit(psutil.RLIMIT_FSIZE) == kept.rlimit(psutil.RLIMIT_NPROC) == (0, 0)
-        assert json.loads(json.dumps(kept.environ())).keys().isdisjoint({"HOME", "PATH"})
-        with pytest.raises(ProgramError, match="memory_limit"):
-            run(host.program(GREEDY), one, one, one_query("x"))
-        with pytest.raises(ProgramError, match="time_limit"):
-            run(host.program(ENDLESS), one, one, one_query(TRAP))
-    finally:
-        host.close()
+        create_app(GatewaySettings(programs=programs))

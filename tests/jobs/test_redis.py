@@ -125,7 +125,8 @@ def test_a_worker_says_which_redis_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("es_ttc.cli.worker._REDIS_SECONDS", 0.6)
-    assert run(["worker", "--only", "encode", "--redis", "redis://:secret@127.0.0.1:9/0"]) == 1
+    monkeypatch.setenv("ES_TTC_REDIS", "redis://:secret@127.0.0.1:9/0")
+    assert run(["worker", "--only", "encode"]) == 1
     said = capsys.readouterr().err
     assert "Redis at redis://127.0.0.1:9/0 did not answer within 1 s" in said
     assert "secret" not in said

@@ -79,7 +79,7 @@ async def test_commands_and_two_workers_on_one_redis(
         async def jobs(*arguments: str, status: int = 0) -> Any:
             return await asyncio.to_thread(told, place, *arguments, status=status)
 
-        submitted = await jobs("submit", index_name, "--tau", "0.5", "--lanes", "4", "--json")
+        submitted = await jobs("submit", index_name, "--tau", "0.5", "--json")
         assert submitted["state"] == "running"
         store = JobStore(engine, place.settings.jobs_index)
         assert await store.leases.unattended() == "no worker has been seen: `es-ttc worker` does the work"

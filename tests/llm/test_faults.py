@@ -42,29 +42,27 @@ async def test_a_long_retry_after_is_the_callers_to_wait() -> None:
     assert len(model.asked) == 1
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-async def test_a_refusal_is_not_asked_again(status: int) -> None:
-    async with scripted_model([status]) as model, LlmClient(settings_for(model.url)) as client:
-        with pytest.raises(LlmError, match=f"with {status}: scripted") as raised:
-            await client.ask("?")
-    assert raised.value.failure is LlmFailure.REFUSED
-    assert len(model.asked) == 1
+NO_JSON_OBJECT = (b"not json", b"[]", b"")
+NO_ANSWER = (b"{}", b'{"choices": []}', b'{"choices": [{"text": 1}]}')
 
 
-async def test_attempts_have_an_end() -> None:
-    async with scripted_model([503]) as model, LlmClient(settings_for(model.url, llm_attempts=2)) as client:
-        with pytest.raises(LlmError, match="with 503") as raised:
-            await client.ask("?")
-    assert raised.value.failure is LlmFailure.SERVER
-    assert len(model.asked) == 2
-
-
-@pytest.mark.parametrize("raw", [b"not json", b"[]", b"{}", b'{"choices": []}', b'{"choices": [{"text": 1}]}', b""])
-async def test_another_form_than_openais_is_an_error(raw: bytes) -> None:
-    async with scripted_model([raw]) as model, LlmClient(settings_for(model.url, llm_attempts=1)) as client:
+@pytest.mark.parametrize(
+    ("answer", "failure", "asked"),
+    [
+        *((status, LlmFailure.REFUSED, 1) for status in (400, 401, 403, 404, 422)),
+        (503, LlmFailure.SERVER, 2),
+        *((raw, LlmFailure.MALFORMED, 2) for raw in NO_JSON_OBJECT),
+        *((raw, LlmFailure.MALFORMED, 1) for raw in NO_ANSWER),
+    ],
+)
+async def test_an_answer_of_no_use_is_a_failure_of_its_kind(
+    answer: int | bytes, failure: LlmFailure, asked: int
+) -> None:
+    async with scripted_model([answer]) as model, LlmClient(settings_for(model.url, llm_attempts=2)) as client:
         with pytest.raises(LlmError) as raised:
             await client.ask("?")
-    assert raised.value.failure is LlmFailure.MALFORMED
+    assert raised.value.failure is failure
+    assert len(model.asked) == asked
 
 
 async def test_an_empty_answer_is_an_answer() -> None:

@@ -1,6 +1,6 @@
 import numpy as np
 
-from es_ttc.rescorers.base import Feature, Window
+from es_ttc.rescorers.base import Window
 from es_ttc.rescorers.dense import DenseParams, DenseRescorer
 from tests.rescorers.windows import query_of, unit_rows
 
@@ -17,7 +17,3 @@ def test_it_is_the_cosine_of_the_best_query_text() -> None:
     np.testing.assert_allclose(scores, wanted, atol=1e-6)
     assert scores[3] == 0
     assert dense.detail(query_of(vectors), window, DenseParams()) == [{}] * 7
-
-
-def test_it_needs_pooled_vectors() -> None:
-    assert dense.needs(DenseParams()) == {Feature.POOLED}

@@ -1,13 +1,9 @@
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.errors import InvalidRequest
-from es_ttc.rescorers import registry
-from es_ttc.rescorers.base import Feature, Window
+from es_ttc.rescorers.base import Window
 from es_ttc.rescorers.mmr import MmrParams, MmrRescorer
 from es_ttc.vectors.tokens import Float32
 from tests.rescorers.windows import query_of, unit_rows
@@ -87,29 +83,6 @@ def test_the_detail_shows_why_a_document_was_picked() -> None:
         assert shown["similarity"] == pytest.approx(float(cosines.max()), abs=1e-6)
         assert shown["nearest"] == window.ids[before[int(np.argmax(cosines))]]
     assert details[order[-1]] == {}
-
-
-def test_it_needs_pooled_vectors() -> None:
-    assert mmr.needs(MmrParams()) == {Feature.POOLED}
-
-
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [
-        ({"lambda": 1.5}, r"parameter \[lambda\] of method \[mmr\] is 1.5"),
-        ({"lambda": -0.1}, r"parameter \[lambda\] of method \[mmr\] is -0.1"),
-        ({"documents": 0}, r"parameter \[documents\]"),
-    ],
-)
-def test_bad_parameters_are_named(raw: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidRequest, match=message):
-        registry.parse_params(mmr, raw)
-
-
-def test_parameters_survive_a_round_trip() -> None:
-    params = registry.parse_params(mmr, {"lambda": 0.3})
-    assert params.model_dump(mode="json") == {"lambda": 0.3, "relevance": "cosine", "documents": 100}
-    assert registry.parse_params(mmr, params.model_dump(mode="json")) == params
 
 
 @settings(deadline=None, max_examples=30)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.errors import InvalidRequest, MissingFeature
+from es_ttc.errors import MissingFeature
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Documents, NearestDocuments, Retriever, Vectors, together
@@ -92,8 +92,3 @@ def test_the_built_in_retrievers_follow_the_contract() -> None:
         assert isinstance(retriever, Retriever)
         for field, info in retriever.Params.model_fields.items():
             assert info.description, f"{name}.{field}"
-
-
-def test_an_unknown_retriever_names_the_nearest() -> None:
-    with pytest.raises(InvalidRequest, match=r"unknown method \[dens\]: did you mean \[dense\]\?"):
-        registry.load("dens")

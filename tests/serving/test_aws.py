@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opensearchpy.helpers.signer import AWSV4Signer
+from yarl import URL
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.aws import canonical_query, signer_of
@@ -44,13 +45,11 @@ def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @contextmanager
-def domain(engine: str, service: str = "es") -> Iterator[Relay]:
+def domain(engine: str) -> Iterator[Relay]:
     """Run what stands before an engine at AWS: it refuses each request that is not signed."""
 
     def refusal(passed: Passed) -> Reply | None:
-        if is_signed(
-            passed.method, passed.target, passed.headers, passed.body, secret=SECRET, region=REGION, service=service
-        ):
+        if is_signed(passed.method, passed.target, passed.headers, passed.body, secret=SECRET, region=REGION):
             return None
         body = {"message": "The request signature we calculated does not match the signature you provided."}
         return Reply(403, {"content-type": "application/json"}, orjson.dumps(body))
@@ -72,12 +71,19 @@ def test_the_check_knows_the_signature_of_the_specification() -> None:
     assert found == "5d672d79c15b13162d9279b0855cfba6789a8edb4c82c400e06b5924a6f2b5d7"
 
 
+@pytest.mark.parametrize(("name", "service"), [("es", "es"), ("aoss", "aoss")])
+async def test_the_address_names_the_service_of_a_signature(name: str, service: str) -> None:
+    url = f"https://shop.{REGION}.{name}.amazonaws.com"
+    signer = signer_of(EngineSettings(engine=url, aws_region=REGION))
+    assert signer is not None
+    signed = await signer.headers("GET", URL(url), b"")
+    assert f"/{REGION}/{service}/aws4_request" in signed["Authorization"]
+
+
 @on_opensearch
-@pytest.mark.parametrize("service", ["es", "aoss"])
-async def test_every_request_of_ours_is_signed(engine_url: str, index_name: str, service: str) -> None:
-    with domain(engine_url, service) as aws:
-        settings: dict[str, Any] = {"engine": aws.url, "aws_region": REGION, "aws_service": service}
-        async with connected(EngineSettings(**settings)) as engine:
+async def test_every_request_of_ours_is_signed(engine_url: str, index_name: str) -> None:
+    with domain(engine_url) as aws:
+        async with connected(EngineSettings(engine=aws.url, aws_region=REGION)) as engine:
             assert (await engine.capabilities()).nodes == 1
             await engine.create_index(index_name, {"mappings": {"properties": {"n": {"type": "integer"}}}})
             long = "ü" * 2**20
@@ -92,13 +98,12 @@ async def test_every_request_of_ours_is_signed(engine_url: str, index_name: str,
             await engine.delete_index(index_name)
         assert {passed.headers["x-amz-security-token"] for passed in aws.passed} == {TOKEN}
         with pytest.raises(EngineError, match="403"):
-            await engine_of_another(aws.url, service)
+            await engine_of_another(aws.url)
 
 
-async def engine_of_another(url: str, service: str) -> None:
+async def engine_of_another(url: str) -> None:
     """Sign for another region."""
-    settings = {"engine": url, "aws_region": "eu-west-1", "aws_service": service}
-    engine = await connect(EngineSettings(**settings))  # type: ignore[arg-type]
+    engine = await connect(EngineSettings(engine=url, aws_region="eu-west-1"))
     await engine.close()
 
 

@@ -389,13 +389,11 @@ def test_a_new_document_without_features_keeps_a_place_by_its_words(behind: Behi
     ("section", "words"),
     [
         ({"candidates": {"knn": -1}}, "[ttc.candidates"),
-        ({"candidates": {"knn": 10_001}}, "[ttc.candidates"),
         ({"candidates": 100}, "[ttc.candidates]"),
         ({"candidates": {"bm25": 100}}, "[ttc.candidates] unknown field [bm25], known fields are [count, knn]"),
         ({"method": "rr", "candidates": {"knn": 10}}, "[ttc.candidates] cannot be used with [rr]"),
         ({"params": {"signals": {"lexicl": 1}}}, "lexical"),
         ({"params": {"signals": {"sentences": 1}}, "on_error": "fail"}, "--chunks"),
-        ({"methd": "blend"}, "did you mean [method]?"),
     ],
 )
 def test_mistakes(behind: Behind, section: dict[str, Any], words: str) -> None:

@@ -35,7 +35,7 @@ class WithRoles:
 def gateway(encoder: Encoder) -> Iterator[str]:
     """A gateway whose engine is not there: nothing of it is needed."""
     models = {"text-embedding-3-small": "minilm"}
-    options = GatewaySettings(engine=NOWHERE, port=0, embedding_models=models, rerank_timeout_ms=60_000)
+    options = GatewaySettings(engine=NOWHERE, port=0, model_names=models, rerank_timeout_ms=60_000)
     with running_gateway(options, load=lambda _name, _folder: WithRoles(encoder)) as url:  # type: ignore[arg-type,return-value]
         yield url
 

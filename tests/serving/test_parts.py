@@ -3,7 +3,6 @@
 import asyncio
 import gzip
 import threading
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,9 +10,8 @@ from hypothesis import strategies as st
 
 from es_ttc.common.caches import LruCache
 from es_ttc.errors import InvalidRequest, RequestTooLarge, TooManyRequests
-from es_ttc.serving.entrance import request_id
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import callers, end_to_end, forwarded, plain_types
+from es_ttc.serving.http.caller import callers, end_to_end, forwarded
 from es_ttc.serving.http.limits import decompressed
 from es_ttc.serving.pool import BoundedPool
 
@@ -119,27 +117,3 @@ def test_hop_by_hop_headers_stay_here_and_credentials_go_on() -> None:
     assert forwarded(headers) == [*who, (b"accept-encoding", b"gzip"), (b"content-type", b"application/json")]
     assert callers(headers) == who
     assert (b"host", b"gateway") in end_to_end(headers)
-
-
-@pytest.mark.parametrize(
-    ("vendor", "plain"),
-    [
-        (b"application/vnd.elasticsearch+json; compatible-with=9", b"application/json"),
-        (b"application/vnd.elasticsearch+x-ndjson; compatible-with=9", b"application/x-ndjson"),
-        (b"application/json", b"application/json"),
-    ],
-)
-def test_vendor_media_types_become_plain(vendor: bytes, plain: bytes) -> None:
-    assert plain_types([(b"accept", vendor), (b"x", vendor)]) == [(b"accept", plain), (b"x", vendor)]
-
-
-@pytest.mark.parametrize(
-    ("candidates", "expected"),
-    [(("", "op-1"), "op-1"), (("a b\nc",), "abc"), (("x" * 500,), "x" * 128)],
-)
-def test_request_ids_are_the_callers_own(candidates: Any, expected: str) -> None:
-    assert request_id(*candidates) == expected
-
-
-def test_a_request_without_an_id_gets_one() -> None:
-    assert len(request_id("", "")) == 32

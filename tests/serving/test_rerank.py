@@ -198,5 +198,5 @@ def test_the_form_of_text_embeddings_inference(gateway: str) -> None:
 
 
 def test_names_of_models_may_be_those_that_clients_send(encoder: Encoder) -> None:
-    with gateway_to(NOWHERE, encoder, rerank_models={"rerank-v3.5": "dense"}, rerank_timeout_ms=60_000) as url:
+    with gateway_to(NOWHERE, encoder, model_names={"rerank-v3.5": "dense"}, rerank_timeout_ms=60_000) as url:
         assert scores_of(rerank(url, model="rerank-v3.5")) == scores_of(rerank(url, model="dense"))

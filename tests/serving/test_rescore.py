@@ -448,8 +448,6 @@ def test_an_encoder_that_is_loading_leaves_the_first_pass(
     ("changes", "words"),
     [
         ({"rescore": {"ttc": {"metod": "spectral"}}}, "did you mean [method]?"),
-        ({"rescore": ours("spectrl")}, "did you mean [spectral]?"),
-        ({"rescore": ours(params={"scale": [1]})}, "did you mean [scales]?"),
         ({"rescore": ours() | {"window_size": 301}}, "too large"),
         ({"rescore": ours(), "quary": {}}, "quary"),
     ],

@@ -445,9 +445,7 @@ def test_a_missing_graph_is_told_and_a_half_built_one_leaves_the_first_pass_rera
     [
         ({"params": {"reranker": "jugde"}}, r"unknown reranker [jugde]: did you mean [judge]?"),
         ({"params": {"reranker": "nnn"}}, "judges the documents of a window together"),
-        ({"params": {"bugdet": 3}}, "unknown parameter [bugdet] of method [rgs]: did you mean [budget]?"),
         ({"params": {"reranker": "dense", "max_tokens": 9}}, "[max_tokens] is for rerankers that are paid by tokens"),
-        ({"params": {"budget": 0}}, "parameter [budget] of method [rgs] is 0"),
         ({"params": {"reranker": "judge", "reranker_params": {"a": 1}}}, "has its settings"),
         ({"params": {"reranker": "spectral", "reranker_params": {"scals": []}}}, "did you mean [scales]"),
     ],

@@ -8,9 +8,7 @@ from urllib.parse import quote, unquote
 ALGORITHM = "AWS4-HMAC-SHA256"
 
 
-def is_signed(
-    method: str, target: str, headers: Mapping[str, str], body: bytes, *, secret: str, region: str, service: str
-) -> bool:
+def is_signed(method: str, target: str, headers: Mapping[str, str], body: bytes, *, secret: str, region: str) -> bool:
     """Return whether a request's signature is that of its method, target, headers and body.
 
     Args:
@@ -20,14 +18,13 @@ def is_signed(
         body: The body as received.
         secret: The secret key.
         region: The region that must be signed for.
-        service: The service that must be signed for.
     """
     algorithm, _, rest = headers.get("authorization", "").partition(" ")
     if algorithm != ALGORITHM:
         return False
     parts = dict(part.strip().split("=", 1) for part in rest.split(","))
     _, day, *scope = parts["Credential"].split("/")
-    if scope != [region, service, "aws4_request"] or not headers["x-amz-date"].startswith(day):
+    if scope != [region, "es", "aws4_request"] or not headers["x-amz-date"].startswith(day):
         return False
     given = hashlib.sha256(body).hexdigest()
     if headers.get("x-amz-content-sha256", given) != given:

@@ -53,10 +53,7 @@ class HeldOutResult:
             "metric": METRIC,
             "cosine": self.baseline,
             "value": self.value,
-            "delta": self.versus.delta,
-            "interval": [self.versus.interval.low, self.versus.interval.high],
-            "p": self.versus.p,
-            "won_tied_lost": [self.versus.wins, self.versus.ties, self.versus.losses],
+            **self.versus.as_json(),
         }
 
 

@@ -8,6 +8,7 @@ method and metric, so a difference is always taken on the same queries.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +56,20 @@ class Comparison:
     wins: int
     ties: int
     losses: int
+
+    @property
+    def record(self) -> str:
+        """Return the numbers of queries won, tied and lost."""
+        return f"{self.wins}/{self.ties}/{self.losses}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON-ready values."""
+        return {
+            "delta": self.delta,
+            "interval": [self.interval.low, self.interval.high],
+            "p": self.p,
+            "won_tied_lost": [self.wins, self.ties, self.losses],
+        }
 
 
 def resampled_means(values: Float64, *, resamples: int = RESAMPLES, seed: int = SEED) -> Float64:

@@ -169,10 +169,7 @@ def summary_of(
         "default": {"params": given_params(found.candidates[0]), "value": means[0]},
         "against_default": {
             "value": float(found.reached.mean()),
-            "delta": against.delta,
-            "interval": [against.interval.low, against.interval.high],
-            "p": against.p,
-            "won_tied_lost": [against.wins, against.ties, against.losses],
+            **against.as_json(),
             "cross_fitted": folds is not None,
             "by_fold": [given_params(found.candidates[place]) for place in found.by_fold],
         },

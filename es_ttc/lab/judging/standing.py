@@ -158,9 +158,7 @@ class TunedWeights:
         }
 
 
-def tuned_weights(
-    index: str, queries: Sequence[PooledQuery], qrels: Qrels, *, fewest: int | None = None
-) -> TunedWeights | str:
+def tuned_weights(index: str, queries: Sequence[PooledQuery], qrels: Qrels) -> TunedWeights | str:
     """Return the weights of blend that judgements choose, from the signals that the pools keep.
 
     Returns:
@@ -169,13 +167,12 @@ def tuned_weights(
     relevant = [query for query in queries if any(grade > 0 for grade in qrels.get(query.id, {}).values())]
     logged = [(query.id, query.signals) for query in relevant if query.signals is not None]
     kept = _alike([(query, signals) for query, signals in logged if set(DEFAULT_SIGNALS) <= set(signals.names)])
-    fewest = FEWEST_QUERIES if fewest is None else fewest
-    if len(relevant) < fewest:
+    if len(relevant) < FEWEST_QUERIES:
         return (
-            f"{len(relevant)} queries have a relevant document: with {fewest} or more, weights of blend's "
+            f"{len(relevant)} queries have a relevant document: with {FEWEST_QUERIES} or more, weights of blend's "
             "signals are chosen"
         )
-    if len(kept) < fewest:
+    if len(kept) < FEWEST_QUERIES:
         return (
             f"{len(kept)} of the judged queries have signals of one encoder: pool them in an index with token vectors"
         )

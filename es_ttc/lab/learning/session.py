@@ -124,7 +124,7 @@ def write(folder: Path, learned: Learned, *, base_name: str, base: EncoderIdenti
             },
             "taught": dict(learned.taught),
             "loop": asdict(loop_options(learned.lesson.seed)),
-            "course": {"best_epoch": course.best, "losses": course.losses, "valid": course.valid},
+            "course": course.course(),
             "metrics": {
                 f"{what}, difference of nDCG@10": {
                     "mean": one.delta, "95 % from": one.interval.low, "95 % to": one.interval.high

@@ -13,6 +13,7 @@ from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.heads import Head
 from es_ttc.encoders.registry import on_backend
 from es_ttc.encoders.trained import CARD, HEADS, ROLES, VERSION, ModelCard, identity_of
+from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation.report import replace
 from es_ttc.rescorers.tuned import as_json
@@ -109,3 +110,12 @@ def page(folder: Path, content: Mapping[str, Any]) -> str:
             "",
         )
     )
+
+
+def require_free(out: Path) -> None:
+    """Raise an InvalidRequest for a path that holds something already."""
+    if out.exists() and not out.is_dir():
+        raise InvalidRequest(f"[{out}] is a file: choose another --out")
+    if out.is_dir() and any(out.iterdir()):
+        held = ", ".join(sorted(path.name for path in out.iterdir())[:5])
+        raise InvalidRequest(f"[{out}] is no empty folder (it holds {held}): choose another --out")

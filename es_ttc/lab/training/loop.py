@@ -55,6 +55,10 @@ class TrainingProgress:
     valid: list[float] = field(default_factory=list)
     best: int = 0
 
+    def course(self) -> dict[str, Any]:
+        """Return the best epoch and each epoch's figures, as artefacts record them."""
+        return {"best_epoch": self.best, "losses": self.losses, "valid": self.valid}
+
 
 Report = Callable[[TrainingProgress, int], None]
 """Called after each step with the progress, and the number of steps of an epoch."""

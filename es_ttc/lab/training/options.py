@@ -60,9 +60,7 @@ class NnnOptions:
         default=0.1, ge=0, le=1, description="l1 of the method nnn. Default: chosen on validation queries."
     )
     l2: float = Field(default=0.1, ge=0, le=1000, description="l2 of the method nnn. Give both or neither.")
-    learn_penalty: bool = Field(default=False, description="Also learn l1 and l2; the paper fixes them.")
     steps: int = Field(default=20, ge=1, description="Number of steps of the unrolled solver.")
-    learn_steps: bool = Field(default=False, description="Also learn the length of each step; the paper uses 1/L.")
     decode_steps: int = Field(default=100, ge=1, description="Number of solver steps in validation.")
     margin: float = Field(default=1.2, ge=1, description="Factor by which relevant documents must exceed the others.")
     temperature: float = Field(

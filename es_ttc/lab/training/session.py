@@ -155,11 +155,8 @@ def _claim(request: TrainingRequest) -> Path:
         raise InvalidRequest(f"[{out}] holds a trained encoder already: choose another --out, or delete it")
     if checkpoint.exists() and not request.resume:
         raise InvalidRequest(f"[{out}] holds a training that was stopped: go on with --resume, or choose another --out")
-    if out.is_dir() and any(out.iterdir()) and not checkpoint.exists():
-        held = ", ".join(sorted(path.name for path in out.iterdir())[:5])
-        raise InvalidRequest(f"[{out}] is no empty folder (it holds {held}): choose another --out")
-    if out.exists() and not out.is_dir():
-        raise InvalidRequest(f"[{out}] is a file: choose another --out")
+    if not checkpoint.exists():
+        artefact.require_free(out)
     return checkpoint
 
 
@@ -224,7 +221,7 @@ def _about(
         "start": about["start"],
         "options": about["options"],
         "loop": asdict(request.loop),
-        "course": {"best_epoch": course.best, "losses": course.losses, "valid": course.valid},
+        "course": course.course(),
         "metrics": metrics,
     }
 

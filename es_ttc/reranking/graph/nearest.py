@@ -75,15 +75,18 @@ def exact(vectors: Float32, k: int, *, rows: Numbers | None = None) -> tuple[Num
     return numbers, cosines
 
 
+_EXPANSION = 128
+"""Size of the search's candidate list; greater is slower and more exact."""
+
+
 class Hnsw:
     """An HNSW index over vectors, for about the k nearest documents of each.
 
     Args:
         vectors: ``(n, d)`` unit rows.
-        expansion: Size of the search's candidate list; greater is slower and more exact.
     """
 
-    def __init__(self, vectors: Float32, k: int, *, expansion: int = 128) -> None:
+    def __init__(self, vectors: Float32, k: int) -> None:
         try:
             from usearch.index import Index
         except ImportError as error:
@@ -92,7 +95,7 @@ class Hnsw:
             ) from error
         self._vectors = vectors
         self._k = max(0, min(k, len(vectors) - 1))
-        self._index = Index(ndim=vectors.shape[1], metric="ip", dtype="f32", expansion_search=max(expansion, k + 1))
+        self._index = Index(ndim=vectors.shape[1], metric="ip", dtype="f32", expansion_search=max(_EXPANSION, k + 1))
         self._index.add(np.arange(len(vectors), dtype=np.uint64), vectors)
 
     def nearest(self, rows: Numbers | None = None) -> tuple[Numbers, Float32]:
@@ -115,6 +118,6 @@ class Hnsw:
         return numbers.astype(np.int32), np.maximum(cosines, -1)
 
 
-def approximate(vectors: Float32, k: int, *, expansion: int = 128) -> tuple[Numbers, Float32]:
+def approximate(vectors: Float32, k: int) -> tuple[Numbers, Float32]:
     """Return about the k nearest other documents of each document, from an HNSW index built for it."""
-    return Hnsw(vectors, k, expansion=expansion).nearest()
+    return Hnsw(vectors, k).nearest()

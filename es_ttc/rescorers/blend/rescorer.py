@@ -53,11 +53,10 @@ class BlendParams(Params):
         None,
         description="Weight of each signal, 0 or more: `lexical` (the first pass's scores), `dense` (cosine of pooled "
         "vectors), `spectral`, `late_interaction` (ColBERT's mean over the query's tokens), `sentences` (best "
-        "sentence; needs chunks). Default: the first four, as far as the index carries what they read. Each counts 1; "
-        "`dense` .5 beside `spectral`. `lexical` counts less where the first pass's scores hardly differ, the others "
-        "where vectors were made from a part of each text. `reranker`: weight of the z-scores of a reranker that "
-        "reads texts, over blend's first documents, beside 1 for those of the other signals together; alone it is "
-        "added to the default signals. Through the gateway only.",
+        "sentence; needs chunks). Default: the first four, as far as the index carries what they read, with weights "
+        "that depend on the window. `reranker`: weight of the z-scores of a reranker that reads texts, over blend's "
+        "first documents, beside 1 for those of the other signals together; alone it is added to the default signals. "
+        "Through the gateway only.",
     )
     reranker: RerankerSignal | None = Field(
         None, description="The reranker of the signal `reranker`, whose weight is .5 if `signals` has none."

@@ -48,15 +48,7 @@ def changes(
             return
 
 
-def select(
-    dictionary: Dictionary,
-    query: Rows,
-    documents: int,
-    *,
-    l2: float = 0.0,
-    l1: float = 0.0,
-    tolerance: float = TOLERANCE,
-) -> Solution:
+def select(dictionary: Dictionary, query: Rows, documents: int, *, l2: float = 0.0) -> Solution:
     """Return the first solution on the path that selects at least so many documents.
 
     It selects more only where several join at once. The solution at the path's end is returned where none selects so
@@ -64,7 +56,7 @@ def select(
     """
     if documents < 1:
         raise ValueError(f"[documents] is {documents}: it must be 1 or more")
-    path = changes(dictionary, query, l2=l2, l1=l1, tolerance=tolerance)
+    path = changes(dictionary, query, l2=l2)
     solution = next(path)
     while len(solution.support) < documents:
         following = next(path, None)

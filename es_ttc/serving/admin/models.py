@@ -184,7 +184,7 @@ class ModelServer:
                 f"[{self._settings.max_window}], the gateway's limit (max_window)"
             )
         _require_short(asked.passages, f"{_RERANK}.{asked.field}")
-        name = self._settings.rerank_models.get(asked.model, asked.model)
+        name = self._settings.model_names.get(asked.model, asked.model)
         if name == AUTO:
             name = MSMARCO_MINILM if MSMARCO_MINILM in self._gateway.rerankers.names else "spectral"
         if name == MSMARCO_MINILM:
@@ -277,9 +277,10 @@ class ModelServer:
         }
 
     async def _encoder(self, model: str) -> Encoder:
-        name = self._settings.embedding_models.get(model, model)
+        names = self._settings.model_names
+        name = names.get(model, model)
         if name not in self._encoders.names:
-            known = (*self._encoders.names, *self._settings.embedding_models)
+            known = (*self._encoders.names, *names)
             raise InvalidRequest(f"[{_EMBEDDINGS}.model] unknown model [{model}]{did_you_mean(model, known)}")
         return await self._encoders.named(name)
 

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.errors import InvalidRequest
-from es_ttc.rescorers import registry
-from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.nnn.active_set import solve
 from es_ttc.rescorers.nnn.dictionary import Dictionary
 from es_ttc.rescorers.nnn.objective import Penalty, residual
@@ -161,27 +159,3 @@ def test_a_query_of_zeros_leaves_the_first_pass_order() -> None:
     window = window_of(unit(np.random.default_rng(9).standard_normal((6, 4))).astype(np.float32))
     for params in ({}, {"l1": 0.0}, {"documents": 3}):
         assert np.argsort(-score(query_of(np.zeros(4, np.float32)), window, **params)).tolist() == list(range(6))
-
-
-def test_it_needs_pooled_vectors() -> None:
-    assert nnn.needs(NnnParams()) == {Feature.POOLED}
-
-
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [
-        ({"l1": -0.1}, r"parameter \[l1\] of method \[nnn\] is -0.1"),
-        ({"l2": -1}, r"parameter \[l2\] of method \[nnn\] is -1"),
-        ({"documents": 0}, r"parameter \[documents\] of method \[nnn\] is 0"),
-        ({"documents": 5, "l1": 0.1}, r"\[documents\] chooses l1"),
-    ],
-)
-def test_bad_parameters_are_named(raw: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidRequest, match=message):
-        registry.parse_params(registry.load("nnn"), raw)
-
-
-def test_parameters_survive_a_round_trip() -> None:
-    for raw in ({}, {"l1": 0.0, "l2": 3.0}, {"documents": 5, "l2": 0.5}):
-        params = registry.parse_params(nnn, raw)
-        assert registry.parse_params(nnn, params.model_dump(mode="json")) == params

@@ -17,40 +17,6 @@ def test_weights_follow_their_scales() -> None:
     assert parsed(**given) == given
 
 
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [
-        ({"query": "text"}, r"\[query\] .* is \"text\": must be 'pooled' or 'tokens'"),
-        ({"pool": "sum"}, r"\[pool\] .* is \"sum\": must be 'max', 'mean' or 'softmax'"),
-        ({"pool": "softmax", "temperature": 0}, r"\[temperature\] .* is 0: .*0.001 or more"),
-        ({"temperature": 0.1}, r"\[temperature\] belongs to pool \"softmax\": set that, or leave \[temperature\] out"),
-        ({"pool": "softmax", "scale_weights": [1] * 8}, r"\[scale_weights\] belongs to pool \"mean\": set that"),
-        ({"pool": "mean", "scale_weights": [1, 2]}, r"2 weights for 8 different \[scales\]: give one for each scale"),
-        ({"pool": "mean", "scales": [3, 3.0], "scale_weights": [1, 2]}, r"2 weights for 1 different \[scales\]"),
-        (
-            {"pool": "mean", "scales": [1, 3], "scale_weights": [0, 0]},
-            r"all 0: give at least one scale a weight above 0",
-        ),
-        (
-            {"pool": "mean", "scales": [1, 3], "scale_weights": [1, -2]},
-            r"\[scale_weights.1\] .* is -2: .*0 or more",
-        ),
-        ({"pool": "mean", "scales": [1, 3], "scale_weights": 2}, r"\[scale_weights\] .* is 2: .*list"),
-        (
-            {"pool": "mean", "scales": [0, 3], "scale_weights": [1, 2]},
-            r"\[scales\] .* is \[0, 3\]: a scale is a number",
-        ),
-        (
-            {"query": "tokens", "roles": "mean"},
-            r"\[roles\] belongs to query \"pooled\": set that, or leave \[roles\] out",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_named(raw: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidRequest, match=message):
-        parsed(**raw)
-
-
 def test_tune_tries_pools_and_weights_of_the_given_scales() -> None:
     tried = [given_params(method) for method in candidates("spectral", {"scales": [1, 5, "mean"]})]
     assert tried[0] == {"scales": [1, 5, "mean"]}

@@ -1,10 +1,8 @@
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.rescorers.spectral import smoothing
-from es_ttc.rescorers.spectral.smoothing import kernel_spectra, same_start, sinc_kernel, smooth, transform_size
+from es_ttc.rescorers.spectral.smoothing import same_start, sinc_kernel, smooth, transform_size
 from es_ttc.rescorers.threads import Scratch
 
 SCALES = (2.5, 3.0, 30.0, 400.0)
@@ -33,18 +31,3 @@ def test_it_is_numpys_same_convolution(data: st.DataObject, seed: int) -> None:
             for place, scale in enumerate(SCALES):
                 wanted = np.convolve(signals[document, role, :length], sinc_kernel(length, scale), "same")
                 np.testing.assert_allclose(smoothed[document, role, place, :length], wanted, atol=5e-7)
-
-
-def test_spectra_are_kept_up_to_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = kernel_spectra(100, SCALES, transform_size(100))
-    assert kernel_spectra(100, SCALES, transform_size(100)) is one
-    assert not one.flags.writeable
-    monkeypatch.setattr(smoothing, "_kept", smoothing._SpectraCache(max_bytes=2 * one.nbytes))
-    first, second = kernel_spectra(100, SCALES, transform_size(100)), kernel_spectra(101, SCALES, transform_size(101))
-    assert kernel_spectra(100, SCALES, transform_size(100)) is first
-    assert kernel_spectra(102, SCALES, transform_size(102)) is not None  # drops the one used longest ago
-    assert kernel_spectra(100, SCALES, transform_size(100)) is first
-    assert kernel_spectra(101, SCALES, transform_size(101)) is not second
-    assert kernel_spectra(900, SCALES, transform_size(900)) is not kernel_spectra(
-        900, SCALES, transform_size(900)
-    )  # larger than all that may be kept

@@ -8,41 +8,6 @@ import pytest
 from es_ttc.errors import EngineError
 from es_ttc.retrievers.base import NearestDocuments
 from es_ttc.serving.knn.engine_search import neighbours, until_k
-from es_ttc.serving.knn.searched_indices import SideIndex
-
-
-def side(documents: int, matching: int) -> SideIndex:
-    return SideIndex("shop", "ttc-1-shop", documents, matching)
-
-
-@pytest.mark.parametrize(
-    ("documents", "matching", "k", "expected"),
-    [
-        (1000, 1000, 10, 10),  # nothing is hidden
-        (1000, 1200, 10, 10),  # some documents have no vectors yet
-        (1000, 100, 10, 150),  # one in ten: half as many again as would be expected to do
-        (10**6, 20, 100, 10_000),
-        (1000, 0, 10, 10_000),
-    ],
-)
-def test_the_first_look_expects_as_many_to_match_as_the_filter_lets_through(
-    documents: int, matching: int, k: int, expected: int
-) -> None:
-    assert side(documents, matching).first_count(k) == expected
-
-
-@pytest.mark.parametrize(
-    ("documents", "matching", "count", "first"),
-    [
-        (10**6, 900, 10, True),
-        (1500, 900, 10, False),  # most match anyway
-        (10**6, 5000, 150, False),
-        (10**6, 5000, 10_000, True),  # no more neighbours to be had afterwards
-        (10**6, 50_000, 10_000, False),
-    ],
-)
-def test_few_documents_are_asked_for_first(documents: int, matching: int, count: int, first: bool) -> None:
-    assert side(documents, matching).filter_first(count) is first
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from es_ttc.encoders.sentence_transformers import no_progress_bars
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation.rankings import Progress, silent
-from es_ttc.lab.training.artefact import PACKAGES, PAGE
+from es_ttc.lab.training.artefact import PACKAGES, PAGE, require_free
 from es_ttc.lab.training.late.backbone import backbone_folder, build, train_last_layers
 from es_ttc.lab.training.late.data import LateTask, load_late_task
 from es_ttc.lab.training.late.recipe import LateRecipe
@@ -118,11 +118,7 @@ def _claim(request: LateRequest, settings: Mapping[str, Any]) -> Path:
     out, checkpoint = request.out, checkpoint_of(request.out)
     if (out / RECORD).is_file():
         raise InvalidRequest(f"[{out}] holds a trained model already{_other(out, settings)}: choose another --out")
-    if out.exists() and not out.is_dir():
-        raise InvalidRequest(f"[{out}] is a file: choose another --out")
-    if out.is_dir() and any(out.iterdir()):
-        held = ", ".join(sorted(path.name for path in out.iterdir())[:5])
-        raise InvalidRequest(f"[{out}] is no empty folder (it holds {held}): choose another --out")
+    require_free(out)
     if checkpoint.exists() and not request.resume:
         raise InvalidRequest(
             f"[{checkpoint}] is of a training that was stopped: go on with --resume, delete it, or choose another --out"
@@ -167,7 +163,7 @@ def _record(task: LateTask, about: Mapping[str, Any], course: TrainingProgress) 
         "train_queries": len(task.train),
         "valid_queries": len(task.valid),
         "valid": "train, a seeded part held out" if task.held_out else "valid",
-        "course": {"best_epoch": course.best, "losses": course.losses, "valid": course.valid},
+        "course": course.course(),
         "versions": provenance.versions(PACKAGES),
         "machine": provenance.machine(),
         "date": provenance.now(),

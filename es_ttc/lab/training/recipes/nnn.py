@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor, nn
 
 from es_ttc.lab.training.data import Places, Task
@@ -32,7 +31,6 @@ def unrolled(
     *,
     steps: int,
     bound: Tensor | float | None = None,
-    scales: Tensor | None = None,
 ) -> Tensor:
     """Return the coefficients after so many steps of equation 5 from 0, ``(b, n)``, none negative.
 
@@ -40,7 +38,6 @@ def unrolled(
         documents: ``(n, d)`` the dictionary's rows.
         queries: ``(b, d)``, each a problem of its own.
         bound: ``L``; :func:`lipschitz` if None.
-        scales: ``(steps,)`` positive factors of the step 1/L, where steps are learned; none for the paper's own.
     """
     size = lipschitz(documents, l2) if bound is None else bound
     target = queries @ documents.T
@@ -48,10 +45,9 @@ def unrolled(
     x = torch.zeros_like(target)
     ahead = x
     theta = 1.0
-    for step in range(steps):
+    for _ in range(steps):
         rebuilt = ahead @ gram if gram is not None else (ahead @ documents) @ documents.T
-        length = 1 / size if scales is None else scales[step] / size
-        following = torch.relu(ahead - length * (rebuilt - target + l2 * ahead + l1))
+        following = torch.relu(ahead - (rebuilt - target + l2 * ahead + l1) / size)
         theta_next = (1 + math.sqrt(1 + 4 * theta * theta)) / 2
         ahead = following + (theta - 1) / theta_next * (following - x)
         x, theta = following, theta_next
@@ -91,27 +87,6 @@ _BLOCK = 512
 """Number of validation queries decoded at once."""
 
 
-class Penalties(nn.Module):
-    """l1, l2 and step lengths: constants, or trainable positive numbers."""
-
-    def __init__(self, options: NnnOptions) -> None:
-        super().__init__()
-        start = torch.tensor([_before_softplus(options.l1), _before_softplus(options.l2)])
-        self.raw = nn.Parameter(start, requires_grad=options.learn_penalty)
-        self.lengths = nn.Parameter(torch.zeros(options.steps), requires_grad=options.learn_steps)
-
-    @property
-    def values(self) -> tuple[Tensor, Tensor]:
-        """Return l1 and l2."""
-        l1, l2 = F.softplus(self.raw).unbind()
-        return l1, l2
-
-    @property
-    def scales(self) -> Tensor | None:
-        """Return the factors of 1/L; None if they are all 1."""
-        return self.lengths.exp() if self.lengths.requires_grad else None
-
-
 class NnnRecipe(TwoSided):
     """Trains adapters of queries and documents through the unrolled solver, with the set loss on relevant documents."""
 
@@ -120,8 +95,7 @@ class NnnRecipe(TwoSided):
         self._options = options
         self.queries = queries or FrozenSide(queries_of(task), MixedMlp(task.dims, options.hidden))
         self.documents = FrozenSide({DOCUMENTS: task.documents}, MixedMlp(task.dims, options.hidden))
-        self.penalties = Penalties(options)
-        self.learned: nn.Module = nn.ModuleList([self.queries, self.documents, self.penalties])
+        self.learned: nn.Module = nn.ModuleList([self.queries, self.documents])
         self.examples = len(task.train)
         self._whole = len(task.documents) <= options.dictionary
         self._near: Places = np.zeros((0, 0), np.intp)
@@ -139,29 +113,27 @@ class NnnRecipe(TwoSided):
         queries, documents = self.queries.rows(TRAIN, batch), self.documents.rows(DOCUMENTS, places)
         relevant = self._task.train.mask(len(self._task.documents), batch)
         relevant = relevant if places is None else relevant[:, torch.from_numpy(places)]
-        l1, l2 = self.penalties.values
         options = self._options
         # The solver's thresholds depend on differences below half precision.
         with torch.autocast(queries.device.type, enabled=False):
             queries, documents = queries.float(), documents.float()
-            x = unrolled(documents, queries, l1, l2, steps=options.steps, scales=self.penalties.scales)
+            x = unrolled(documents, queries, options.l1, options.l2, steps=options.steps)
             targets = relevant.to(x.device)
-            scores = selection_scores(documents, queries, x, l1, targets, slack=options.slack)
+            scores = selection_scores(documents, queries, x, options.l1, targets, slack=options.slack)
             return set_loss(scores, targets, margin=options.margin, temperature=options.temperature)
 
     def validate(self) -> float:
         """Return the mean measure of the validation queries; NaN if the solver selects nothing."""
         documents, queries = self.documents.rows(DOCUMENTS), self.queries.rows(VALID)
-        l1, l2 = self.penalties.values
-        scores, selected = decoded(documents, queries, l1, l2, steps=self._options.decode_steps)
+        options = self._options
+        scores, selected = decoded(documents, queries, options.l1, options.l2, steps=options.decode_steps)
         if not selected:
             return math.nan
-        return float(measure(self._options.metric, scores.cpu(), self._valid).mean())
+        return float(measure(options.metric, scores.cpu(), self._valid).mean())
 
     def params(self) -> dict[str, float]:
         """Return the parameters of the method `nnn` that it was trained with."""
-        l1, l2 = (float(value.detach()) for value in self.penalties.values)
-        return {"l1": round(l1, 6), "l2": round(l2, 6)}
+        return {"l1": round(self._options.l1, 6), "l2": round(self._options.l2, 6)}
 
     def _nearest(self) -> Places:
         documents, found = self.documents.rows(DOCUMENTS), []
@@ -211,7 +183,3 @@ def decoded(
         selected = selected or bool((x > 0).any())
         parts.append(torch.where(x > 0, x + 2, block @ documents.T))
     return torch.cat(parts), selected
-
-
-def _before_softplus(value: float) -> float:
-    return math.log(math.expm1(max(value, 1e-6)))
