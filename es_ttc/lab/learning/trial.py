@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -48,7 +49,7 @@ def verdict_of_trial(file: Path, index: str, clicks: Mapping[str, Mapping[str, f
         InvalidRequest: It has no search of the index.
     """
     try:
-        lines = [orjson.loads(line) for line in file.read_bytes().splitlines()]
+        lines = [found for line in file.read_bytes().splitlines() if (found := _whole(line))]
         own = [line for line in lines if line["index"] == index]
         adapter = own[-1]["adapter"] if own else ""
         own = [line for line in own if line["adapter"] == adapter]
@@ -68,3 +69,12 @@ def verdict_of_trial(file: Path, index: str, clicks: Mapping[str, Mapping[str, f
     learned = np.array([one["learned"] / (one["learned"] + one["frozen"]) for one in counts.values()])
     shares = compared(learned, 1 - learned) if len(counts) >= MIN_CLICKED else None
     return TrialVerdict(adapter, len(own), len({line["query"] for line in own}), len(counts), shares)
+
+
+def _whole(line: bytes) -> dict[str, Any] | None:
+    """Return a line's record; None for one that a full disk has cut."""
+    try:
+        found: dict[str, Any] = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return found
