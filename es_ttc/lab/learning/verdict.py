@@ -40,6 +40,7 @@ class Verdict:
         dense: The same of the pooled vectors alone.
         clicked: nDCG@10 of blend after and before, with clicked documents as the relevant ones, on unjudged queries
             with clicks; None if there are too few. Users click on what they are shown, so it favours what is before.
+        reranked: The same with a reranker's first two documents as the relevant ones, on queries that it scored.
         agreement: nDCG@10 of the pooled vectors alone, with blend's first two documents before as the relevant ones, on
             all queries.
         new_hits: Mean share of blend's first ten documents that were not among them before.
@@ -50,14 +51,15 @@ class Verdict:
     blend: Comparison | None
     dense: Comparison | None
     clicked: Comparison | None
+    reranked: Comparison | None
     agreement: Comparison
     new_hits: float
     changes: tuple[Change, ...]
 
     @property
     def clear(self) -> bool:
-        """Whether the decisive difference is above 0 with its 95 % interval: by judgements, else clicks, else blend."""
-        return (self.blend or self.clicked or self.agreement).interval.low > 0
+        """Whether the first of judgements, clicks, reranker and blend that decides says a difference above 0."""
+        return (self.blend or self.clicked or self.reranked or self.agreement).interval.low > 0
 
 
 def cross_fitted(pools: Pools, fit: Callable[[Pools], Callable[[Pools], Pools]], *, seed: int) -> Pools:
@@ -77,7 +79,13 @@ def cross_fitted(pools: Pools, fit: Callable[[Pools], Callable[[Pools], Pools]],
 
 
 def verdict_of(
-    before: Pools, after: Pools, clicks: Mapping[str, Mapping[str, float]] | None = None, *, least: int, seed: int
+    before: Pools,
+    after: Pools,
+    clicks: Mapping[str, Mapping[str, float]] | None = None,
+    reranked: Mapping[str, Mapping[str, float]] | None = None,
+    *,
+    least: int,
+    seed: int,
 ) -> Verdict:
     """Compare the pools of the same queries.
 
@@ -85,7 +93,8 @@ def verdict_of(
         before: Scored as the index is now.
         after: Scored with adapters.
         clicks: By query id and document, weighted clicks.
-        least: Number of judged queries, or of those with clicks, from which they decide.
+        reranked: By query id and document, a reranker's scores.
+        least: Number of judged queries, or of those with clicks or scores, from which they decide.
         seed: Of the bootstrap.
     """
     places = np.array([number for number, pool in enumerate(before.pools) if (pool.grades > 0).any()], np.intp)
@@ -94,14 +103,19 @@ def verdict_of(
         one, other = before.some(places), after.some(places)
         blend = compared(values_of_default(other, METRIC), values_of_default(one, METRIC), seed)
         dense = compared(by_dense(other), by_dense(one), seed)
-    given = [(clicks or {}).get(pool.query, {}) for pool in before.pools]
-    sure = [sum(of_query.values()) >= MIN_CLICKS for of_query in given]
-    clicked = None
-    rest = [number for number, pool in enumerate(before.pools) if sure[number] and not (pool.grades > 0).any()]
-    if len(rest) >= least:
-        wanted = [tuple(given[number]) for number in rest]
+
+    def by(relevant: Mapping[str, Sequence[str]]) -> Comparison | None:
+        rest = [
+            number for number, pool in enumerate(before.pools) if pool.query in relevant and not (pool.grades > 0).any()
+        ]
+        if len(rest) < least:
+            return None
+        wanted = [relevant[before.pools[number].query] for number in rest]
         one, other = _judged_by(before.some(rest), wanted), _judged_by(after.some(rest), wanted)
-        clicked = compared(values_of_default(other, METRIC), values_of_default(one, METRIC), seed)
+        return compared(values_of_default(other, METRIC), values_of_default(one, METRIC), seed)
+
+    clicked = by({query: [*one] for query, one in (clicks or {}).items() if sum(one.values()) >= MIN_CLICKS})
+    best = by({query: sorted(one, key=lambda name: -one[name])[:_FOLLOWED] for query, one in (reranked or {}).items()})
     scores, new_scores = blend_scores(before), blend_scores(after)
     followed = [_first(pool, row, _FOLLOWED) for pool, row in zip(before.pools, scores, strict=True)]
     agreement = compared(by_dense(_judged_by(after, followed)), by_dense(_judged_by(before, followed)), seed)
@@ -110,7 +124,7 @@ def verdict_of(
         for pool, row, new_pool, new_row in zip(before.pools, scores, after.pools, new_scores, strict=True)
     )
     shares = [len({*one.after} - {*one.before}) / max(1, len(one.after)) for one in changes]
-    return Verdict(len(places), blend, dense, clicked, agreement, float(np.mean(shares)), changes)
+    return Verdict(len(places), blend, dense, clicked, best, agreement, float(np.mean(shares)), changes)
 
 
 def by_dense(pools: Pools) -> Float64:
@@ -122,7 +136,7 @@ def by_dense(pools: Pools) -> Float64:
     return values_of_scores(pools, scores, METRIC)
 
 
-def _judged_by(pools: Pools, relevant: Sequence[tuple[str, ...]]) -> Pools:
+def _judged_by(pools: Pools, relevant: Sequence[Sequence[str]]) -> Pools:
     """Return the pools with other documents as the relevant ones."""
     judged = tuple(
         replace(
