@@ -166,6 +166,7 @@ def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
         ("blend, by clicks", verdict.clicked),
         ("blend, by the reranker", verdict.reranked),
         ("vectors alone, agreement with blend", verdict.agreement),
+        ("the same, less that of blend's most frequent documents", verdict.beyond_frequent),
     ]
     rows = [
         (what, interval_text(one), f"{one.wins}/{one.ties}/{one.losses}") for what, one in compared if one is not None

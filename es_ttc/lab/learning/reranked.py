@@ -27,16 +27,7 @@ Scores = Mapping[str, Mapping[str, float]]
 def rerank(
     pools: Pools, index: str, settings: GatewaySettings, reranker: str, *, keep: Path, progress: Progress
 ) -> Scores:
-    """Return a reranker's scores of the first documents of each pool.
-
-    Args:
-        pools: The pools.
-        index: Whose documents' text fields are read.
-        settings: Of the engine and of rerankers.
-        reranker: Its name.
-        keep: File of scores; what another call with the same queries left there is not asked again.
-        progress: Told of each query.
-    """
+    """Return a reranker's scores of the first documents of each pool; those in the file `keep` are not asked again."""
     with InterruptibleRunner() as runner:
         return runner.run(_rerank(pools, index, settings, reranker, keep, progress))
 

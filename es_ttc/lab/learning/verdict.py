@@ -1,7 +1,9 @@
 """Whether adapters are better, on queries that they have not learned from."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -43,6 +45,8 @@ class Verdict:
         reranked: The same with a reranker's first two documents as the relevant ones, on queries that it scored.
         agreement: nDCG@10 of the pooled vectors alone, with blend's first two documents before as the relevant ones, on
             all queries.
+        beyond_frequent: The same after, against the documents that blend has first for most other queries. Where the
+            order hardly depends on the query, as in a language that the encoder does not read, it is not above 0.
         new_hits: Mean share of blend's first ten documents that were not among them before.
         changes: Each query's first documents.
     """
@@ -53,13 +57,16 @@ class Verdict:
     clicked: Comparison | None
     reranked: Comparison | None
     agreement: Comparison
+    beyond_frequent: Comparison
     new_hits: float
     changes: tuple[Change, ...]
 
     @property
     def clear(self) -> bool:
         """Whether the first of judgements, clicks, reranker and blend that decides says a difference above 0."""
-        return (self.blend or self.clicked or self.reranked or self.agreement).interval.low > 0
+        by_relevance = self.blend or self.clicked or self.reranked
+        decisive = (by_relevance,) if by_relevance else (self.agreement, self.beyond_frequent)
+        return all(one.interval.low > 0 for one in decisive)
 
 
 def cross_fitted(pools: Pools, fit: Callable[[Pools], Callable[[Pools], Pools]], *, seed: int) -> Pools:
@@ -118,21 +125,39 @@ def verdict_of(
     best = by({query: sorted(one, key=lambda name: -one[name])[:_FOLLOWED] for query, one in (reranked or {}).items()})
     scores, new_scores = blend_scores(before), blend_scores(after)
     followed = [_first(pool, row, _FOLLOWED) for pool, row in zip(before.pools, scores, strict=True)]
-    agreement = compared(by_dense(_judged_by(after, followed)), by_dense(_judged_by(before, followed)), seed)
+    agreed = by_dense(_judged_by(after, followed))
+    agreement = compared(agreed, by_dense(_judged_by(before, followed)), seed)
+    beyond_frequent = compared(agreed, _by_frequency(before, followed), seed)
     changes = tuple(
         Change(pool.query, _first(pool, row, FIRST), _first(new_pool, new_row, FIRST))
         for pool, row, new_pool, new_row in zip(before.pools, scores, after.pools, new_scores, strict=True)
     )
     shares = [len({*one.after} - {*one.before}) / max(1, len(one.after)) for one in changes]
-    return Verdict(len(places), blend, dense, clicked, best, agreement, float(np.mean(shares)), changes)
+    return Verdict(
+        len(places), blend, dense, clicked, best, agreement, beyond_frequent, float(np.mean(shares)), changes
+    )
 
 
 def by_dense(pools: Pools) -> Float64:
     """Return nDCG of the pools ranked by cosine, ``(q,)``; documents without a vector last."""
     column = pools.signals.index("dense")
-    scores = np.full((len(pools), max(len(pool.documents) for pool in pools.pools)), -np.inf, np.float32)
-    for row, pool in zip(scores, pools.pools, strict=True):
-        row[: len(pool.documents)] = np.nan_to_num(pool.scores[:, column], nan=-2.0)
+    return _by_scores(pools, [np.nan_to_num(pool.scores[:, column], nan=-2.0) for pool in pools.pools])
+
+
+def _by_frequency(pools: Pools, followed: Sequence[Sequence[str]]) -> Float64:
+    """Return nDCG of the pools ranked by how many other queries each document is followed for, ``(q,)``."""
+    counts = Counter(chain.from_iterable(followed))
+    scores = [
+        np.array([counts[name] - (name in own) for name in pool.documents], np.float32)
+        for pool, own in zip(pools.pools, followed, strict=True)
+    ]
+    return _by_scores(_judged_by(pools, followed), scores)
+
+
+def _by_scores(pools: Pools, given: Sequence[Float32]) -> Float64:
+    scores = np.full((len(pools), max(map(len, given))), -np.inf, np.float32)
+    for row, own in zip(scores, given, strict=True):
+        row[: len(own)] = own
     return values_of_scores(pools, scores, METRIC)
 
 

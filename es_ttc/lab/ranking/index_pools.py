@@ -7,7 +7,7 @@ number of requests grows with the documents, not with the queries, and only one 
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -105,23 +105,21 @@ async def _collect(
         reader = IndexReader(gateway, caller, encoder, fields)
         log = PoolLog(reader, spec, signals, silent if keep else progress, window=source.window)
         pools = await (log.pools(judged) if keep is None else _in_parts(log, judged, keep, progress))
-    _require_signals(pools.pools, signals, source.name)
-    return replace(pools, settings={"index": source.name, "engine": described, **pools.settings})
+    return log.together(judged, pools, {"index": source.name, "engine": described})
 
 
-async def _in_parts(log: "PoolLog", judged: Collection, folder: Path, progress: Progress) -> Pools:
+async def _in_parts(log: "PoolLog", judged: Collection, folder: Path, progress: Progress) -> list[Pool]:
     """Return the pools of all queries, read part by part; each part is kept in a file."""
-    found: list[Pools] = []
-    for some in parts([*judged.queries], MAX_QUERIES_KEPT_TOGETHER):
-        file, asked = folder / f"{len(found)}.npz", only(judged, {*some})
+    found: list[Pool] = []
+    for number, some in enumerate(parts([*judged.queries], MAX_QUERIES_KEPT_TOGETHER)):
+        file, asked = folder / f"{number}.npz", only(judged, {*some})
         if file.exists():
-            pools = read_pools(file, asked, log.without_pools(asked))
+            found += read_pools(file, asked)
         else:
-            pools = await log.pools(asked)
-            write_pools(file, pools)
-        found.append(pools)
-        progress("reading what queries find", sum(map(len, found)), len(judged.queries))
-    return replace(found[0], pools=tuple(pool for pools in found for pool in pools.pools))
+            write_pools(file, read := await log.pools(asked))
+            found += read
+        progress("reading what queries find", len(found), len(judged.queries))
+    return found
 
 
 async def _index(source: IndexSource) -> tuple[IndexSpec, str]:
@@ -138,9 +136,8 @@ async def log_for_caller(
     """Score blend's signals for queries in a gateway, with a caller's credentials."""
     reader = IndexReader(gateway, Caller(headers, quote(index, safe="")), encoder)
     log = PoolLog(reader, spec, DEFAULT_SIGNALS, silent)
-    pools = await log.pools(Collection(index, "pool", (), queries, {query: {} for query in queries}))
-    _require_signals(pools.pools, DEFAULT_SIGNALS, index)
-    return pools
+    asked = Collection(index, "pool", (), queries, {query: {} for query in queries})
+    return log.together(asked, await log.pools(asked), {"index": index})
 
 
 def _require_signals(pools: Sequence[Pool], signals: Sequence[SignalName], index: str) -> None:
@@ -177,7 +174,7 @@ class PoolLog:
         self._features = frozenset((read_by(signals) | {Feature.NORMS}) & FEATURES.keys())
         self._needs = read_by(name for name in signals if name in BASE_SIGNALS) & FEATURES.keys()
 
-    async def pools(self, judged: Collection) -> Pools:
+    async def pools(self, judged: Collection) -> list[Pool]:
         """Return the pools of all queries."""
         await self._reader.require_fields()
         queries = []
@@ -192,16 +189,16 @@ class PoolLog:
         )
         keys = await self._reader.keys([hit for one in found for hit in one.hits])
         scored = await self._scored(queries, found, keys)
-        pools = [
+        return [
             self._pool(query, judged.qrels[query], asked, one, scores)
             for query, asked, one, scores in zip(judged.queries, queries, found, scored, strict=True)
         ]
-        return replace(self.without_pools(judged), pools=tuple(pools))
 
-    def without_pools(self, judged: Collection) -> Pools:
-        """Return what all pools share."""
-        settings = {"window": self._window, "first_pass": "bm25"}
-        return Pools(judged.name, judged.split, self._spec.encoder.key, tuple(self._signals), (), settings)
+    def together(self, judged: Collection, pools: Sequence[Pool], about: Mapping[str, str]) -> Pools:
+        """Return the pools of an index as one; refuse an index that lacks what a signal reads."""
+        _require_signals(pools, self._signals, about["index"])
+        settings = {**about, "window": self._window, "first_pass": "bm25"}
+        return Pools(judged.name, judged.split, self._spec.encoder.key, tuple(self._signals), tuple(pools), settings)
 
     async def _scored(
         self, queries: Sequence[Query], found: Sequence[FoundWindow], keys: Mapping[Document, Key]

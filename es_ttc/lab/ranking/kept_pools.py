@@ -2,50 +2,44 @@
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import orjson
 
 from es_ttc.lab.evaluation.datasets import Collection
-from es_ttc.lab.evaluation.report import replace as replace_file
-from es_ttc.lab.ranking.pools import Grades, Pool, Pools
+from es_ttc.lab.evaluation.report import replace
+from es_ttc.lab.ranking.pools import Grades, Pool
 from es_ttc.rescorers.blend.weights import Trust
 
 
-def write_pools(file: Path, pools: Pools) -> None:
+def write_pools(file: Path, pools: Sequence[Pool]) -> None:
     """Write pools that were read from an index; a document's vector once."""
-    vectors = [vector for pool in pools.pools for vector in pool.vectors]
+    vectors = [vector for pool in pools for vector in pool.vectors]
     distinct = {id(vector): vector for vector in vectors if vector is not None}
     places = {None: -1} | {one: place for place, one in enumerate(distinct)}
     packed = io.BytesIO()
     np.savez(
         packed,
-        ids=np.frombuffer(orjson.dumps([pool.documents for pool in pools.pools]), np.uint8),
-        scores=np.concatenate([pool.scores for pool in pools.pools]),
-        trust=np.array([(pool.trust.words, pool.trust.vectors) for pool in pools.pools]),
-        queries=np.array([pool.query_vector for pool in pools.pools]),
+        ids=np.frombuffer(orjson.dumps([pool.documents for pool in pools]), np.uint8),
+        scores=np.concatenate([pool.scores for pool in pools]),
+        trust=np.array([(pool.trust.words, pool.trust.vectors) for pool in pools]),
+        queries=np.array([pool.query_vector for pool in pools]),
         vectors=np.array([*distinct.values()]),
         places=np.array([places[None if vector is None else id(vector)] for vector in vectors], np.intp),
     )
-    replace_file(file, packed.getvalue())
+    replace(file, packed.getvalue())
 
 
-def read_pools(file: Path, judged: Collection, empty: Pools) -> Pools:
-    """Return the pools of a file.
-
-    Args:
-        file: What :func:`write_pools` wrote.
-        judged: The same queries, in the same order.
-        empty: What the pools share.
-    """
+def read_pools(file: Path, judged: Collection) -> list[Pool]:
+    """Return what :func:`write_pools` wrote, for the same queries in the same order."""
     with np.load(file) as found:
         ids: list[list[str]] = orjson.loads(found["ids"].tobytes())
         scores, trust, queries, vectors, places = (
             found[name] for name in ("scores", "trust", "queries", "vectors", "places")
         )
-    pools, start = [], 0
+    pools: list[Pool] = []
+    start = 0
     for number, (names, query) in enumerate(zip(ids, judged.queries, strict=True)):
         own = slice(start, start := start + len(names))
         pools.append(
@@ -59,7 +53,7 @@ def read_pools(file: Path, judged: Collection, empty: Pools) -> Pools:
                 vectors=[None if place < 0 else vectors[place] for place in places[own]],
             )
         )
-    return replace(empty, pools=tuple(pools))
+    return pools
 
 
 def graded(names: Sequence[str], judged: Mapping[str, int]) -> tuple[Grades, Grades, Grades]:
