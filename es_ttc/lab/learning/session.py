@@ -72,13 +72,8 @@ class Learned:
 def learn_from(lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep: Path, progress: Progress) -> Learned:
     """Collect the pools, train, and compare on queries that were not learned from.
 
-    Args:
-        lesson: What is learned from.
-        source: The index.
-        base: The encoder of its vectors.
-        keep: Folder of what has been read and scored so far, without texts of queries; the caller removes it. What it
-            has of other queries, clicks or options is removed before.
-        progress: Told of each step.
+    The folder `keep` has what was read and scored, without texts of queries, until the caller removes it; what it has of
+    other queries, clicks or options is removed first.
 
     Raises:
         InvalidRequest: There are too few queries.
