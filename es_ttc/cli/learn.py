@@ -80,9 +80,9 @@ def learn(
 
     For each query the documents that blend would rank are scored once. A small network over the encoder's vectors of
     queries learns to order them as judgements (`es-ttc judge`), clicks, a reranker or, without these, blend itself do.
-    It is tested on queries that it has not learned from (five folds), and written only if it is clearly better: by
-    blend's nDCG@10 on 20 judged queries or more; else on 20 with clicks, or that the reranker scored; else by the
-    agreement of the vectors alone with blend's order, which is no proof of relevance.
+    It is tested on queries that it has not learned from (five folds), and written only if blend's nDCG@10 is clearly
+    better on 20 judged queries or more, else on 20 with clicks. With neither nothing is proved, and it is written with
+    --force only, for a trial by clicks.
 
     If it is stopped, the same command goes on: until it ends, FOLDER.unfinished has what was read and scored, without
     texts of queries.
@@ -164,9 +164,7 @@ def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
         ("blend, by judgements", verdict.blend),
         ("vectors alone, by judgements", verdict.dense),
         ("blend, by clicks", verdict.clicked),
-        ("blend, by the reranker", verdict.reranked),
         ("vectors alone, agreement with blend", verdict.agreement),
-        ("the same, less that of blend's most frequent documents", verdict.beyond_frequent),
     ]
     rows = [
         (what, interval_text(one), f"{one.wins}/{one.ties}/{one.losses}") for what, one in compared if one is not None
@@ -181,7 +179,7 @@ def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
     if verdict.blend is None and verdict.clicked is None:
         click.echo(
             f"mind: {verdict.judged} queries are judged and few have clicks, so nothing proves that users see better "
-            f"hits: judge some (`es-ttc judge pool {name}`), or let a share of the users decide (`es-ttc trial`)",
+            f"hits: judge some (`es-ttc judge pool {name}`), or write it with --force for a trial (`es-ttc trial`)",
             err=True,
         )
 

@@ -147,7 +147,7 @@ def test_what_is_learned_holds_on_other_queries(judged: bool) -> None:
     after = cross_fitted(given, fit, seed=1)
     found = verdict_of(given, after, least=20, seed=1)
     assert found.judged == (len(pools) if judged else 0)
-    assert found.clear
+    assert found.clear is judged
     clicks = {pool.query: {str(int(pool.query) % 40): 2.0} for pool in pools.pools}
     by_clicks = verdict_of(given, after, clicks, least=20, seed=1)
     assert (by_clicks.clicked is None) is judged

@@ -72,8 +72,8 @@ class Learned:
 def learn_from(lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep: Path, progress: Progress) -> Learned:
     """Collect the pools, train, and compare on queries that were not learned from.
 
-    The folder `keep` has what was read and scored, without texts of queries, until the caller removes it; what it has of
-    other queries, clicks or options is removed first.
+    The folder `keep` has what was read and scored, without texts of queries, until the caller removes it. What it has
+    of other queries, clicks or options is removed first.
 
     Raises:
         InvalidRequest: There are too few queries.
@@ -108,7 +108,7 @@ def learn_from(lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep:
         return scored
 
     after = cross_fitted(pools, fold, seed=lesson.seed)
-    verdict = verdict_of(pools, after, lesson.clicks, reranked, least=MIN_QUERIES, seed=lesson.seed)
+    verdict = verdict_of(pools, after, lesson.clicks, least=MIN_QUERIES, seed=lesson.seed)
     return Learned(fit(pools), verdict, pools, lesson)
 
 
@@ -142,7 +142,6 @@ def write(folder: Path, learned: Learned, *, base_name: str, base: EncoderIdenti
         "blend": verdict.blend,
         "vectors alone": verdict.dense,
         "blend, by clicks": verdict.clicked,
-        "blend, by the reranker": verdict.reranked,
         "agreement with blend": verdict.agreement,
     }
     artefact.write(
