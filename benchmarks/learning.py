@@ -33,6 +33,7 @@ from benchmarks.common import heading, table
 from es_ttc.encoders import CachedEncoder, Encoder, load_encoder
 from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.index.ingest.compose import compose
+from es_ttc.lab.evaluation.bootstrap import Comparison
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sample, splits
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
@@ -206,7 +207,7 @@ def in_folds(corpus: Corpus, pools: Pools, said: Sequence[Target], sides: Sides 
     return cross_fitted(pools, fit, seed=SEED)
 
 
-RATES = ("collection", "teacher", "queries", "learning rate", "dense", "blend")
+RATES = ("collection", "teacher", "queries", "learning rate", "dense", "blend", "agreement of dense with blend")
 
 
 def by_rate(corpus: Corpus, teachers: Sequence[str], rates: Iterable[float]) -> list[tuple[object, ...]]:
@@ -218,7 +219,8 @@ def by_rate(corpus: Corpus, teachers: Sequence[str], rates: Iterable[float]) -> 
         after = in_folds(corpus, pools, said_by(teacher, pools, corpus))
         dense = difference(by_dense(after), by_dense(pools))
         blend = difference(values_of_default(after, METRIC), values_of_default(pools, METRIC))
-        rows.append((corpus.name, teacher, len(pools), f"{rate:g}", dense, blend))
+        agreement = shown(verdict_of(pools, after, least=MIN_QUERIES, seed=SEED).agreement)
+        rows.append((corpus.name, teacher, len(pools), f"{rate:g}", dense, blend, agreement))
         print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
     return rows
 
@@ -311,7 +313,11 @@ def unjudged(pools: Pools) -> Pools:
 
 def difference(ours: Float64, theirs: Float64) -> str:
     """Return the mean difference, bold where its interval leaves out 0."""
-    one = compared(ours, theirs)
+    return shown(compared(ours, theirs))
+
+
+def shown(one: Comparison) -> str:
+    """Return a difference, bold where its interval leaves out 0."""
     sure = "**" if one.interval.low > 0 or one.interval.high < 0 else ""
     delta, low, high = (round(value, 3) + 0.0 for value in (one.delta, one.interval.low, one.interval.high))
     return f"{sure}{delta:+.3f}{sure} ({low:+.3f}..{high:+.3f})"
