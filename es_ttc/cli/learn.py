@@ -157,9 +157,9 @@ def _queries(
 
 def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
     verdict, console = found.verdict, tables.console()
-    taught = ", ".join(f"{count:,} by {teacher}" for teacher, count in found.taught.items())
+    taught = ", ".join(f"{count:,} by {teacher}" for teacher, count in found.adapters.taught.items())
     skipped = f"; {log.skipped:,} lines of the log were no query" if log is not None and log.skipped else ""
-    console.print(f"{name}: {found.queries:,} queries ({taught}){skipped}", style="italic", highlight=False)
+    console.print(f"{name}: {len(found.pools):,} queries ({taught}){skipped}", style="italic", highlight=False)
     compared = [
         ("blend, by judgements", verdict.blend),
         ("vectors alone, by judgements", verdict.dense),

@@ -16,6 +16,7 @@ from es_ttc.lab.evaluation.rankings import Progress
 from es_ttc.lab.learning.teachers import RERANKED, blend_scores
 from es_ttc.lab.ranking.pools import Pools
 from es_ttc.reranking.rerankers import Passage, PointwiseCalls
+from es_ttc.reranking.strategies.base import PartialScores
 from es_ttc.serving.adaptive.walk import passage_of
 from es_ttc.serving.gateway import rerankers_of
 from es_ttc.settings import GatewaySettings
@@ -66,6 +67,8 @@ async def _rerank(
                         file.write(orjson.dumps(scored[-1]) + b"\n")
                         file.flush()
                     progress(f"asking {name}", done, len(firsts))
+    except PartialScores as partial:
+        raise partial.cause from partial
     finally:
         await rerankers.close()
     return {pool.query: scores for pool, scores in zip(pools.pools, scored, strict=True)}

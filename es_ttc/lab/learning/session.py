@@ -53,20 +53,14 @@ class Learned:
     pools: Pools
     lesson: Lesson
 
-    @property
-    def queries(self) -> int:
-        """Number of queries."""
-        return len(self.pools)
-
-    @property
-    def taught(self) -> Mapping[Teacher, int]:
-        """Number of queries by teacher."""
-        return self.adapters.taught
-
     def as_dict(self) -> dict[str, Any]:
         """Return the figures as JSON."""
-        verdict = asdict(self.verdict)
-        return {"queries": self.queries, "taught": dict(self.taught), "clear": self.verdict.clear, "verdict": verdict}
+        return {
+            "queries": len(self.pools),
+            "taught": dict(self.adapters.taught),
+            "clear": self.verdict.clear,
+            "verdict": asdict(self.verdict),
+        }
 
 
 def learn_from(lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep: Path, progress: Progress) -> Learned:
@@ -131,6 +125,8 @@ def _reranked(pools: Pools, lesson: Lesson, source: IndexSource, keep: Path, pro
     better = [one for one in lesson.teachers if one in ("judgements", "clicks")]
     said = targets(pools, lesson.clicks, allowed=better)
     left = [number for number, one in enumerate(said) if one.teacher is None][: lesson.pairs // RERANKED]
+    if not left:
+        return {}
     file = keep / "reranker.jsonl"
     return rerank(pools.some(left), source.name, source.settings, lesson.reranker, keep=file, progress=progress)
 
@@ -155,11 +151,11 @@ def write(folder: Path, learned: Learned, *, base_name: str, base: EncoderIdenti
         about={
             "data": {
                 "name": str(learned.pools.settings["index"]),
-                "train_queries": learned.queries,
-                "valid_queries": learned.queries,
+                "train_queries": len(learned.pools),
+                "valid_queries": len(learned.pools),
                 "valid": f"the same, in {FOLDS} folds",
             },
-            "taught": dict(learned.taught),
+            "taught": dict(learned.adapters.taught),
             "reranker": learned.lesson.reranker,
             "loop": asdict(loop_options(learned.lesson.seed)),
             "course": {"best_epoch": course.best, "losses": course.losses, "valid": course.valid},

@@ -1,6 +1,7 @@
 """The verdict of a trial of an adapter (:mod:`es_ttc.serving.trial`): whose documents users click."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,10 @@ def verdict_of_trial(file: Path, index: str, clicks: Mapping[str, Mapping[str, f
         InvalidRequest: It has no search of the index.
     """
     try:
-        lines = [found for line in file.read_bytes().splitlines() if (found := _whole(line))]
+        lines: list[dict[str, Any]] = []
+        for line in file.read_bytes().splitlines():
+            with suppress(orjson.JSONDecodeError):  # a full disk cuts lines
+                lines.append(orjson.loads(line))
         own = [line for line in lines if line["index"] == index]
         adapter = own[-1]["adapter"] if own else ""
         own = [line for line in own if line["adapter"] == adapter]
@@ -69,12 +73,3 @@ def verdict_of_trial(file: Path, index: str, clicks: Mapping[str, Mapping[str, f
     learned = np.array([one["learned"] / (one["learned"] + one["frozen"]) for one in counts.values()])
     shares = compared(learned, 1 - learned) if len(counts) >= MIN_CLICKED else None
     return TrialVerdict(adapter, len(own), len({line["query"] for line in own}), len(counts), shares)
-
-
-def _whole(line: bytes) -> dict[str, Any] | None:
-    """Return a line's record; None for one that a full disk has cut."""
-    try:
-        found: dict[str, Any] = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
-    return found
