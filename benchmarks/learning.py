@@ -2,23 +2,27 @@
 
     python -m benchmarks.learning --collections toollens,cranfield,hotpotqa-train-hipporag
     python -m benchmarks.learning --poisoned --collections toollens,scifact
+    python -m benchmarks.learning --learning-rates 1e-3,3e-3,1e-2 --collections scifact,qmsum-meetings --sizes 400
 
 Queries to learn from are a collection's train queries; where it has none, a random half of its queries, and the test is
-the other half. Teacher `blend` sees no judgement; `clicks` are two on each relevant document. `written`: whether the
-command would write the adapter, by its own verdict on queries that were left out (five folds). Everything is in memory,
-with token vectors in the default codec.
+the other half. Teacher `blend` sees no judgement; `reranker` is msmarco-minilm; `clicks` are two on each relevant
+document. `written`: whether the command would write the adapter, by its own verdict on queries that were left out (five
+folds). Everything is in memory, with token vectors in the default codec.
 
 `--poisoned`: a tenth of the log is an attacker's, who wants one document up and asks queries in whose candidates it is,
 and clicks on it alone; the other nine tenths click on what is judged relevant.
+
+`--learning-rates`: without test queries; those to learn from are ranked in five folds, each by what the others teach.
 """
 
 import argparse
+import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,17 +33,22 @@ from benchmarks.common import heading, table
 from es_ttc.encoders import CachedEncoder, Encoder, load_encoder
 from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.index.ingest.compose import compose
+from es_ttc.lab.evaluation.bootstrap import Comparison
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sample, splits
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one, retrieval
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.plan import Plan
+from es_ttc.lab.learning.reranked import first_documents
 from es_ttc.lab.learning.teachers import TEACHERS, Target, blend_scores, targets
 from es_ttc.lab.learning.training import MAX_SHARE, MIN_QUERIES, fit_adapters, loop_options
 from es_ttc.lab.learning.verdict import METRIC, by_dense, cross_fitted, verdict_of
 from es_ttc.lab.ranking.pools import Pools, collect, pools_of
 from es_ttc.lab.ranking.weights import compared, values_of_default
+from es_ttc.reranking.rerankers import Passage
+from es_ttc.reranking.rerankers.cross_encoder import built_in
+from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.settings import Settings
 from es_ttc.vectors.codecs import DEFAULT_CODEC
@@ -61,11 +70,12 @@ class Corpus:
 
     def __init__(self, name: str, encoder: Encoder, most: int, learning_rate: float) -> None:
         self.name, self.encoder = Path(name).name, encoder
-        self._loop = replace(loop_options(SEED), learning_rate=learning_rate)
+        self.loop = replace(loop_options(SEED), learning_rate=learning_rate)
         self.train, self.test = parts(name, most)
         method = resolve_one("blend", {"signals": dict.fromkeys(DEFAULT_SIGNALS, 1)})
         self._plan = Plan((method,), first_pass="bm25", codec=DEFAULT_CODEC)
         self._texts = [compose(document.source, ("title", "text"))[0] for document in self.test.documents]
+        self._reranked: dict[str, Mapping[str, float]] = {}
         self._features = encode_corpus(self.test.documents, self._plan.spec(self.test, encoder), encoder)
 
     def pools(self, collection: Collection, encoder: Encoder) -> Pools:
@@ -77,11 +87,28 @@ class Corpus:
         searcher = MemorySearcher(collection, self._texts, known, self._features, queries, first_pass="bm25")
         return pools_of(collection, searcher, DEFAULT_SIGNALS, encoder.identity.key, self._plan.settings())
 
+    def reranked(self, pools: Pools) -> Mapping[str, Mapping[str, float]]:
+        """Return the scores of a cross-encoder, of each query's documents once."""
+        texts = {document.id: text for document, text in zip(self.test.documents, self._texts, strict=True)}
+        asked = [
+            one for one in zip(pools.pools, first_documents(pools), strict=True) if one[0].query not in self._reranked
+        ]
+
+        async def ask() -> None:
+            reranker = built_in()[MSMARCO_MINILM]()
+            for pool, names in asked:
+                passages = [Passage("", texts[name][: reranker.settings.max_characters]) for name in names]
+                scores = await reranker.scores(self.train.queries[pool.query], passages)
+                self._reranked[pool.query] = dict(zip(names, scores, strict=True))
+
+        asyncio.run(ask())
+        return {pool.query: self._reranked[pool.query] for pool in pools.pools}
+
     def taught(
         self, pools: Pools, said: Sequence[Target], *, sides: Sides = "queries", max_share: float = MAX_SHARE
     ) -> TrainedEncoder:
         """Return the encoder that has learned what teachers say about some pools."""
-        heads = fit_adapters(pools, said, loop=self._loop, both=sides == "both", max_share=max_share).heads
+        heads = fit_adapters(pools, said, loop=self.loop, both=sides == "both", max_share=max_share).heads
         return TrainedEncoder(self.encoder, heads, replace(self.encoder.identity, revision=f"{sides}-{len(pools)}"))
 
 
@@ -90,9 +117,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collections", default="toollens,cranfield,hotpotqa-train-hipporag,scifact")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of queries")
-    parser.add_argument("--teachers", default="judgements,blend", help="of judgements, clicks, blend")
+    parser.add_argument("--teachers", default="judgements,blend", help="of judgements, clicks, reranker, blend")
     parser.add_argument("--sides", default="queries", help="what gets an adapter: queries, both, or both names")
     parser.add_argument("--learning-rate", type=float, default=loop_options().learning_rate)
+    parser.add_argument("--learning-rates", help="compare these on the queries to learn from")
     parser.add_argument("--no-verdict", action="store_true", help="leave out the five folds, most of the time")
     parser.add_argument("--poisoned", action="store_true", help="a tenth of the log is an attacker's")
     parser.add_argument(
@@ -109,10 +137,12 @@ def main() -> None:
         corpus = Corpus(name, encoder, most, arguments.learning_rate)
         if arguments.poisoned:
             rows += poisoned(corpus, sizes[0], [float(bound) for bound in arguments.bounds.split(",")])
+        elif arguments.learning_rates:
+            rows += by_rate(corpus, arguments.teachers.split(","), map(float, arguments.learning_rates.split(",")))
         else:
             given = (sizes, arguments.teachers.split(","), arguments.sides.split(","))
             rows += gains(corpus, *given, with_verdict=not arguments.no_verdict)
-    print(table(POISONED if arguments.poisoned else GAINS, rows))
+    print(table(POISONED if arguments.poisoned else RATES if arguments.learning_rates else GAINS, rows))
 
 
 GAINS = ("collection", "teacher", "learned", "queries", "dense before", "dense", "blend before", "blend", "written")
@@ -142,7 +172,8 @@ def gains(
 
 def said_by(teacher: str, pools: Pools, corpus: Corpus) -> list[Target]:
     """Return what a teacher says."""
-    return targets(pools, clicks_of(pools, corpus), allowed=[one for one in TEACHERS if one == teacher])
+    reranked = corpus.reranked(pools) if teacher == "reranker" else {}
+    return targets(pools, clicks_of(pools, corpus), reranked, allowed=[one for one in TEACHERS if one == teacher])
 
 
 def clicks_of(pools: Pools, corpus: Corpus) -> Clicks:
@@ -157,16 +188,41 @@ def clicks_on(judged: Mapping[str, int]) -> dict[str, float]:
 
 def clear(corpus: Corpus, pools: Pools, said: Sequence[Target], sides: Sides, teacher: str) -> str:
     """Return whether the command would write what it has learned."""
+    if teacher in ("reranker", "blend"):
+        return "no"  # nothing proves it
+    after = in_folds(corpus, pools, said, sides)
+    given = (pools, after) if teacher == "judgements" else (unjudged(pools), unjudged(after))
+    clicks = clicks_of(pools, corpus) if teacher == "clicks" else {}
+    return "yes" if verdict_of(*given, clicks, least=MIN_QUERIES, seed=SEED).clear else "no"
+
+
+def in_folds(corpus: Corpus, pools: Pools, said: Sequence[Target], sides: Sides = "queries") -> Pools:
+    """Return the pools of queries, each scored with what the other folds have taught."""
     places = {pool.query: place for place, pool in enumerate(pools.pools)}
 
     def fit(some: Pools) -> Any:
         trained = corpus.taught(some, [said[places[pool.query]] for pool in some.pools], sides=sides)
         return lambda others: corpus.pools(only(corpus.train, {pool.query for pool in others.pools}), trained)
 
-    after = cross_fitted(pools, fit, seed=SEED)
-    given = (pools, after) if teacher == "judgements" else (unjudged(pools), unjudged(after))
-    clicks = clicks_of(pools, corpus) if teacher == "clicks" else {}
-    return "yes" if verdict_of(*given, clicks, least=MIN_QUERIES, seed=SEED).clear else "no"
+    return cross_fitted(pools, fit, seed=SEED)
+
+
+RATES = ("collection", "teacher", "queries", "learning rate", "dense", "blend", "agreement of dense with blend")
+
+
+def by_rate(corpus: Corpus, teachers: Sequence[str], rates: Iterable[float]) -> list[tuple[object, ...]]:
+    """Return the rows of one collection: differences on the queries to learn from, by learning rate."""
+    pools = corpus.pools(corpus.train, corpus.encoder)
+    rows: list[tuple[object, ...]] = []
+    for rate, teacher in product(rates, teachers):
+        corpus.loop = replace(corpus.loop, learning_rate=rate)
+        after = in_folds(corpus, pools, said_by(teacher, pools, corpus))
+        dense = difference(by_dense(after), by_dense(pools))
+        blend = difference(values_of_default(after, METRIC), values_of_default(pools, METRIC))
+        agreement = shown(verdict_of(pools, after, least=MIN_QUERIES, seed=SEED).agreement)
+        rows.append((corpus.name, teacher, len(pools), f"{rate:g}", dense, blend, agreement))
+        print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
+    return rows
 
 
 POISONED = ("collection", "teacher", "bound", "log", "blend", "mean rank of the document", "in the first ten")
@@ -257,7 +313,11 @@ def unjudged(pools: Pools) -> Pools:
 
 def difference(ours: Float64, theirs: Float64) -> str:
     """Return the mean difference, bold where its interval leaves out 0."""
-    one = compared(ours, theirs)
+    return shown(compared(ours, theirs))
+
+
+def shown(one: Comparison) -> str:
+    """Return a difference, bold where its interval leaves out 0."""
     sure = "**" if one.interval.low > 0 or one.interval.high < 0 else ""
     delta, low, high = (round(value, 3) + 0.0 for value in (one.delta, one.interval.low, one.interval.high))
     return f"{sure}{delta:+.3f}{sure} ({low:+.3f}..{high:+.3f})"

@@ -1,5 +1,6 @@
 """`es-ttc learn`: an adapter of the encoder, for an index's queries, from these queries."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,9 @@ from es_ttc.cli.signatures import FOLDER, command
 from es_ttc.cli.train import require_package
 from es_ttc.cli.tune_blend import interval_text, told_of_file
 from es_ttc.common.interruption import interruptible
-from es_ttc.errors import InvalidRequest
+from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.reranking.rerankers.base import RerankerError
+from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 from es_ttc.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -49,7 +52,7 @@ def learn(
     ] = None,
     out: Annotated[Path, "--out FOLDER", FOLDER, "Folder for the adapter."],
     teachers: Annotated[
-        tuple[Literal["judgements", "clicks", "blend"], ...],
+        tuple[Literal["judgements", "clicks", "reranker", "blend"], ...],
         "--teacher",
         "Who says what a query should find; may be given several times. Default: all; a query takes the first that "
         "says something about it.",
@@ -57,6 +60,15 @@ def learn(
     most: Annotated[
         int, "--most N", Field(ge=20, le=100_000), "Number of queries of the log, the most frequent ones."
     ] = 2000,
+    reranker: Annotated[
+        str | None,
+        "--reranker NAME",
+        f"Reranker that teaches queries without judgements and clicks: {MSMARCO_MINILM}, or one of the settings. It "
+        "scores blend's first ten documents of each.",
+    ] = None,
+    pairs: Annotated[
+        int, "--pairs N", Field(ge=10), "Maximum number of documents that the reranker scores; frequent queries first."
+    ] = 10_000,
     with_llm: Annotated[bool, with_llm_flag],
     force: Annotated[bool, "Write the adapter even if its gain is not clear."] = False,
     engine: EngineUrl,
@@ -67,17 +79,23 @@ def learn(
     """Learn better vectors of queries for the index NAME (or alias) from its queries.
 
     For each query the documents that blend would rank are scored once. A small network over the encoder's vectors of
-    queries learns to order them as judgements (`es-ttc judge`), clicks or, where there are neither, blend itself do. It
-    is tested on queries that it has not learned from (five folds), and written only if it is clearly better: by
-    blend's nDCG@10 on 20 judged queries or more; else on 20 with clicks; else by the agreement of the vectors alone
-    with blend's order, which is no proof of relevance.
+    queries learns to order them as judgements (`es-ttc judge`), clicks, a reranker or, without these, blend itself do.
+    It is tested on queries that it has not learned from (five folds), and written only if blend's nDCG@10 is clearly
+    better on 20 judged queries or more, else on 20 with clicks. With neither nothing is proved, and it is written with
+    --force only, for a trial by clicks.
+
+    If it is stopped, the same command goes on: until it ends, FOLDER.unfinished has what was read and scored, without
+    texts of queries.
 
     Documents and their vectors do not change: a gateway serves the adapter by its setting `query_adapters`, and without
     the setting everything is as before.
     """
     require_package("torch")
+    if "reranker" in teachers and reranker is None:
+        raise click.UsageError("--teacher reranker needs --reranker NAME")
     from es_ttc.lab.evaluation.report import require_writable
     from es_ttc.lab.learning.query_log import read_log
+    from es_ttc.lab.learning.reranked import require_scoring
     from es_ttc.lab.learning.session import Lesson, learn_from, write
     from es_ttc.lab.learning.teachers import TEACHERS
     from es_ttc.lab.ranking.index_pools import IndexSource
@@ -87,6 +105,8 @@ def learn(
     require_writable(out.absolute().parent)
     settings = adapted(GatewaySettings(**given(engine=engine, encoder=encoder)), adapter)
     settings = settings.model_copy(update={"query_adapters": {}})  # compared with the encoder alone
+    if reranker is not None:
+        require_scoring(settings, reranker)
     logged = None if log is None else read_log(log)
     queries = _queries(name, settings, logged, most, with_llm=with_llm)
     base = encoder_of_index(settings, name)
@@ -95,11 +115,18 @@ def learn(
             f"the token vectors of [{name}] are another encoder's, [{base.identity.tokens.model}], and one adapter "
             "maps both kinds: attach the index with one encoder"
         )
-    lesson = Lesson(queries, {} if logged is None else logged.clicks, tuple(teachers) or TEACHERS, SEED)
-    with interruptible(), stages(name) as progress:
-        found = learn_from(lesson, IndexSource(name, settings, lambda _spec: base), progress)
+    clicks = {} if logged is None else logged.clicks
+    lesson = Lesson(queries, clicks, teachers or TEACHERS, reranker, pairs, SEED)
+    keep = out.with_name(f"{out.name}.unfinished")
+    try:
+        with interruptible(), stages(name) as progress:
+            found = learn_from(lesson, IndexSource(name, settings, lambda _spec: base), base.identity, keep, progress)
+    except (KeyboardInterrupt, EngineError, RerankerError):
+        click.echo(f"es-ttc: not finished; the same command goes on, from [{keep}]", err=True)
+        raise
     if found.verdict.clear or force:
         write(out, found, base_name=settings.encoder, base=base.identity, cache_dir=settings.cache_dir)
+    shutil.rmtree(keep)
     if as_json:
         print_json({"index": name, "folder": str(out), **found.as_dict()})
     else:
@@ -130,9 +157,9 @@ def _queries(
 
 def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
     verdict = found.verdict
-    taught = ", ".join(f"{count:,} by {teacher}" for teacher, count in found.taught.items())
+    taught = ", ".join(f"{count:,} by {teacher}" for teacher, count in found.adapters.taught.items())
     skipped = f"; {log.skipped:,} lines of the log were no query" if log is not None and log.skipped else ""
-    console = tables.heading(f"{name}: {found.queries:,} queries ({taught}){skipped}")
+    console = tables.heading(f"{name}: {len(found.pools):,} queries ({taught}){skipped}")
     compared = [
         ("blend, by judgements", verdict.blend),
         ("vectors alone, by judgements", verdict.dense),
@@ -150,7 +177,7 @@ def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
     if verdict.blend is None and verdict.clicked is None:
         click.echo(
             f"mind: {verdict.judged} queries are judged and few have clicks, so nothing proves that users see better "
-            f"hits: judge some (`es-ttc judge pool {name}`), or let a share of the users decide (`es-ttc trial`)",
+            f"hits: judge some (`es-ttc judge pool {name}`), or write it with --force for a trial (`es-ttc trial`)",
             err=True,
         )
 

@@ -74,7 +74,7 @@ class Gateway:
         self.programs, programs = promoted_programs(settings)
         self.served: Mapping[str, Mapping[str, Any]] = {**read_models(settings.ranking_models), **programs}
         self.tuned = TunedDefaults.read(settings.tuned, self.served)
-        self.rerankers = Rerankers(settings.rerankers, {**llm_rerankers(settings), **cross_encoders()})
+        self.rerankers = rerankers_of(settings)
         self.model = SharedModel(settings)
         self.metrics.watch_cache(cache)
         turns = reads.turns
@@ -94,6 +94,11 @@ class Gateway:
         self.encoding.close()
         self.scoring.close()
         self.programs.close()
+
+
+def rerankers_of(settings: GatewaySettings) -> Rerankers:
+    """Return the rerankers of the settings, and the built-in ones."""
+    return Rerankers(settings.rerankers, {**llm_rerankers(settings), **cross_encoders()})
 
 
 def promoted_programs(

@@ -6,13 +6,17 @@ the choice of queries follow from a query's text, so that its pages fit together
 """
 
 import asyncio
+import errno
 import os
+import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
+from queue import Full, Queue
 from random import Random
 from typing import Any, Literal
 
@@ -23,6 +27,7 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.logs import log
 from es_ttc.serving.request.body import body_integer, texts_of
 from es_ttc.serving.request.request import Api, SearchParams, may_be_ours
 from es_ttc.serving.request.response import Outcome, respond, with_mark
@@ -37,6 +42,11 @@ _CHANGES_HITS = frozenset({"filter_path", "format", "from", "q", "scroll", "sear
 """URL parameters with which a search is not part of a trial."""
 _CHANGES_ORDER = frozenset({"collapse", "pit", "search_after", "slice", "sort"})
 """Keys of a body with which a search is not part of a trial."""
+
+
+_MAX_WAITING = 1000
+"""Lines that wait for the disk; further ones are lost."""
+_WARN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +66,7 @@ class Trial:
 
     def __init__(self, gateway: Gateway, searches: Searches, file: Path) -> None:
         self._searches = searches
-        self._file = file
+        self._file = _TrialLog(file)
         self._adapters = gateway.encoders.adapters
         self._share = gateway.settings.trial_share
         self._max_window = gateway.settings.max_window
@@ -116,7 +126,15 @@ class Trial:
             shown.append({**hits[name], "_score": score})
         frozen["hits"] |= {"hits": shown[page], "max_score": shown[0]["_score"] if shown else None}
         frozen[KEY]["trial"] = drawn.adapter.identity.key
-        self._log(incoming, drawn, [[name[1], team] for name, team in drafted[page]])
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "index": incoming.segments[0],
+            "adapter": drawn.adapter.identity.key,
+            "query": drawn.text,
+            "from": drawn.start,
+            "hits": [[name[1], team] for name, team in drafted[page]],
+        }
+        self._file.add(jsonio.dumps(line) + b"\n")
         return frozen
 
     async def _ranked(self, incoming: RawRequest, raw: bytes, *, learned: bool) -> dict[str, Any] | None:
@@ -128,16 +146,36 @@ class Trial:
         answer: Mapping[str, Any] = jsonio.loads(found) if outcome.status == 200 and outcome.applied else {}
         return dict(answer) if all("_id" in hit for hit in answer.get("hits", {}).get("hits", ({},))) else None
 
-    def _log(self, incoming: RawRequest, drawn: _Drawn, hits: Sequence[Sequence[str]]) -> None:
-        line = {
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "index": incoming.segments[0],
-            "adapter": drawn.adapter.identity.key,
-            "query": drawn.text,
-            "from": drawn.start,
-            "hits": hits,
-        }
-        _append(self._file, jsonio.dumps(line) + b"\n")
+
+class _TrialLog:
+    """Appends lines on a thread; what cannot be written is lost, and a warning says so once a minute."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._lines: Queue[bytes] = Queue(_MAX_WAITING)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="es-ttc-trial")
+        self._lost, self._quiet_until = 0, 0.0
+
+    def add(self, line: bytes) -> None:
+        """Write a line soon."""
+        try:
+            self._lines.put_nowait(line)
+        except Full:
+            self._lose(f"{_MAX_WAITING} lines wait to be written")
+        else:
+            self._thread.submit(self._write)
+
+    def _write(self) -> None:
+        try:
+            _append(self._file, self._lines.get())
+        except OSError as error:
+            self._lose(str(error.strerror))
+
+    def _lose(self, reason: str) -> None:
+        self._lost += 1
+        if time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + _WARN_SECONDS
+            log.warning("searches of the trial not logged", trial_log=str(self._file), reason=reason, lost=self._lost)
 
 
 def require_possible(settings: GatewaySettings) -> None:
@@ -176,6 +214,7 @@ def _append(file: Path, line: bytes) -> None:
     """Append a line by one call, so that lines of several processes do not mix."""
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        os.write(descriptor, line)
+        if os.write(descriptor, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(descriptor)

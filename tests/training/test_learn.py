@@ -1,8 +1,10 @@
 """Learning from a query log: what a log says, what is learned, what is written."""
 
 import asyncio
+import errno
 import gzip
 import json
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, EncoderMismatch
 from es_ttc.index.mappings.queries import matching
 from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.learning import session
 from es_ttc.lab.learning.listwise import Lists
 from es_ttc.lab.learning.query_log import read_log
 from es_ttc.lab.learning.teachers import blend_scores, targets
@@ -28,12 +31,14 @@ from es_ttc.lab.learning.verdict import cross_fitted, verdict_of
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.lab.training.options import LoopOptions
+from es_ttc.rescorers.blend.rescorer import RERANKER_WEIGHT
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.serving.server import running_gateway
 from es_ttc.serving.trial import team_draft
 from es_ttc.settings import EngineSettings, GatewaySettings
-from tests.attach.conftest import put, remove_traces
+from tests.attach.conftest import put, remove_traces, wait_for
 from tests.serving.client import search
+from tests.serving.relay import relay
 from tests.training.conftest import ASKED, NAME, TOOLS
 
 UBI = "\n".join(
@@ -104,8 +109,13 @@ def test_a_query_takes_the_first_teacher_that_says_something() -> None:
     other = unjudged(pools.pools[1])
     given = replace(pools, pools=(pools.pools[0], other, replace(other, query="2")))
     clicks = {"0": {"3": 9.0}, "1": {"3": 6.0, "2": 2.0, "elsewhere": 5.0}, "2": {"3": 1.0}}
-    found = targets(given, clicks)
+    found = targets(given, clicks, {"1": {"0": 9.0}})
     assert [one.teacher for one in found] == ["judgements", "clicks", "blend"]
+    scored = targets(given, clicks, {"2": {"3": 1.0, "1": 0.0}})[2]
+    assert scored.teacher == "reranker"
+    np.testing.assert_allclose(
+        np.log(scored.shares / found[2].shares)[[1, 3]] @ [-1, 1], 2 * RERANKER_WEIGHT, rtol=1e-4
+    )
     assert found[0].shares.tolist() == [1, 0, 0, 0]
     assert found[1].shares.tolist() == [0, 0, 0.25, 0.75]
     assert found[2].shares.sum() == pytest.approx(1)
@@ -137,7 +147,7 @@ def test_what_is_learned_holds_on_other_queries(judged: bool) -> None:
     after = cross_fitted(given, fit, seed=1)
     found = verdict_of(given, after, least=20, seed=1)
     assert found.judged == (len(pools) if judged else 0)
-    assert found.clear
+    assert found.clear is judged
     clicks = {pool.query: {str(int(pool.query) % 40): 2.0} for pool in pools.pools}
     by_clicks = verdict_of(given, after, clicks, least=20, seed=1)
     assert (by_clicks.clicked is None) is judged
@@ -164,7 +174,13 @@ def require_served(engine: str, index: str, folder: Path, base: Encoder) -> None
     documents = base.encode([f"{tool}: {text}" for tool, text in TOOLS.items()], tokens=False).pooled
     settings = GatewaySettings(engine=engine, port=0, default_timeout_ms=20_000, query_adapters={index: folder})
     queries = Collection(index, "asked", (), {text: text for text in ASKED}, {text: {} for text in ASKED})
-    pools = collect_from_index(queries, IndexSource(index, settings, lambda _: base))
+    source, keep = IndexSource(index, settings, lambda _: base), folder.with_name("kept")
+    pools = collect_from_index(queries, source)
+    for _ in range(2):  # written, then read
+        for pool, kept in zip(pools.pools, collect_from_index(queries, source, keep=keep).pools, strict=True):
+            assert (kept.query, kept.documents, kept.trust) == (pool.query, pool.documents, pool.trust)
+            np.testing.assert_array_equal(kept.scores, pool.scores)
+            np.testing.assert_array_equal(np.array(kept.vectors), np.array(pool.vectors))
     with running_gateway(settings, load=lambda _name, _folder: base) as gateway:
         for text, pool, scores in zip(ASKED, pools.pools, blend_scores(pools), strict=True):
             knn = {"field": "ttc.vector", "query_text": text, "k": len(TOOLS)}
@@ -180,23 +196,32 @@ def require_served(engine: str, index: str, folder: Path, base: Encoder) -> None
         assert several.json()["ttc"]["encoder"] == base.identity.key
 
 
-def require_tried(engine: str, index: str, folder: Path, base: Encoder, file: Path) -> None:
+def require_tried(
+    engine: str, index: str, folder: Path, base: Encoder, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Search through a gateway with an adapter on trial: pages are one draft of both rankings, as the file says."""
     settings = GatewaySettings(
         engine=engine, port=0, default_timeout_ms=20_000, query_adapters={index: folder}, trial_log=file, trial_share=1
     )
     with running_gateway(settings, load=lambda _name, _folder: base) as gateway:
-        for text in ASKED:
+        for number, text in enumerate(ASKED, 1):
             body = {"query": matching(text, ["text"]), "rescore": {"ttc": {}}}
             first, second = (search(gateway, index, {**body, "from": start, "size": 4}) for start in (0, 4))
             assert sorted((*first.ids, *second.ids)) == sorted(TOOLS)
             assert [*first.scores, *second.scores] == sorted((*first.scores, *second.scores), reverse=True)
+            wait_for(lambda: file.read_text().count("\n") == 2 * number)  # noqa: B023
             lines = [json.loads(line) for line in file.read_text().splitlines()[-2:]]
             assert [[name for name, _ in line["hits"]] for line in lines] == [first.ids, second.ids]
             assert {line["query"] for line in lines} == {text}
             assert lines[0]["adapter"] == first.json()["ttc"]["trial"]
             elsewhere = search(gateway, index, {**body, "sort": ["_score"]})
             assert elsewhere.json()["ttc"]["encoder"] == base.identity.key
+    full = settings.model_copy(update={"trial_log": Path("/dev/full")})
+    with running_gateway(full, load=lambda _name, _folder: base) as gateway:
+        assert search(gateway, index, {**body, "size": 4}).ids == first.ids
+        wait_for(lambda: "not logged" in caplog.text)
+        assert search(gateway, index, {**body, "size": 4}).ids == first.ids
+    assert (caplog.text.count("not logged"), os.strerror(errno.ENOSPC) in caplog.text) == (1, True)
 
 
 def test_a_draft_takes_the_best_of_two_rankings_in_turn() -> None:
@@ -215,7 +240,7 @@ def test_clicks_decide_a_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str
     lines = [{**line, "adapter": "old", "query": "q0"}, *({**line, "query": f"q{number}"} for number in range(40))]
     clicks = [{"query": f"q{number}", "clicked": "b" if number < 5 else "a", "position": 9} for number in range(30)]
     file, log = tmp_path / "trial.jsonl", tmp_path / "clicks.jsonl"
-    file.write_text("\n".join(map(json.dumps, lines)))
+    file.write_text("\n".join(map(json.dumps, lines)) + '\n{"index": "sh')  # cut by a full disk
     log.write_text("\n".join(map(json.dumps, [*clicks, {"query": "q0", "clicked": "elsewhere"}])))
     trial = ["trial", "shop", str(file), "--clicks", str(log), "--json"]
     assert run(trial) == 0
@@ -257,27 +282,48 @@ def test_no_document_teaches_more_than_its_share() -> None:
     assert [shares.tolist() for shares in bounded(lists, trusted, 1).targets] == [[1, 0]] * 30 + [[0, 1]] * 70
 
 
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_an_index_learns_from_its_log(
-    opensearch_url: str, index_name: str, encoder: Encoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    opensearch_url: str,
+    index_name: str,
+    encoder: Encoder,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asyncio.run(_with_index(opensearch_url, index_name, _make))
-    common = ["--engine", opensearch_url, "--json", "--encoder", NAME]
+    common = ["--json", "--encoder", NAME, "--engine", opensearch_url]
     attach = ["attach", index_name, "--text-fields", "text", "--yes", *common]
     log, out = tmp_path / "queries.jsonl", tmp_path / "out"
     clicks = [{"query": text, "clicked": tool, "position": 2} for text, tools in ASKED.items() for tool in tools]
     log.write_text("\n".join([*map(json.dumps, clicks), *(json.dumps({"q": f"{text}, please"}) for text in ASKED)]))
-    learn = ["learn", index_name, "--out", str(out), *common]
+    learn = ["learn", index_name, "--out", str(out), "--reranker", "msmarco-minilm", "--pairs", "50", *common]
     try:
         assert run(attach) == 0
         assert run(learn) == 1
         assert "has no judgements that count" in capsys.readouterr().err
-        assert run([*learn, "--queries", str(log), "--force"]) == 0
+        with relay(opensearch_url) as counted:
+            learn = [*learn[:-1], counted.url, "--queries", str(log)]
+            with monkeypatch.context() as patch:
+                patch.setattr(session, "verdict_of", interrupted)
+                assert run(learn) == 130
+            kept = [file for file in out.with_name("out.unfinished").rglob("*") if file.is_file()]
+            assert len(kept) == 8  # the queries, five folds of them, the reranker's scores, what they are of
+            assert not any(text.encode() in file.read_bytes() for file in kept for text in ASKED)
+            reads = len(counted.passed)
+            assert run([*learn, "--force"]) == 0
+            assert not [one for one in counted.passed[reads:] if "_msearch" in one.target]
+        assert not out.with_name("out.unfinished").exists()
         found = json.loads(capsys.readouterr().out)
-        assert (found["queries"], found["taught"]) == (20, {"clicks": 10, "blend": 10})
+        assert (found["queries"], found["taught"]) == (20, {"clicks": 10, "reranker": 5, "blend": 5})
         assert {one["query"] for one in found["verdict"]["changes"]} == {*ASKED, *(f"{text}, please" for text in ASKED)}
-        assert run([*learn, "--queries", str(log)]) == 1
+        assert run(learn) == 1
         assert "is no empty folder" in capsys.readouterr().err
         require_served(opensearch_url, index_name, out, encoder)
-        require_tried(opensearch_url, index_name, out, encoder, tmp_path / "trial.jsonl")
+        require_tried(opensearch_url, index_name, out, encoder, tmp_path / "trial.jsonl", caplog)
     finally:
         asyncio.run(_with_index(opensearch_url, index_name, remove_traces))

@@ -35,9 +35,6 @@ class QueryLog:
     clicks: Mapping[str, Mapping[str, float]]
     skipped: int
 
-    def __len__(self) -> int:
-        return len(self.counts)
-
 
 def inverse_propensity(position: int) -> float:
     """Return the inverse of the probability that a user looks at a position, from 1; 1 / position, bounded.

@@ -1,15 +1,20 @@
 """One lesson from an index: pools of its queries, an adapter of them, the verdict, the folder that is served."""
 
+import hashlib
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from es_ttc import __version__
+from es_ttc.common.private_files import make_private_folder
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, only
 from es_ttc.lab.evaluation.rankings import Progress
-from es_ttc.lab.learning.teachers import Teacher, targets
+from es_ttc.lab.learning.reranked import Scores, rerank
+from es_ttc.lab.learning.teachers import RERANKED, Teacher, targets
 from es_ttc.lab.learning.training import MIN_QUERIES, Adapters, fit_adapters, loop_options
 from es_ttc.lab.learning.verdict import FOLDS, Verdict, cross_fitted, verdict_of
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
@@ -26,12 +31,16 @@ class Lesson:
         queries: The queries by their texts, with their judgements.
         clicks: By query and document, weighted clicks.
         teachers: Who may be asked.
+        reranker: Name of the teacher `reranker`.
+        pairs: Maximum number of documents that it scores, all queries together.
         seed: Of folds, the training and the bootstrap.
     """
 
     queries: Collection
     clicks: Mapping[str, Mapping[str, float]]
     teachers: Sequence[Teacher]
+    reranker: str | None
+    pairs: int
     seed: int
 
 
@@ -44,24 +53,21 @@ class Learned:
     pools: Pools
     lesson: Lesson
 
-    @property
-    def queries(self) -> int:
-        """Number of queries."""
-        return len(self.pools)
-
-    @property
-    def taught(self) -> Mapping[Teacher, int]:
-        """Number of queries by teacher."""
-        return self.adapters.taught
-
     def as_dict(self) -> dict[str, Any]:
         """Return the figures as JSON."""
-        verdict = asdict(self.verdict)
-        return {"queries": self.queries, "taught": dict(self.taught), "clear": self.verdict.clear, "verdict": verdict}
+        return {
+            "queries": len(self.pools),
+            "taught": dict(self.adapters.taught),
+            "clear": self.verdict.clear,
+            "verdict": asdict(self.verdict),
+        }
 
 
-def learn_from(lesson: Lesson, source: IndexSource, progress: Progress) -> Learned:
+def learn_from(lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep: Path, progress: Progress) -> Learned:
     """Collect the pools, train, and compare on queries that were not learned from.
+
+    The folder `keep` has what was read and scored, without texts of queries, until the caller removes it. What it has
+    of other queries, clicks or options is removed first.
 
     Raises:
         InvalidRequest: There are too few queries.
@@ -70,8 +76,10 @@ def learn_from(lesson: Lesson, source: IndexSource, progress: Progress) -> Learn
         raise InvalidRequest(
             f"{len(lesson.queries.queries)} queries are too few: give {MIN_QUERIES} or more, better some hundreds"
         )
-    pools = collect_from_index(lesson.queries, source, progress=progress)
-    rounds = iter(range(FOLDS + 1))
+    _begin(keep, lesson, source, base)
+    pools = collect_from_index(lesson.queries, source, progress=progress, keep=keep / "before")
+    reranked = _reranked(pools, lesson, source, keep, progress)
+    rounds, folds = iter(range(FOLDS + 1)), iter(range(FOLDS))
 
     def fit(some: Pools) -> Adapters:
         number = next(rounds)
@@ -81,21 +89,46 @@ def learn_from(lesson: Lesson, source: IndexSource, progress: Progress) -> Learn
             progress("training", round(100 * done / (FOLDS + 1)), 100)
 
         loop = loop_options(lesson.seed)
-        said = targets(some, lesson.clicks, allowed=lesson.teachers)
+        said = targets(some, lesson.clicks, reranked, allowed=lesson.teachers)
         return fit_adapters(some, said, loop=loop, report=report)
 
     def fold(some: Pools) -> Callable[[Pools], Pools]:
-        head = fit(some).heads["query"]
+        head, fold_number = fit(some).heads["query"], next(folds)
 
         def scored(others: Pools) -> Pools:
             asked = only(lesson.queries, {pool.query for pool in others.pools})
-            return collect_from_index(asked, source, head=head, progress=progress)
+            return collect_from_index(asked, source, head=head, progress=progress, keep=keep / f"fold-{fold_number}")
 
         return scored
 
     after = cross_fitted(pools, fold, seed=lesson.seed)
     verdict = verdict_of(pools, after, lesson.clicks, least=MIN_QUERIES, seed=lesson.seed)
     return Learned(fit(pools), verdict, pools, lesson)
+
+
+def _begin(keep: Path, lesson: Lesson, source: IndexSource, base: EncoderIdentity) -> None:
+    """Remove what was kept for anything else than this lesson."""
+    asked = (lesson.queries.qrels, lesson.clicks, lesson.teachers, lesson.reranker, lesson.pairs, lesson.seed)
+    said = (__version__, source.settings.engine, source.name, base.key, source.settings.rerankers, *asked)
+    mark = hashlib.sha256(repr(said).encode()).hexdigest()
+    file = keep / "lesson"
+    if not file.exists() or file.read_text() != mark:
+        shutil.rmtree(keep, ignore_errors=True)
+        make_private_folder(keep)
+        file.write_text(mark)
+
+
+def _reranked(pools: Pools, lesson: Lesson, source: IndexSource, keep: Path, progress: Progress) -> Scores:
+    """Return a reranker's scores of the most frequent queries that no better teacher says anything about."""
+    if lesson.reranker is None or "reranker" not in lesson.teachers:
+        return {}
+    better = [one for one in lesson.teachers if one in ("judgements", "clicks")]
+    said = targets(pools, lesson.clicks, allowed=better)
+    left = [number for number, one in enumerate(said) if one.teacher is None][: lesson.pairs // RERANKED]
+    if not left:
+        return {}
+    file = keep / "reranker.jsonl"
+    return rerank(pools.some(left), source.name, source.settings, lesson.reranker, keep=file, progress=progress)
 
 
 def write(folder: Path, learned: Learned, *, base_name: str, base: EncoderIdentity, cache_dir: Path) -> None:
@@ -118,11 +151,12 @@ def write(folder: Path, learned: Learned, *, base_name: str, base: EncoderIdenti
         about={
             "data": {
                 "name": str(learned.pools.settings["index"]),
-                "train_queries": learned.queries,
-                "valid_queries": learned.queries,
+                "train_queries": len(learned.pools),
+                "valid_queries": len(learned.pools),
                 "valid": f"the same, in {FOLDS} folds",
             },
-            "taught": dict(learned.taught),
+            "taught": dict(learned.adapters.taught),
+            "reranker": learned.lesson.reranker,
             "loop": asdict(loop_options(learned.lesson.seed)),
             "course": course.course(),
             "metrics": {

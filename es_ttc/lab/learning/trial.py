@@ -1,8 +1,10 @@
 """The verdict of a trial of an adapter (:mod:`es_ttc.serving.trial`): whose documents users click."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -48,7 +50,10 @@ def verdict_of_trial(file: Path, index: str, clicks: Mapping[str, Mapping[str, f
         InvalidRequest: It has no search of the index.
     """
     try:
-        lines = [orjson.loads(line) for line in file.read_bytes().splitlines()]
+        lines: list[dict[str, Any]] = []
+        for line in file.read_bytes().splitlines():
+            with suppress(orjson.JSONDecodeError):  # a full disk cuts lines
+                lines.append(orjson.loads(line))
         own = [line for line in lines if line["index"] == index]
         adapter = own[-1]["adapter"] if own else ""
         own = [line for line in own if line["adapter"] == adapter]

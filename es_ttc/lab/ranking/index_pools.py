@@ -7,7 +7,8 @@ number of requests grows with the documents, not with the queries, and only one 
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -22,8 +23,9 @@ from es_ttc.errors import InvalidRequest, MissingFeature
 from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.datasets import Collection, only
 from es_ttc.lab.evaluation.rankings import Progress, silent
+from es_ttc.lab.ranking.kept_pools import graded, read_pools, write_pools
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.blend.rescorer import BASE_SIGNALS
@@ -43,6 +45,8 @@ from es_ttc.serving.library import Document, FoundWindow, IndexReader, Key, docu
 from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.tokens import Float32
 
+MAX_QUERIES_KEPT_TOGETHER = 100
+"""Queries of a part that is kept."""
 MAX_DOCUMENTS_TOGETHER = 256
 """Documents of a block, whose features are in memory at the same time."""
 
@@ -65,6 +69,7 @@ def collect_from_index(
     fields: Sequence[str] = (),
     head: Head | None = None,
     progress: Progress = silent,
+    keep: Path | None = None,
 ) -> Pools:
     """Score every signal once for each query's pool: what a gateway would score for a search of the query's text.
 
@@ -75,10 +80,11 @@ def collect_from_index(
         fields: Numeric fields that are read too.
         head: An adapter of the queries, in place of the one of the settings.
         progress: Told of each step.
+        keep: Folder of what is read, in parts; what another call with the same queries left there is not read again.
     """
     signals = tuple(name for name in SIGNALS if name in signals or name in DEFAULT_SIGNALS)
     with InterruptibleRunner() as runner:
-        return runner.run(_collect(judged, source, signals, fields, head, progress))
+        return runner.run(_collect(judged, source, signals, fields, head, progress, keep))
 
 
 async def _collect(
@@ -88,6 +94,7 @@ async def _collect(
     fields: Sequence[str],
     head: Head | None,
     progress: Progress,
+    keep: Path | None,
 ) -> Pools:
     spec, described = await _index(source)
     encoder = source.load(spec)
@@ -96,9 +103,23 @@ async def _collect(
             gateway.encoders.adapters = QueryAdapters.of_all(encoder.identity, head)
         caller = Caller(gateway.upstream.service_headers(), quote(source.name, safe=",:*"))
         reader = IndexReader(gateway, caller, encoder, fields)
-        log = PoolLog(reader, source.name, spec, signals, progress, window=source.window)
-        pools = await log.pools(judged)
-    return replace(pools, settings={"index": source.name, "engine": described, **pools.settings})
+        log = PoolLog(reader, spec, signals, silent if keep else progress, window=source.window)
+        pools = await (log.pools(judged) if keep is None else _in_parts(log, judged, keep, progress))
+    return log.together(judged, pools, {"index": source.name, "engine": described})
+
+
+async def _in_parts(log: "PoolLog", judged: Collection, folder: Path, progress: Progress) -> list[Pool]:
+    """Return the pools of all queries, read part by part; each part is kept in a file."""
+    found: list[Pool] = []
+    for number, some in enumerate(parts([*judged.queries], MAX_QUERIES_KEPT_TOGETHER)):
+        file, asked = folder / f"{number}.npz", only(judged, {*some})
+        if file.exists():
+            found += read_pools(file, asked)
+        else:
+            write_pools(file, read := await log.pools(asked))
+            found += read
+        progress("reading what queries find", len(found), len(judged.queries))
+    return found
 
 
 async def _index(source: IndexSource) -> tuple[IndexSpec, str]:
@@ -114,8 +135,9 @@ async def log_for_caller(
 ) -> Pools:
     """Score blend's signals for queries in a gateway, with a caller's credentials."""
     reader = IndexReader(gateway, Caller(headers, quote(index, safe="")), encoder)
-    log = PoolLog(reader, index, spec, DEFAULT_SIGNALS, silent)
-    return await log.pools(Collection(index, "pool", (), queries, {query: {} for query in queries}))
+    log = PoolLog(reader, spec, DEFAULT_SIGNALS, silent)
+    asked = Collection(index, "pool", (), queries, {query: {} for query in queries})
+    return log.together(asked, await log.pools(asked), {"index": index})
 
 
 def _require_signals(pools: Sequence[Pool], signals: Sequence[SignalName], index: str) -> None:
@@ -138,7 +160,6 @@ class PoolLog:
     def __init__(
         self,
         reader: IndexReader,
-        index: str,
         spec: IndexSpec,
         signals: Sequence[SignalName],
         progress: Progress,
@@ -146,7 +167,6 @@ class PoolLog:
         window: int = 100,
     ) -> None:
         self._reader = reader
-        self._index = index
         self._spec = spec
         self._signals = signals
         self._progress = progress
@@ -154,7 +174,7 @@ class PoolLog:
         self._features = frozenset((read_by(signals) | {Feature.NORMS}) & FEATURES.keys())
         self._needs = read_by(name for name in signals if name in BASE_SIGNALS) & FEATURES.keys()
 
-    async def pools(self, judged: Collection) -> Pools:
+    async def pools(self, judged: Collection) -> list[Pool]:
         """Return the pools of all queries."""
         await self._reader.require_fields()
         queries = []
@@ -169,12 +189,15 @@ class PoolLog:
         )
         keys = await self._reader.keys([hit for one in found for hit in one.hits])
         scored = await self._scored(queries, found, keys)
-        pools = [
+        return [
             self._pool(query, judged.qrels[query], asked, one, scores)
             for query, asked, one, scores in zip(judged.queries, queries, found, scored, strict=True)
         ]
-        _require_signals(pools, self._signals, self._index)
-        settings = {"window": self._window, "first_pass": "bm25"}
+
+    def together(self, judged: Collection, pools: Sequence[Pool], about: Mapping[str, str]) -> Pools:
+        """Return the pools of an index as one; refuse an index that lacks what a signal reads."""
+        _require_signals(pools, self._signals, about["index"])
+        settings = {**about, "window": self._window, "first_pass": "bm25"}
         return Pools(judged.name, judged.split, self._spec.encoder.key, tuple(self._signals), tuple(pools), settings)
 
     async def _scored(
@@ -231,9 +254,7 @@ class PoolLog:
             names,
             scored.signals,
             Trust(words, trust_in_vectors(scored.reads)),
-            grades=np.array([judged.get(name, 0) for name in names], np.int64),
-            behind=np.zeros(0, np.int64),
-            judged=np.array(sorted(judged.values(), reverse=True), np.int64),
+            *graded(names, judged),
             numbers=self._reader.numbers(found.hits),
             query_vector=query.vectors[0],
             vectors=scored.vectors,

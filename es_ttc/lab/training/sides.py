@@ -41,11 +41,6 @@ class FrozenSide(nn.Module):
         rows = rows if places is None else rows[torch.from_numpy(places)]
         return rows if self.head is None else self.head(rows)
 
-    def each(self, what: str, places: Places) -> Tensor:
-        """Return unit rows at positions that may repeat; each is mapped once."""
-        distinct, where = np.unique(places, return_inverse=True)
-        return self.rows(what, distinct)[torch.from_numpy(where)]
-
     def served(self) -> Head:
         """Return the head for serving."""
         return Head() if self.head is None else Head((self.head.layer(),))
@@ -80,11 +75,6 @@ class TunedSide(nn.Module):
             return self._encoded(chosen)
         return torch.cat([self._encoded(chosen[at : at + _AT_ONCE]) for at in range(0, len(chosen), _AT_ONCE)])
 
-    def each(self, what: str, places: Places) -> Tensor:
-        """Return unit rows at positions that may repeat; each is encoded once."""
-        distinct, where = np.unique(places, return_inverse=True)
-        return self.rows(what, distinct)[torch.from_numpy(where)]
-
     def served(self) -> Head:
         """Return no head."""
         return Head()
@@ -101,6 +91,12 @@ class TunedSide(nn.Module):
         device = next(self.model.parameters()).device
         found = self.model({name: tensor.to(device) for name, tensor in features.items()})
         return F.normalize(found["sentence_embedding"], dim=1)
+
+
+def rows_of(side: FrozenSide | TunedSide, what: str, places: Places) -> Tensor:
+    """Return unit rows at positions that may repeat; each is mapped or encoded once."""
+    distinct, where = np.unique(places, return_inverse=True)
+    return side.rows(what, distinct)[torch.from_numpy(where)]
 
 
 class Trainable(Recipe):

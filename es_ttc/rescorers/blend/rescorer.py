@@ -27,7 +27,7 @@ BASE_SIGNALS: tuple[SignalName, ...] = ("lexical", "dense")
 """Signals that are available on every index with features."""
 
 _EVIDENCE = SpectralRescorer()
-_RERANKER_WEIGHT = 0.5
+RERANKER_WEIGHT = 0.5
 """Of 0.5, 1 and 2 the best on training queries (docs/results/rerankers.md)."""
 
 
@@ -86,7 +86,7 @@ class BlendParams(Params):
     @property
     def reranker_weight(self) -> float:
         """The weight of the signal `reranker`."""
-        return (self.signals or {}).get("reranker", 0.0 if self.reranker is None else _RERANKER_WEIGHT)
+        return (self.signals or {}).get("reranker", 0.0 if self.reranker is None else RERANKER_WEIGHT)
 
     @property
     def required(self) -> frozenset[SignalName]:

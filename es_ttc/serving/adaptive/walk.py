@@ -104,8 +104,8 @@ class WalkDocuments:
             for hit in await self._search(index, list(by_id), {"_source": list(names)}):
                 number = by_id.get(hit["_id"])
                 if number is not None:
-                    self._passages[number] = _passage(hit.get("_source") or {}, names)
-        return [self._passages.get(document, _passage({}, ())) for document in documents]
+                    self._passages[number] = passage_of(hit.get("_source") or {}, names)
+        return [self._passages.get(document, passage_of({}, ())) for document in documents]
 
     async def search(self, index: str, body: Body, params: bytes) -> list[dict[str, Any]]:
         """Run one search on the caller's target and return its hits."""
@@ -273,7 +273,8 @@ def _identity(hit: Mapping[str, Any]) -> Identity:
     return str(hit["_index"]), str(hit.get("_id", ""))
 
 
-def _passage(source: Mapping[str, Any], names: Sequence[str]) -> Passage:
+def passage_of(source: Mapping[str, Any], names: Sequence[str]) -> Passage:
+    """Return the text fields of a document for a reranker."""
     try:
         text, _ = compose(source, names)
     except InvalidRequest:  # an object in place of a text counts as no text

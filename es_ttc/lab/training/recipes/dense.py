@@ -10,7 +10,7 @@ from es_ttc.lab.training.data import Places, Task
 from es_ttc.lab.training.heads import MixedMlp
 from es_ttc.lab.training.losses import info_nce
 from es_ttc.lab.training.measures import measure
-from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, TunedSide, TwoSided, queries_of
+from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, TunedSide, TwoSided, queries_of, rows_of
 
 
 class DenseRecipe(TwoSided):
@@ -44,7 +44,7 @@ class DenseRecipe(TwoSided):
         """Return InfoNCE of some pairs."""
         queries, documents = self._pairs[batch].T
         excluded = known_positives(self._task.train.relevant, queries, documents)
-        rows, positives = self.queries.each(TRAIN, queries), self.documents.each(DOCUMENTS, documents)
+        rows, positives = rows_of(self.queries, TRAIN, queries), rows_of(self.documents, DOCUMENTS, documents)
         return info_nce(rows, positives, self._temperature, excluded.to(rows.device))
 
     def validate(self) -> float:
