@@ -7,7 +7,9 @@ from es_ttc.encoders import Encoder, EncoderIdentity, load_encoder
 from es_ttc.encoders.registry import shipped_adapters
 
 
-def load_encoder_for(identity: EncoderIdentity, name: str, *, cache_dir: Path | None = None) -> Encoder:
+def load_encoder_for(
+    identity: EncoderIdentity, name: str, *, cache_dir: Path | None = None, threads: int | None = None
+) -> Encoder:
     """Load an encoder by name, with the dimensions, the length and the adapter of an index.
 
     An adapter is added only if the name has none and the model ships the index's: the stored identity cannot cause any
@@ -16,7 +18,7 @@ def load_encoder_for(identity: EncoderIdentity, name: str, *, cache_dir: Path | 
     Returns:
         The encoder. Its identity is the index's, unless the name means another model, revision, prompts or adapter.
     """
-    encoder = load_encoder(name, cache_dir=cache_dir)
+    encoder = load_encoder(name, cache_dir=cache_dir, threads=threads)
     own = encoder.identity
     adapter = None if own.adapter else identity.adapter_name or None
     like = replace(own, dims=identity.dims, max_length=identity.max_length)
@@ -32,4 +34,5 @@ def load_encoder_for(identity: EncoderIdentity, name: str, *, cache_dir: Path | 
         cache_dir=cache_dir,
         dims=identity.dims,
         max_length=identity.max_length,
+        threads=threads,
     )
