@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from queue import Full, Queue
 from random import Random
+from threading import Semaphore
 from typing import Any, Literal
 
 from starlette.types import Send
@@ -42,8 +42,6 @@ _CHANGES_HITS = frozenset({"filter_path", "format", "from", "q", "scroll", "sear
 """URL parameters with which a search is not part of a trial."""
 _CHANGES_ORDER = frozenset({"collapse", "pit", "search_after", "slice", "sort"})
 """Keys of a body with which a search is not part of a trial."""
-
-
 _MAX_WAITING = 1000
 """Lines that wait for the disk; further ones are lost."""
 _WARN_SECONDS = 60.0
@@ -152,24 +150,24 @@ class _TrialLog:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._lines: Queue[bytes] = Queue(_MAX_WAITING)
+        self._room = Semaphore(_MAX_WAITING)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="es-ttc-trial")
         self._lost, self._quiet_until = 0, 0.0
 
     def add(self, line: bytes) -> None:
         """Write a line soon."""
-        try:
-            self._lines.put_nowait(line)
-        except Full:
-            self._lose(f"{_MAX_WAITING} lines wait to be written")
+        if self._room.acquire(blocking=False):
+            self._thread.submit(self._write, line)
         else:
-            self._thread.submit(self._write)
+            self._lose(f"{_MAX_WAITING} lines wait to be written")
 
-    def _write(self) -> None:
+    def _write(self, line: bytes) -> None:
         try:
-            _append(self._file, self._lines.get())
+            _append(self._file, line)
         except OSError as error:
             self._lose(str(error.strerror))
+        finally:
+            self._room.release()
 
     def _lose(self, reason: str) -> None:
         self._lost += 1

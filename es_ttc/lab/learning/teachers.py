@@ -8,6 +8,7 @@ import numpy as np
 
 from es_ttc.lab.ranking.pools import Float64, Pool, Pools
 from es_ttc.lab.ranking.weights import by_default_weights, normalised
+from es_ttc.rescorers.blend.normalise import z_scores
 from es_ttc.rescorers.blend.rescorer import RERANKER_WEIGHT
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.vectors.tokens import Float32
@@ -85,7 +86,7 @@ def _target(
 def _with_reranker(pool: Pool, scores: Float32, reranked: Mapping[str, float]) -> Float32:
     """Return blend's scores with its signal `reranker`."""
     places = [place for place, name in enumerate(pool.documents) if name in reranked]
-    found = np.array([reranked[pool.documents[place]] for place in places])
+    found = np.array([reranked[pool.documents[place]] for place in places], np.float32)
     with_reranker = scores.copy()
-    with_reranker[places] += RERANKER_WEIGHT * (found - found.mean()) / max(found.std(), 1e-6)
+    with_reranker[places] += RERANKER_WEIGHT * z_scores(found, np.ones(len(found), np.bool_))
     return with_reranker
