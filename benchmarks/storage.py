@@ -81,7 +81,7 @@ VARIANTS = {
     "int4": Variant({"codec": "int4"}),
     "int2": Variant({"codec": "int2"}),
     "int2, pool 2": Variant({"codec": "int2", "token_pooling": 2}),
-    "int2, no recovery source": Variant({"codec": "int2"}, recovery=False),
+    "int4, no recovery source": Variant({"codec": "int4"}, recovery=False),
     "text only, best_compression": Variant(features=False, settings={"codec": "best_compression"}),
     "int8, best_compression": Variant({"codec": "int8"}, {"codec": "best_compression"}),
     "int8 and spans 10/5": Variant({"codec": "int8", "spans": (SpanGrid(10, 5),)}),
