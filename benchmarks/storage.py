@@ -215,14 +215,13 @@ class Bench:
             return
         windows = matches[: 4 if variant.share < 1 else len(matches)]
         pool = BoundedPool("features", threads=2, queue=8)
+        budget, meta = ReadBudget(upstream, None), IndexMeta(upstream)
+        cache = PrivateFeatureCache(1)  # it keeps nothing
+        reader = FeatureReader(upstream, cache, pool, lambda caller: caller, budget, meta)
         times = []
         try:
             for query in (windows[0], *windows):
                 keys = await self._keys(index, query)
-                budget = ReadBudget(upstream, None)
-                meta = IndexMeta(upstream)
-                cache = PrivateFeatureCache(1)  # it keeps nothing
-                reader = FeatureReader(upstream, cache, pool, lambda caller: caller, budget, meta)
                 begun = time.perf_counter()
                 found = await reader.window(keys, READ, Caller([]))
                 times.append((time.perf_counter() - begun) * 1000)

@@ -34,7 +34,7 @@ class WithRoles:
 @pytest.fixture(scope="module")
 def gateway(encoder: Encoder) -> Iterator[str]:
     """A gateway whose engine is not there: nothing of it is needed."""
-    models = {"text-embedding-3-small": "minilm"}
+    models = {"text-embedding-3-small": "minilm", "rerank-v3.5": "spectral"}
     options = GatewaySettings(engine=NOWHERE, port=0, model_names=models, rerank_timeout_ms=60_000)
     with running_gateway(options, load=lambda _name, _folder: WithRoles(encoder)) as url:  # type: ignore[arg-type,return-value]
         yield url
@@ -67,6 +67,7 @@ def test_vectors_are_those_of_ingest_and_of_queries(gateway: str, encoder: Encod
     ("changes", "words"),
     [
         ({"model": "minilmm"}, "did you mean [minilm]?"),
+        ({"model": "rerank-v3.5"}, "unknown model [rerank-v3.5]: valid are [minilm], [text-embedding-3-small]"),
         ({"input": []}, "[embeddings.input] holds 0 texts"),
         ({"input": ["x"] * 2049}, "holds 2049 texts"),
         ({"input": [[1, 2]]}, "[embeddings.input"),

@@ -277,10 +277,10 @@ class ModelServer:
         }
 
     async def _encoder(self, model: str) -> Encoder:
-        names = self._settings.model_names
+        names, encoders = self._settings.model_names, self._encoders.names
         name = names.get(model, model)
-        if name not in self._encoders.names:
-            known = (*self._encoders.names, *names)
+        if name not in encoders:
+            known = (*encoders, *(other for other, meant in names.items() if meant in encoders))
             raise InvalidRequest(f"[{_EMBEDDINGS}.model] unknown model [{model}]{did_you_mean(model, known)}")
         return await self._encoders.named(name)
 

@@ -62,16 +62,23 @@ INLINE void add_register(int roles, ints token, const int8_t *digits, ptrdiff_t 
       sums[r][d] = DOT_OF_BYTES(sums[r][d], token, load_ints(digits + (r * DIGITS + d) * padded));
 }
 
-/* The products of an int8 row, in its steps, with some query vectors, of which `first` is the first; what is `ahead` is
- * read soon. */
-INLINE void integer_dots(int roles, const char *row, const char *ahead, ptrdiff_t dims, const query_digits *q,
-                         ptrdiff_t first, float *out) {
+/* The products of a row of int8 or codes, in its steps, with some query vectors, of which `first` is the first; what is
+ * `ahead` is read soon. */
+INLINE void integer_dots(enum kind kind, int roles, const char *row, const char *ahead, ptrdiff_t dims,
+                         const query_digits *q, ptrdiff_t first, float *out) {
   const ints least = (ints){0} + (int32_t)(LEAST_STEP * 0x01010101u);
   const int8_t *digits = q->digits + first * DIGITS * q->padded;
   ints sums[FEW][DIGITS];
   for (int r = 0; r < roles; r++)
     for (int d = 0; d < DIGITS; d++) sums[r][d] = -load_ints(q->offsets + ((first + r) * DIGITS + d) * LANES);
   ptrdiff_t c = 0;
+  for (; is_coded(kind) && c < dims; c += CODED) {
+    ints levels[REGISTERS];
+    __builtin_prefetch(ahead + width_of(kind, c), 0, 2);
+    expand_block(kind, row + width_of(kind, c), (char)LEAST_STEP, levels);
+    for (int i = 0; i < REGISTERS && c + i * BYTES < q->padded; i++)
+      add_register(roles, levels[i], digits + c + i * BYTES, q->padded, sums);
+  }
   for (; c + BYTES <= dims; c += BYTES) {
     __builtin_prefetch(ahead + c, 0, 2); /* not into the nearest cache: that slows large windows by a third */
     add_register(roles, load_ints(row + c) ^ least, digits + c, q->padded, sums);

@@ -84,16 +84,18 @@ INLINE void products_as(enum kind kind, int roles, const document_row *document,
   for (ptrdiff_t t = 0; t < document->length; t++, row += width) {
     float found[FEW];
     const char *ahead = end - row > AHEAD ? row + AHEAD : following + (AHEAD - (end - row)), *values = row;
-    if (is_coded(kind)) {
-      expand(kind, row, ahead, q->dims, 0, q->row);
-      values = ahead = q->row;
-    }
 #if defined(DOT_OF_BYTES)
-    if (kind >= INT8)
-      integer_dots(roles, values, ahead, q->dims, &q->digits, first, found);
-    else
+    if (kind >= INT8) {
+      integer_dots(kind, roles, row, ahead, q->dims, &q->digits, first, found);
+    } else
 #endif
+    {
+      if (is_coded(kind)) {
+        expand(kind, row, ahead, q->dims, 0, q->row);
+        values = ahead = q->row;
+      }
       dots(kind < INT8 ? kind : INT8, roles, values, ahead, q->dims, q->vectors + first * q->dims, found);
+    }
     for (int r = 0; r < roles; r++) out[r * document->length + t] = kind >= INT8 ? found[r] * factors[t] : found[r];
   }
 }
