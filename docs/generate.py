@@ -156,9 +156,7 @@ def methods_page() -> str:
         parts.append(f"| `{name}` | {entry.section} | {entry.cost} | {needs} | {_cell(what)} |")
     [lexical] = {_fields_table(model) for name in CATALOGUE if (model := registry.load(name).Params).model_fields}
     parts += ["", lexical, "# Methods that rerank under a budget\n"]
-    parts.append(
-        "They send a few documents at a time to a reranker ([how to](../how-to/rerank-with-a-budget.md)).\n"
-    )
+    parts.append("They send a few documents at a time to a reranker ([how to](../how-to/rerank-with-a-budget.md)).\n")
     return "\n".join([*parts, *_methods({name: (one.about, one.Params) for name, one in STRATEGIES.items()})])
 
 
@@ -223,7 +221,8 @@ _SERVERLESS = f"""\
 ## Elasticsearch Serverless
 
 Serverless returns an old version number. es-ttc recognises it by `build_flavor` and treats it as newer than any
-version. Elasticsearch's own code marks the interfaces of Serverless (`ServerlessScope`, `ServerlessPublic`; read from 9.4.3):
+version. Elasticsearch's code marks the interfaces of Serverless (`ServerlessScope`, `ServerlessPublic`; read from
+9.4.3):
 
 | request | used for | Serverless | es-ttc there |
 | --- | --- | --- | --- |
