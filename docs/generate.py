@@ -319,7 +319,7 @@ def section_page() -> str:
         "`x-ttc-applied: false`. `on_error: fail` returns an error instead.\n",
         "The window has `window_size` documents on every page, so the first hits do not change with `size` "
         "and `from`. Scores are never negative and never rise down the page. Documents outside the window follow in "
-        "the engine's order; `ttc.window` is the size of the window. All other "
+        "the engine's order. `ttc.window` counts the first-pass documents of the window. All other "
         "parts of a search (`aggs`, `highlight`, `fields`, `_source`, `post_filter`, `min_score`, `explain`, "
         "`profile`, points in time, aliases, routing) are the engine's, except `highlight` with "
         "[type `ttc`](../how-to/show-passages.md); [known limits](../known-limits.md) lists what does not work.\n",
