@@ -37,37 +37,37 @@ NOTICE = "<!-- Written by `make docs` from the code. -->\n"
 DOCUMENTS_THAT_JOIN = (
     "## Documents that join\n",
     "With `candidates` the documents nearest to the query by pooled vector join the window, if the caller may read "
-    "them and they meet the query's demands (table below; `min_score` is one too). Their first-pass score is the "
+    "them and they meet the query's conditions (table below, and `min_score`). Their first-pass score is the "
     "engine's own score of the query, 0 if the query does not match them. Totals, aggregations and `collapse` include "
-    'them unless the section has `"candidates": {"count": false}`; all parts of a hit are as for any other. '
-    "Aggregations cost one more request, `inner_hits` another "
-    "([measured](../results/speed.md#processor-time-of-a-search)).\n",
-    "| clause | demand |",
+    'them unless the section has `"candidates": {"count": false}`. Aggregations cost one more request, `inner_hits` '
+    "another ([measured](../results/speed.md#processor-time-of-a-search)).\n",
+    "| clause | condition for candidates |",
     "| --- | --- |",
     "| `match`, `match_bool_prefix`, `multi_match`, `combined_fields` on analysed text, with the query's text | none |",
     "| the same on a keyword, number, date, boolean or IP address, or with another text | the clause |",
     "| `query_string`, `simple_query_string` | none for plain words; with operators, field names, quotes or wildcards "
     "the clause |",
-    "| `bool` | `filter`, `must_not`, what each `must` demands, and what `minimum_should_match` of `should` demand |",
-    "| `dis_max` | what one of its queries demands |",
-    "| `boosting` | what `positive` demands; with `negative_boost: 0` also that `negative` does not match |",
-    "| `function_score`, `script_score` | what its query demands, and that the functions score above 0; with "
-    "`min_score` the clause. Functions run over all documents that satisfy the other demands |",
-    "| `pinned` | what `organic` demands |",
-    "| `rule` | the rules, and what `organic` demands |",
+    "| `bool` | `filter`, `must_not`, the conditions of each `must`, and those of `minimum_should_match` of `should` |",
+    "| `dis_max` | the conditions of one of its queries |",
+    "| `boosting` | the conditions of `positive`; with `negative_boost: 0` also that `negative` does not match |",
+    "| `function_score`, `script_score` | the conditions of its query, and that the functions score above 0; with "
+    "`min_score` the clause. Functions run over all documents that meet the other conditions |",
+    "| `pinned` | the conditions of `organic` |",
+    "| `rule` | the rules, and the conditions of `organic` |",
     "| `constant_score`, `nested`, `terms_set`, `rank_feature`, `match_phrase` and any other | the clause |\n",
-    "Nothing joins, and `ttc.candidates.reason` names the cause, with a `knn` section, a `hybrid` query, `slice` or "
-    "an unknown part of the body; with `search_pipeline`, `scroll` or unknown URL parameters; where the caller may "
-    "not read the types of fields; where the engine cannot search the index's vectors or refuses the search for "
-    "candidates.\n",
+    "No documents join, and `ttc.candidates.reason` has the cause, if\n",
+    "- the body has a `knn` section, a `hybrid` query, `slice` or an unknown part,",
+    "- the URL has `search_pipeline`, `scroll` or unknown parameters,",
+    "- the caller may not read the types of fields,",
+    "- the engine cannot search the index's vectors, or refuses the search for candidates.\n",
     "## Sort among equal scores\n",
     'With `"sort": ["_score", {"price": "asc"}, ...]` the further keys order documents of equal final score. Each hit '
     "shows `sort` as the engine does, with the final score first.\n",
-    '- `_score` must come first and fall (`_score`, `{"_score": "desc"}`, `?sort=_score:desc,price:asc`).',
-    "- The engine compares the keys, so `missing`, `format`, `nested`, runtime fields and scripts that read no "
-    "`_score` work. Equal scores cost one request more.",
-    "- Any other sort, and one beside `search_after`, `scroll`, a native rescorer, several sections or a method that "
-    "asks a reranker, is the engine's own 400 of a `sort` with a `rescore`.\n",
+    '- `_score` must come first, descending (`_score`, `{"_score": "desc"}`, `?sort=_score:desc,price:asc`).',
+    "- The engine compares the keys, so `missing`, `format`, `nested`, runtime fields and scripts that do not read "
+    "`_score` work. Equal scores cost one more request.",
+    "- Any other sort is the engine's own 400 for `sort` with `rescore`. So is a sort beside `search_after`, `scroll`, "
+    "a native rescorer, several sections or a method with a reranker.\n",
 )
 Record = tuple[str, str, str]
 """An option: name with its value's placeholder, meaning, and default and bounds in brackets."""
@@ -84,8 +84,8 @@ def commands_page() -> str:
     parts = [
         "# Commands\n",
         NOTICE,
-        "`es-ttc COMMAND --help` says more, with examples. Defaults and bounds are in brackets. `--engine` and "
-        "`--json`, which nearly all commands have, are not listed with each.\n",
+        "`es-ttc COMMAND --help` has more text and examples. Defaults and bounds are in brackets. Nearly all commands "
+        "have `--engine` and `--json`.\n",
         "## Options of several commands\n",
         "".join(_option(name, text, _common(shared[name, text])) for name, text in sorted(shared)),
     ]
@@ -156,10 +156,7 @@ def methods_page() -> str:
         parts.append(f"| `{name}` | {entry.section} | {entry.cost} | {needs} | {_cell(what)} |")
     [lexical] = {_fields_table(model) for name in CATALOGUE if (model := registry.load(name).Params).model_fields}
     parts += ["", lexical, "# Methods that rerank under a budget\n"]
-    parts.append(
-        "They send a few documents at a time to a reranker. All but `rr` also consider documents outside the window, "
-        "through the neighbour graph: see [how to](../how-to/rerank-with-a-budget.md).\n"
-    )
+    parts.append("They send a few documents at a time to a reranker ([how to](../how-to/rerank-with-a-budget.md)).\n")
     return "\n".join([*parts, *_methods({name: (one.about, one.Params) for name, one in STRATEGIES.items()})])
 
 
@@ -216,15 +213,16 @@ _RIGHTS = """\
 | `evaluate --engine` | | `all` on `es-ttc-evaluate-*` |
 | `jobs`, `worker` | | `write` on the index; `all` on `ttc-jobs*` |
 
-The names are Elasticsearch's. A missing right ends a command with the engine's own sentence, which names the privilege.
-Without the right to see them, the licence is `unknown`, sizes on disk are left out, one data node and a body of 100
+The names are Elasticsearch's. A missing right ends a command with the engine's message, which names the privilege.
+Without the right to read them, the licence is `unknown`, sizes on disk are left out, one data node and a body of 100
 MiB are assumed, and the gateway reads features in parts of a fixed size.
 """
 _SERVERLESS = f"""\
 ## Elasticsearch Serverless
 
-Serverless tells an old version number; it is recognised by `build_flavor`, and taken for newer than any version.
-Elasticsearch's own code marks what Serverless offers (`ServerlessScope`, `ServerlessPublic`; read from 9.4.3):
+Serverless returns an old version number. es-ttc recognises it by `build_flavor` and treats it as newer than any
+version. Elasticsearch's code marks the interfaces of Serverless (`ServerlessScope`, `ServerlessPublic`; read from
+9.4.3):
 
 | request | used for | Serverless | es-ttc there |
 | --- | --- | --- | --- |
@@ -256,18 +254,18 @@ def engines_page() -> str:
             "| product | oldest version | maintained by its vendor (November 2026) |\n| --- | --- | --- |",
             *rows,
             "",
-            "Every command refuses an older engine, and any other program, in one sentence. The gateway forwards "
-            "requests to an older engine unchanged, and refuses searches with a section `ttc` (400, "
-            "`ttc_unsupported_engine_exception`). `es-ttc doctor` warns where the vendor does not maintain the "
-            "version. Which versions are tested: [engine versions](../results/engine-versions.md).\n",
+            "Commands refuse an older engine and any other server. The gateway forwards requests to an older engine "
+            "unchanged, and refuses searches with a `ttc` section (400, `ttc_unsupported_engine_exception`). "
+            "`es-ttc doctor` warns if the vendor does not maintain the version. [Tested "
+            "versions](../results/engine-versions.md).\n",
             "## What depends on the version\n",
             "| feature | Elasticsearch | OpenSearch | without it |\n| --- | --- | --- | --- |",
             *features,
             "",
             "## What is detected\n",
-            "What depends on the installation is detected at the first connection: OpenSearch's k-NN plugin on every "
-            "data node (without it there are no vector fields), Elasticsearch's licence (`rank_vectors` needs "
-            "Enterprise), and the greatest HTTP body. A user who may not see nodes or licence gets the usual limits.\n",
+            "es-ttc detects at the first connection: OpenSearch's k-NN plugin on every data node (without it there are "
+            "no vector fields), Elasticsearch's licence (`rank_vectors` needs Enterprise), and the maximum HTTP body. "
+            "For a user who may not read nodes or licence the defaults apply.\n",
             _RIGHTS,
             _SERVERLESS,
         ]
@@ -298,14 +296,14 @@ def section_page() -> str:
     parts = [
         "# The `ttc` section\n",
         NOTICE,
-        "The object by which a request opts in. Put it into `rescore`, alone or last in a list after native rescorers; "
+        "The `ttc` object in a search. Put it into `rescore`, alone or last in a list after native rescorers; "
         f"up to {MAX_ITEMS} items with it [run in order](../how-to/rerank-in-several-steps.md). "
-        "`window_size` beside it is the number of first-pass documents that are rescored (default 100).\n",
+        "`window_size` beside it is the number of rescored first-pass documents (default 100).\n",
         f"```json\n{example}\n```\n",
-        "Beside Elasticsearch's `retriever`, which allows no `rescore`, it stands in `ext`, with `window_size` inside. "
-        "The retriever's first hits are the window, totals and aggregations are the engine's, and no documents join. A "
-        "window is at most the retriever's `rank_window_size` (10 if it names none). `collapse` is the engine's: it "
-        "groups before the window is ranked.\n",
+        "Beside Elasticsearch's `retriever`, which allows no `rescore`, put it into `ext`, with `window_size` inside. "
+        "The retriever's first hits are the window, at most its `rank_window_size` (default 10). Totals and "
+        "aggregations are the engine's, and no documents join. The engine applies `collapse` before the window is "
+        "ranked.\n",
         f"```json\n{beside}\n```\n",
         "In a kNN clause it names the retrieval [method](retrievers.md). `score_mode` and the weights are only for "
         "`rescore`, and `on_error: first_pass` means the engine's own kNN.\n",
@@ -314,14 +312,14 @@ def section_page() -> str:
         "`on_error: first_pass` means the plain query.\n",
         f"```json\n{query}\n```\n",
         _fields_table(Section),
-        "An unknown key, a wrong type or a value out of range is a 400 in the engine's own error shape that names the "
-        "key and the nearest valid one.\n",
-        "Only a malformed section is a 400. Whatever else is missing or fails (features, an encoder, a text, a model, "
-        "a method, time) leaves the engine's own ranking, with `ttc.applied: false`, the reason in `ttc.reason` and "
-        "the header `x-ttc-applied: false`; `on_error: fail` makes it an error.\n",
-        "The window has `window_size` documents whatever page is shown, so the first hits do not change with `size` "
+        "A malformed section (an unknown key, a wrong type, a value out of range) is a 400 in the engine's own error "
+        "form that names the key and the nearest valid key.\n",
+        "If anything else is missing or fails (features, an encoder, a text, a model, a method, time), the response is "
+        "the engine's own ranking, with `ttc.applied: false`, the reason in `ttc.reason` and the header "
+        "`x-ttc-applied: false`. `on_error: fail` returns an error instead.\n",
+        "The window has `window_size` documents on every page, so the first hits do not change with `size` "
         "and `from`. Scores are never negative and never rise down the page. Documents outside the window follow in "
-        "the engine's order; `ttc.window` says where it ends. All other "
+        "the engine's order. `ttc.window` counts the first-pass documents of the window. All other "
         "parts of a search (`aggs`, `highlight`, `fields`, `_source`, `post_filter`, `min_score`, `explain`, "
         "`profile`, points in time, aliases, routing) are the engine's, except `highlight` with "
         "[type `ttc`](../how-to/show-passages.md); [known limits](../known-limits.md) lists what does not work.\n",
@@ -335,13 +333,14 @@ def endpoints_page() -> str:
     parts = [
         "# Endpoints below `/_ttc/`\n",
         NOTICE,
-        "All other requests are the engine's. `GET /_ttc/openapi.json` describes these in OpenAPI 3.1, with the form "
-        "of every body. Errors have the engines' form. `GET /_ttc/search.schema.json` is the JSON Schema of a search "
-        "body with a [`ttc` section](section.md): an editor that knows it completes methods and parameters, and marks "
-        "what the gateway would refuse ([how](../how-to/connect-a-client.md#check-a-search-body-in-an-editor)).\n",
-        "A token is wanted only where it is set; `admin_open` names endpoints that need no `admin_token` "
+        "`GET /_ttc/openapi.json` describes the endpoints in OpenAPI 3.1, with the form of every body. Errors have the "
+        "engines' form. `GET /_ttc/search.schema.json` is the JSON Schema of a search body with a "
+        "[`ttc` section](section.md), "
+        "for [editors](../how-to/connect-a-client.md#check-a-search-body-in-an-editor). All other requests are the "
+        "engine's.\n",
+        "A token is required only if it is set. `admin_open` names endpoints that need no `admin_token` "
         "([settings](settings.md)).\n",
-        "| request | what it does | body | carries |\n| --- | --- | --- | --- |",
+        "| request | what it does | body | credentials |\n| --- | --- | --- | --- |",
     ]
     carried = {
         "engine": "`admin_token`, the caller's credentials",
@@ -467,7 +466,7 @@ def api_page() -> str:
         "# What to import\n",
         NOTICE,
         "Your own [rescorer](../how-to/add-a-rescorer.md), [rewriter](../how-to/rewrite-queries-with-sira.md), script "
-        "or notebook imports from these modules. All else in `es_ttc` is internal and may change with any version. The "
+        "or notebook may import these names. All else in `es_ttc` is internal and may change with any version. The "
         "package is typed (`py.typed`); docstrings give shapes, units and errors.\n",
         "- **stable**: changes only with a new major version; before 1.0, only with a new minor version, after one "
         "minor version in which the changelog has announced it.",
