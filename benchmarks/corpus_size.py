@@ -12,23 +12,19 @@ engine alone. Warm searches find all features in the gateway's memory; a cold on
 
 import argparse
 import asyncio
-import math
 import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import orjson
-from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator
 
 from benchmarks.common import heading, table
-from benchmarks.figures import BAR, INK, MUTED, STRONG, figure, save
 from benchmarks.served import ENCODER, Client, bulk, features_of_all, gateway, percentiles, temporary_index
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.protocol import Engine
@@ -55,7 +51,6 @@ WINDOW = 100
 MEBIBYTE = 2**20
 
 _BATCH = 200
-_FEW_TICKS = 50  # below this ratio of the values, powers of ten alone are too few ticks
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +126,6 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000])
     parser.add_argument("--codecs", nargs="+", default=["int8", "int2"], choices=STORED_CODECS)
     parser.add_argument("--largest-graph", type=int, default=100_000, help="no graph is built of more documents")
-    parser.add_argument("--figure", metavar="NAME", help="draw the figure NAME in the documentation's folder of images")
     arguments = parser.parse_args()
     made = made_topics()
     measured = {
@@ -143,8 +137,6 @@ def main() -> None:
     for codec, sizes in measured.items():
         for title, columns, rows in _tables(codec, sizes):
             print(f"{title}\n\n{table(columns, rows)}")
-    if arguments.figure:
-        draw(measured, arguments.figure)
 
 
 def made_topics() -> Made:
@@ -305,70 +297,6 @@ def _tables(codec: StoredCodec, sizes: Sequence[Size]) -> Iterator[tuple[str, tu
             for one in [size.searched]
         ],
     )
-
-
-def draw(measured: Mapping[str, Sequence[Size]], name: str) -> None:
-    """Draw bytes, searches, retrieval and the graph by the number of documents, with the slope at the end."""
-    with figure(9.2, 6.2) as drawn:
-        (stored, searched), (retrieved, graphs) = drawn.subplots(2, 2)
-        for (codec, sizes), colour in zip(measured.items(), (STRONG, MUTED, INK), strict=False):
-            _curve(stored, sizes, lambda one: one.merged / MEBIBYTE, codec, colour)
-            _curve(searched, sizes, lambda one: one.searched.added["blend"][0], f"blend, warm, {codec}", colour)
-            _curve(searched, sizes, lambda one: one.searched.cold, f"cold, {codec}", colour, dashed=True)
-            _curve(retrieved, sizes, lambda one: one.searched.nnn, codec, colour)
-            if len(graph_sizes := [one for one in sizes if one.graph]) > 1:
-                _curve(graphs, graph_sizes, lambda one: one.graph or 0, codec, colour)
-        _panel(stored, "MiB, merged")
-        _panel(searched, f"added to a search, ms (window {WINDOW})", room=0.8)
-        _panel(retrieved, "nnn over the whole index, ms")
-        if graphs.lines:
-            _panel(graphs, "building the neighbour graph, s")
-        else:
-            graphs.set_axis_off()
-        save(drawn, name)
-
-
-def slope(sizes: Sequence[Size], value: Callable[[Size], float]) -> float:
-    """Return the exponent with which a value grows with the number of documents, between the two greatest sizes."""
-    first, last = sizes[-2:]
-    return math.log(value(last) / value(first)) / math.log(last.documents / first.documents)
-
-
-def _curve(
-    axes: Axes,
-    sizes: Sequence[Size],
-    value: Callable[[Size], float],
-    label: str,
-    colour: str,
-    *,
-    dashed: bool = False,
-) -> None:
-    axes.plot(
-        [one.documents for one in sizes],
-        [value(one) for one in sizes],
-        color=colour,
-        marker="o",
-        markersize=4,
-        linewidth=1.6,
-        linestyle="--" if dashed else "-",
-        label=f"{label}: slope {slope(sizes, value):.2f}",
-    )
-
-
-def _panel(axes: Axes, title: str, room: float = 0.25) -> None:
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    least, greatest = axes.get_ylim()
-    if greatest < _FEW_TICKS * least:
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.margins(x=0.08, y=room)
-    axes.minorticks_off()
-    axes.set_title(title, loc="left", fontsize=11, color=INK)
-    axes.set_xlabel("documents", color=MUTED)
-    axes.legend(frameon=False, labelcolor=INK, loc="upper left", fontsize=9)
-    axes.grid(axis="y", color=BAR, linewidth=0.4)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ views of the blob.
 import struct
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def unpack_tokens(blob: Blob) -> TokenVectors:
         OtherLayout: The blob is of another version of the layout.
         ValueError: The blob is invalid, truncated or too long, or contains a value that is not finite.
     """
-    number, rows, columns, meta, data = _unpack(blob, _Kind.TOKENS)
+    number, rows, columns, encoded, data = _unpack(blob, _Kind.TOKENS)
     if not 1 <= number <= len(CODECS):
         raise ValueError(f"packed tokens: unknown codec {number}")
     if columns == 0:
@@ -98,7 +99,7 @@ def unpack_tokens(blob: Blob) -> TokenVectors:
         finite = bool(np.isfinite(matrix if scales is None else scales).all())
     if not finite:
         raise ValueError("packed tokens: a value is not finite")
-    return TokenVectors(matrix, scales, _read_of(meta), columns if bits else 0)
+    return TokenVectors(matrix, scales, _read_of(encoded) if encoded else 1.0, columns if bits else 0)
 
 
 def pack_norms(norms: ScaleNorms) -> bytes:
@@ -120,10 +121,8 @@ def unpack_norms(blob: Blob) -> ScaleNorms:
         OtherLayout: The blob is of another version of the layout.
         ValueError: The blob is invalid, truncated or too long, or contains no norms.
     """
-    number, rows, columns, meta, data = _unpack(blob, _Kind.NORMS)
-    scales = meta.get("scales")
-    if not isinstance(scales, list) or len(scales) != rows:
-        raise ValueError(f"packed norms: the meta must name {rows} scales, got {scales!r:.80}")
+    number, rows, columns, encoded, data = _unpack(blob, _Kind.NORMS)
+    scales = _scales_of(encoded, rows)
     if number != _STEPS:
         raise ValueError(f"packed norms: unknown codec {number}")
     _require_size(data, rows * (8 + columns), f"packed norms: {columns} of {rows} scales")
@@ -131,7 +130,7 @@ def unpack_norms(blob: Blob) -> ScaleNorms:
     if not np.isfinite(ranges).all() or (ranges < 0).any():
         raise ValueError("packed norms: a norm is negative or not finite")
     values = np.frombuffer(data, np.uint8, rows * columns, 8 * rows).reshape(rows, columns)
-    return ScaleNorms(tuple(_scale(scale) for scale in scales), values, ranges)
+    return ScaleNorms(scales, values, ranges)
 
 
 def pack_offsets(offsets: NDArray[np.int32], fields: Sequence[str]) -> bytes:
@@ -159,8 +158,8 @@ def unpack_offsets(blob: Blob) -> tuple[NDArray[np.int32], tuple[str, ...]]:
         OtherLayout: The blob is of another version of the layout.
         ValueError: The blob is invalid, truncated or too long, or contains an impossible span.
     """
-    number, rows, count, meta, data = _unpack(blob, _Kind.OFFSETS)
-    fields = meta.get("fields")
+    number, rows, count, encoded, data = _unpack(blob, _Kind.OFFSETS)
+    fields = _meta(encoded, "packed offsets").get("fields")
     if not isinstance(fields, list) or not all(isinstance(field, str) for field in fields):
         raise ValueError(f"packed offsets: the meta must name the fields, got {fields!r:.80}")
     if number != _STEPS:
@@ -181,8 +180,8 @@ def unpack_offsets(blob: Blob) -> tuple[NDArray[np.int32], tuple[str, ...]]:
     return np.stack([full[last, 0], starts, ends], axis=1).astype(np.int32), tuple(fields)
 
 
-def _read_of(meta: Mapping[str, Any]) -> float:
-    read = meta.get(_READ, 1)
+def _read_of(encoded: bytes) -> float:
+    read = _meta(encoded, "packed tokens").get(_READ, 1)
     if isinstance(read, bool) or not isinstance(read, int | float) or not 0 < read <= 1:
         raise ValueError(f"packed tokens: the share that was read is above 0 and at most 1, got {read!r:.80}")
     return float(read)
@@ -196,6 +195,15 @@ def _check_offsets(offsets: NDArray[np.int32], fields: int) -> None:
         raise ValueError(f"packed offsets: a field's ordinal is outside 0..{fields - 1}")
     if (start < 0).any() or (end < start).any():
         raise ValueError("packed offsets: a span starts before 0 or ends before it starts")
+
+
+@lru_cache(maxsize=64)  # those of an index's documents are the same
+def _scales_of(encoded: bytes, rows: int) -> tuple[float, ...]:
+    """Return the scales that the meta of norms names."""
+    scales = _meta(encoded, "packed norms").get("scales")
+    if not isinstance(scales, list) or len(scales) != rows:
+        raise ValueError(f"packed norms: the meta must name {rows} scales, got {scales!r:.80}")
+    return tuple(map(_scale, scales))
 
 
 def _scale(value: object) -> float:
@@ -213,8 +221,8 @@ def _pack(kind: _Kind, codec: int, rows: int, columns: int, meta: Mapping[str, o
     return b"".join((header, encoded, padding, *data))
 
 
-def _unpack(blob: Blob, kind: _Kind) -> tuple[int, int, int, dict[str, Any], memoryview]:
-    """Return codec, rows, columns, meta and data."""
+def _unpack(blob: Blob, kind: _Kind) -> tuple[int, int, int, bytes, memoryview]:
+    """Return codec, rows, columns, the meta's bytes and data."""
     what = f"packed {kind.name.lower()}"
     if len(blob) < _HEADER.size:
         raise ValueError(f"{what}: {len(blob)} bytes are less than a header of {_HEADER.size}")
@@ -228,7 +236,7 @@ def _unpack(blob: Blob, kind: _Kind) -> tuple[int, int, int, dict[str, Any], mem
     start = _HEADER.size + meta_size + -(_HEADER.size + meta_size) % _ALIGNMENT
     if len(blob) < start:
         raise ValueError(f"{what}: {len(blob)} bytes end in the meta")
-    return codec, rows, columns, _meta(blob[_HEADER.size : _HEADER.size + meta_size], what), memoryview(blob)[start:]
+    return codec, rows, columns, bytes(blob[_HEADER.size : _HEADER.size + meta_size]), memoryview(blob)[start:]
 
 
 def _require_size(data: memoryview, expected: int, what: str) -> None:
@@ -236,7 +244,7 @@ def _require_size(data: memoryview, expected: int, what: str) -> None:
         raise ValueError(f"{what} make {expected} bytes, got {len(data)}")
 
 
-def _meta(encoded: Blob, what: str) -> dict[str, Any]:
+def _meta(encoded: bytes, what: str) -> dict[str, Any]:
     if not encoded:
         return {}
     try:
