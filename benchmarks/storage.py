@@ -35,7 +35,7 @@ from es_ttc.index.mappings.index import IndexOptions, index_body
 from es_ttc.index.mappings.spec import ENCODER, HASH, ROOT, IndexSpec, SpanGrid
 from es_ttc.lab.evaluation.datasets import Collection, load_collection
 from es_ttc.rescorers.base import Feature
-from es_ttc.serving.features.cache import PrivateFeatureCache
+from es_ttc.serving.features.cache import FeatureCache
 from es_ttc.serving.features.index_meta import IndexMeta
 from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.features.read_budget import ReadBudget
@@ -216,7 +216,7 @@ class Bench:
         windows = matches[: 4 if variant.share < 1 else len(matches)]
         pool = BoundedPool("features", threads=2, queue=8)
         budget, meta = ReadBudget(upstream, None), IndexMeta(upstream)
-        cache = PrivateFeatureCache(1)  # it keeps nothing
+        cache = FeatureCache(1)  # it keeps nothing
         reader = FeatureReader(upstream, cache, pool, lambda caller: caller, budget, meta)
         times = []
         try:

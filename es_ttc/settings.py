@@ -278,7 +278,7 @@ class GatewaySettings(Settings):
     feature_cache_mb: int = Field(
         512,
         ge=0,
-        description="Size of the cache of documents' features, in MiB. All worker processes share it.",
+        description="Size of the cache of documents' features, in MiB; worker processes divide it.",
     )
     feature_reads_mb: int | None = Field(
         None,

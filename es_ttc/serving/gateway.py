@@ -17,6 +17,7 @@ from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.sandbox.process_pool import ProgramLimits, ProgramProcessPool
 from es_ttc.serving.engine_requests import EngineSearches
 from es_ttc.serving.features.attached import AttachedFeatureLocator
+from es_ttc.serving.features.cache import FeatureCache
 from es_ttc.serving.features.encoding import Encoders, Loader
 from es_ttc.serving.features.field_types import FieldTypes
 from es_ttc.serving.features.index_meta import IndexMeta
@@ -64,7 +65,7 @@ class Gateway:
         self.warm_up = WarmUp(self.encoders, self.upstream)
         self.attached = AttachedFeatureLocator(self.upstream, settings.side_credentials)
         reads = ReadBudget(self.upstream, settings.feature_reads_mb, process.count)
-        cache = process.feature_cache(settings)
+        cache = FeatureCache(settings.feature_cache_mb * 2**20)
         meta = IndexMeta(self.upstream)
         self.features = FeatureReader(self.upstream, cache, self.scoring, self.attached.side_caller, reads, meta)
         self.numbers = FieldTypes(self.upstream)

@@ -130,7 +130,7 @@ class Metrics:
             "feature_cache_capacity_bytes": lambda: cache.capacity,
             "feature_cache_entries": lambda: len(cache),
         }
-        self.watch(values, together="livemax")
+        self.watch(values)
         hits = self._counter("es_ttc_feature_cache_hits", "Documents whose features the cache held.")
         misses = self._counter("es_ttc_feature_cache_misses", "Documents whose features the cache lacked.")
         before = [0, 0]
@@ -159,12 +159,10 @@ class Metrics:
         folder = os.environ.get(SHARED_FOLDER)
         return generate_latest(self.registry if folder is None else _of_all_processes(Path(folder)))
 
-    def watch(
-        self, values: Mapping[str, Callable[[], int]], *, together: Literal["livesum", "livemax"] = "livesum"
-    ) -> None:
+    def watch(self, values: Mapping[str, Callable[[], int]]) -> None:
         """Add gauges of :data:`WATCHED` that take their values when they are read."""
         for name, value in values.items():
-            gauge = self._gauge(f"es_ttc_{name}", WATCHED[name], together=together)
+            gauge = self._gauge(f"es_ttc_{name}", WATCHED[name], together="livesum")
             self._watched.append(partial(_set, gauge, value))
 
     def _gauge(self, name: str, what: str, *labels: str, together: Literal["livesum", "livemax"]) -> Gauge:

@@ -1,8 +1,8 @@
 """Several processes that answer requests at one address.
 
 Each answers the requests of the connections that it has accepted from the one listening socket, which stays open
-whatever becomes of a process. They share the cache of features, readiness and metrics. A process that has died is
-started again; SIGHUP replaces all of them, one after the other, and each new one accepts connections before its
+whatever becomes of a process. They share readiness and metrics, and divide the cache of features. A process that has
+died is started again; SIGHUP replaces all of them, one after the other, and each new one accepts connections before its
 predecessor stops.
 """
 
@@ -24,17 +24,16 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from es_ttc.common.parent_process import end_with_parent
-from es_ttc.common.shared_log import SharedLog
 from es_ttc.errors import ConfigurationError, EsTtcError
 from es_ttc.serving.app import FurtherRoutes, create_app
 from es_ttc.serving.http.raw_request import MAX_BODY
 from es_ttc.serving.logs import configure_logs, log
 from es_ttc.serving.metrics import SHARED_FOLDER
-from es_ttc.serving.process import WorkerProcess, memory_to_share
+from es_ttc.serving.process import ProcessState, States, WorkerProcess
 from es_ttc.serving.server import DRAIN_SECONDS, refuse_further, server_of
 from es_ttc.settings import GatewaySettings, wrong_setting
 
-_FIXED = ("host", "port", "workers", "feature_cache_mb")
+_FIXED = ("host", "port", "workers")
 _SPAWN = multiprocessing.get_context("spawn")
 _TICK_SECONDS = 0.2
 _START_SECONDS = 300  # a first start compiles loops
@@ -53,15 +52,14 @@ def serve_with_workers(
     Args:
         settings: The settings.
         listening: The socket.
-        read_again: Returns the settings for the processes that replace others at SIGHUP. Address, number of processes
-            and size of the cache stay as they are.
+        read_again: Returns the settings for the processes that replace others at SIGHUP. Address and number of
+            processes stay as they are.
         further: Makes further routes in each process; see :func:`~es_ttc.serving.app.create_app`.
     """
     folder = tempfile.mkdtemp(prefix="es-ttc-metrics-")
     os.environ[SHARED_FOLDER] = folder  # read by prometheus-client when a worker imports it
-    memory = memory_to_share(settings, settings.workers)
     try:
-        Supervisor(settings, memory, listening, read_again, further).run()
+        Supervisor(settings, listening, read_again, further).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -73,16 +71,18 @@ def share_of(settings: GatewaySettings) -> GatewaySettings:
         "max_connections": max(1, settings.max_connections // count),
         "max_concurrent_requests": max(1, settings.max_concurrent_requests // count),
         "max_bodies_mb": max(MAX_BODY // 2**20, settings.max_bodies_mb // count),
+        "feature_cache_mb": settings.feature_cache_mb // count,
     }
     return settings.model_copy(update=parts)
 
 
 @dataclass(slots=True)
 class Worker:
-    """A started process, and where it tells that it accepts connections."""
+    """A started process, where it tells that it accepts connections, and the place of its state."""
 
     process: SpawnProcess
     told: Connection
+    slot: int
     since: float = field(default_factory=time.monotonic)
     accepts: bool = False
 
@@ -100,22 +100,23 @@ class Supervisor:
     def __init__(
         self,
         settings: GatewaySettings,
-        memory: SharedLog,
         listening: socket.socket,
         read_again: Callable[[], GatewaySettings],
         further: FurtherRoutes | None,
     ) -> None:
         self._settings = settings
-        self._memory = memory
+        self._states: States = _SPAWN.RawArray("B", 2 * settings.workers + 2)  # while they are replaced
         self._listening = listening
         self._read_again = read_again
         self._further = further
-        self._workers = [self._start() for _ in range(settings.workers)]
+        self._workers: list[Worker] = []
         self._leaving: list[Worker] = []
         self._stops = False
         self._hung_up = False
         self._replaces: list[Worker] = []
         self._successor: Worker | None = None
+        for _ in range(settings.workers):
+            self._workers.append(self._start())
         self._pause = _PAUSE_SECONDS
         self._next_start = 0.0
         signal.signal(signal.SIGTERM, self._stop)
@@ -129,6 +130,8 @@ class Supervisor:
                 wait([worker.process.sentinel for worker in self._all], timeout=_TICK_SECONDS)
                 for worker in self._all:
                     worker.listen()
+                    if not worker.process.is_alive():
+                        self._states[worker.slot] = ProcessState.NOT_ACCEPTING
                 self._leaving = [worker for worker in self._leaving if worker.process.is_alive()]
                 self._restart_ended()
                 if self._hung_up:
@@ -141,11 +144,14 @@ class Supervisor:
 
     def _start(self) -> Worker:
         told, tell = _SPAWN.Pipe(duplex=False)
-        arguments = (self._settings, self._memory, self._listening, tell, self._further)
+        taken = {worker.slot for worker in self._all}
+        slot = next(number for number in range(len(self._states)) if number not in taken)
+        self._states[slot] = ProcessState.NOT_ACCEPTING
+        arguments = (self._settings, self._states, slot, self._listening, tell, self._further)
         process = _SPAWN.Process(target=_work, args=arguments, name="es-ttc-gateway")
         process.start()
         tell.close()
-        return Worker(process, told)
+        return Worker(process, told, slot)
 
     @property
     def _all(self) -> list[Worker]:
@@ -230,7 +236,8 @@ def _end(workers: Sequence[Worker]) -> None:
 
 def _work(
     settings: GatewaySettings,
-    memory: SharedLog,
+    states: States,
+    slot: int,
     listening: socket.socket,
     tell: Connection,
     further: FurtherRoutes | None,
@@ -239,7 +246,7 @@ def _work(
     configure_logs()
     end_with_parent()
     own = share_of(settings)
-    process = WorkerProcess(memory, settings.workers)
+    process = WorkerProcess(states, slot, settings.workers)
     app = create_app(own, wait_for_encoder=process.replaces_another, process=process, further=further)
     server = server_of(app, own, started=lambda: tell.send_bytes(b"accepts"))
     with suppress(KeyboardInterrupt):  # uvicorn raises the signal again that it has ended for

@@ -45,12 +45,10 @@ class ReadFeature:
     Attributes:
         value: The value for rescorers; offsets with the names of their fields.
         nbytes: Approximate size in memory.
-        blob: The blob that it was unpacked from, where :func:`unpack_feature` of it returns the same value.
     """
 
     value: Any
     nbytes: int
-    blob: bytes | None = None
 
 
 class FeatureReader(Protocol):
@@ -135,7 +133,7 @@ class BlobReader:
         if not values or values[0] is None:
             return None
         blob = _bytes(values[0])
-        return ReadFeature(unpack_feature(feature, blob), decoded_bytes(feature, len(blob)), blob)
+        return ReadFeature(unpack_feature(feature, blob), decoded_bytes(feature, len(blob)))
 
 
 class DocValueReader(BlobReader):

@@ -129,7 +129,6 @@ class FeatureReader:
         self, keys: Sequence[DocumentKey], features: frozenset[Feature]
     ) -> tuple[list[Stored], list[frozenset[Feature]]]:
         """Return the cached features of documents, and those that each lacks."""
-        self._cache.refresh()
         known, lacking = self._cache.get(keys, features)
         return [one.stored for one in known], lacking
 
@@ -210,7 +209,7 @@ class FeatureReader:
         asked = frozenset(features)
         while left and len(keys) < most:
             key = left.popleft()
-            known = self._cache.peek(key, asked)
+            known = self._cache.peek(key)
             if known.lacking(asked):
                 keys.append(key)
             else:
