@@ -297,7 +297,7 @@ def _on_disk(size: int | None, documents: int) -> str:
     """Return what an index takes, and what a million such documents would; "" if it is not known."""
     if not size or not documents:
         return ""
-    return f", {mebibytes(size)} on disk (a million such: {per_million(size / documents)})"
+    return f", {mebibytes(size)} on disk (a million such: {per_million(size / documents)}, less after merges)"
 
 
 async def _language(client: Engine, name: str, spec: IndexSpec, otherwise: Check) -> Check:
