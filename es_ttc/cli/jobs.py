@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from es_ttc.cli.common import AsJson, EngineUrl, engine_flag, given, json_flag, print_json, stderr, stdout, with_engine
-from es_ttc.cli.model_options import CommandGroup, ModelOptions, nested
+from es_ttc.cli.model_options import CommandGroup, flags, model_options, nested
 from es_ttc.cli.options import JsonObjectType, examples
 from es_ttc.cli.signatures import command
 from es_ttc.cli.tables import properties
@@ -21,7 +21,7 @@ from es_ttc.common.validation import Fault, read_object, sentence
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import commands, submission
 from es_ttc.enrichment.jobs.progress import AnyStatus
-from es_ttc.enrichment.jobs.record import EncodingJob, Job, Progress
+from es_ttc.enrichment.jobs.record import Budget, EncodingJob, Job, Progress
 from es_ttc.enrichment.jobs.submission import DryRun, JobRequest, SampledDocument
 from es_ttc.errors import InvalidRequest, LlmError, LlmFailure
 from es_ttc.settings import Settings
@@ -35,33 +35,20 @@ _WRONG_API = (
     "a base model, which only continues texts, needs ES_TTC_LLM_API=completions, and an assistant needs "
     "ES_TTC_LLM_API=chat"
 )
-_REQUEST = "es_ttc.enrichment.jobs.submission:JobRequest"
-_PHRASES = ModelOptions(
+_PHRASES = model_options(
     "Phrases",
-    _REQUEST,
-    {
-        "prompt": "--prompt",
-        "most": "--phrases",
-        "tau": "--tau",
-        "min_similarity": "--min-similarity",
-        "whole": "--whole",
-    },
+    JobRequest,
+    {"prompt": "--prompt", "most": "--phrases"} | flags("tau", "min_similarity", "whole"),
 )
-_WORK = ModelOptions(
+_WORK = model_options(
     "Documents and work",
-    _REQUEST,
-    {
-        "query": "--query",
-        "redo": "--redo",
-        "continuous": "--continuous",
-        "parallel": "--parallel",
-        "priority": "--priority",
-    },
+    JobRequest,
+    flags("query", "redo", "continuous", "parallel", "priority"),
     types={"query": JsonObjectType('{"term": {"lang": "en"}}')},
 )
-_COSTS = ModelOptions(
+_COSTS = model_options(
     "Costs",
-    _REQUEST,
+    JobRequest,
     {
         "budget__tokens": "--budget-tokens",
         "budget__cost": "--budget-cost",
@@ -69,11 +56,7 @@ _COSTS = ModelOptions(
         "price__written": "--price-written",
     },
 )
-_BUDGET = ModelOptions(
-    "New budget, for the whole job",
-    "es_ttc.enrichment.jobs.record:Budget",
-    {"tokens": "--budget-tokens", "cost": "--budget-cost"},
-)
+_BUDGET = model_options("New budget, for the whole job", Budget, {"tokens": "--budget-tokens", "cost": "--budget-cost"})
 
 
 @click.group(cls=CommandGroup)
@@ -153,7 +136,7 @@ def list_jobs(
         stdout.print(_table(found))
 
 
-def _verb(name: str, summary: str, example: str, *options: ModelOptions) -> None:
+def _verb(name: str, summary: str, example: str, *options: Callable[..., Any]) -> None:
     """Add a command that does one thing with one job, by the function of this name, and reports the job."""
 
     @json_flag

@@ -12,7 +12,7 @@ import click
 import orjson
 
 from es_ttc.cli.common import AsJson, engine_flag, first_documents, given, print_json, unread_languages
-from es_ttc.cli.model_options import ModelOptions
+from es_ttc.cli.model_options import flags, model_options
 from es_ttc.cli.signatures import FILE, command
 from es_ttc.encoders.query_adapters import QueryAdapters
 from es_ttc.encoders.registry import require_known
@@ -39,25 +39,12 @@ _LOOK_SECONDS = 3.0
 _MAX_NAMED = 20
 
 
-_gateway_options = ModelOptions(
+_FILE, _EXISTING = click.Path(dir_okay=False, path_type=Path), click.Path(file_okay=False, exists=True, path_type=Path)
+_gateway_options = model_options(
     "Gateway",
-    "es_ttc.settings:GatewaySettings",
-    {
-        "host": "--host",
-        "port": "--port",
-        "tls_cert": "--tls-cert",
-        "tls_key": "--tls-key",
-        "workers": "--workers",
-        "programs": "--programs",
-        "ranking_models": "--ranking-models",
-        "ui": "--ui",
-    },
-    types={
-        "tls_cert": click.Path(dir_okay=False, path_type=Path),
-        "tls_key": click.Path(dir_okay=False, path_type=Path),
-        "programs": click.Path(file_okay=False, exists=True, path_type=Path),
-        "ranking_models": click.Path(file_okay=False, exists=True, path_type=Path),
-    },
+    GatewaySettings,
+    flags("host", "port", "tls_cert", "tls_key", "workers", "programs", "ranking_models", "ui"),
+    types={"tls_cert": _FILE, "tls_key": _FILE, "programs": _EXISTING, "ranking_models": _EXISTING},
     unset=True,
 )
 
@@ -92,8 +79,8 @@ def serve(
     requests are forwarded unchanged.
     """
     first, *others = encoders or (None,)
-    flags = given(encoder=first, encoders=tuple(others) or None, tuned=tuned or None, **options)
-    settings = GatewaySettings(**flags)
+    given_settings = given(encoder=first, encoders=tuple(others) or None, tuned=tuned or None, **options)
+    settings = GatewaySettings(**given_settings)
     tls = server_certificate(settings) is not None
     for name in (settings.encoder, *settings.encoders):
         require_known(name)
@@ -132,7 +119,7 @@ def serve(
                 err=True,
             )
         if settings.workers > 1:
-            serve_with_workers(settings, listening, lambda: GatewaySettings(**flags), playground_routes)
+            serve_with_workers(settings, listening, lambda: GatewaySettings(**given_settings), playground_routes)
         else:
             run(settings, listening, playground_routes)
 

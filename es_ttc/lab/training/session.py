@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,11 @@ from es_ttc.lab.training import artefact
 from es_ttc.lab.training.data import Task, load_task
 from es_ttc.lab.training.loop import RESUMABLE_OPTIONS, Report, TrainingProgress, train
 from es_ttc.lab.training.measures import before_and_after
-from es_ttc.lab.training.options import LoopOptions
+from es_ttc.lab.training.options import ColtOptions, DenseOptions, HeadOptions, LoopOptions, NnnOptions
+from es_ttc.lab.training.recipes.colt import ColtRecipe
+from es_ttc.lab.training.recipes.dense import DenseRecipe
+from es_ttc.lab.training.recipes.head import HeadRecipe
+from es_ttc.lab.training.recipes.nnn import NnnRecipe, choose_penalty
 from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, Trainable, TunedSide
 
 
@@ -45,6 +49,9 @@ Sides = Callable[[Task, Role], TunedSide]
 """Creates a side with a fine-tuned encoder."""
 
 
+Options = DenseOptions | NnnOptions | ColtOptions | HeadOptions
+
+
 @dataclass(frozen=True)
 class TrainingRequest:
     """A request for a training."""
@@ -52,12 +59,35 @@ class TrainingRequest:
     kind: str
     data: Sequence[Path]
     out: Path
-    recipe: Callable[[Sequence[Task], Sides], Trainable]
-    options: Mapping[str, Any]
+    options: Options
     loop: LoopOptions
     start: Path | None = None
     most_queries: int | None = None
     resume: bool = False
+    choose_penalty: bool = False
+
+    def recorded_options(self) -> dict[str, Any]:
+        """Return the options for checkpoints and cards."""
+        chosen = {"l1": "chosen", "l2": "chosen"} if self.choose_penalty else {}
+        return asdict(self.options) | (chosen if isinstance(self.options, NnnOptions) else {})
+
+    def recipe(self, tasks: Sequence[Task], side: Sides) -> Trainable:
+        """Return the recipe of the options."""
+        task, options = tasks[0], self.options
+        match options:
+            case DenseOptions():
+                tuned = options.tune == "encoder"
+                sides = {"queries": side(task, "query"), "documents": side(task, "document")} if tuned else {}
+                return DenseRecipe(task, options, **sides)
+            case NnnOptions():
+                if self.choose_penalty:
+                    l1, l2 = choose_penalty(task, options.metric)
+                    options = replace(options, l1=l1, l2=l2)
+                return NnnRecipe(task, options, queries=side(task, "query") if options.tune == "encoder" else None)
+            case ColtOptions():
+                return ColtRecipe(task, options)
+            case HeadOptions():
+                return HeadRecipe(tasks, options)
 
 
 @dataclass(frozen=True)
@@ -94,12 +124,13 @@ def run(
         for folder in request.data
     ]
     before = start.heads
+    options = request.recorded_options()
     about = {
         "kind": request.kind,
         "encoder": encoder.identity.key,
         "start": start.identity,
         "data": {task.name: _digest(task) for task in tasks},
-        "options": dict(request.options),
+        "options": options,
         "loop": {name: value for name, value in asdict(loop).items() if name not in RESUMABLE_OPTIONS},
     }
     torch.manual_seed(loop.seed)
