@@ -95,7 +95,7 @@ def test_a_killed_training_goes_on_to_the_same_losses(
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "killed" / "card.json").exists()
     assert run(["train", *arguments, "--out", str(checkpoint.parent)]) == 1
-    assert "holds a training that was stopped: go on with --resume" in capsys.readouterr().err
+    assert "is of a training that was stopped: go on with --resume" in capsys.readouterr().err
     assert run(["train", *arguments, "--out", str(checkpoint.parent), "--resume", "--l1", "0.3"]) == 1
     assert "[options] was" in capsys.readouterr().err
     again = trained(capsys, *arguments, "--out", str(checkpoint.parent), "--resume")

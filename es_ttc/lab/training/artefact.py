@@ -73,7 +73,8 @@ def write(
 def lasting(name: str) -> str:
     """Return an encoder's name for a card: without the backend, which does not matter, and with full paths."""
     plain = on_backend(name, "")
-    return str(Path(plain).resolve()) if Path(plain).is_dir() else plain
+    folder = Path(plain).expanduser()
+    return str(folder.resolve()) if folder.is_dir() else plain
 
 
 def page(folder: Path, content: Mapping[str, Any]) -> str:
@@ -110,6 +111,22 @@ def page(folder: Path, content: Mapping[str, Any]) -> str:
             "",
         )
     )
+
+
+def claim(out: Path, mark: str, checkpoint: Path, *, resume: bool) -> None:
+    """Raise an InvalidRequest unless a folder is new or belongs to the training of a checkpoint.
+
+    Args:
+        mark: File of a finished training's folder.
+    """
+    if (out / mark).exists():
+        raise InvalidRequest(f"[{out}] holds a trained encoder already: choose another --out, or delete it")
+    if checkpoint.exists() and not resume:
+        raise InvalidRequest(
+            f"[{checkpoint}] is of a training that was stopped: go on with --resume, or choose another --out"
+        )
+    if not (checkpoint.exists() and checkpoint.parent == out):
+        require_free(out)
 
 
 def require_free(out: Path) -> None:

@@ -115,7 +115,8 @@ def run(
         ConfigurationError: The data, the start or the checkpoint are invalid.
         InvalidRequest: The folder contains other files.
     """
-    checkpoint = _claim(request)
+    checkpoint = request.out / artefact.CHECKPOINT
+    artefact.claim(request.out, CARD, checkpoint, resume=request.resume)
     loop = request.loop
     start = _start(request.start, encoder.identity, cache_dir)
     below = _below(encoder, start, cache_dir)
@@ -176,19 +177,6 @@ def run(
     )
     checkpoint.unlink(missing_ok=True)
     return TrainingResult(identity, course, metrics, methods)
-
-
-def _claim(request: TrainingRequest) -> Path:
-    """Return the checkpoint's file, in a folder that is new or belongs to this training."""
-    out = request.out
-    checkpoint = out / artefact.CHECKPOINT
-    if (out / CARD).exists():
-        raise InvalidRequest(f"[{out}] holds a trained encoder already: choose another --out, or delete it")
-    if checkpoint.exists() and not request.resume:
-        raise InvalidRequest(f"[{out}] holds a training that was stopped: go on with --resume, or choose another --out")
-    if not checkpoint.exists():
-        artefact.require_free(out)
-    return checkpoint
 
 
 def _start(folder: Path | None, base: EncoderIdentity, cache_dir: Path) -> TrainingStart:
