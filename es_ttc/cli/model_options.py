@@ -9,6 +9,8 @@ import click
 from es_ttc.cli.options import all_of
 
 MAX_SENTENCE = 300
+ARGUMENTS = "es_ttc.arguments"
+"""Key of a command's arguments in the context's `meta`."""
 
 
 def model_options(
@@ -79,7 +81,12 @@ def _option(
 
 
 class ModelCommand(click.Command):
-    """A command whose help shows its options by title."""
+    """A command whose help shows its options by title, and which keeps the arguments that it was called with."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        ctx.meta[ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by title."""
