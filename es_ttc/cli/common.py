@@ -23,12 +23,13 @@ from rich.progress import (
 from rich.text import Text
 
 from es_ttc.common.languages import LATIN
-from es_ttc.encoders.base import TOKENS_FROM, EncoderIdentity
-from es_ttc.encoders.registry import with_adapter
+from es_ttc.encoders.base import TOKENS_FROM, Encoder, EncoderIdentity
+from es_ttc.encoders.registry import load_encoder, with_adapter
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.ingest.proposal import html_fields, languages
+from es_ttc.index.mappings.encoder import load_encoder_for
 from es_ttc.settings import EngineSettings, Settings
 
 S = TypeVar("S", bound=Settings)
@@ -92,6 +93,14 @@ def given(**flags: Any) -> dict[str, Any]:
 def adapted(settings: S, adapter: str | None) -> S:
     """Return settings whose encoder has an adapter; the same settings if none was given."""
     return settings.model_copy(update={"encoder": with_adapter(settings.encoder, adapter)})
+
+
+def loaded_encoder(settings: Settings, identity: EncoderIdentity | None = None, *, dims: int | None = None) -> Encoder:
+    """Load the settings' encoder; with an identity, as the features of an index were made by it."""
+    with stderr.status("loading the encoder"):
+        if identity is None:
+            return load_encoder(settings.encoder, cache_dir=settings.cache_dir, dims=dims)
+        return load_encoder_for(identity, settings.encoder, cache_dir=settings.cache_dir)
 
 
 async def first_documents(engine: Engine, index: str, size: int = 50) -> list[dict[str, Any]]:
