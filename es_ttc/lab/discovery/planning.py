@@ -33,11 +33,9 @@ def plan_task(
 ) -> TaskPlan:
     """Choose queries and documents of a BEIR folder.
 
-    Args:
-        split: Split of the search's queries; None: `train`, if there is one.
-        held_out: Split of the held-out queries; None: `test`. If it is the same split, or a collection has one split,
-            that is divided at random into two halves.
-        documents: Maximum number of documents of each, including all documents with judgements for its queries.
+    The search's queries are those of `split` (by default `train`, if there is one), the held-out ones those of
+    `held_out` (`test`); a collection with one split is halved at random. All judged documents of the queries are
+    included.
     """
     there = splits(folder) if (folder / "qrels").is_dir() else []
     seen = split or ("train" if "train" in there else "test")

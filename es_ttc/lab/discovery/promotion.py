@@ -146,11 +146,7 @@ def write(
 
 
 def exported(records: Sequence[Record], suffix: str) -> bytes:
-    """Return all programs of a search in a file format.
-
-    Args:
-        suffix: ``.jsonl`` for `--proposer`, ``.csv`` for a table of results.
-    """
+    """Return all programs of a search: as ``.jsonl`` for `--proposer`, or as a ``.csv`` table of results."""
     if suffix == ".jsonl":
         return b"".join(
             orjson.dumps(record.proposal.model_dump(mode="json")) + b"\n" for record in records if record.generation > 0

@@ -78,13 +78,7 @@ class Record(_Model):
 
 
 class TaskPlan(_Model):
-    """The source of a task.
-
-    Attributes:
-        folder: A BEIR folder; None for a generated task.
-        held_out: Split of the held-out queries, for the report of `promote`; None if there are none.
-        documents: Ids of the ranked documents, for the search and for the report.
-    """
+    """The source of a task: a BEIR folder or, without one, a generated collection; ids of its queries and documents."""
 
     name: str
     folder: str | None

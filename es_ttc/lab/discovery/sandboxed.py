@@ -25,11 +25,8 @@ _PROBE = "a"
 class Limits:
     """Limits of one candidate.
 
-    Attributes:
-        seconds: Time for one task, in seconds, without that of the encoder.
-        memory_mb: Memory in addition to that of the interpreter, numpy and the task's own arrays, in MiB.
-        cost: Maximum cost ratio c, over all tasks.
-        encoding: Maximum time of the encoder in seconds, over all tasks.
+    Seconds for one task without the encoder's; MiB beside the interpreter, numpy and the task's arrays; the cost ratio
+    c and the encoder's seconds over all tasks.
     """
 
     seconds: float = 20.0
@@ -89,17 +86,8 @@ def run(
 ) -> list[ProgramRun]:
     """Run a program on tasks, one after the other, in a sandboxed process.
 
-    Args:
-        source: The program's source.
-        tasks: The tasks.
-        limits: The limits.
-        hash_seed: Seed of string hashes, which determines the order of sets; results must not depend on it.
-        restricted: Whether the process also applies the checks of :mod:`es_ttc.rescorers.programs.source`. Tests
-            disable them to test the sandbox alone.
-
-    Raises:
-        Refused: It failed, exceeded a limit, or tried a forbidden action.
-        ConfigurationError: The sandbox is unavailable on this machine.
+    `hash_seed` determines the order of sets, on which results must not depend. Tests leave `restricted` out, the checks
+    of :mod:`es_ttc.rescorers.programs.source`, to test the sandbox alone.
     """
     allowance = ProcessLimits(limits.memory_mb, int(limits.seconds * len(tasks)) + _DEFINED_SECONDS)
     with Process(allowance, hash_seed) as process:

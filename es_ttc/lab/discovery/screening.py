@@ -11,11 +11,7 @@ from es_ttc.rescorers.programs.source import Reason, Refused, check, parse
 
 
 class ProposedPrograms:
-    """All proposed programs that could be parsed; R of Algorithm 1.
-
-    Args:
-        least: Minimum structural distance of a new program from each measured one.
-    """
+    """All proposed programs that could be parsed (R of Algorithm 1), each of a `least` distance from the others."""
 
     def __init__(self, least: float) -> None:
         self._least = least

@@ -58,12 +58,8 @@ Found = tuple[list[Ranking], NDArray[np.float64]]
 class MemorySearcher:
     """Answers a collection's queries from arrays.
 
-    Args:
-        texts: The documents' texts as they are encoded, in the collection's order.
-        features: The documents' features; None where no method needs any.
-        queries: The encoded queries, in the collection's order; empty where no method needs any.
-        window: Documents that a rescorer scores; None for the whole corpus.
-        candidates: Nearest documents that join the window of a method that takes them; None for as many as the window.
+    Features and queries are left out where no method needs them; `window` None means the whole corpus; as many nearest
+    documents as the window, or `candidates`, join the window of a method that takes them.
     """
 
     def __init__(

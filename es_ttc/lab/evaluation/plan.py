@@ -104,16 +104,7 @@ class Plan:
 def run(
     plan: Plan, collection: Collection, encoder: Encoder | None = None, progress: Progress = silent
 ) -> tuple[CollectionResult, str]:
-    """Evaluate one collection.
-
-    Returns:
-        The result, and where it was made: ``memory``, or the engine's product and version.
-
-    Raises:
-        ConfigurationError: The plan needs an encoder and none is given.
-        InvalidRequest: A method cannot be run according to the plan.
-        EngineError: The engine failed.
-    """
+    """Evaluate one collection; return the result, and where it was made: in memory, or the engine's version."""
     with opened(plan, collection, encoder, progress) as (searcher, where, truncated):
         if truncated:
             most = plan.max_tokens

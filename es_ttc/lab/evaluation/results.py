@@ -16,12 +16,9 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class MethodResult:
-    """One method on one collection.
+    """One method on one collection; intervals of means and comparisons with the baseline by metric.
 
-    Attributes:
-        intervals: By metric, the percentile interval of its mean.
-        versus: By metric, the comparison with the baseline; empty for the baseline itself.
-        seconds: ``(q,)`` the time each query took, first pass included, encoding left out where it was done before.
+    `seconds` is ``(q,)``: first pass included, encoding left out where it was done before.
     """
 
     name: str

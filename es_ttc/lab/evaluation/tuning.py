@@ -34,13 +34,9 @@ _ALIKE = 1e-12
 class Tuning:
     """What was tried, and what came out best.
 
-    Attributes:
-        candidates: The methods that were tried; the first has the defaults.
-        values: ``(c, q)`` the metric of every candidate and query.
-        by_fold: Place of the one that each fold's other queries chose; empty without folds.
-        reached: ``(q,)`` each query's value under the chosen candidate or, with folds, under the one that the other
-            folds chose: then no query has a say in how it is answered.
-        against_default: ``reached`` against the defaults.
+    `values` is ``(c, q)``, the first candidate has the defaults. `reached` is ``(q,)``: each query's value under the
+    chosen candidate or, with folds, under the one that the other folds chose (`by_fold`): then no query has a say in
+    how it is answered.
     """
 
     metric: str

@@ -61,11 +61,7 @@ def agreement(judgements: Iterable[Judgement]) -> Agreement:
 
 
 def weighted_kappa(ours: Sequence[int], theirs: Sequence[int]) -> float | None:
-    """Return Cohen's kappa with linear weights of two judges' grades of the same documents.
-
-    Returns:
-        At most 1; None where chance alone would make them agree throughout.
-    """
+    """Return Cohen's kappa with linear weights, at most 1; None where chance alone would make two judges agree."""
     observed = np.zeros((len(GRADES), len(GRADES)))
     np.add.at(observed, (np.array(ours), np.array(theirs)), 1)
     expected = np.outer(observed.sum(axis=1), observed.sum(axis=0)) / len(ours)
@@ -75,13 +71,9 @@ def weighted_kappa(ours: Sequence[int], theirs: Sequence[int]) -> float | None:
 
 
 def ordinal_alpha(units: Sequence[Sequence[int]]) -> float | None:
-    """Return Krippendorff's alpha for ordinal data.
+    """Return Krippendorff's alpha for ordinal data, at most 1, from the grades of each document, whoever gave them.
 
-    Args:
-        units: The grades of each document, whoever gave them; documents with fewer than two are left out.
-
-    Returns:
-        At most 1; None where nothing can be compared, or no grade differs from another.
+    Documents with fewer than two grades are left out. None where nothing can be compared, or no grade differs.
     """
     values = sorted({grade for unit in units if len(unit) > 1 for grade in unit})
     place = {grade: number for number, grade in enumerate(values)}
@@ -105,13 +97,9 @@ def _ordinal_distances(totals: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def median_grades(judgements: Iterable[Judgement], *, with_llm: bool = False) -> dict[str, dict[str, int]]:
-    """Return one grade for each judged document, by query and document: the median of its judges.
+    """Return the median of its judges for each judged document, by query and document.
 
-    Of an even number of grades the median is the mean of the middle two, rounded down: two judges who differ by one
-    grade give the lower one.
-
-    Args:
-        with_llm: Whether a language model's count; alone it decides where no one else judged.
+    Two judges who differ by one grade give the lower one. A language model's grades count only `with_llm`.
     """
     given: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for one in judgements:

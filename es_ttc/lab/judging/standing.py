@@ -49,13 +49,10 @@ class MethodStanding:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the pooled methods stand.
+    """How the methods stand that were pooled for most judged queries, the best first.
 
-    Attributes:
-        judged_queries: Number of judged queries that these methods were pooled for.
-        methods: The methods that were pooled for most judged queries, the best first.
-        clear: Whether the best is better than each other one: the 95 % intervals of the differences lie above 0, over
-            :data:`FEWEST_QUERIES` queries or more, for an interval of fewer means nothing.
+    `clear`: the best is better than each other one, by the 95 % intervals of the differences over
+    :data:`FEWEST_QUERIES` queries or more; an interval of fewer means nothing.
     """
 
     judged_queries: int
@@ -90,11 +87,7 @@ class Standing:
 
 
 def standing(queries: Sequence[PooledQuery], qrels: Qrels) -> Standing:
-    """Return how the pooled methods stand on the judged queries.
-
-    Args:
-        qrels: Grades by query and document. A document without a grade counts as not relevant.
-    """
+    """Return how the pooled methods stand on the judged queries; a document without a grade counts as not relevant."""
     pooled = [query for query in queries if qrels.get(query.id) and query.methods]
     if not pooled:
         return Standing(0, (), clear=False)
@@ -159,11 +152,7 @@ class TunedWeights:
 
 
 def tuned_weights(index: str, queries: Sequence[PooledQuery], qrels: Qrels) -> TunedWeights | str:
-    """Return the weights of blend that judgements choose, from the signals that the pools keep.
-
-    Returns:
-        The weights, or one sentence that says why there are none.
-    """
+    """Return the weights of blend that judgements choose from the pools' signals, or why there are none."""
     relevant = [query for query in queries if any(grade > 0 for grade in qrels.get(query.id, {}).values())]
     logged = [(query.id, query.signals) for query in relevant if query.signals is not None]
     kept = _alike([(query, signals) for query, signals in logged if set(DEFAULT_SIGNALS) <= set(signals.names)])

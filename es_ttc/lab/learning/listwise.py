@@ -23,12 +23,9 @@ TEMPERATURE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """Queries, each with some documents and what share of 1 each should get.
+    """Queries, ``(q, d)`` float32 unit rows, each with positions of documents and the share of 1 that each should get.
 
-    Attributes:
-        vectors: ``(q, d)`` float32 unit rows.
-        documents: For each query ``(k,)`` positions in the matrix of documents.
-        targets: For each query ``(k,)`` shares of sum 1; less for one that counts less.
+    Shares sum to less than 1 for a query that counts less.
     """
 
     vectors: Float32

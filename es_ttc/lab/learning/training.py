@@ -46,15 +46,9 @@ def fit_adapters(
     both: bool = False,
     max_share: float = MAX_SHARE,
 ) -> Adapters:
-    """Train on queries' pools; a random fifth of the queries ends the training.
+    """Train on queries' pools, without those that nobody says anything about; a random fifth ends the training.
 
-    Args:
-        pools: The pools, with blend's signals and the vectors.
-        targets: What each pool's documents should get; a query that nobody says anything about is left out.
-        loop: Options of the loop.
-        report: Told of each step.
-        both: Whether documents get an adapter too.
-        max_share: See :func:`bounded`.
+    With `both` documents get an adapter too. :func:`bounded` explains `max_share`.
     """
     lists, documents, chosen = lists_of(pools, targets)
     lists = bounded(lists, [targets[number].teacher != "clicks" for number in chosen], max_share)
@@ -69,10 +63,8 @@ def fit_adapters(
 def bounded(lists: Lists, trusted: Sequence[bool], max_share: float) -> Lists:
     """Scale targets down so that no document has more than a share of all of them: a log may contain an attacker's.
 
-    Args:
-        lists: The lists.
-        trusted: For each whether it neither counts nor is scaled: not taught by clicks.
-        max_share: Maximum sum of a document's targets, in queries, as a share of the number of lists; 1 for no bound.
+    The share is of the number of lists, 1 for no bound; trusted lists, not taught by clicks, neither count nor are
+    scaled.
     """
     totals: dict[int, float] = defaultdict(float)
     for documents, shares, sure in zip(lists.documents, lists.targets, trusted, strict=True):

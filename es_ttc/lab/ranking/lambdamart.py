@@ -46,12 +46,9 @@ class RankOptions:
 
 @dataclass(frozen=True, slots=True)
 class RankTraining:
-    """A model's trees and what they gain.
+    """A model's trees and what they gain: ``(q,)`` values under blend's defaults, and under trees of the other folds.
 
-    Attributes:
-        default: ``(q,)`` each query's value under blend's defaults.
-        reached: ``(q,)`` each query's value under the trees that were fitted to the other folds.
-        gains: Share of each signal and field in what the splits gain, by signal or ``field NAME``.
+    `gains` is the share of each signal and ``field NAME`` in what the splits gain.
     """
 
     metric: str
@@ -158,11 +155,7 @@ def fit(pools: Pools, options: RankOptions, fields: Sequence[NumericField] = ())
 
 
 def exported(booster: "Booster") -> Trees:
-    """Return a booster's trees as arrays.
-
-    Raises:
-        ValueError: A node is not numerical.
-    """
+    """Return a booster's trees as arrays; all splits must be numerical."""
     builder = _Builder()
     for tree in booster.dump_model()["tree_info"]:
         builder.roots.append(builder.add(tree["tree_structure"]))

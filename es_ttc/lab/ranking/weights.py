@@ -108,12 +108,7 @@ def weight_grid(signals: int) -> Float64:
 def values_of_weights(
     pools: Pools, signals: Float32, weights: Float64, metric: str, progress: Progress = silent
 ) -> Float64:
-    """Return a metric of every candidate and query, ``(c, q)``.
-
-    Args:
-        signals: ``(q, n, s)``, their signals made comparable.
-        weights: ``(c, s)``.
-    """
+    """Return a metric of every candidate and query, ``(c, q)``; signals are ``(q, n, s)``, weights ``(c, s)``."""
     measured, planes = measure(pools, metric), np.ascontiguousarray(signals.reshape(-1, signals.shape[2]).T)
     values = np.empty((len(weights), len(pools)))
     for place, row in enumerate(weights):
@@ -160,11 +155,7 @@ def normalised(pools: Pools, normalise: Normalisation) -> Float32:
 
 
 def by_default_weights(pools: Pools, signals: Float32) -> Float32:
-    """Return scores of each pool's documents, ``(q, n)``: their signals with blend's default weights.
-
-    Args:
-        signals: ``(q, n, s)``, their signals made comparable.
-    """
+    """Return each pool's scores, ``(q, n)``: comparable signals, ``(q, n, s)``, with blend's default weights."""
     scores: Float32 = np.einsum("qs,qns->qn", pools.default_weights(), signals)
     return scores
 

@@ -114,11 +114,7 @@ def page(folder: Path, content: Mapping[str, Any]) -> str:
 
 
 def claim(out: Path, mark: str, checkpoint: Path, *, resume: bool) -> None:
-    """Raise an InvalidRequest unless a folder is new or belongs to the training of a checkpoint.
-
-    Args:
-        mark: File of a finished training's folder.
-    """
+    """Refuse a folder that is neither new, without the file `mark`, nor of the training of a checkpoint."""
     if (out / mark).exists():
         raise InvalidRequest(f"[{out}] holds a trained encoder already: choose another --out, or delete it")
     if checkpoint.exists() and not resume:

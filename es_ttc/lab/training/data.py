@@ -27,12 +27,7 @@ Places = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class TrainingQueries:
-    """Queries with their relevant documents.
-
-    Attributes:
-        vectors: ``(q, d)`` float32 unit rows.
-        relevant: For each the positions of its relevant documents in the corpus, one or more.
-    """
+    """Queries, ``(q, d)`` float32 unit rows, each with the positions of its relevant documents, one or more."""
 
     texts: Sequence[str]
     vectors: Float32
@@ -60,13 +55,10 @@ class TrainingQueries:
 
 @dataclass(frozen=True)
 class Task:
-    """A collection for training.
+    """A collection for training: documents ``(n, d)`` float32 unit rows, train queries, test queries if any.
 
-    Attributes:
-        documents: ``(n, d)`` float32 unit rows.
-        valid: The queries that select the epoch; never test queries.
-        test: The queries for reported figures; None if there is no such split.
-        texts: The documents' encoded texts; empty if only vectors are available.
+    `valid` are the queries that select the epoch, never test queries. `texts` are the encoded ones; empty if only
+    vectors are available.
     """
 
     name: str

@@ -16,12 +16,7 @@ from es_ttc.vectors.tokens import Float32
 
 
 def found_at(scores: Tensor, relevant: Tensor, k: int) -> Tensor:
-    """Return the number of relevant documents among the first k, ``(b,)``.
-
-    Args:
-        scores: ``(b, n)``; of equal scores the earlier one ranks first.
-        relevant: ``(b, n)`` bool.
-    """
+    """Return the number of relevant documents among the first k, ``(b,)``; of equal scores the earlier ranks first."""
     order = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :k]
     return relevant.gather(1, order).sum(dim=1)
 
@@ -68,12 +63,7 @@ _DEPTH = 10
 
 
 def rankings(documents: Float32, queries: Float32, penalty: Penalty | None = None) -> list[list[int]]:
-    """Return each query's first documents, by cosine or, with a penalty, as the method `nnn` orders a window of 100.
-
-    Args:
-        documents: ``(n, d)``.
-        queries: ``(q, d)``.
-    """
+    """Return each query's first documents, by cosine or, with a penalty, as the method `nnn` orders a window of 100."""
     found = []
     for vector in queries:
         order = np.argsort(-(documents @ vector), kind="stable")[:WINDOW]

@@ -32,13 +32,7 @@ from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, Trainable, TunedS
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """The initial state of a training.
-
-    Attributes:
-        heads: The head of each role; none without an initial trained encoder.
-        models: Folders of fine-tuned models, by role.
-        identity: The initial trained encoder's identity; None without one.
-    """
+    """The initial state: heads and folders of fine-tuned models by role, the initial encoder's identity."""
 
     heads: Mapping[Role, Head]
     models: Mapping[Role, Path] = field(default_factory=dict)
@@ -109,12 +103,7 @@ def run(
     progress: Progress = silent,
     report: Report | None = None,
 ) -> TrainingResult:
-    """Train and write the trained encoder.
-
-    Raises:
-        ConfigurationError: The data, the start or the checkpoint are invalid.
-        InvalidRequest: The folder contains other files.
-    """
+    """Train and write the trained encoder."""
     checkpoint = request.out / artefact.CHECKPOINT
     artefact.claim(request.out, CARD, checkpoint, resume=request.resume)
     loop = request.loop

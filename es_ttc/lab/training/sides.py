@@ -22,12 +22,7 @@ DOCUMENTS, TRAIN, VALID = "documents", "train", "valid"
 
 
 class FrozenSide(nn.Module):
-    """Frozen vectors, mapped by a trainable head.
-
-    Args:
-        vectors: By name, ``(n, d)`` each.
-        head: A module of :mod:`es_ttc.lab.training.heads`; None to leave the vectors as they are.
-    """
+    """Frozen vectors, ``(n, d)`` by name, mapped by a trainable head; without one they stay as they are."""
 
     def __init__(self, vectors: Mapping[str, Float32], head: Any = None) -> None:
         super().__init__()

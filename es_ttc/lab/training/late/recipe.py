@@ -102,10 +102,9 @@ class LateRecipe(Recipe):
 
 
 def known_relevant(relevant: Sequence[Places], drawn: Places) -> Tensor:
-    """Return which documents of a batch are no negatives of a query, ``(b, b * n)`` bool.
+    """Return which documents of a batch are no negatives of a query, ``(b, b * n)`` bool; its positive stays.
 
-    Args:
-        drawn: ``(b, n)`` each query's documents, its positive first. The positive itself stays.
+    `drawn` is ``(b, n)``: each query's documents, its positive first.
     """
     known = np.stack([np.isin(drawn.reshape(-1), places) for places in relevant])
     rows = np.arange(len(drawn))

@@ -55,12 +55,7 @@ class LateResult:
 def run(
     request: LateRequest, *, cache_dir: Path, progress: Progress = silent, report: Report | None = None
 ) -> LateResult:
-    """Train and write the trained encoder.
-
-    Raises:
-        ConfigurationError: The data, the start or the checkpoint are invalid.
-        InvalidRequest: The folder contains other files.
-    """
+    """Train and write the trained encoder."""
     options, loop = request.options, request.loop
     check_measure(options.metric)
     checkpoint = checkpoint_of(request.out)

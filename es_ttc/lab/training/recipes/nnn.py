@@ -34,10 +34,7 @@ def unrolled(
 ) -> Tensor:
     """Return the coefficients after so many steps of equation 5 from 0, ``(b, n)``, none negative.
 
-    Args:
-        documents: ``(n, d)`` the dictionary's rows.
-        queries: ``(b, d)``, each a problem of its own.
-        bound: ``L``; :func:`lipschitz` if None.
+    Documents are the dictionary's rows, ``(n, d)``, each query of ``(b, d)`` a problem of its own, `bound` is ``L``.
     """
     size = lipschitz(documents, l2) if bound is None else bound
     target = queries @ documents.T
@@ -69,13 +66,7 @@ def selection_scores(
     """Return the scores for the set loss: coefficients, and ``slack`` times the gap of unselected relevant documents.
 
     A coefficient of 0 has no gradient, so training could never select a relevant document that the solver left out; its
-    gap to selection has one. ``slack = 0`` is the loss on coefficients alone, as in the paper.
-
-    Args:
-        documents: ``(n, d)``.
-        queries: ``(b, d)``.
-        x: ``(b, n)`` coefficients.
-        relevant: ``(b, n)`` bool.
+    gap to selection has one. ``slack = 0`` is the loss on coefficients ``x`` alone, ``(b, n)``, as in the paper.
     """
     if slack == 0:
         return x
