@@ -110,9 +110,7 @@ class Passage:
         yield text
 
 
-def listing(
-    ranking: Ranking, places: Iterable[int], *, lines: int = 2, relevant: Collection[str] = ()
-) -> RenderableType:
+def listing(ranking: Ranking, places: Iterable[int], *, relevant: Collection[str] = ()) -> RenderableType:
     """Display ranks of a ranking as a list: rank, label, score, id, and below them the matching passage."""
     if not ranking.hits:
         return Text("nothing was found", FAINT)
@@ -126,7 +124,7 @@ def listing(
             head.append(f"  {hit.score:.4f}", FAINT)
         if hit.label != hit.id:
             head.append(f"  {clean(hit.id)}", FAINT)
-        entries += [head, Padding(Passage(hit, lines), (0, 0, 0, 5))]
+        entries += [head, Padding(Passage(hit), (0, 0, 0, 5))]
     return Group(*entries)
 
 

@@ -268,7 +268,6 @@ def engine_searcher(
     *,
     first_pass: FirstPass,
     window: int | None,
-    depth: int | None = None,
     ranking_models: Path | None = None,
 ) -> Iterator[EngineSearcher]:
     """Start a gateway in front of an indexed collection and search through it."""
@@ -292,7 +291,6 @@ def engine_searcher(
                 queries,
                 first_pass=first_pass,
                 window=window,
-                depth=depth,
                 documents=index.documents,
                 beside=index.beside,
             )
