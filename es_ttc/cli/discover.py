@@ -241,9 +241,7 @@ def promote(
         click.echo(f"written: {path}")
         if calibrated:
             click.echo("the index needs a sample of its queries: es-ttc calibrate queries INDEX --queries FILE")
-        click.echo(
-            f"serve it: es-ttc serve --programs {target}   (a running gateway reads the folder when it starts)"
-        )
+        click.echo(f"serve it: es-ttc serve --programs {target}   (a running gateway reads the folder when it starts)")
         click.echo(f'ask for it: "ttc": {{"method": "program", "params": {{"name": "{chosen}"}}}}')
 
 
