@@ -9,8 +9,7 @@ from rich.markup import escape
 
 from es_ttc.cli import tables
 from es_ttc.cli.common import AdapterName, AsJson, EncoderName, EngineUrl, given, print_json, stderr, with_engine
-from es_ttc.cli.judge_options import with_llm_flag
-from es_ttc.cli.judged import SEED, JudgedQueries
+from es_ttc.cli.judged import SEED, JudgedQueries, with_llm_flag
 from es_ttc.cli.signatures import FILE, FOLDER, command
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest

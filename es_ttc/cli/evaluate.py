@@ -17,7 +17,7 @@ from rich.table import Table
 from es_ttc.cli import tables
 from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
-from es_ttc.cli.judge_options import judgements_option, load_judged, require_one_source, with_llm_flag
+from es_ttc.cli.judged import judgements_option, load_judged, require_one_source, with_llm_flag
 from es_ttc.cli.model_options import ARGUMENTS
 from es_ttc.cli.options import (
     JsonObjectType,

@@ -22,8 +22,8 @@ from es_ttc.cli.common import (
     stdout,
     with_engine,
 )
-from es_ttc.cli.judge_options import read, with_llm_flag
 from es_ttc.cli.judge_pool import PoolRequest, grade_by_llm, make_pools
+from es_ttc.cli.judged import read_judged, with_llm_flag
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import JsonObjectType, NamesType
 from es_ttc.cli.signatures import FILE, command
@@ -159,7 +159,7 @@ def status(
     Of several judges the median counts. nDCG@10 takes a document without a judgement for not relevant; unjudged@10 is
     the share of such documents among a method's first ten.
     """
-    overview = asyncio.run(read(EngineSettings(**given(engine=engine)), index, with_llm=with_llm))
+    overview = read_judged(EngineSettings(**given(engine=engine)), index, with_llm=with_llm)
     tuned = overview.tuned()
     stands = overview.standing()
     if as_json:
@@ -277,7 +277,7 @@ def export(
     if corpus and form != "beir":
         raise click.UsageError("--corpus goes with --format beir")
     settings = EngineSettings(**given(engine=engine))
-    overview = asyncio.run(read(settings, index, with_llm=with_llm))
+    overview = read_judged(settings, index, with_llm=with_llm)
     if form == "trec-run":
         runs = runs_of(overview.queries)
         replace(out, formats.trec_runs(runs))

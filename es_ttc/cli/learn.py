@@ -13,12 +13,10 @@ from rich.markup import escape
 from es_ttc.cli import tables
 from es_ttc.cli.common import AdapterName, AsJson, EncoderName, EngineUrl, adapted, given, print_json
 from es_ttc.cli.evaluating import stages
-from es_ttc.cli.judge_options import load_judged, with_llm_flag
-from es_ttc.cli.judged import SEED
+from es_ttc.cli.judged import SEED, interval_text, load_judged, told_of_file, with_llm_flag
 from es_ttc.cli.search import encoder_of_index
 from es_ttc.cli.signatures import FOLDER, command
 from es_ttc.cli.train import require_package
-from es_ttc.cli.tune_blend import interval_text, told_of_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.reranking.rerankers.base import RerankerError

@@ -11,11 +11,10 @@ from rich.markup import escape
 
 from es_ttc.cli.common import AdapterName, AsJson, EncoderName, print_json
 from es_ttc.cli.evaluating import stages, window_option
-from es_ttc.cli.judged import SEED, JudgedQueries, index_options
+from es_ttc.cli.judged import SEED, JudgedQueries, folds_of, index_options, interval_text, told_of_file
 from es_ttc.cli.signatures import FILE, command
 from es_ttc.cli.tables import heading, table
 from es_ttc.cli.tune import require_other_queries
-from es_ttc.cli.tune_blend import folds_of, interval_text, told_of_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import ConfigurationError
 

@@ -156,10 +156,11 @@ class EngineSearcher:
         return SearchHits([*head.ids, *tail], head.scores)
 
     async def _search(self, body: Mapping[str, Any], size: int) -> SearchHits:
-        answer = await self._client.search(self._index.name, {**body, "size": size, "_source": False})
+        name = self._index.name
+        answer = await self._client.search(name, {**body, "size": size, "_source": False})
         if answer["timed_out"] or answer["_shards"]["failed"]:
             raise EngineError(
-                f"index [{self._index.name}] answered from a part of its documents only (timed_out {answer['timed_out']}, "
+                f"index [{name}] answered from a part of its documents only (timed_out {answer['timed_out']}, "
                 f"{answer['_shards']['failed']} shards failed): the figures would not be those of the collection"
             )
         hits = answer["hits"]["hits"]
