@@ -8,10 +8,11 @@ from typing import Annotated
 import click
 from pydantic import Field
 
+from es_ttc.cli import steps
 from es_ttc.cli.common import AsJson, print_json, stderr, stdout
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.signatures import FOLDER, command
-from es_ttc.cli.steps import Step, Steps
+from es_ttc.cli.steps import Step
 from es_ttc.engine.node import process
 from es_ttc.engine.node.cluster import Cluster
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
@@ -98,7 +99,7 @@ def up(
     distribution = OpenSearchDistribution(built, version or DEFAULT_VERSION)
     spec = NodeSpec(cache_dir=Settings().cache_dir, name=name, port=port, data_dir=data_dir, heap=heap)
     try:
-        with Steps(stderr).step("looking for a running node") as step:
+        with steps.step(stderr, "looking for a running node") as step:
             if nodes > 1:
                 several = cluster.start(spec, nodes, progress_of(step), distribution)
                 node, reused = several.nodes[0], several.reused
