@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import click
 import orjson
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -194,12 +194,14 @@ def print_json(data: Any) -> None:
     click.echo(orjson.dumps(data, option=options).decode())
 
 
-def print_result(data: Any, text: str, *, as_json: bool) -> None:
-    """Print the result of a command: as one JSON object, or as text."""
+def print_result(data: Any, text: RenderableType, *, as_json: bool) -> None:
+    """Print the result of a command: as one JSON object, or as text or a table."""
     if as_json:
         print_json(data)
-    else:
+    elif isinstance(text, str):
         click.echo(text)
+    else:
+        stdout.print(text)
 
 
 class RateColumn(ProgressColumn):

@@ -11,7 +11,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from es_ttc.cli.common import AsJson, EngineUrl, engine_flag, given, json_flag, print_json, stderr, stdout, with_engine
+from es_ttc.cli.common import (
+    AsJson,
+    EngineUrl,
+    engine_flag,
+    given,
+    json_flag,
+    print_json,
+    print_result,
+    stderr,
+    stdout,
+    with_engine,
+)
 from es_ttc.cli.model_options import CommandGroup, flags, model_options, nested
 from es_ttc.cli.options import JsonObjectType, examples
 from es_ttc.cli.signatures import command
@@ -96,13 +107,12 @@ def submit(
             )
         return
     status = _run(engine, lambda client, settings: submission.submit(client, settings, request))
-    if as_json:
-        print_json(status.as_dict())
-        return
-    click.echo(f"submitted job {status.job.id}: {status.job.total:,} documents of [{status.job.index}]")
-    if status.waits_for:
-        click.echo(f"it waits for job {status.waits_for} on the same index")
-    click.echo(f"follow it with `es-ttc jobs watch {status.job.id}`; `es-ttc worker` does the work")
+    waits = f"\nit waits for job {status.waits_for} on the same index" if status.waits_for else ""
+    text = (
+        f"submitted job {status.job.id}: {status.job.total:,} documents of [{status.job.index}]{waits}\n"
+        f"follow it with `es-ttc jobs watch {status.job.id}`; `es-ttc worker` does the work"
+    )
+    print_result(status.as_dict(), text, as_json=as_json)
 
 
 @command("es-ttc jobs list --state running", group=jobs, name="list")
@@ -128,12 +138,8 @@ def list_jobs(
     found, unattended = _run(engine, listed_with_workers)
     if unattended and any(each.job.status == "running" for each in found):
         click.echo(unattended, err=True)
-    if as_json:
-        print_json({"jobs": [each.as_dict() for each in found]})
-    elif not found:
-        click.echo("there are no jobs; `es-ttc jobs submit INDEX` makes one")
-    else:
-        stdout.print(_table(found))
+    none = "there are no jobs; `es-ttc jobs submit INDEX` makes one"
+    print_result({"jobs": [each.as_dict() for each in found]}, _table(found) if found else none, as_json=as_json)
 
 
 def _verb(name: str, summary: str, example: str, *options: Callable[..., Any]) -> None:
@@ -145,10 +151,7 @@ def _verb(name: str, summary: str, example: str, *options: Callable[..., Any]) -
     def command(job: str, engine: str | None, as_json: bool, **values: Any) -> None:
         function = getattr(commands, "shown" if name == "show" else name)
         status = _run(engine, lambda client, settings: function(client, settings, job, **values))
-        if as_json:
-            print_json(status.as_dict())
-        else:
-            stdout.print(_details(status))
+        print_result(status.as_dict(), _details(status), as_json=as_json)
 
     for option in options:
         command = option(command)
