@@ -14,6 +14,7 @@ from es_ttc.cli.common import (
     AdapterName,
     AsJson,
     EngineUrl,
+    adapted,
     given,
     print_json,
     print_result,
@@ -22,17 +23,18 @@ from es_ttc.cli.common import (
     stdout,
     with_engine,
 )
-from es_ttc.cli.judge_pool import PoolRequest, grade_by_llm, make_pools
+from es_ttc.cli.judge_pool import grade_by_llm, make_pools
 from es_ttc.cli.judged import read_judged, with_llm_flag
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import JsonObjectType, NamesType
 from es_ttc.cli.signatures import FILE, command
 from es_ttc.cli.tables import table
-from es_ttc.engine.connect import connected
+from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.ingest.compose import compose
 from es_ttc.lab.evaluation.datasets import CORPUS
+from es_ttc.lab.evaluation.methods import resolve
 from es_ttc.lab.evaluation.report import replace
 from es_ttc.lab.judging import formats
 from es_ttc.lab.judging.formats import Format, Judged
@@ -41,7 +43,7 @@ from es_ttc.lab.judging.records import PooledMethod, PooledQuery, check_judge, q
 from es_ttc.lab.judging.standing import TunedWeights
 from es_ttc.lab.judging.store import JudgementStore
 from es_ttc.lab.learning.query_log import records, text_in
-from es_ttc.settings import EngineSettings, Settings
+from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 
 _FORMATS = ("beir", "trec", "trec-run", "workbench", "quepid")
 _MAX_QUERIES = 10_000
@@ -126,16 +128,18 @@ def pool(
         raise click.UsageError("name queries: a file QUERIES, or --query TEXT")
     found: dict[str, Any] = {"index": index}
     if queries:
-        request = PoolRequest(index, queries, methods, params, depth, engine, adapter, gateway)
-        pooled, note = make_pools(request)
+        resolve(methods, params)
+        pooling = [PooledMethod(name, params.get(name, {})) for name in dict.fromkeys(methods)]
+        own = adapted(GatewaySettings(**given(engine=engine, port=0)), adapter)
+        pooled, note = make_pools(index, queries, pooling, depth, own, gateway)
         documents = sum(len(one.documents) for one in pooled)
-        found |= {"queries": len(pooled), "documents": documents, "signals": note is None}
-        if note is not None:
+        found |= {"queries": len(pooled), "documents": documents, "signals": not note}
+        if note:
             click.echo(f"mind: {note}", err=True)
         if not as_json:
             click.echo(f"pooled {len(pooled):,} queries of index [{index}]: {documents:,} documents to judge")
     if by is not None:
-        model, graded, unreadable = grade_by_llm(Settings(**given(engine=engine)), index)
+        model, graded, unreadable = asyncio.run(grade_by_llm(Settings(**given(engine=engine)), index))
         found |= {"judge": model, "graded": graded, "unreadable": unreadable}
         if not as_json:
             click.echo(f"[{model}] graded {graded:,} documents; {unreadable:,} answers held no grade")
@@ -229,23 +233,23 @@ def import_(
     check_judge(name)
     texts = dict(queries_of(queries_file, ())) if queries_file is not None else {}
 
-    async def import_into() -> dict[str, Any]:
-        async with connected(EngineSettings(**given(engine=engine))) as client:
-            store = JudgementStore(client, index)
-            await store.require_index()
-            pools = await store.pools()
-            known = {query.id: query.text for query in pools} | texts
-            if form == "trec-run":
-                changed = with_runs(pools, formats.read_runs(path), known)
-                await store.put_pools(changed)
-                return {"index": index, "queries": len(changed), "runs": True}
-            judged = formats.read(Format(form), path, known, split=split, highest=highest)
-            await store.put_pools(new_queries(judged, {query.id for query in pools}))
-            count = await store.put_grades(judged.qrels, name)
-            return {"index": index, "queries": len(judged.qrels), "judgements": count, "judge": name}
+    async def import_into(client: Engine) -> dict[str, Any]:
+        store = JudgementStore(client, index)
+        await store.require_index()
+        pools = await store.pools()
+        known = {query.id: query.text for query in pools} | texts
+        if form == "trec-run":
+            changed = with_runs(pools, formats.read_runs(path), known)
+            await store.put_pools(changed)
+            return {"index": index, "queries": len(changed), "runs": True}
+        judged = formats.read(Format(form), path, known, split=split, highest=highest)
+        pooled = {query.id for query in pools}
+        await store.put_pools([PooledQuery(query, text) for query, text in judged.texts.items() if query not in pooled])
+        count = await store.put_grades(judged.qrels, name)
+        return {"index": index, "queries": len(judged.qrels), "judgements": count, "judge": name}
 
     with stderr.status("importing"):
-        found = asyncio.run(import_into())
+        found = with_engine(EngineSettings(**given(engine=engine)), import_into)
     text = f"imported runs of {found['queries']:,} queries into the pools of index [{index}]"
     if "judgements" in found:
         text = (
@@ -292,7 +296,7 @@ def export(
             case "beir":
                 formats.write_beir(out, judged, split)
                 if corpus:
-                    asyncio.run(_write_corpus(settings, index, out))
+                    with_engine(settings, lambda client: _write_corpus(client, index, out))
             case "trec":
                 replace(out, formats.trec(qrels))
             case "workbench":
@@ -321,11 +325,6 @@ def queries_of(file: Path | None, texts: Sequence[str]) -> list[tuple[str, str]]
     if len(found) > _MAX_QUERIES:
         raise InvalidRequest(f"{len(found):,} queries are too many: give up to {_MAX_QUERIES:,}")
     return list(found.items())
-
-
-def new_queries(judged: Judged, known: set[str]) -> list[PooledQuery]:
-    """Return the queries of imported judgements that have no pool yet, with pools without documents."""
-    return [PooledQuery(query, text) for query, text in judged.texts.items() if query not in known]
 
 
 def with_runs(
@@ -377,17 +376,15 @@ def _show(overview: Overview) -> None:
         )
 
 
-async def _write_corpus(settings: EngineSettings, index: str, out: Path) -> None:
+async def _write_corpus(client: Engine, index: str, out: Path) -> None:
     """Write the texts of an index's documents as `corpus.jsonl`."""
-    async with connected(settings) as client:
-        fields = (await alike_locations(client, index))[0].spec.text_fields
-        rest = [name for name in fields if name != "title"]
-        total = await client.count(index)
-        with progress_bar() as bar, (out / CORPUS).open("wb") as lines:
-            task = bar.add_task("documents", total=total)
-            async for hit in client.scan(index, {"match_all": {}}, source=list(fields)):
-                source = hit.get("_source") or {}
-                title = compose(source, ["title"])[0] if "title" in fields else ""
-                record = {"_id": hit["_id"], "title": title, "text": compose(source, rest)[0]}
-                lines.write(orjson.dumps(record) + b"\n")
-                bar.advance(task)
+    fields = (await alike_locations(client, index))[0].spec.text_fields
+    rest = [name for name in fields if name != "title"]
+    with progress_bar() as bar, (out / CORPUS).open("wb") as lines:
+        task = bar.add_task("documents", total=await client.count(index))
+        async for hit in client.scan(index, {"match_all": {}}, source=list(fields)):
+            source = hit.get("_source") or {}
+            title = compose(source, ["title"])[0] if "title" in fields else ""
+            record = {"_id": hit["_id"], "title": title, "text": compose(source, rest)[0]}
+            lines.write(orjson.dumps(record) + b"\n")
+            bar.advance(task)
