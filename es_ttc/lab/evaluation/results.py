@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,14 +94,12 @@ class Evaluation:
     versions: Mapping[str, str]
     command: str
     date: str
-    bootstrap: Mapping[str, Any] = field(
-        default_factory=lambda: {
-            "resamples": bootstrap.RESAMPLES,
-            "seed": bootstrap.SEED,
-            "confidence": bootstrap.CONFIDENCE,
-            "tie": bootstrap.TIE,
-        }
-    )
+    bootstrap: ClassVar[Mapping[str, Any]] = {
+        "resamples": bootstrap.RESAMPLES,
+        "seed": bootstrap.SEED,
+        "confidence": bootstrap.CONFIDENCE,
+        "tie": bootstrap.TIE,
+    }
 
     def as_json(self) -> dict[str, Any]:
         """Return ``results.json``."""

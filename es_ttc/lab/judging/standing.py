@@ -46,6 +46,18 @@ class MethodStanding:
     unjudged: float
     behind: Comparison | None
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        low, high, behind = self.interval.low, self.interval.high, self.behind
+        found = {"method": self.method, METRIC: self.ndcg, "low": low, "high": high}
+        difference = behind and {
+            "delta": behind.delta,
+            "low": behind.interval.low,
+            "high": behind.interval.high,
+            "p": behind.p,
+        }
+        return {**found, f"unjudged@{CUTOFF}": self.unjudged, "behind": difference}
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -65,24 +77,7 @@ class Standing:
             "judged_queries": self.judged_queries,
             "best": self.methods[0].method if self.methods else None,
             "clear": self.clear,
-            "methods": [
-                {
-                    "method": one.method,
-                    METRIC: one.ndcg,
-                    "low": one.interval.low,
-                    "high": one.interval.high,
-                    f"unjudged@{CUTOFF}": one.unjudged,
-                    "behind": None
-                    if one.behind is None
-                    else {
-                        "delta": one.behind.delta,
-                        "low": one.behind.interval.low,
-                        "high": one.behind.interval.high,
-                        "p": one.behind.p,
-                    },
-                }
-                for one in self.methods
-            ],
+            "methods": [one.as_dict() for one in self.methods],
         }
 
 

@@ -155,45 +155,33 @@ def fit(pools: Pools, options: RankOptions, fields: Sequence[NumericField] = ())
 
 
 def exported(booster: "Booster") -> Trees:
-    """Return a booster's trees as arrays; all splits must be numerical."""
-    builder = _Builder()
-    for tree in booster.dump_model()["tree_info"]:
-        builder.roots.append(builder.add(tree["tree_structure"]))
-    return builder.trees()
+    """Return a booster's trees as arrays, each node before its children; all splits must be numerical."""
+    nodes: list[Mapping[str, Any]] = []
+    children: list[list[int]] = []
+    values: list[float] = []
 
-
-class _Builder:
-    """Appends nodes to lists; a node stands before its children."""
-
-    def __init__(self) -> None:
-        self.roots: list[int] = []
-        self.nodes: list[dict[str, Any]] = []
-        self.children: list[list[int]] = []
-        self.values: list[float] = []
-
-    def add(self, node: Mapping[str, Any]) -> int:
-        """Append a node and what stands below it, and return its place."""
+    def add(node: Mapping[str, Any]) -> int:
+        """Append a node and what stands below it, and return its place; that of a leaf's value is negative."""
         if "split_feature" not in node:
-            self.values.append(float(node["leaf_value"]))
-            return ~(len(self.values) - 1)
+            values.append(float(node["leaf_value"]))
+            return ~(len(values) - 1)
         if node["decision_type"] != "<=":
             raise ValueError(f"only numerical splits can be exported, not [{node['decision_type']}]")
-        place = len(self.nodes)
-        self.nodes.append(dict(node))
-        self.children.append([])
-        self.children[place] = [self.add(node[side]) for side in ("left_child", "right_child")]
+        place = len(nodes)
+        nodes.append(node)
+        children.append([])
+        children[place] = [add(node[side]) for side in ("left_child", "right_child")]
         return place
 
-    def trees(self) -> Trees:
-        """Return the arrays."""
-        children = np.array(self.children, np.int32).reshape(-1, 2)
-        return Trees(
-            roots=np.array(self.roots, np.int32),
-            feature=np.array([node["split_feature"] for node in self.nodes], np.int32),
-            threshold=np.array([node["threshold"] for node in self.nodes], np.float64),
-            left=children[:, 0].copy(),
-            right=children[:, 1].copy(),
-            missing=np.array([_MISSING[node["missing_type"]] for node in self.nodes], np.int32),
-            default_left=np.array([node["default_left"] for node in self.nodes], np.bool_),
-            values=np.array(self.values, np.float64),
-        )
+    roots = [add(tree["tree_structure"]) for tree in booster.dump_model()["tree_info"]]
+    sides = np.array(children, np.int32).reshape(-1, 2)
+    return Trees(
+        roots=np.array(roots, np.int32),
+        feature=np.array([node["split_feature"] for node in nodes], np.int32),
+        threshold=np.array([node["threshold"] for node in nodes], np.float64),
+        left=sides[:, 0].copy(),
+        right=sides[:, 1].copy(),
+        missing=np.array([_MISSING[node["missing_type"]] for node in nodes], np.int32),
+        default_left=np.array([node["default_left"] for node in nodes], np.bool_),
+        values=np.array(values, np.float64),
+    )
