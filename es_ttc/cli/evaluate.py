@@ -20,10 +20,10 @@ from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judged import judgements_option, load_judged, require_one_source, with_llm_flag
 from es_ttc.cli.model_options import ARGUMENTS
 from es_ttc.cli.options import (
-    JsonObjectType,
     codec_option,
     first_pass_option,
     max_tokens_option,
+    params_option,
     ranking_models_option,
     token_pooling_option,
 )
@@ -92,11 +92,10 @@ def evaluate(
     ] = None,
     params: Annotated[
         dict[str, dict[str, Any]],
-        click.option(
-            "--params",
-            type=JsonObjectType('{"spectral": {"scales": [1, 5]}}', nested=True),
-            default="{}",
-            help='Parameters by method, for example {"bm25": {"k1": 0.9, "b": 0.4}}.',
+        params_option(
+            'Parameters by method, for example {"bm25": {"k1": 0.9, "b": 0.4}}.',
+            '{"spectral": {"scales": [1, 5]}}',
+            nested=True,
         ),
     ],
     tuned: Annotated[

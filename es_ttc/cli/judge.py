@@ -26,7 +26,7 @@ from es_ttc.cli.common import (
 from es_ttc.cli.judge_pool import grade_by_llm, make_pools
 from es_ttc.cli.judged import read_judged, with_llm_flag
 from es_ttc.cli.model_options import CommandGroup
-from es_ttc.cli.options import JsonObjectType, NamesType
+from es_ttc.cli.options import GatewayUrl, NamesType, params_option
 from es_ttc.cli.signatures import FILE, command
 from es_ttc.cli.tables import table
 from es_ttc.engine.protocol import Engine
@@ -95,12 +95,7 @@ def pool(
     ],
     params: Annotated[
         dict[str, dict[str, Any]],
-        click.option(
-            "--params",
-            type=JsonObjectType('{"blend": {"signals": {"lexical": 1}}}', nested=True),
-            default="{}",
-            help="Parameters by method.",
-        ),
+        params_option("Parameters by method.", '{"blend": {"signals": {"lexical": 1}}}', nested=True),
     ],
     depth: Annotated[int, Field(ge=1, le=100), "Documents of each method's ranking that are judged."] = 10,
     by: Annotated[
@@ -110,7 +105,7 @@ def pool(
     ] = None,
     engine: EngineUrl,
     adapter: AdapterName,
-    gateway: Annotated[str | None, "--gateway URL", "URL of a running gateway. Default: a temporary one."] = None,
+    gateway: GatewayUrl = None,
     as_json: AsJson,
 ) -> None:
     """Search INDEX for queries by several methods, and pool the documents to judge.

@@ -25,7 +25,7 @@ from es_ttc.cli.judged import (
     told_of_file,
     with_llm_flag,
 )
-from es_ttc.cli.options import JsonObjectType, first_pass_option
+from es_ttc.cli.options import JsonObjectType, first_pass_option, params_option
 from es_ttc.cli.signatures import FILE, command
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
@@ -80,12 +80,7 @@ def tune(
         JsonObjectType('{"l1": [0.1, 0.2]}'),
         "Values to try, by parameter. Default: those declared by the method.",
     ] = None,
-    params: Annotated[
-        dict[str, Any],
-        click.option(
-            "--params", type=JsonObjectType('{"l2": 0}'), default="{}", metavar="JSON", help="Fixed parameters."
-        ),
-    ],
+    params: Annotated[dict[str, Any], params_option("Fixed parameters.", '{"l2": 0}')],
     folds: Annotated[
         int | None,
         "--folds N",

@@ -57,8 +57,8 @@ class HeldOutResult:
 
 def held_out(record: Record, evaluator: Evaluator) -> list[HeldOutResult]:
     """Measure a program on tasks of held-out queries, once."""
-    found = evaluator.evaluate(record.proposal.source)
-    return [_held(task, found.values[task.name]) for task in evaluator.tasks]
+    _, values = evaluator.evaluate(record.proposal.source)
+    return [_held(task, values[task.name]) for task in evaluator.tasks]
 
 
 def require_servable(record: Record, name: str) -> None:

@@ -56,7 +56,19 @@ class TaskResult(_Model):
     seconds: float
 
 
-class Record(_Model):
+class Figures(_Model):
+    """What a measured program comes to; without values if it was rejected."""
+
+    tasks: Mapping[str, TaskResult] = Field(default_factory=dict)
+    mean: float | None = None
+    wins: int = 0
+    ties: int = 0
+    losses: int = 0
+    cost: float | None = None
+    fingerprint: str = ""
+
+
+class Record(Figures):
     """One line of the memory: the result of one generation."""
 
     kind: Literal["program"] = "program"
@@ -66,14 +78,7 @@ class Record(_Model):
     verdict: Literal["measured", "rejected"]
     reason: Reason | None = None
     detail: Text = ""
-    tasks: Mapping[str, TaskResult] = Field(default_factory=dict)
-    mean: float | None = None
-    wins: int = 0
-    ties: int = 0
-    losses: int = 0
-    cost: float | None = None
     admitted: bool = False
-    fingerprint: str = ""
     seconds: float = 0.0
 
 
