@@ -50,7 +50,7 @@ from es_ttc.index.mappings.encoder import load_encoder_for
 from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.index import IndexOptions, analyzer_of, create_index, resolve_index
 from es_ttc.index.mappings.ingest_pipeline import EncodeMode, add_pipeline, delete_pipeline, remove_pipeline
-from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.index.mappings.write_options import WriteOptions
 from es_ttc.reranking.index_graph import delete_graphs
 from es_ttc.settings import Settings
@@ -77,15 +77,6 @@ def create(
     engine: EngineUrl,
     encoder: EncoderName,
     adapter: AdapterName,
-    dims: int | None,
-    tokens: Any,
-    codec: Any,
-    scales: tuple[float, ...] | None,
-    spans: tuple[SpanGrid, ...],
-    chunks: bool,
-    text_fields: tuple[str, ...] | None,
-    max_tokens: int,
-    token_pooling: int,
     strip_html: Annotated[str, strip_html_option],
     shards: Annotated[int | None, Field(ge=1), "Number of primary shards. Default: the engine's own."] = None,
     replicas: Annotated[int | None, Field(ge=0), "Number of replicas. Default: one, if there is a second node."] = None,
@@ -101,23 +92,14 @@ def create(
         "Analyzer of the text fields, in place of that of --language, e.g. kuromoji or icu_analyzer.",
     ] = None,
     as_json: AsJson,
+    **features: Any,
 ) -> None:
     """Create the index NAME with the fields for its features. Your own fields stay dynamic."""
-    check_codec(click.get_current_context(), tokens)
+    check_codec(click.get_current_context(), features["tokens"])
     settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
-    loaded = loaded_encoder(settings, dims=dims)
-    spec = IndexSpec(
-        loaded.identity,
-        tokens=tokens,
-        codec=codec,
-        max_tokens=max_tokens,
-        spans=spans,
-        chunks=chunks,
-        reversed=chunks and loaded.distinguishes_roles,
-        token_pooling=token_pooling,
-        strip_html=strip_html == "yes",
-        **given(scales=scales, text_fields=text_fields),
-    )
+    loaded = loaded_encoder(settings, dims=features.pop("dims"))
+    stored = given(**features, strip_html=strip_html == "yes")
+    spec = IndexSpec(loaded.identity, reversed=features["chunks"] and loaded.distinguishes_roles, **stored)
     size = estimate_size([{spec.text_fields[0]: SAMPLE_TEXT}], spec, loaded)
     options = IndexOptions(analyzer or analyzer_of(language), shards, replicas)
     with_engine(settings, lambda client: _create(client, name, spec, options))
