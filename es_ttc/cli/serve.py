@@ -2,7 +2,7 @@
 
 import asyncio
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -100,28 +100,32 @@ def serve(
         else:
             running = f"{engine_url} ({version})" if version else engine_url
             _introduce(settings, url, running, indices, unread)
-        if not reachable:
-            click.echo(
-                f"es-ttc: no engine answers at {engine_url} yet: the gateway answers 503 until it does "
-                "(start one with `es-ttc engine up`)",
-                err=True,
-            )
-        if settings.aws_sign_callers:
-            click.echo(
-                "es-ttc: callers' requests are signed with the gateway's AWS credentials: whoever reaches "
-                f"{url} has their rights",
-                err=True,
-            )
-        if version is not None and version.too_old:
-            click.echo(
-                f"es-ttc: the engine runs {version}, which is too old: requests are forwarded unchanged, and searches "
-                f"with a section `ttc` are refused; {oldest_versions()} or newer is needed",
-                err=True,
-            )
+        for sentence in _warnings(settings, url, engine_url, version, reachable=reachable):
+            click.echo(f"es-ttc: {sentence}", err=True)
         if settings.workers > 1:
             serve_with_workers(settings, listening, lambda: GatewaySettings(**given_settings), playground_routes)
         else:
             run(settings, listening, playground_routes)
+
+
+def _warnings(
+    settings: GatewaySettings, url: str, engine_url: str, version: EngineVersion | None, *, reachable: bool
+) -> Iterator[str]:
+    """Yield what an operator must know of the gateway that begins."""
+    if not reachable:
+        yield (
+            f"no engine answers at {engine_url} yet: the gateway answers 503 until it does (start one with `es-ttc "
+            "engine up`)"
+        )
+    if settings.aws_sign_callers:
+        yield (
+            f"callers' requests are signed with the gateway's AWS credentials: whoever reaches {url} has their rights"
+        )
+    if version is not None and version.too_old:
+        yield (
+            f"the engine runs {version}, which is too old: requests are forwarded unchanged, and searches with a "
+            f"section `ttc` are refused; {oldest_versions()} or newer is needed"
+        )
 
 
 async def look(settings: GatewaySettings) -> tuple[str, bool, EngineVersion | None]:
@@ -179,11 +183,11 @@ def _introduce(
     }
     if settings.query_adapters:
         told["queries"] = ", ".join(f"of {name} by {folder}" for name, folder in settings.query_adapters.items())
+    if settings.ui:
+        told["page"] = page_address(url)
     off = [] if settings.ui else ["playground (--ui)"]
     if settings.llm_url is None and settings.llm_offline is None:
         off.append("sira, hyde, query2doc (ES_TTC_LLM_URL)")
-    if settings.ui:
-        told["page"] = page_address(url)
     problems = [f"[{name}] is {' and '.join(languages)}" for name, languages in unread.items() if languages]
     if problems:
         told["mind"] = f"{', '.join(problems)}, which its encoder does not read (`es-ttc doctor`)"

@@ -222,22 +222,16 @@ def _squeezed(text: str) -> str:
 
 def _head(text: str, cells: int) -> str:
     """Return the beginning of a text, within a number of cells, with … if it was cut."""
-    return text if cell_len(text) <= cells else "".join(_fitting(text, cells - 1)) + "…" * (cells > 0)
+    if cells < 1:
+        return ""
+    shown = Text(text)
+    shown.truncate(cells, overflow="ellipsis")
+    return shown.plain
 
 
 def _tail(text: str, cells: int) -> str:
     """Return the end of a text, within a number of cells, with … if it was cut."""
-    if cell_len(text) <= cells:
-        return text
-    return "…" * (cells > 0) + "".join(reversed(list(_fitting(reversed(text), cells - 1))))
-
-
-def _fitting(characters: Iterable[str], cells: int) -> Iterable[str]:
-    for character in characters:
-        cells -= cell_len(character)
-        if cells < 0:
-            return
-        yield character
+    return _head(text[::-1], cells)[::-1]
 
 
 @dataclass(frozen=True, slots=True)
