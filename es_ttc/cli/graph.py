@@ -13,10 +13,10 @@ from es_ttc.cli.common import (
     given,
     mebibytes,
     print_result,
-    progress_bar,
     run_to_completion,
     with_engine,
 )
+from es_ttc.cli.evaluating import stages
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.signatures import command
 from es_ttc.engine.connect import connected
@@ -131,15 +131,14 @@ def delete(
 
 async def _build(settings: Settings, name: str, params: GraphParams, builder: Any) -> BuildProgress:
     async with connected(settings) as engine:
-        with progress_bar() as bar:
-            tasks: dict[str, Any] = {}
-
-            def report(built: BuildProgress) -> None:
-                if built.doing not in tasks:
-                    tasks[built.doing] = bar.add_task(f"{built.index}: {built.doing}", total=built.total)
-                bar.update(tasks[built.doing], completed=built.done, total=built.total)
-
-            return await build_graph(engine, name, params, builder=builder, report=report)
+        with stages(name) as progress:
+            return await build_graph(
+                engine,
+                name,
+                params,
+                builder=builder,
+                report=lambda built: progress(built.doing, built.done, built.total),
+            )
 
 
 async def _update(settings: Settings, name: str) -> GraphUpdate:

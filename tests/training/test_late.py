@@ -257,7 +257,7 @@ def test_what_will_not_do_is_refused(
     assert "[--document-length] is 65 and the backbone has 64 positions" in lengths
     layers = refused("--dimensions", "8", "--layers", "3", "--query-length", "32")
     assert "[--layers] is 3 and the backbone has 2" in layers
-    assert "unknown metric [map@3]: take comp@k" in refused("--metric", "map@3")
+    assert "unknown metric [map@3]: take one of ndcg@k" in refused("--metric", "map@3")
     assert not out.exists()
     assert "holds a trained encoder already" in refused("--epochs", "5", out=trained["out"])
     (tmp_path / "full").mkdir()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from es_ttc.lab.ranking.pools import Float64
 from es_ttc.lab.training.data import Places
@@ -45,9 +45,10 @@ class ListwiseRecipe(TwoSided):
 
     def __init__(self, documents: Float32, train: Lists, valid: Lists, *, both: bool = False) -> None:
         dims = documents.shape[1]
-        self.queries = FrozenSide({TRAIN: train.vectors, VALID: valid.vectors}, MixedMlp(dims, HIDDEN))
-        self.documents = FrozenSide({DOCUMENTS: documents}, MixedMlp(dims, HIDDEN) if both else None)
-        self.learned: nn.Module = nn.ModuleList([self.queries, self.documents])
+        super().__init__(
+            FrozenSide({TRAIN: train.vectors, VALID: valid.vectors}, MixedMlp(dims, HIDDEN)),
+            FrozenSide({DOCUMENTS: documents}, MixedMlp(dims, HIDDEN) if both else None),
+        )
         self._train, self._valid = train, valid
         self.examples = len(train)
 

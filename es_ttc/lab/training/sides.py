@@ -41,9 +41,14 @@ class FrozenSide(nn.Module):
         return Head() if self.head is None else Head((self.head.layer(),))
 
 
-def queries_of(task: Task) -> dict[str, Float32]:
-    """Return a task's query vectors by name."""
-    return {TRAIN: task.train.vectors, VALID: task.valid.vectors}
+def frozen_queries(task: Task, head: nn.Module) -> FrozenSide:
+    """Return the side of a task's query vectors."""
+    return FrozenSide({TRAIN: task.train.vectors, VALID: task.valid.vectors}, head)
+
+
+def frozen_documents(task: Task, head: nn.Module) -> FrozenSide:
+    """Return the side of a task's document vectors."""
+    return FrozenSide({DOCUMENTS: task.documents}, head)
 
 
 _AT_ONCE = 64
@@ -114,8 +119,9 @@ class Trainable(Recipe):
 class TwoSided(Trainable):
     """A recipe with a side of its own for each role."""
 
-    queries: FrozenSide | TunedSide
-    documents: FrozenSide | TunedSide
+    def __init__(self, queries: FrozenSide | TunedSide, documents: FrozenSide | TunedSide) -> None:
+        self.queries, self.documents = queries, documents
+        self.learned: nn.Module = nn.ModuleList([queries, documents])
 
     def heads(self) -> dict[Role, Head]:
         """Return the heads for serving."""

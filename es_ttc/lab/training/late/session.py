@@ -16,14 +16,14 @@ from es_ttc.encoders.registry import load_encoder
 from es_ttc.encoders.sentence_transformers import no_progress_bars
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.evaluation import provenance
+from es_ttc.lab.evaluation.metrics import check_metric
 from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.evaluation.report import require_writable
-from es_ttc.lab.training.artefact import PACKAGES, PAGE, claim, lasting
+from es_ttc.lab.training.artefact import PACKAGES, PAGE, claim, lasting, markdown_page
 from es_ttc.lab.training.late.backbone import backbone_folder, build, train_last_layers
 from es_ttc.lab.training.late.data import LateTask, load_late_task
 from es_ttc.lab.training.late.recipe import LateRecipe
 from es_ttc.lab.training.loop import RESUMABLE_OPTIONS, Report, TrainingProgress, train
-from es_ttc.lab.training.measures import check_measure
 from es_ttc.lab.training.options import LateOptions, LoopOptions
 
 RECORD = "training.json"
@@ -57,7 +57,7 @@ def run(
 ) -> LateResult:
     """Train and write the trained encoder."""
     options, loop = request.options, request.loop
-    check_measure(options.metric)
+    check_metric(options.metric)
     checkpoint = checkpoint_of(request.out)
     claim(request.out, RECORD, checkpoint, resume=request.resume)
     require_writable(request.out.absolute().parent)
@@ -127,28 +127,15 @@ def _write(out: Path, model: MultiVectorEncoder, record: Mapping[str, Any]) -> N
 
 
 def _page(out: Path, record: Mapping[str, Any]) -> str:
-    course, metric = record["course"], record["options"]["metric"]
-    rows = [
-        f"| {epoch} | {'' if not epoch else format(course['losses'][epoch - 1], '.4f')} | {value:.4f} |"
-        for epoch, value in enumerate(course["valid"])
-    ]
-    return "\n".join(
-        (
-            f"# {out.resolve().name}",
-            "",
-            f"A late-interaction model: {record['backbone']}, fine-tuned by `es-ttc train late` on {record['data']} "
-            f"({record['train_queries']:,} train queries, {record['valid_queries']:,} for validation: "
-            f"{record['valid']}). Best epoch: {course['best_epoch']}.",
-            "",
-            f"| epoch | mean loss | {metric}, validation |",
-            "| --- | --- | --- |",
-            *rows,
-            "",
-            "```",
-            f"es-ttc index create NAME --encoder {out.name}",
-            "```",
-            "",
-            f"Options, versions and machine: `{RECORD}`.",
-            "",
-        )
+    course = record["course"]
+    losses = ["", *(f"{loss:.4f}" for loss in course["losses"])]
+    rows = [[str(epoch), losses[epoch], f"{value:.4f}"] for epoch, value in enumerate(course["valid"])]
+    return markdown_page(
+        out.resolve().name,
+        f"A late-interaction model: {record['backbone']}, fine-tuned by `es-ttc train late` on {record['data']} "
+        f"({record['train_queries']:,} train queries, {record['valid_queries']:,} for validation: {record['valid']}). "
+        f"Best epoch: {course['best_epoch']}.",
+        [["epoch", "mean loss", f"{record['options']['metric']}, validation"], *rows],
+        [f"es-ttc index create NAME --encoder {out.name}"],
+        f"Options, versions and machine: `{RECORD}`.",
     )

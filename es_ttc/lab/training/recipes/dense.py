@@ -4,14 +4,24 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from es_ttc.lab.training.data import Places, Task
 from es_ttc.lab.training.heads import MixedMlp
 from es_ttc.lab.training.losses import info_nce
 from es_ttc.lab.training.measures import measure
 from es_ttc.lab.training.options import DenseOptions
-from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, TunedSide, TwoSided, queries_of, rows_of
+from es_ttc.lab.training.sides import (
+    DOCUMENTS,
+    TRAIN,
+    VALID,
+    FrozenSide,
+    TunedSide,
+    TwoSided,
+    frozen_documents,
+    frozen_queries,
+    rows_of,
+)
 
 
 class DenseRecipe(TwoSided):
@@ -29,11 +39,12 @@ class DenseRecipe(TwoSided):
         queries: FrozenSide | TunedSide | None = None,
         documents: FrozenSide | TunedSide | None = None,
     ) -> None:
+        super().__init__(
+            queries or frozen_queries(task, MixedMlp(task.dims, options.hidden)),
+            documents or frozen_documents(task, MixedMlp(task.dims, options.hidden)),
+        )
         self._task = task
         self._options = options
-        self.queries = queries or FrozenSide(queries_of(task), MixedMlp(task.dims, options.hidden))
-        self.documents = documents or FrozenSide({DOCUMENTS: task.documents}, MixedMlp(task.dims, options.hidden))
-        self.learned: nn.Module = nn.ModuleList([self.queries, self.documents])
         self._pairs = pairs_of(task)
         self._valid = task.valid.mask(len(task.documents))
         self.examples = len(self._pairs)

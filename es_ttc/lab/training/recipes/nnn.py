@@ -4,14 +4,23 @@ import math
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from es_ttc.lab.training.data import Places, Task
 from es_ttc.lab.training.heads import MixedMlp
 from es_ttc.lab.training.losses import set_loss
 from es_ttc.lab.training.measures import measure
 from es_ttc.lab.training.options import NnnOptions
-from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, TunedSide, TwoSided, queries_of
+from es_ttc.lab.training.sides import (
+    DOCUMENTS,
+    TRAIN,
+    VALID,
+    FrozenSide,
+    TunedSide,
+    TwoSided,
+    frozen_documents,
+    frozen_queries,
+)
 
 
 def lipschitz(documents: Tensor, l2: Tensor | float = 0.0) -> Tensor:
@@ -82,11 +91,12 @@ class NnnRecipe(TwoSided):
     """Trains adapters of queries and documents through the unrolled solver, with the set loss on relevant documents."""
 
     def __init__(self, task: Task, options: NnnOptions, *, queries: FrozenSide | TunedSide | None = None) -> None:
+        super().__init__(
+            queries or frozen_queries(task, MixedMlp(task.dims, options.hidden)),
+            frozen_documents(task, MixedMlp(task.dims, options.hidden)),
+        )
         self._task = task
         self._options = options
-        self.queries = queries or FrozenSide(queries_of(task), MixedMlp(task.dims, options.hidden))
-        self.documents = FrozenSide({DOCUMENTS: task.documents}, MixedMlp(task.dims, options.hidden))
-        self.learned: nn.Module = nn.ModuleList([self.queries, self.documents])
         self.examples = len(task.train)
         self._whole = len(task.documents) <= options.dictionary
         self._near: Places = np.zeros((0, 0), np.intp)
