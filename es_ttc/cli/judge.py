@@ -351,23 +351,17 @@ def runs_of(queries: Sequence[PooledQuery]) -> dict[str, dict[str, Sequence[str]
 
 
 def _show(overview: Overview) -> None:
-    agreement = overview.agreement
     click.echo(
         f"index [{overview.index}]: {len(overview.queries):,} queries, {overview.pooled:,} pooled documents, "
         f"{overview.unjudged:,} without a judgement"
     )
     for name, (source, count) in overview.judges.items():
         click.echo(f"  {name} ({source}): {count:,} judgements")
-    for pair in agreement.pairs:
+    for pair in overview.agreement:
         kappa = "undefined" if pair.kappa is None else f"{pair.kappa:.2f}"
         click.echo(
             f"  {' and '.join(pair.judges)} both judged {pair.both:,}: {pair.equal:.0%} equal, kappa {kappa} (Cohen's, "
             "linear weights)"
-        )
-    if agreement.alpha is not None:
-        click.echo(
-            f"  all judges: alpha {agreement.alpha:.2f} (Krippendorff's, ordinal) on {agreement.documents:,} documents "
-            "that two or more judged"
         )
 
 
