@@ -19,13 +19,18 @@ from es_ttc.cli.signatures import FOLDER, command
 from es_ttc.cli.train import require_package
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.report import require_writable
+from es_ttc.lab.learning.query_log import QueryLog, read_log
+from es_ttc.lab.learning.reranked import require_scoring
+from es_ttc.lab.learning.teachers import TEACHERS
+from es_ttc.lab.ranking.index_pools import IndexSource
+from es_ttc.lab.training.artefact import require_free
 from es_ttc.reranking.rerankers.base import RerankerError
 from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 from es_ttc.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from es_ttc.lab.evaluation.datasets import Collection
-    from es_ttc.lab.learning.query_log import QueryLog
     from es_ttc.lab.learning.session import Learned
 
 _SHOWN = 10
@@ -91,13 +96,7 @@ def learn(
     require_package("torch")
     if "reranker" in teachers and reranker is None:
         raise click.UsageError("--teacher reranker needs --reranker NAME")
-    from es_ttc.lab.evaluation.report import require_writable
-    from es_ttc.lab.learning.query_log import read_log
-    from es_ttc.lab.learning.reranked import require_scoring
     from es_ttc.lab.learning.session import Lesson, learn_from, write
-    from es_ttc.lab.learning.teachers import TEACHERS
-    from es_ttc.lab.ranking.index_pools import IndexSource
-    from es_ttc.lab.training.artefact import require_free
 
     require_free(out)
     require_writable(out.absolute().parent)
@@ -130,17 +129,15 @@ def learn(
     else:
         _show(name, found, logged)
         if found.verdict.clear or force:
-            console = tables.console()
-            console.print(_next_steps(name, out), highlight=False, markup=False, soft_wrap=True)
+            click.echo(
+                "serve it: put this into es-ttc.toml, and start `es-ttc serve` again; take it out to go back\n\n"
+                f'[query_adapters]\n"{name}" = "{out.resolve()}"'
+            )
     told_of_file(out, clear=found.verdict.clear, force=force, what="adapter", default="the encoder alone")
 
 
-def _queries(
-    name: str, settings: GatewaySettings, log: "QueryLog | None", most: int, *, with_llm: bool
-) -> "Collection":
+def _queries(name: str, settings: GatewaySettings, log: QueryLog | None, most: int, *, with_llm: bool) -> Collection:
     """Return the judged queries of the index and the most frequent ones of the log, by their texts."""
-    from es_ttc.lab.evaluation.datasets import Collection
-
     judged = Collection(name, "log", (), {}, {})
     try:
         judged = load_judged(settings, name, with_llm=with_llm)
@@ -153,7 +150,7 @@ def _queries(
     return replace(judged, queries={text: text for text in qrels}, qrels=qrels)
 
 
-def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
+def _show(name: str, found: "Learned", log: QueryLog | None) -> None:
     verdict = found.verdict
     taught = ", ".join(f"{count:,} by {teacher}" for teacher, count in found.adapters.taught.items())
     skipped = f"; {log.skipped:,} lines of the log were no query" if log is not None and log.skipped else ""
@@ -178,11 +175,3 @@ def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
             f"hits: judge some (`es-ttc judge pool {name}`), or write it with --force for a trial (`es-ttc trial`)",
             err=True,
         )
-
-
-def _next_steps(name: str, out: Path) -> str:
-    """Return how to serve the adapter, and how to go back."""
-    return (
-        "serve it: put this into es-ttc.toml, and start `es-ttc serve` again; take it out to go back\n\n"
-        f'[query_adapters]\n"{name}" = "{out.resolve()}"'
-    )
