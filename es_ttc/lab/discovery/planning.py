@@ -41,14 +41,9 @@ def plan_task(
     seen = split or ("train" if "train" in there else "test")
     unseen = held_out or "test"
     collection, other = load_collection(folder, seen), load_collection(folder, unseen)
-    mine, theirs = list(collection.queries), list(other.queries)
-    if seen == unseen:
-        mine, theirs = _halves(mine, seed)
-    else:
-        theirs = [query for query in theirs if query not in collection.queries]
-    if not theirs:
+    if seen != unseen and not other.queries.keys() - collection.queries.keys():
         raise ConfigurationError(f"[{folder}]: split [{unseen}] has no query that [{seen}] lacks: name another")
-    return _plan(collection, other, str(folder.resolve()), mine, theirs, queries, documents, seed)
+    return _plan(collection, other, queries, documents, seed, folder=str(folder.resolve()), halved=seen == unseen)
 
 
 def plan_generated(name: str, queries: int, documents: int, seed: int) -> TaskPlan:
@@ -56,10 +51,7 @@ def plan_generated(name: str, queries: int, documents: int, seed: int) -> TaskPl
     if name not in GENERATED:
         raise InvalidRequest(f"no generated task [{name}]: there are {', '.join(GENERATED)}")
     collection, other = GENERATED[name](False), GENERATED[name](True)
-    mine, theirs = list(collection.queries), list(other.queries)
-    if other == collection:
-        mine, theirs = _halves(mine, seed)
-    planned = _plan(collection, other, None, mine, theirs, queries, documents, seed)
+    planned = _plan(collection, other, queries, documents, seed, folder=None, halved=other == collection)
     return planned.model_copy(update={"name": name})
 
 
@@ -93,13 +85,19 @@ def _load(task: TaskPlan, *, held: bool) -> Collection:
 def _plan(
     collection: Collection,
     other: Collection,
-    folder: str | None,
-    mine: Sequence[str],
-    theirs: Sequence[str],
     queries: int,
     documents: int,
     seed: int,
+    *,
+    folder: str | None,
+    halved: bool,
 ) -> TaskPlan:
+    """Choose queries of a collection for the search, and held-out ones of another; both from halves of the same."""
+    mine = list(collection.queries)
+    if halved:
+        mine, theirs = _halves(mine, seed)
+    else:
+        theirs = [query for query in other.queries if folder is None or query not in collection.queries]
     chosen = _queries(collection, mine, queries, documents, seed)
     held = _queries(other, theirs, queries, documents, seed)
     return TaskPlan(

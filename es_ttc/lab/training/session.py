@@ -108,19 +108,19 @@ def run(
     artefact.claim(request.out, CARD, checkpoint, resume=request.resume)
     loop = request.loop
     start = _start(request.start, encoder.identity, cache_dir)
-    below = _below(encoder, start, cache_dir)
-    tasks = [
-        load_task(folder, below, seed=loop.seed, most_queries=request.most_queries, progress=progress)
-        for folder in request.data
-    ]
+
+    def load(models: Mapping[Role, Path]) -> list[Task]:
+        below, most = _below(encoder, models, cache_dir), request.most_queries
+        return [load_task(one, below, seed=loop.seed, most_queries=most, progress=progress) for one in request.data]
+
+    tasks = load(start.models)
     before = start.heads
-    options = request.recorded_options()
     about = {
         "kind": request.kind,
         "encoder": encoder.identity.key,
         "start": start.identity,
         "data": {task.name: _digest(task) for task in tasks},
-        "options": options,
+        "options": request.recorded_options(),
         "loop": {name: value for name, value in asdict(loop).items() if name not in RESUMABLE_OPTIONS},
     }
     torch.manual_seed(loop.seed)
@@ -140,13 +140,7 @@ def run(
     learned, params = recipe.heads(), recipe.params()
     heads = {role: Head((*before[role].layers, *learned[role].layers)) for role in ROLES}
     models = _models(request.out, start, recipe.tuned)
-    after = tasks
-    if recipe.tuned:
-        below = _below(encoder, TrainingStart(start.heads, models), cache_dir)
-        after = [
-            load_task(folder, below, seed=loop.seed, most_queries=request.most_queries, progress=progress)
-            for folder in request.data
-        ]
+    after = load(models) if recipe.tuned else tasks
     metrics = {
         f"{task.name}: {what}" if len(tasks) > 1 else what: found
         for task, changed in zip(tasks, after, strict=True)
@@ -184,12 +178,12 @@ def _start(folder: Path | None, base: EncoderIdentity, cache_dir: Path) -> Train
     return TrainingStart(heads_in(folder, card), models, identity_of(folder, card, FileHashes(cache_dir)).key)
 
 
-def _below(encoder: Encoder, start: TrainingStart, cache_dir: Path) -> Encoder:
+def _below(encoder: Encoder, models: Mapping[Role, Path], cache_dir: Path) -> Encoder:
     """Return the encoder under the heads: the base encoder, or fine-tuned models."""
-    if not start.models:
+    if not models:
         return encoder
     bases: dict[Role, Encoder] = dict.fromkeys(ROLES, encoder)
-    for role, folder in start.models.items():
+    for role, folder in models.items():
         bases[role] = cached(load_encoder(f"{folder}@torch", cache_dir=cache_dir), cache_dir / "encodings")
     return TrainedEncoder(bases, {role: Head() for role in ROLES}, encoder.identity)
 
