@@ -114,15 +114,22 @@ def choose(
 ) -> Tuning:
     """Choose from values that are known, ``(c, q)``; see :func:`tune`."""
     chosen = best(values)
-    by_fold: tuple[int, ...] = ()
-    reached = values[chosen]
-    if folds is not None:
-        fold = fold_of(values.shape[1], folds, seed)
-        by_fold = tuple(best(values[:, fold != one]) for one in range(folds))
-        reached = values[np.array(by_fold)[fold], np.arange(values.shape[1])]
-    means = resampled_means(np.stack([reached, values[0]]), seed=seed)
-    against = compare(reached, values[0], means[:, 0], means[:, 1])
-    return Tuning(metric, methods, values, chosen, by_fold, reached, against)
+    by_fold, reached = ((), values[chosen]) if folds is None else cross_fitted(values, folds, seed)
+    return Tuning(metric, methods, values, chosen, by_fold, reached, compared(reached, values[0], seed))
+
+
+def cross_fitted(values: Float64, folds: int, seed: int) -> tuple[tuple[int, ...], Float64]:
+    """Return the candidate that the queries outside of each fold choose, and each query's value under it, ``(q,)``."""
+    fold = fold_of(values.shape[1], folds, seed)
+    by_fold = tuple(best(values[:, fold != one]) for one in range(folds))
+    reached: Float64 = values[np.array(by_fold)[fold], np.arange(values.shape[1])]
+    return by_fold, reached
+
+
+def compared(ours: Float64, theirs: Float64, seed: int = SEED) -> Comparison:
+    """Return a paired comparison of the values of the same queries by bootstrap."""
+    means = resampled_means(np.stack([ours, theirs]), seed=seed)
+    return compare(ours, theirs, means[:, 0], means[:, 1])
 
 
 def best(values: Float64) -> int:

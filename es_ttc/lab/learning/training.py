@@ -42,7 +42,7 @@ def fit_adapters(
     targets: Sequence[Target],
     *,
     loop: LoopOptions,
-    report: Report | None = None,
+    report: Report = lambda *_: None,
     both: bool = False,
     max_share: float = MAX_SHARE,
 ) -> Adapters:

@@ -11,7 +11,7 @@ import orjson
 
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.bootstrap import Comparison
-from es_ttc.lab.ranking.weights import compared
+from es_ttc.lab.evaluation.tuning import compared
 
 MIN_CLICKED = 20
 """Clicked queries below which there is no verdict."""

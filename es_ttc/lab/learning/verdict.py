@@ -7,10 +7,10 @@ import numpy as np
 
 from es_ttc.lab.evaluation.bootstrap import Comparison
 from es_ttc.lab.evaluation.metrics import Float64
-from es_ttc.lab.evaluation.tuning import fold_of
+from es_ttc.lab.evaluation.tuning import compared, fold_of
 from es_ttc.lab.learning.teachers import MIN_CLICKS, blend_scores
 from es_ttc.lab.ranking.pools import Pool, Pools
-from es_ttc.lab.ranking.weights import compared, values_of_default, values_of_scores
+from es_ttc.lab.ranking.weights import measure, values_of_default
 from es_ttc.vectors.tokens import Float32
 
 METRIC = "ndcg@10"
@@ -106,7 +106,7 @@ def by_dense(pools: Pools) -> Float64:
     scores = np.full((len(pools), max(len(pool.documents) for pool in pools.pools)), -np.inf, np.float32)
     for row, pool in zip(scores, pools.pools, strict=True):
         row[: len(pool.documents)] = np.nan_to_num(pool.scores[:, column], nan=-2.0)
-    return values_of_scores(pools, scores, METRIC)
+    return measure(pools, METRIC)(scores)
 
 
 def _judged_by(pools: Pools, relevant: Sequence[tuple[str, ...]]) -> Pools:

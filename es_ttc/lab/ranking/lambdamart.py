@@ -15,9 +15,9 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.bootstrap import SEED, Comparison
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.rankings import Progress, silent
-from es_ttc.lab.evaluation.tuning import fold_of
+from es_ttc.lab.evaluation.tuning import compared, fold_of
 from es_ttc.lab.ranking.pools import Pools
-from es_ttc.lab.ranking.weights import compared, values_of_default, values_of_scores
+from es_ttc.lab.ranking.weights import measure, values_of_default
 from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.learned.fields import NumericField, field_columns
@@ -105,7 +105,7 @@ def values_of_trees(
     for row, pool, weights in zip(scores, pools.pools, pools.default_weights(), strict=True):
         columns = field_columns(fields, pool.numbers, len(pool.documents))
         row[: len(pool.documents)] = learned_scores(pool.scores, columns, weights, blend, trees)
-    return values_of_scores(pools, scores, metric)
+    return measure(pools, metric)(scores)
 
 
 def fit(pools: Pools, options: RankOptions, fields: Sequence[NumericField] = ()) -> tuple[Trees, dict[str, float]]:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.lab.evaluation.bootstrap import SEED, TRUSTED_QUERIES, Comparison
-from es_ttc.lab.evaluation.tuning import fold_of
+from es_ttc.lab.evaluation.tuning import compared, fold_of
 from es_ttc.lab.ranking.pools import Float64, Pools
-from es_ttc.lab.ranking.weights import compared, normalised
+from es_ttc.lab.ranking.weights import normalised
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.relevance import Logistic, RelevanceSignal
 

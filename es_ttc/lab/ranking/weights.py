@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.lab.evaluation.bootstrap import SEED, Comparison, compare, resampled_means
+from es_ttc.lab.evaluation.bootstrap import SEED, Comparison
 from es_ttc.lab.evaluation.methods import Method
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.rankings import Progress, silent
-from es_ttc.lab.evaluation.tuning import Tuning, best, choose, fold_of
+from es_ttc.lab.evaluation.tuning import Tuning, choose, compared, cross_fitted
 from es_ttc.lab.ranking.graded import Grades, depth_of, grader
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.rescorers.blend.normalise import Normalisation, comparable
@@ -123,11 +123,6 @@ def values_of_default(pools: Pools, metric: str, normalise: Normalisation = "z")
     return measure(pools, metric)(by_default_weights(given, normalised(given, normalise)))
 
 
-def values_of_scores(pools: Pools, scores: Float32, metric: str) -> Float64:
-    """Return a metric of each query, ``(q,)``, whose pool is ranked by scores; see :func:`measure`."""
-    return measure(pools, metric)(scores)
-
-
 def measure(pools: Pools, metric: str) -> Callable[[Float32], Float64]:
     """Return what computes a metric of each query, ``(q,)``, from scores; what all scores share is computed once."""
     values = grader(metric, [pool.judged for pool in pools.pools])
@@ -166,22 +161,8 @@ def _worth(place: int, name: SignalName, weights: Float64, values: Float64, fold
     return Worth(
         name,
         compared(values[1 + place], values[0], seed),
-        compared(_cross_fitted(values[without], folds, seed), _cross_fitted(values, folds, seed), seed),
+        compared(cross_fitted(values[without], folds, seed)[1], cross_fitted(values, folds, seed)[1], seed),
     )
-
-
-def _cross_fitted(values: Float64, folds: int, seed: int) -> Float64:
-    """Return each query's value under the candidate that the other folds choose, ``(q,)``."""
-    fold = fold_of(values.shape[1], folds, seed)
-    chosen = np.array([best(values[:, fold != one]) for one in range(folds)])
-    reached: Float64 = values[chosen[fold], np.arange(values.shape[1])]
-    return reached
-
-
-def compared(ours: Float64, theirs: Float64, seed: int = SEED) -> Comparison:
-    """Return a paired comparison by bootstrap."""
-    means = resampled_means(np.stack([ours, theirs]), seed=seed)
-    return compare(ours, theirs, means[:, 0], means[:, 1])
 
 
 def _ranked(scores: Float32, grades: Grades, relevant: tuple[NDArray[np.intp], ...], depth: int | None) -> Grades:

@@ -101,7 +101,7 @@ def run(
     *,
     cache_dir: Path,
     progress: Progress = silent,
-    report: Report | None = None,
+    report: Report = lambda *_: None,
 ) -> TrainingResult:
     """Train and write the trained encoder."""
     checkpoint = request.out / artefact.CHECKPOINT

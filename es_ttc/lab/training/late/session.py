@@ -53,7 +53,7 @@ class LateResult:
 
 
 def run(
-    request: LateRequest, *, cache_dir: Path, progress: Progress = silent, report: Report | None = None
+    request: LateRequest, *, cache_dir: Path, progress: Progress = silent, report: Report = lambda *_: None
 ) -> LateResult:
     """Train and write the trained encoder."""
     options, loop = request.options, request.loop
