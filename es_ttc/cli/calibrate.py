@@ -145,9 +145,7 @@ def relevance(
     """
     if data is not None and with_llm:
         raise click.UsageError("--with-llm is for the judgements of the index: leave DATA out")
-    for folder in (report, out and out.absolute().parent):
-        if folder is not None:
-            require_writable(folder)
+    require_writable(folder=report, file=out)
     weights = None if tuned is None else Tuned.read(tuned)
     if weights is not None and weights.method != "blend":
         raise InvalidRequest(f"[{tuned}] is of method [{weights.method}]: name a file of `es-ttc tune --method blend`")

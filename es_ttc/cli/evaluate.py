@@ -158,9 +158,7 @@ def evaluate(
     else:
         found = _load(data, split)
     collections = [_warned(collection, chosen, plan.methods) for collection in found]
-    for folder in (report, out and out.absolute().parent):
-        if folder is not None:
-            require_writable(folder)
+    require_writable(folder=report, file=out)
     with interruptible():
         evaluation = _evaluate(plan, collections, settings, quiet=as_json)
     if out is not None:

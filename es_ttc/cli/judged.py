@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -114,21 +115,19 @@ class JudgedQueries:
         self, collections: Sequence[Collection], signals: Sequence[SignalName], fields: Sequence[str] = ()
     ) -> Pools:
         """Score every signal once for each query's candidates."""
-        score = self._in_memory(signals, fields) if self.index is None else self._from_index(signals, fields)
-        return merged([score(collection) for collection in collections])
-
-    def _in_memory(self, signals: Sequence[SignalName], fields: Sequence[str]) -> Callable[[Collection], Pools]:
-        encoder = cached_encoder(adapted(Settings(**given(encoder=self.encoder)), self.adapter))
-        window = None if isinstance(self.window, str) else self.window
-
-        def score(collection: Collection) -> Pools:
+        if self.index is None:
+            encoder = cached_encoder(adapted(Settings(**given(encoder=self.encoder)), self.adapter))
+            window = None if isinstance(self.window, str) else self.window
+            score: Callable[..., Pools] = partial(collect, encoder=encoder, signals=signals, window=window)
+        else:
+            score = partial(collect_from_index, source=self._source(self.index), signals=signals)
+        found = []
+        for collection in collections:
             with stages(collection.name) as progress:
-                return collect(collection, encoder, signals, window=window, fields=fields, progress=progress)
+                found.append(score(collection, fields=fields, progress=progress))
+        return merged(found)
 
-        return score
-
-    def _from_index(self, signals: Sequence[SignalName], fields: Sequence[str]) -> Callable[[Collection], Pools]:
-        index = str(self.index)
+    def _source(self, index: str) -> IndexSource:
         settings = adapted(GatewaySettings(**given(engine=self.engine, encoder=self.encoder)), self.adapter)
 
         def load(spec: IndexSpec) -> Encoder:
@@ -136,13 +135,7 @@ class JudgedQueries:
             check_encoder(index, spec, encoder)
             return encoder
 
-        source = IndexSource(index, settings, load, int(self.window))
-
-        def score(collection: Collection) -> Pools:
-            with stages(collection.name) as progress:
-                return collect_from_index(collection, source, signals, fields=fields, progress=progress)
-
-        return score
+        return IndexSource(index, settings, load, int(self.window))
 
 
 def folds_of(given: int | None, queries: int) -> int:

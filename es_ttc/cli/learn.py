@@ -99,7 +99,7 @@ def learn(
     from es_ttc.lab.learning.session import Lesson, learn_from, write
 
     require_free(out)
-    require_writable(out.absolute().parent)
+    require_writable(file=out)
     settings = adapted(GatewaySettings(**given(engine=engine, encoder=encoder)), adapter)
     settings = settings.model_copy(update={"query_adapters": {}})  # compared with the encoder alone
     if reranker is not None:

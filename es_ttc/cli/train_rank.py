@@ -123,7 +123,7 @@ def rank(
     }
     if found.clear or force:
         model = RankingModel(out.stem, pools.signals, OPTIONS.blend, found.trees, summary, fields)
-        require_writable(out.absolute().parent)
+        require_writable(file=out)
         replace(out, model.content())
     if as_json:
         print_json(summary)

@@ -36,7 +36,7 @@ from es_ttc.lab.evaluation.report import p_value, replace, score, signed
 from es_ttc.lab.evaluation.tuning import Tuning, candidates, given_params, summary_of
 from es_ttc.lab.evaluation.tuning import tune as chosen
 from es_ttc.lab.ranking.pools import signal_names
-from es_ttc.lab.ranking.weights import WeightTuning, tune_weights
+from es_ttc.lab.ranking.weights import WeightTuning, summary_of_weights, tune_weights
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.blend.rescorer import BlendParams
 from es_ttc.rescorers.tuned import as_json as file_content
@@ -44,8 +44,6 @@ from es_ttc.settings import Settings
 
 TEST = "test"
 _SHOWN = 8
-_MAX_TRIED = 20
-"""Candidates of weights that the file keeps."""
 
 
 @command(
@@ -205,18 +203,8 @@ def _tune_weights(
                 seed=SEED,
                 progress=progress,
             )
-    summary = summary_of(
-        found.tuning,
-        collection.name,
-        collection.split,
-        pools.settings,
-        pools.encoder,
-        folds,
-        SEED,
-        sampled=judged.queries is not None,
-        most=_MAX_TRIED,
-    )
-    summary |= {"clear": found.clear, "worth": [asdict(one) for one in found.worth]}
+    summary = summary_of_weights(found, pools, folds, SEED, sampled=judged.queries is not None)
+    summary["worth"] = [asdict(one) for one in found.worth]
     if out is not None and (found.clear or force):
         replace(out, file_content(summary))
     if as_json:

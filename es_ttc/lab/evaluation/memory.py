@@ -208,8 +208,7 @@ class MemorySearcher:
             scores = rescorer.score(query, self._given(window, first_scores[known], needs, method.fields), params)
             return reorder(first, window, shown_similarity(scores) if rescorer.similarity else scores)
 
-        pairs = list(zip(self._queries, first_pass, strict=True))
-        rankings, seconds = _each(rescore, pairs, method.name, progress)
+        rankings, seconds = _each(rescore, zip(self._queries, first_pass, strict=True), method.name, progress)
         return rankings, seconds + spent
 
     def _rescore_joined(self, rescorer: Rescorer[Any], method: Method, progress: Progress) -> Found:
@@ -266,7 +265,7 @@ class MemorySearcher:
             query, first = pair
             return rerank(method, first, first.documents[: self._window], graph, features, query)
 
-        rankings, seconds = _each(walked, list(zip(self._queries, first_pass, strict=True)), method.name, progress)
+        rankings, seconds = _each(walked, zip(self._queries, first_pass, strict=True), method.name, progress)
         return rankings, seconds + spent
 
     @cached_property

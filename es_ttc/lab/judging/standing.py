@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from es_ttc.lab.evaluation.bootstrap import (
-    SEED,
     TRUSTED_QUERIES,
     Comparison,
     Interval,
@@ -16,11 +15,10 @@ from es_ttc.lab.evaluation.bootstrap import (
     resampled_means,
 )
 from es_ttc.lab.evaluation.metrics import Float64
-from es_ttc.lab.evaluation.tuning import summary_of
 from es_ttc.lab.judging.records import PooledQuery
 from es_ttc.lab.judging.signals import LoggedSignals, pools_of
 from es_ttc.lab.ranking.graded import values_of
-from es_ttc.lab.ranking.weights import WeightTuning, tune_weights
+from es_ttc.lab.ranking.weights import WeightTuning, summary_of_weights, tune_weights
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 
 METRIC = "ndcg@10"
@@ -31,7 +29,6 @@ FEWEST_QUERIES = TRUSTED_QUERIES
 
 With some 20 queries weights that seemed clearly better lost on test queries (docs/results/judging.md).
 """
-_MAX_TRIED = 20
 
 Qrels = Mapping[str, Mapping[str, int]]
 
@@ -162,18 +159,7 @@ def tuned_weights(index: str, queries: Sequence[PooledQuery], qrels: Qrels) -> T
         )
     pools = pools_of(index, kept, qrels).of(DEFAULT_SIGNALS)
     found = tune_weights(pools, METRIC, folds=FOLDS)
-    summary = summary_of(
-        found.tuning,
-        index,
-        pools.split,
-        pools.settings,
-        pools.encoder,
-        FOLDS,
-        SEED,
-        sampled=False,
-        most=_MAX_TRIED,
-    )
-    return TunedWeights(found, {**summary, "clear": found.clear})
+    return TunedWeights(found, summary_of_weights(found, pools, FOLDS))
 
 
 def _alike(logged: Sequence[tuple[str, LoggedSignals]]) -> list[tuple[str, LoggedSignals]]:

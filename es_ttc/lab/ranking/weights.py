@@ -19,7 +19,7 @@ from es_ttc.lab.evaluation.bootstrap import SEED, Comparison
 from es_ttc.lab.evaluation.methods import Method
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.rankings import Progress, silent
-from es_ttc.lab.evaluation.tuning import Tuning, choose, compared, cross_fitted
+from es_ttc.lab.evaluation.tuning import Tuning, choose, compared, cross_fitted, summary_of
 from es_ttc.lab.ranking.graded import Grades, depth_of, grader
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.rescorers.blend.normalise import Normalisation, comparable
@@ -32,6 +32,8 @@ MAX_CANDIDATES = 2_000
 FINEST = 20
 """Weights are multiples of 1/20 at the finest."""
 _ALIKE = 1e-9
+_MAX_TRIED = 20
+"""Candidates that a file keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,15 @@ def tune_weights(
     tuning = choose(metric, tuple(methods), np.concatenate([default, values]), folds=folds, seed=seed)
     worth = tuple(_worth(place, name, weights, values, folds, seed) for place, name in enumerate(names))
     return WeightTuning(tuning, worth)
+
+
+def summary_of_weights(
+    found: WeightTuning, pools: Pools, folds: int, seed: int = SEED, *, sampled: bool = False
+) -> dict[str, Any]:
+    """Return the file of weights; see :func:`es_ttc.lab.evaluation.tuning.summary_of`."""
+    about = (pools.data, pools.split, pools.settings, pools.encoder)
+    summary = summary_of(found.tuning, *about, folds, seed, sampled=sampled, most=_MAX_TRIED)
+    return {**summary, "clear": found.clear}
 
 
 def _blend(params: Mapping[str, Any]) -> Method:

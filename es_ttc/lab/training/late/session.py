@@ -60,7 +60,7 @@ def run(
     check_metric(options.metric)
     checkpoint = checkpoint_of(request.out)
     claim(request.out, RECORD, checkpoint, resume=request.resume)
-    require_writable(request.out.absolute().parent)
+    require_writable(file=request.out)
     folder = backbone_folder(request.backbone, cache_dir)
     task = load_late_task(
         request.data, seed=loop.seed, most_queries=options.queries, pool=options.pool, progress=progress
