@@ -95,18 +95,12 @@ def tune(
         raise InvalidRequest(f"[folds] is {folds}: {queries} queries can be parted into 2 to {queries} folds")
     values = np.empty((len(methods), queries))
     for place, method in enumerate(methods):
-        run = searcher.rank(method, _further(progress, place * queries, values.size))
-        values[place] = score_by(metric, collection.qrels, run.rankings)
+
+        def report(what: str, done: int, _: int, before: int = place * queries) -> None:
+            progress(what, before + done, values.size)
+
+        values[place] = score_by(metric, collection.qrels, searcher.rank(method, report).rankings)
     return choose(metric, tuple(methods), values, folds=folds, seed=seed)
-
-
-def _further(progress: Progress, before: int, total: int) -> Progress:
-    """Return what counts one candidate's queries on from those of the candidates before it."""
-
-    def report(what: str, done: int, _: int) -> None:
-        progress(what, before + done, total)
-
-    return report
 
 
 def choose(
