@@ -115,12 +115,14 @@ def attach(
     named = encoder is not None or adapter is not None
     request = _Request(settings, name, chosen, encoder_named=named, inside=in_index, yes=yes or dry_run)
     if dry_run:
-        estimates = asyncio.run(_dry_run(request))
+        estimates = with_engine(settings, lambda client: _dry_run(client, request))
         text = "\n".join(f"[{each.index}]: {each.sentence}" for each in estimates)
         data = {"name": name, "indices": [{"index": each.index, "estimate": each.figures} for each in estimates]}
         print_result(data, text, as_json=as_json)
         return 0
-    return _report_fill(_attach(request), as_json, f"run `es-ttc attach {name}` with the same options to go on")
+    how = f"run `es-ttc attach {name}` with the same options to go on"
+    filled = run_to_completion(settings, lambda client: _attach(client, request), how)
+    return _report_fill(name, filled, as_json=as_json)
 
 
 @command("es-ttc fill products", "es-ttc fill products --watch", "es-ttc fill products --all")
@@ -152,7 +154,9 @@ def fill(
             asyncio.run(_watch(settings, name, everything=everything))
         except (KeyboardInterrupt, asyncio.CancelledError):
             return 0
-    return _report_fill(_fill(settings, name, everything=everything), as_json, f"run `es-ttc fill {name}` to go on")
+    how = f"run `es-ttc fill {name}` to go on"
+    filled = run_to_completion(settings, lambda client: _fill(client, settings, name, everything=everything), how)
+    return _report_fill(name, filled, as_json=as_json)
 
 
 @command("es-ttc detach products", "es-ttc detach products --yes --json", "es-ttc detach --all")
@@ -206,14 +210,10 @@ def _left(own: dict[str, int]) -> str:
     return f": es-ttc's own indices stay: {named}; `es-ttc detach --all` deletes them" if own else ""
 
 
-def _report_fill(work: Any, as_json: bool, how_to_go_on: str) -> int:
-    """Run a fill, and report how it ended."""
-    name, filled = run_to_completion(work, how_to_go_on)
-    if as_json:
-        print_json({"name": name, "indices": [asdict(each) for each in filled]})
-    else:
-        for each in filled:
-            click.echo(_sentence(each))
+def _report_fill(name: str, filled: Sequence[FillResult], *, as_json: bool) -> int:
+    """Report how a fill ended."""
+    data = {"name": name, "indices": [asdict(each) for each in filled]}
+    print_result(data, "\n".join(map(_sentence, filled)), as_json=as_json)
     for each in filled:
         for reason in each.unmarked:
             click.echo(f"es-ttc: {reason}", err=True)
@@ -244,10 +244,9 @@ class _Estimate:
     figures: dict[str, Any] | None
 
 
-async def _dry_run(request: _Request) -> list[_Estimate]:
-    async with connected(request.settings) as engine:
-        sources, spec, encoder = await _prepared(engine, request)
-        return [await _estimate(engine, source, spec, encoder) for source in sources]
+async def _dry_run(engine: Engine, request: _Request) -> list[_Estimate]:
+    sources, spec, encoder = await _prepared(engine, request)
+    return [await _estimate(engine, source, spec, encoder) for source in sources]
 
 
 async def _estimate(engine: Engine, source: Index, spec: IndexSpec, encoder: Encoder) -> _Estimate:
@@ -263,24 +262,21 @@ async def _estimate(engine: Engine, source: Index, spec: IndexSpec, encoder: Enc
     return _Estimate(source.index, sentence, size.as_dict(count))
 
 
-async def _attach(request: _Request) -> tuple[str, list[FillResult]]:
-    stop_on_sigterm()
-    async with connected(request.settings) as engine:
-        sources, spec, encoder = await _prepared(engine, request)
-        for source in sources:
-            estimate = await _estimate(engine, source, spec, encoder)
-            click.echo(f"[{source.index}]: {estimate.sentence} (estimated)", err=True)
-            if request.inside:
-                click.echo(_changes(source), err=True)
-        attaching = attach_inside if request.inside else attach_beside
-        with progress_bar() as bar:
-            filled = [
-                await attaching(engine, source, spec, encoder, report=_reporter(bar, source.index))
-                for source in sources
-            ]
+async def _attach(engine: Engine, request: _Request) -> list[FillResult]:
+    sources, spec, encoder = await _prepared(engine, request)
+    for source in sources:
+        estimate = await _estimate(engine, source, spec, encoder)
+        click.echo(f"[{source.index}]: {estimate.sentence} (estimated)", err=True)
+        if request.inside:
+            click.echo(_changes(source), err=True)
+    attaching = attach_inside if request.inside else attach_beside
+    with progress_bar() as bar:
+        filled = [
+            await attaching(engine, source, spec, encoder, report=_reporter(bar, source.index)) for source in sources
+        ]
     if any(each.written for each in filled):
         await tell_changes(request.settings, sources[0].index, spec, encoder)
-    return request.name, filled
+    return filled
 
 
 async def _prepared(engine: Engine, request: _Request) -> tuple[Sequence[Index], IndexSpec, Encoder]:
@@ -345,14 +341,11 @@ def _encoder_of_before(settings: Settings, identity: EncoderIdentity) -> Encoder
     return encoder
 
 
-async def _fill(settings: Settings, name: str, *, everything: bool) -> tuple[str, list[FillResult]]:
-    stop_on_sigterm()
-    async with connected(settings) as engine:
-        found = await found_behind(engine, name)
-        encoder = await _encoder_of(settings, name, found)
-        with progress_bar() as bar:
-            report = _reporter(bar, name)
-            return name, await fill_found(engine, found, encoder, everything=everything, report=report)
+async def _fill(engine: Engine, settings: Settings, name: str, *, everything: bool) -> list[FillResult]:
+    found = await found_behind(engine, name)
+    encoder = await _encoder_of(settings, name, found)
+    with progress_bar() as bar:
+        return await fill_found(engine, found, encoder, everything=everything, report=_reporter(bar, name))
 
 
 async def _watch(settings: Settings, name: str, *, everything: bool = False) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 
@@ -226,8 +226,8 @@ def progress_bar() -> Progress:
     )
 
 
-def run_to_completion(work: Coroutine[Any, Any, T], how_to_go_on: str) -> T:
-    """Run a long operation that can be resumed; Ctrl-C and SIGTERM stop it.
+def run_to_completion(settings: EngineSettings, call: Callable[[Engine], Awaitable[T]], how_to_go_on: str) -> T:
+    """Return what a long call returns with a client of the engine; Ctrl-C and SIGTERM stop it, and it can be resumed.
 
     Args:
         how_to_go_on: What resumes it, if it is stopped or fails.
@@ -237,12 +237,12 @@ def run_to_completion(work: Coroutine[Any, Any, T], how_to_go_on: str) -> T:
         EngineError: The engine returned an error.
     """
 
-    async def stoppable() -> T:
+    async def stoppable(engine: Engine) -> T:
         stop_on_sigterm()
-        return await work
+        return await call(engine)
 
     try:
-        return asyncio.run(stoppable())
+        return with_engine(settings, stoppable)
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo(f"es-ttc: stopped; {how_to_go_on}", err=True)
         raise click.exceptions.Exit(130) from None

@@ -29,7 +29,6 @@ from es_ttc.cli.options import check_codec, feature_options, strip_html_option
 from es_ttc.cli.signatures import command
 from es_ttc.cli.size_estimates import SAMPLE_TEXT, size_sentence
 from es_ttc.cli.tables import properties
-from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow, forget, unfollow
 from es_ttc.enrichment.jobs.record import Budget
@@ -139,8 +138,12 @@ def requantise(
     Attached features too: then a new side index is filled while the old one serves. Documents that have changed since
     their features were made are encoded. Run the command again to resume a stopped run.
     """
-    work = _requantise(Settings(**given(engine=engine)), name, codec)
-    moved = run_to_completion(work, f"run `es-ttc index requantise {name} --codec {codec}` to go on")
+    settings = Settings(**given(engine=engine))
+    moved = run_to_completion(
+        settings,
+        lambda client: _requantise(client, settings, name, codec),
+        f"run `es-ttc index requantise {name} --codec {codec}` to go on",
+    )
     text = "\n".join(
         f"[{each['index']}] {each['written']:,} documents now have {codec} token vectors, "
         f"{each['unchanged']:,} had them"
@@ -293,13 +296,12 @@ async def _create(engine: Engine, name: str, spec: IndexSpec, options: IndexOpti
     await create_index(engine, name, spec, options)
 
 
-async def _requantise(settings: Settings, name: str, codec: Any) -> list[dict[str, Any]]:
-    async with connected(settings) as engine:
-        locations = await feature_locations(engine, name)
-        for held in locations:
-            require_coarser(held.spec, codec, held.source.index)
-        with progress_bar() as bar:
-            return [await _requantise_one(engine, settings, held, codec, bar) for held in locations]
+async def _requantise(engine: Engine, settings: Settings, name: str, codec: Any) -> list[dict[str, Any]]:
+    locations = await feature_locations(engine, name)
+    for held in locations:
+        require_coarser(held.spec, codec, held.source.index)
+    with progress_bar() as bar:
+        return [await _requantise_one(engine, settings, held, codec, bar) for held in locations]
 
 
 async def _requantise_one(

@@ -99,8 +99,16 @@ def _train(
                 report=_reporter(bar, loop.epochs),
             )
     if as_json:
-        measured = {"metrics": found.metrics, "params": found.params}
-        print_json({"folder": str(out), "encoder": found.identity.key, **_course(found.course), **measured})
+        measured = {"step_losses": found.course.step_losses, "metrics": found.metrics, "params": found.params}
+        print_json(
+            {
+                "folder": str(out),
+                "encoder": found.identity.key,
+                **found.course.course(),
+                "step_losses": found.course.step_losses,
+                **measured,
+            }
+        )
     else:
         _show(out, found)
 
@@ -120,7 +128,14 @@ def _train_late(
     with interruptible(), stages(folder.name) as progress, progress_bar() as bar:
         found = run(request, cache_dir=Settings().cache_dir, progress=progress, report=_reporter(bar, loop.epochs))
     if as_json:
-        print_json({"folder": str(out), "encoder": found.encoder, **_course(found.course)})
+        print_json(
+            {
+                "folder": str(out),
+                "encoder": found.encoder,
+                **found.course.course(),
+                "step_losses": found.course.step_losses,
+            }
+        )
     else:
         _show_late(folder, out, found, options.metric)
 
@@ -254,15 +269,6 @@ def _reporter(bar: "Progress", epochs: int) -> "Report":
         bar.update(task, description=description, completed=where.epoch * steps + where.step, total=epochs * steps)
 
     return report
-
-
-def _course(course: "TrainingProgress") -> dict[str, Any]:
-    return {
-        "best_epoch": course.best,
-        "losses": course.losses,
-        "valid": course.valid,
-        "step_losses": course.step_losses,
-    }
 
 
 def _show(out: Path, outcome: "TrainingResult") -> None:
