@@ -228,8 +228,8 @@ def _tell(console: Console, stage: DemoSession, results: Sequence[CollectionResu
         console.print(_example(stage, index, query, why))
     console.print(heading("The same from anywhere"))
     console.print(Text("Any client of the engine can point at the gateway; a search opts in with one section:\n"))
-    query = CliQuery("round a number up", SHOWN, PLACES)
-    console.print(_curl(stage, stage.exhibits[0].index, query), markup=False, soft_wrap=True)
+    asked = CliQuery("round a number up", SHOWN, PLACES)
+    console.print(_curl(stage, stage.exhibits[0].index, asked), markup=False, soft_wrap=True)
     console.print(Text(f"\n{seconds:.0f} seconds in all.", FAINT))
 
 

@@ -253,7 +253,7 @@ def export(
 ) -> None:
     """Write all programs of a search to FILE, as JSON lines for --proposer."""
     if file.suffix != ".jsonl":
-        raise click.UsageError(f"[{file}] must end in .jsonl")
+        raise InvalidRequest(f"an export is .jsonl, not [{file.suffix}]")
     records = read(search)[1]
     replace_file(file, exported(records))
     click.echo(f"{len(records)} programs: {file}", err=True)

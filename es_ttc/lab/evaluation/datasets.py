@@ -227,7 +227,10 @@ def _judgements(path: Path, columns: Sequence[str] = ("query-id", "corpus-id")) 
             inner = inner.setdefault(one, {})
         before = inner.setdefault(ids[-1], grade)
         if before != grade:
-            raise ConfigurationError(f"[{path}] line {number} grades [{'] and ['.join(ids)}] {grade} after {before}")
+            *first, last = (f"[{one}]" for one in ids)
+            raise ConfigurationError(
+                f"[{path}] line {number} grades {', '.join(first)} and {last} {grade} after {before}"
+            )
     return judged
 
 

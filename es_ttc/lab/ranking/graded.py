@@ -70,9 +70,9 @@ def _ratio(part: NDArray[Any], whole: NDArray[np.float64]) -> Float64:
 _METRICS: Mapping[str, Callable[[Grades, Float64], Float64]] = {
     "ndcg": lambda ranked, ideal: _ratio(_dcg(ranked), ideal),
     "recall": lambda ranked, relevant: _ratio((ranked > 0).sum(axis=1), relevant),
-    "success": lambda ranked, _: (ranked > 0).any(axis=1).astype(np.float64),
+    "success": lambda ranked, _: np.asarray((ranked > 0).any(axis=1), np.float64),
     "comp": lambda ranked, relevant: ((relevant > 0) & ((ranked > 0).sum(axis=1) == relevant)).astype(np.float64),
-    "mrr": lambda ranked, _: _ratio((ranked > 0).any(axis=1), 1.0 + (ranked > 0).argmax(axis=1)),
+    "mrr": lambda ranked, _: _ratio(np.asarray((ranked > 0).any(axis=1)), 1.0 + (ranked > 0).argmax(axis=1)),
     "map": lambda ranked, relevant: _ratio(_precision(ranked), relevant),
 }
 """From the grades of ranked documents, ``(q, depth)``, and the ideal DCG or the number of relevant documents."""
