@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Annotated, Any, TypeVar
 
 import click
@@ -27,7 +28,7 @@ from es_ttc.encoders.base import TOKENS_FROM, Encoder, EncoderIdentity
 from es_ttc.encoders.registry import load_encoder, with_adapter
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest
 from es_ttc.index.ingest.proposal import html_fields, languages
 from es_ttc.index.mappings.encoder import load_encoder_for
 from es_ttc.settings import EngineSettings, Settings
@@ -117,6 +118,13 @@ def with_engine(settings: EngineSettings, call: Callable[[Engine], Awaitable[T]]
             return await call(engine)
 
     return asyncio.run(connected_call())
+
+
+def require_packages(what: str, packages: Sequence[str], extra: str) -> None:
+    """Raise an error before anything begins if a package of an extra is not installed."""
+    missing = [package.replace("_", "-") for package in packages if find_spec(package) is None]
+    if missing:
+        raise ConfigurationError(f"{what} needs {', '.join(missing)}: pip install 'es-ttc[{extra}]'")
 
 
 def take_proposal(sentence: str, *, yes: bool) -> None:

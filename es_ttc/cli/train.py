@@ -1,6 +1,5 @@
 """`es-ttc train`: train maps over a frozen encoder's vectors from queries with relevance judgements."""
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,13 +9,21 @@ import click
 from rich.markup import escape
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, progress_bar
+from es_ttc.cli.common import (
+    adapted,
+    adapter_flag,
+    encoder_flag,
+    given,
+    json_flag,
+    print_json,
+    progress_bar,
+    require_packages,
+)
 from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.model_options import CommandGroup, ModelCommand, flags, model_options, nested, parted
 from es_ttc.cli.options import all_of, examples
 from es_ttc.cli.train_rank import rank
 from es_ttc.common.interruption import interruptible
-from es_ttc.errors import ConfigurationError
 from es_ttc.lab.training.options import ColtOptions, DenseOptions, HeadOptions, LateOptions, LoopOptions, NnnOptions
 from es_ttc.settings import Settings
 
@@ -78,7 +85,7 @@ def _train(
     start: Path | None = None,
 ) -> None:
     """Run one training over a frozen encoder, and display the result."""
-    require_package("torch")
+    require_packages("training", ("torch",), "train")
     from es_ttc.lab.training.session import TrainingRequest, run
 
     if ("l1" in chosen) != ("l2" in chosen):
@@ -118,8 +125,7 @@ def _train_late(
     out: Path, backbone: str, queries: int | None, resume: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Fine-tune a backbone, and display the result."""
-    require_package("torch")
-    require_package("sentence_transformers")
+    require_packages("training", ("torch", "sentence_transformers"), "train")
     from es_ttc.lab.training.late.session import LateRequest, run
 
     [folder] = data
@@ -251,12 +257,6 @@ _add(
     ),
     run=_train_late,
 )
-
-
-def require_package(package: str) -> None:
-    """Check that a package is installed."""
-    if importlib.util.find_spec(package) is None:
-        raise ConfigurationError(f"training needs {package.replace('_', '-')}: pip install 'es-ttc[train]'")
 
 
 def _reporter(bar: "Progress", epochs: int) -> "Report":

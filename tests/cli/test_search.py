@@ -18,6 +18,7 @@ from es_ttc.cli.searching import CliQuery, Target, body_of, compare, curl, hits_
 from es_ttc.cli.views import Hit, Span
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect, connected
+from es_ttc.engine.protocol import delete_if_there
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.demo import exhibit
 from es_ttc.settings import EngineSettings
@@ -113,7 +114,7 @@ class TestThroughTheGateway:
                 runner.run(engine.request("POST", "/_aliases", body={"actions": actions}))
                 found = es_ttc("search", alias, collection.documents[0].text, "--gateway", filled.gateway, "--json")
             finally:
-                runner.run(exhibit.remove(engine, second))
+                runner.run(delete_if_there(engine, second))
                 runner.run(
                     engine.request(
                         "POST", "/_aliases", body={"actions": [{"remove": {"index": first, "alias": alias}}]}

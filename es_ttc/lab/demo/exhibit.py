@@ -57,17 +57,10 @@ async def fill(
     report: Callable[[int, int], None] = lambda *_: None,
 ) -> Exhibit:
     """Index a collection; what an earlier run has left under the same name is replaced."""
-    fields = ("title", "text") if any(document.title for document in collection.documents) else ("text",)
-    spec = IndexSpec(encoder.identity, text_fields=fields, max_tokens=MAX_TOKENS)
+    spec = IndexSpec(encoder.identity, text_fields=collection.text_fields, max_tokens=MAX_TOKENS)
     await _make_room(engine, name)
     outcome = await index_collection(engine, name, collection, spec, encoder, report)
     return Exhibit(collection, name, spec, outcome)
-
-
-async def remove(engine: Engine, name: str) -> None:
-    """Take an index away, if it is there."""
-    if await engine.exists(name):
-        await engine.delete_index(name)
 
 
 async def _make_room(engine: Engine, name: str) -> None:

@@ -43,12 +43,6 @@ class Usage:
     index_texts: int = 0
     query_texts: int = 0
 
-    def count(self, reading: str, texts: int) -> None:
-        """Count a reading, once."""
-        if reading not in self.readings:
-            self.readings.add(reading)
-            self.index_texts += texts
-
 
 @dataclass(slots=True)
 class EncodingBudget:
@@ -94,13 +88,12 @@ def run(
         process.await_ready()
         process.begin(source, limits.seconds, restricted=restricted)
         bill = EncodingBudget(sum(sum(task.size) for task in tasks), limits)
-        return [_ranked(process, task, limits, bill) for task in tasks]
-
-
-def _ranked(process: Process, task: Task, limits: Limits, bill: EncodingBudget) -> ProgramRun:
-    counted = _Counted(task, bill)
-    scores, seconds = process.rank(task.inputs, counted, limits.seconds)
-    return ProgramRun(scores, counted.usage, seconds)
+        runs = []
+        for task in tasks:
+            counted = _Counted(task, bill)
+            scores, seconds = process.rank(task.inputs, counted, limits.seconds)
+            runs.append(ProgramRun(scores, counted.usage, seconds))
+        return runs
 
 
 class _Counted:
@@ -162,6 +155,8 @@ class _Counted:
         return self._task.inputs.size[2]
 
     def _count(self, reading: str, texts: int) -> None:
-        before = self.usage.index_texts
-        self.usage.count(reading, texts)
-        self._bill.add(self.usage.index_texts - before)
+        """Count a reading, once."""
+        if reading not in self.usage.readings:
+            self.usage.readings.add(reading)
+            self.usage.index_texts += texts
+            self._bill.add(texts)

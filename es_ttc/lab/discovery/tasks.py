@@ -93,10 +93,9 @@ class Task:
 
 def spec_of_programs(collection: Collection, encoder: Encoder) -> IndexSpec:
     """Return the spec of an index that stores what programs read, and nothing else."""
-    titled = any(document.title for document in collection.documents)
     return IndexSpec(
         encoder.identity,
-        text_fields=("title", "text") if titled else ("text",),
+        text_fields=collection.text_fields,
         tokens="none",
         codec="float16",
         chunks=True,

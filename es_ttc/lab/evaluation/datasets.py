@@ -67,6 +67,11 @@ class Collection:
     aspects: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
 
     @property
+    def text_fields(self) -> tuple[str, ...]:
+        """The fields of its documents that are encoded."""
+        return ("title", "text") if any(document.title for document in self.documents) else ("text",)
+
+    @property
     def judgements(self) -> int:
         """Number of judged pairs."""
         return sum(len(judged) for judged in self.qrels.values())

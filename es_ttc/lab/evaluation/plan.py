@@ -69,10 +69,9 @@ class Plan:
 
     def spec(self, collection: Collection, encoder: Encoder) -> IndexSpec:
         """Return the spec of an index of the collection for these methods."""
-        titled = any(document.title for document in collection.documents)
         return IndexSpec(
             encoder.identity,
-            text_fields=("title", "text") if titled else ("text",),
+            text_fields=collection.text_fields,
             tokens=self._token_storage,
             codec=self.codec,
             max_tokens=self.max_tokens,

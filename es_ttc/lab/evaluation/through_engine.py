@@ -15,7 +15,7 @@ import numpy as np
 from es_ttc.common.interruption import InterruptibleRunner
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
-from es_ttc.engine.protocol import Engine
+from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.ingest.dead_letters import DeadLetterList
@@ -315,8 +315,7 @@ async def _clean_up(engine: Engine, index: str) -> None:
     try:
         await _stop_writing()
         await delete_graphs(engine, index)
-        if await engine.exists(index):
-            await engine.delete_index(index)
+        await delete_if_there(engine, index)
     finally:
         await engine.close()
 

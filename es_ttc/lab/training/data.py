@@ -151,19 +151,13 @@ def questions_of(
 
 
 def _vectors(collection: Collection, encoder: Encoder, progress: Progress) -> Float32:
-    spec = IndexSpec(encoder.identity, text_fields=_fields(collection), tokens="none")
+    spec = IndexSpec(encoder.identity, text_fields=collection.text_fields, tokens="none")
     return encode_corpus(collection.documents, spec, encoder, progress).pooled
 
 
 def texts_of(collection: Collection) -> list[str]:
     """Return the documents' texts as they are encoded."""
-    fields = _fields(collection)
-    return [compose(document.source, fields)[0] for document in collection.documents]
-
-
-def _fields(collection: Collection) -> tuple[str, ...]:
-    titled = any(document.title for document in collection.documents)
-    return ("title", "text") if titled else ("text",)
+    return [compose(document.source, collection.text_fields)[0] for document in collection.documents]
 
 
 def relevant_places(collection: Collection) -> dict[str, Places]:
