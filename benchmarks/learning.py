@@ -40,12 +40,13 @@ from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one, retrieval
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.plan import Plan
+from es_ttc.lab.evaluation.tuning import compared
 from es_ttc.lab.learning.reranked import first_documents
 from es_ttc.lab.learning.teachers import TEACHERS, Target, blend_scores, targets
 from es_ttc.lab.learning.training import MAX_SHARE, MIN_QUERIES, fit_adapters, loop_options
 from es_ttc.lab.learning.verdict import METRIC, by_dense, cross_fitted, verdict_of
 from es_ttc.lab.ranking.pools import Pools, collect, pools_of
-from es_ttc.lab.ranking.weights import compared, values_of_default
+from es_ttc.lab.ranking.weights import values_of_default
 from es_ttc.reranking.rerankers import Passage
 from es_ttc.reranking.rerankers.cross_encoder import built_in
 from es_ttc.reranking.strategies.methods import MSMARCO_MINILM

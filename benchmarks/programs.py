@@ -25,12 +25,13 @@ import numpy as np
 import orjson
 
 from benchmarks.common import heading, table
+from benchmarks.program_costs import Cost, Kind, cost_of, counted
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder, Role
 from es_ttc.index.ingest.compose import compose
+from es_ttc.lab.discovery.summary import pareto_front
 from es_ttc.lab.discovery.tasks import spec_of_programs
 from es_ttc.lab.evaluation.bootstrap import CONFIDENCE, RESAMPLES, TIE, compare, resampled_means
-from es_ttc.lab.evaluation.costs import Cost, Kind, cost_of, counted, pareto_front
 from es_ttc.lab.evaluation.datasets import Collection, load_collection
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
 from es_ttc.lab.evaluation.harness import evaluate

@@ -34,7 +34,7 @@ from es_ttc.lab.evaluation.tuning import fold_of
 from es_ttc.lab.training.data import Places, Task, TrainingQueries, held_out_places, load_task, questions_of
 from es_ttc.lab.training.loop import TrainingProgress, train
 from es_ttc.lab.training.measures import WINDOW, by_query
-from es_ttc.lab.training.options import ColtOptions, HeadOptions, LoopOptions, NnnOptions
+from es_ttc.lab.training.options import ColtOptions, DenseOptions, HeadOptions, LoopOptions, NnnOptions
 from es_ttc.lab.training.recipes.colt import ColtRecipe
 from es_ttc.lab.training.recipes.dense import DenseRecipe
 from es_ttc.lab.training.recipes.head import HeadRecipe
@@ -111,7 +111,7 @@ def compared(task: Task, how: Plan) -> dict[str, Any]:
     found["values"]["frozen"] = values(task.test, by_cosine(task.test, task.documents))
     begun = time.process_time()
     torch.manual_seed(how.dense.seed)
-    dense = DenseRecipe(task, hidden=how.hidden)
+    dense = DenseRecipe(task, DenseOptions(hidden=how.hidden))
     note("dense", begun, train(dense, how.dense))
     tuned = task.mapped(dense.heads())
     assert tuned.test is not None
@@ -179,7 +179,7 @@ def colt_with(
 def longer(task: Task, how: Plan) -> tuple[TrainingQueries, list[list[int]]]:
     """Return dense retrieval with a second pair of adapters: NNN-Tr's parameters and epochs, another loss."""
     torch.manual_seed(how.nnn.seed)
-    again = DenseRecipe(task, hidden=how.hidden)
+    again = DenseRecipe(task, DenseOptions(hidden=how.hidden))
     train(again, replace(how.dense, epochs=how.nnn.epochs, learning_rate=how.nnn.learning_rate))
     after = task.mapped(again.heads())
     assert after.test is not None

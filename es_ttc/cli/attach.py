@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import click
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from es_ttc.cli.blend_changes import tell_changes
 from es_ttc.cli.common import (
@@ -18,20 +19,21 @@ from es_ttc.cli.common import (
     confirm,
     first_documents,
     given,
+    loaded_encoder,
     print_json,
+    print_result,
     progress_bar,
     run_to_completion,
-    stderr,
     stop_on_sigterm,
     strips_html,
     take_proposal,
     warn_of_language,
+    with_engine,
 )
 from es_ttc.cli.options import check_codec, explicit_options, feature_options, strip_html_option
 from es_ttc.cli.signatures import command
 from es_ttc.cli.size_estimates import size_sentence
-from es_ttc.encoders import load_encoder
-from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.enrichment.jobs.following import forget
@@ -52,9 +54,8 @@ from es_ttc.index.attach.side_index import attached_sources
 from es_ttc.index.attach.source import require_text_fields, sources_of
 from es_ttc.index.attach.source_checks import require_readable
 from es_ttc.index.ingest.proposal import describe, propose
-from es_ttc.index.ingest.size_estimate import SizeEstimate, estimate_size, share_with_text
+from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
 from es_ttc.index.mappings.contents import stored_bytes
-from es_ttc.index.mappings.encoder import load_encoder_for
 from es_ttc.index.mappings.indices import Index, mappings_with_features
 from es_ttc.index.mappings.spec import DEFAULT_FIELDS, IndexSpec, own_meta
 from es_ttc.lab.judging.store import INDEX, SIGNALS
@@ -112,19 +113,16 @@ def attach(
     check_codec(context, features["tokens"])
     chosen = explicit_options(context, features)
     named = encoder is not None or adapter is not None
+    request = _Request(settings, name, chosen, encoder_named=named, inside=in_index, yes=yes or dry_run)
     if dry_run:
-        estimates = asyncio.run(_estimated(settings, name, chosen, encoder_named=named, inside=in_index))
-        if as_json:
-            print_json({"name": name, "indices": [each.as_dict() for each in estimates]})
-        else:
-            for each in estimates:
-                click.echo(f"[{each.index}]: {each.sentence}")
+        estimates = with_engine(settings, lambda client: _dry_run(client, request))
+        text = "\n".join(f"[{each.index}]: {each.sentence}" for each in estimates)
+        data = {"name": name, "indices": [{"index": each.index, "estimate": each.figures} for each in estimates]}
+        print_result(data, text, as_json=as_json)
         return 0
-    return _report_fill(
-        _attach(settings, name, chosen, encoder_named=named, inside=in_index, yes=yes),
-        as_json,
-        f"run `es-ttc attach {name}` with the same options to go on",
-    )
+    how = f"run `es-ttc attach {name}` with the same options to go on"
+    filled = run_to_completion(settings, lambda client: _attach(client, request), how)
+    return _report_fill(name, filled, as_json=as_json)
 
 
 @command("es-ttc fill products", "es-ttc fill products --watch", "es-ttc fill products --all")
@@ -156,7 +154,9 @@ def fill(
             asyncio.run(_watch(settings, name, everything=everything))
         except (KeyboardInterrupt, asyncio.CancelledError):
             return 0
-    return _report_fill(_fill(settings, name, everything=everything), as_json, f"run `es-ttc fill {name}` to go on")
+    how = f"run `es-ttc fill {name}` to go on"
+    filled = run_to_completion(settings, lambda client: _fill(client, settings, name, everything=everything), how)
+    return _report_fill(name, filled, as_json=as_json)
 
 
 @command("es-ttc detach products", "es-ttc detach products --yes --json", "es-ttc detach --all")
@@ -179,19 +179,17 @@ def detach(
     if everything == (name is not None):
         raise click.UsageError("give either NAME or --all")
     settings = Settings(**given(engine=engine))
-    found, own = asyncio.run(_traces(settings, name))
+    found, own = with_engine(settings, lambda client: _traces(client, settings.jobs_index, name))
     deleted = own if everything else {}
     named = f"[{name}]" if name else "all indices"
     if not deleted and not any(each.any for each in found):
-        if as_json:
-            print_json({"name": name, "indices": [], "deleted": []})
-        else:
-            click.echo(f"nothing is attached to {named}{_left(own)}")
+        text = f"nothing is attached to {named}{_left(own)}"
+        print_result({"name": name, "indices": [], "deleted": []}, text, as_json=as_json)
         return
     if not yes:
         announced = [*_announced(found), *(f"index [{one}] with {count:,} documents" for one, count in deleted.items())]
         confirm(f"detaching {named}", "Remove all of it?", as_json=as_json, announced=announced)
-    asyncio.run(_detach(settings, found, deleted))
+    with_engine(settings, lambda client: _detach(client, settings.jobs_index, found, deleted))
     if as_json:
         indices = [asdict(each) | {"staying": each.staying} for each in found]
         print_json({"name": name, "indices": indices, "deleted": [*deleted]})
@@ -212,14 +210,10 @@ def _left(own: dict[str, int]) -> str:
     return f": es-ttc's own indices stay: {named}; `es-ttc detach --all` deletes them" if own else ""
 
 
-def _report_fill(work: Any, as_json: bool, how_to_go_on: str) -> int:
-    """Run a fill, and report how it ended."""
-    name, filled = run_to_completion(work, how_to_go_on)
-    if as_json:
-        print_json({"name": name, "indices": [asdict(each) for each in filled]})
-    else:
-        for each in filled:
-            click.echo(_sentence(each))
+def _report_fill(name: str, filled: Sequence[FillResult], *, as_json: bool) -> int:
+    """Report how a fill ended."""
+    data = {"name": name, "indices": [asdict(each) for each in filled]}
+    print_result(data, "\n".join(map(_sentence, filled)), as_json=as_json)
     for each in filled:
         for reason in each.unmarked:
             click.echo(f"es-ttc: {reason}", err=True)
@@ -230,97 +224,82 @@ def _report_fill(work: Any, as_json: bool, how_to_go_on: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Estimated:
-    """What the features of one index would take, by its documents with text; no size if none of the first has any."""
+class _Request:
+    """What `es-ttc attach` is asked for; `chosen` has the features that were given explicitly."""
+
+    settings: Settings
+    name: str
+    chosen: dict[str, Any]
+    encoder_named: bool
+    inside: bool
+    yes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimate:
+    """What the features of one index would take; no figures if none of its first documents has text."""
 
     index: str
-    documents: int
-    source_bytes: int | None
-    spec: IndexSpec
-    size: SizeEstimate | None
-
-    @property
-    def sentence(self) -> str:
-        if self.size is None:
-            return f"none of the first {_READ} documents has text in {','.join(self.spec.text_fields)}"
-        return size_sentence(self.size, self.spec, self.documents, self.source_bytes)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"index": self.index, "estimate": self.size and self.size.as_dict(self.documents)}
+    sentence: str
+    figures: dict[str, Any] | None
 
 
-async def _estimated(
-    settings: Settings, name: str, chosen: dict[str, Any], *, encoder_named: bool, inside: bool
-) -> "list[_Estimated]":
-    """Estimate what the features would take, from the first documents of each index."""
-    async with connected(settings) as engine:
-        sources = await _sources(engine, name, inside=inside)
-        spec, encoder = await _requested_spec(engine, settings, sources, chosen, encoder_named=encoder_named, yes=True)
-        return [await _estimate(engine, source, spec, encoder) for source in sources]
+async def _dry_run(engine: Engine, request: _Request) -> list[_Estimate]:
+    sources, spec, encoder = await _prepared(engine, request)
+    return [await _estimate(engine, source, spec, encoder) for source in sources]
 
 
-async def _estimate(engine: Engine, source: Index, spec: IndexSpec, encoder: Encoder) -> _Estimated:
+async def _estimate(engine: Engine, source: Index, spec: IndexSpec, encoder: Encoder) -> _Estimate:
+    """Estimate what the features would take, from the first documents of an index."""
     await require_readable(engine, source, spec.text_fields)
     documents = await first_documents(engine, source.index, _READ)
     size = await asyncio.to_thread(estimate_size, documents, spec, encoder)
+    if size is None:
+        none = f"none of the first {_READ} documents has text in {','.join(spec.text_fields)}"
+        return _Estimate(source.index, none, None)
     count = round(await engine.count(source.index) * share_with_text(documents, spec))
-    return _Estimated(source.index, count, await stored_bytes(engine, source.index), spec, size)
+    sentence = size_sentence(size, spec, count, await stored_bytes(engine, source.index))
+    return _Estimate(source.index, sentence, size.as_dict(count))
 
 
-async def _attach(
-    settings: Settings, name: str, chosen: dict[str, Any], *, encoder_named: bool, inside: bool, yes: bool
-) -> tuple[str, list[FillResult]]:
-    stop_on_sigterm()
-    async with connected(settings) as engine:
-        sources = await _sources(engine, name, inside=inside)
-        spec, encoder = await _requested_spec(engine, settings, sources, chosen, encoder_named=encoder_named, yes=yes)
-        for source in sources:
-            told = await _estimate(engine, source, spec, encoder)
-            click.echo(f"[{told.index}]: {told.sentence} (estimated)", err=True)
-            if inside:
-                click.echo(_changes(source), err=True)
-        attaching = attach_inside if inside else attach_beside
-        with progress_bar() as bar:
-            filled = [
-                await attaching(engine, source, spec, encoder, report=_reporter(bar, source.index))
-                for source in sources
-            ]
-    if any(each.written for each in filled):
-        await tell_changes(settings, sources[0].index, spec, encoder)
-    return name, filled
-
-
-async def _sources(engine: Engine, name: str, *, inside: bool) -> Sequence[Index]:
-    """Return the indices behind a name."""
-    sources = await sources_of(engine, name)
+async def _attach(engine: Engine, request: _Request) -> list[FillResult]:
+    sources, spec, encoder = await _prepared(engine, request)
     for source in sources:
-        if source.meta and not inside:
+        estimate = await _estimate(engine, source, spec, encoder)
+        click.echo(f"[{source.index}]: {estimate.sentence} (estimated)", err=True)
+        if request.inside:
+            click.echo(_changes(source), err=True)
+    attaching = attach_inside if request.inside else attach_beside
+    with progress_bar() as bar:
+        filled = [
+            await attaching(engine, source, spec, encoder, report=_reporter(bar, source.index)) for source in sources
+        ]
+    if any(each.written for each in filled):
+        await tell_changes(request.settings, sources[0].index, spec, encoder)
+    return filled
+
+
+async def _prepared(engine: Engine, request: _Request) -> tuple[Sequence[Index], IndexSpec, Encoder]:
+    """Return the indices behind the name; the spec from the options, the present spec and the defaults; its encoder."""
+    sources = await sources_of(engine, request.name)
+    for source in sources:
+        if source.meta and not request.inside:
             raise InvalidRequest(
                 f"the documents of [{source.index}] carry features themselves: `es-ttc fill {source.index}` brings "
                 "them up to date"
             )
-    return sources
-
-
-async def _requested_spec(
-    engine: Engine,
-    settings: Settings,
-    sources: Sequence[Index],
-    chosen: dict[str, Any],
-    *,
-    encoder_named: bool,
-    yes: bool,
-) -> tuple[IndexSpec, Encoder]:
-    """Return the spec from the options, the present spec and the defaults; and its encoder."""
-    before = await spec_of(engine, sources)
+    chosen, before = dict(request.chosen), await spec_of(engine, sources)
     strip = chosen.pop("strip_html", "auto" if before is None else None)
     documents = [] if strip is None else await first_documents(engine, sources[0].index)
     if before is None and "text_fields" not in chosen:
-        chosen |= _proposed(sources, documents, yes=yes)
-    encoder = await _encoder(settings, before, dims=chosen.pop("dims", None), named=encoder_named)
+        chosen |= _proposed(sources, documents, yes=request.yes)
+    dims = chosen.pop("dims", None)
+    if before is None or request.encoder_named or dims is not None:
+        encoder = await asyncio.to_thread(loaded_encoder, request.settings, dims=dims)
+    else:
+        encoder = await asyncio.to_thread(_encoder_of_before, request.settings, before.encoder)
     base = before or IndexSpec(encoder.identity)
-    kept = {name: getattr(base, name) for name in ("text_fields", "tokens", "codec")}
-    requested = kept | chosen
+    requested = {name: getattr(base, name) for name in ("text_fields", "tokens", "codec")} | chosen
     for source in sources:
         require_text_fields(source, requested["text_fields"])
     warn_of_language(documents, requested["text_fields"], encoder.identity)
@@ -332,7 +311,7 @@ async def _requested_spec(
     # A run without --chunks and with the same encoder goes on with what the features have, also of earlier releases.
     if before is None or "chunks" in chosen or encoder.identity.key != before.encoder.key:
         spec = replace(spec, reversed=spec.chunks and encoder.distinguishes_roles)
-    return spec, encoder
+    return sources, spec, encoder
 
 
 def _proposed(sources: Sequence[Index], documents: Sequence[dict[str, Any]], *, yes: bool) -> dict[str, Any]:
@@ -350,31 +329,23 @@ def _proposed(sources: Sequence[Index], documents: Sequence[dict[str, Any]], *, 
     return {}
 
 
-async def _encoder(settings: Settings, before: IndexSpec | None, *, dims: int | None, named: bool) -> Encoder:
-    """Load the encoder of the options, else the one of the features."""
-    with stderr.status("loading the encoder"):
-        if before is None or named or dims is not None:
-            return await asyncio.to_thread(load_encoder, settings.encoder, cache_dir=settings.cache_dir, dims=dims)
-        encoder = await asyncio.to_thread(
-            load_encoder_for, before.encoder, settings.encoder, cache_dir=settings.cache_dir
-        )
-    if encoder.identity.key != before.encoder.key:
+def _encoder_of_before(settings: Settings, identity: EncoderIdentity) -> Encoder:
+    """Load the encoder of the features; refuse another one that is set here."""
+    encoder = loaded_encoder(settings, identity)
+    if encoder.identity.key != identity.key:
         raise EncoderMismatch(
-            f"the features are those of [{before.encoder.key}], and the encoder set here is [{encoder.identity.key}]: "
-            f"give --encoder {before.encoder.model} to bring them up to date, or --encoder {settings.encoder} to make "
-            "all of them anew"
+            f"the features are those of [{identity.key}], and the encoder set here is [{encoder.identity.key}]: "
+            f"give --encoder {identity.model} to bring them up to date, or --encoder {settings.encoder} to make all of "
+            "them anew"
         )
     return encoder
 
 
-async def _fill(settings: Settings, name: str, *, everything: bool) -> tuple[str, list[FillResult]]:
-    stop_on_sigterm()
-    async with connected(settings) as engine:
-        found = await found_behind(engine, name)
-        encoder = await _encoder_of(settings, name, found)
-        with progress_bar() as bar:
-            report = _reporter(bar, name)
-            return name, await fill_found(engine, found, encoder, everything=everything, report=report)
+async def _fill(engine: Engine, settings: Settings, name: str, *, everything: bool) -> list[FillResult]:
+    found = await found_behind(engine, name)
+    encoder = await _encoder_of(settings, name, found)
+    with progress_bar() as bar:
+        return await fill_found(engine, found, encoder, everything=everything, report=_reporter(bar, name))
 
 
 async def _watch(settings: Settings, name: str, *, everything: bool = False) -> None:
@@ -399,40 +370,36 @@ async def _encoder_of(settings: Settings, name: str, found: Sequence[Found]) -> 
     spec = next((held.spec for _, held in found if held is not None), None)
     if spec is None:
         raise InvalidRequest(f"[{name}] has no features yet: run `es-ttc attach {name}`")
-    with stderr.status("loading the encoder"):
-        return await asyncio.to_thread(load_encoder_for, spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
+    return await asyncio.to_thread(loaded_encoder, settings, spec.encoder)
 
 
-async def _traces(settings: Settings, name: str | None) -> tuple[list[AttachedObjects], dict[str, int]]:
+async def _traces(engine: Engine, jobs: str, name: str | None) -> tuple[list[AttachedObjects], dict[str, int]]:
     """Return what is attached to an index, or to all; and es-ttc's own indices with their numbers of documents."""
-    jobs = settings.jobs_index
-    async with connected(settings) as engine:
-        names = [name] if name else await attached_sources(engine)
-        if name is None:
-            inside = await mappings_with_features(engine)
-            names += [one for one, mapping in inside.items() if "inside" in own_meta(mapping)]
-        found = [traces for one in names for traces in await traces_of(engine, one)]
-        params = {"expand_wildcards": "all", "ignore_unavailable": "true", "allow_no_indices": "true"}
-        wanted = ",".join((jobs, f"{jobs}-outcomes", f"{jobs}-proposals", INDEX, SIGNALS))
-        own = await engine.request("GET", f"/{wanted}/_mapping", params=params)
-        return found, {one: await engine.count(one) for one in sorted(own)}
+    names = [name] if name else await attached_sources(engine)
+    if name is None:
+        inside = await mappings_with_features(engine)
+        names += [one for one, mapping in inside.items() if "inside" in own_meta(mapping)]
+    found = [traces for one in names for traces in await traces_of(engine, one)]
+    params = {"expand_wildcards": "all", "ignore_unavailable": "true", "allow_no_indices": "true"}
+    wanted = ",".join((jobs, f"{jobs}-outcomes", f"{jobs}-proposals", INDEX, SIGNALS))
+    own = await engine.request("GET", f"/{wanted}/_mapping", params=params)
+    return found, {one: await engine.count(one) for one in sorted(own)}
 
 
-async def _detach(settings: Settings, found: Sequence[AttachedObjects], own: Collection[str]) -> None:
+async def _detach(engine: Engine, jobs: str, found: Sequence[AttachedObjects], own: Collection[str]) -> None:
     stop_on_sigterm()
-    async with connected(settings) as engine:
-        with progress_bar() as bar:
-            for traces in found:
-                await delete_graphs(engine, traces.index)  # it is useless without the features
-                task = bar.add_task(f"documents of {traces.index}", total=traces.documents, visible=traces.inside)
+    with progress_bar() as bar:
+        for traces in found:
+            await delete_graphs(engine, traces.index)  # it is useless without the features
+            task = bar.add_task(f"documents of {traces.index}", total=traces.documents, visible=traces.inside)
+            await forget(engine, jobs, traces.index)
+            await take_away(engine, traces, report=partial(_update, bar, task))
+    for name in own:
+        await delete_if_there(engine, name)
 
-                def report(done: int, total: int, task: Any = task) -> None:
-                    bar.update(task, completed=done, total=total)
 
-                await forget(engine, settings.jobs_index, traces.index)
-                await take_away(engine, traces, report=report)
-        for name in own:
-            await delete_if_there(engine, name)
+def _update(bar: Progress, task: TaskID, done: int, total: int) -> None:
+    bar.update(task, completed=done, total=total)
 
 
 def _reporter(bar: Progress, label: str) -> Report:

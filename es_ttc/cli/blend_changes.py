@@ -62,14 +62,11 @@ async def _changes(settings: Settings, index: str, spec: IndexSpec, encoder: Enc
     if not shown:
         return ""
     example = queries[0] if len(queries[0]) <= 60 else f"{queries[0][:57]}..."
+    asked = f"{len(queries)} quer{'y' if len(queries) == 1 else 'ies'}"
     return (
-        f"blend changes {changed} of the {shown} first hits of {_counted(len(queries))} made of the index's own texts, "
-        f"such as [{example}]; see which ranking is better: es-ttc ui {index}"
+        f"blend changes {changed} of the {shown} first hits of {asked} made of the index's own texts, such as "
+        f"[{example}]; see which ranking is better: es-ttc ui {index}"
     )
-
-
-def _counted(queries: int) -> str:
-    return f"{queries} quer{'y' if queries == 1 else 'ies'}"
 
 
 def _query(document: dict[str, Any], spec: IndexSpec) -> str:

@@ -4,20 +4,44 @@ from pathlib import Path
 from typing import Annotated
 
 import click
+from pydantic import Field
+from rich.markup import escape
 
-from es_ttc.cli.calibrate_relevance import relevance
-from es_ttc.cli.common import AsJson, EncoderName, EngineUrl, given, print_result, stderr, with_engine
+from es_ttc.cli import tables
+from es_ttc.cli.common import (
+    AdapterName,
+    AsJson,
+    EncoderName,
+    EngineUrl,
+    given,
+    loaded_encoder,
+    print_json,
+    print_result,
+    stderr,
+    with_engine,
+)
+from es_ttc.cli.judged import SEED, JudgedQueries, with_llm_flag
 from es_ttc.cli.model_options import CommandGroup
-from es_ttc.cli.signatures import command
-from es_ttc.encoders import load_encoder
+from es_ttc.cli.signatures import FILE, FOLDER, command
+from es_ttc.common.interruption import interruptible
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.index.attach.feature_locations import feature_locations
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.attach.feature_locations import alike_locations, feature_locations
 from es_ttc.index.mappings.calibration import calibrate as write
+from es_ttc.lab.evaluation import provenance
+from es_ttc.lab.evaluation.plots import reliability
+from es_ttc.lab.evaluation.report import rendered, replace, require_writable, score
 from es_ttc.lab.learning.query_log import read_log
-from es_ttc.settings import Settings
+from es_ttc.lab.ranking.relevance import MIN_QUERIES, Fit, evaluated, judged_hits
+from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
+from es_ttc.rescorers.relevance import METHOD, Calibration
+from es_ttc.rescorers.tuned import Tuned
+from es_ttc.rescorers.tuned import as_json as file_content
+from es_ttc.settings import EngineSettings, Settings
 from es_ttc.vectors.moments import Moments
 
+_WINDOW = 100
 _FEW = 100
 """Number of queries below which the ranking suffers (docs/how-to/choose-a-program.md)."""
 
@@ -53,8 +77,7 @@ def queries(
     """
     texts = list(read_log(file).counts)
     settings = Settings(**given(engine=engine, encoder=encoder))
-    with stderr.status("loading the encoder"):
-        loaded = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
+    loaded = loaded_encoder(settings)
     moments = with_engine(settings, lambda client: _calibrate(client, name, texts, loaded))
     if moments.size < _FEW:
         stderr.print(
@@ -65,9 +88,128 @@ def queries(
     print_result(data, f"calibrated index [{name}] with {moments.size:,} queries", as_json=as_json)
 
 
-calibrate.add_command(relevance)
-
-
 async def _calibrate(engine: Engine, name: str, texts: list[str], encoder: Encoder) -> Moments:
     written = [await write(engine, held.index, texts, encoder) for held in await feature_locations(engine, name)]
     return written[0]
+
+
+@command(
+    "es-ttc calibrate relevance shop --out relevance.json",
+    "es-ttc calibrate relevance shop --with-llm --out relevance.json --report relevance",
+    "es-ttc calibrate relevance shop data/mine --split test --out relevance.json",
+    "es-ttc serve --tuned relevance.json",
+    group=calibrate,
+)
+def relevance(
+    name: str,
+    data: Annotated[Path | None, "[DATA]"] = None,
+    /,
+    *,
+    split: Annotated[str, "--split NAME", "Split of DATA's queries."] = "train",
+    queries: Annotated[
+        int | None, "--queries N", Field(ge=2), "Number of queries, sampled at random. Default: all."
+    ] = None,
+    with_llm: Annotated[bool, with_llm_flag],
+    tuned: Annotated[
+        Path | None,
+        FILE,
+        "--tuned FILE",
+        "Weights of blend that the gateway serves, a file of `es-ttc tune`. Default: the default weights.",
+    ] = None,
+    engine: EngineUrl,
+    encoder: EncoderName,
+    adapter: AdapterName,
+    out: Annotated[
+        Path | None,
+        FILE,
+        "File for the numbers, for `es-ttc serve --tuned`. It is not written if they cannot be trusted.",
+    ] = None,
+    report: Annotated[
+        Path | None,
+        FOLDER,
+        "--report FOLDER",
+        "Folder for a page with the reliability diagram (index.html) and for relevance.json.",
+    ] = None,
+    as_json: AsJson,
+) -> None:
+    """Fit the relevance of hits of the index NAME to judgements.
+
+    Relevance is the probability that a hit is relevant. A search with `"relevance": true` shows it, and
+    `"min_relevance": 0.3` leaves out hits with less. It is fitted to the first ten hits of `blend` for each judged
+    query, by logistic regression; no hit becomes less relevant by a greater signal. Judgements are those of `es-ttc
+    judge`, whoever made them; or those of the BEIR folder DATA, where a document without a judgement is not relevant.
+
+    All figures are of queries that were not fitted. Nothing is written with too few judgements, or if relevance is no
+    better than one number for all hits; the message says what is missing. NAME may be an alias or a data stream: the
+    numbers then hold for searches of this name, and of each index behind it.
+    """
+    if data is not None and with_llm:
+        raise click.UsageError("--with-llm is for the judgements of the index: leave DATA out")
+    require_writable(folder=report, file=out)
+    weights = None if tuned is None else Tuned.read(tuned)
+    if weights is not None and weights.method != "blend":
+        raise InvalidRequest(f"[{tuned}] is of method [{weights.method}]: name a file of `es-ttc tune --method blend`")
+    blend = None if weights is None else weights.params.get("signals")
+    judgements = name if data is None else None
+    asked = JudgedQueries(split, queries, _WINDOW, name, engine, encoder, adapter, judgements, with_llm)
+    with interruptible():
+        located = with_engine(EngineSettings(**given(engine=engine)), lambda client: alike_locations(client, name))
+        collection = asked.load(data)
+        pools = asked.pools([collection], DEFAULT_SIGNALS)
+        hits = judged_hits(pools, collection.qrels if data is None else None, blend=blend)
+        if hits.queries < 2:
+            raise InvalidRequest(f"{hits.queries} queries have judged hits, and {MIN_QUERIES} are needed: judge more")
+        fit = evaluated(hits, seed=SEED)
+    calibration = Calibration(
+        names=tuple(dict.fromkeys((name, *(one.source.index for one in located)))),
+        encoder=pools.encoder,
+        blend=blend,
+        model=fit.model,
+        few=fit.few,
+        queries=hits.queries,
+        auc=fit.figures.auc,
+        error=fit.figures.error,
+    )
+    summary = {
+        "method": METHOD,
+        "params": calibration.model_dump(mode="json", exclude={"encoder"}),
+        "data": collection.name,
+        "split": collection.split,
+        "encoder": pools.encoder,
+        **pools.settings,
+        "seed": SEED,
+        "versions": provenance.versions(),
+        "date": provenance.now(),
+        "report": fit.report(),
+    }
+    if report is not None:
+        replace(report / "relevance.json", file_content(summary))
+        diagram = reliability(*zip(*((one.relevance, one.share) for one in fit.bins), strict=True))
+        page = rendered("relevance.html.j2", **{**summary, "index": name, "diagram": diagram})
+        replace(report / "index.html", page.encode())
+        stderr.print(f"report: {escape(str(report / 'index.html'))}", highlight=False, soft_wrap=True)
+    if out is not None and not fit.lacking:
+        replace(out, file_content(summary))
+        stderr.print(f"relevance: {escape(str(out))}", highlight=False, soft_wrap=True)
+    if as_json:
+        print_json(summary)
+    else:
+        _show(name, fit)
+    if fit.lacking:
+        why = escape("; ".join(fit.lacking))
+        stderr.print(f"[yellow]not to be trusted, and not written:[/] {why}", highlight=False, soft_wrap=True)
+        raise click.exceptions.Exit(1)
+
+
+def _show(name: str, fit: Fit) -> None:
+    """Display the figures, by number of judged queries too, and the reliability."""
+    relevant = fit.hits.relevant
+    console = tables.heading(
+        f"{name}: {fit.hits.queries:,} queries, {len(relevant):,} judged hits, {int(relevant.sum()):,} relevant"
+    )
+    measured = [*fit.by_queries.items(), (f"{fit.hits.queries} (5 folds)", fit.figures)]
+    rows = [(str(size), *map(score, (one.auc, one.brier, one.error))) for size, one in measured]
+    columns = ("judged queries", "AUC", "Brier score", "calibration error")
+    console.print(tables.table(columns, rows, title="on queries that were not fitted"))
+    shares = [(score(one.relevance), score(one.share), str(one.hits)) for one in fit.bins]
+    console.print(tables.table(("mean relevance", "share of relevant hits", "hits"), shares))

@@ -77,34 +77,26 @@ class Check:
     detail: str
     mend: str = ""
 
-    def as_dict(self) -> dict[str, str]:
-        """Return a JSON-ready form."""
-        return {"subject": self.subject, "verdict": self.verdict, "detail": self.detail, "mend": self.mend}
-
 
 def packages() -> list[Check]:
     """Check Python and the required packages."""
-    versions = {name: _version(name) for name in ("numpy", "elasticsearch", "opensearch-py")}
-    found = ", ".join(f"{name} {version}" for name, version in versions.items())
-    backends = {name: version for name in ("onnxruntime", "torch") if (version := _version(name))}
-    checks = [
-        Check("python", Verdict.OK, f"{sys.version.split()[0]}, {sys.executable}"),
-        Check("es-ttc", Verdict.OK, f"{__version__}, {found}"),
-    ]
-    checks.append(_loops())
+    backends = _versions("onnxruntime", "torch")
     if backends:
-        found = ", ".join(f"{name} {version}" for name, version in backends.items())
-        checks.append(Check("encoder backend", Verdict.OK, f"installed: {found}; an encoder's name chooses one"))
+        backend = Check("encoder backend", Verdict.OK, f"installed: {backends}; an encoder's name chooses one")
     else:
-        checks.append(
-            Check(
-                "encoder backend",
-                Verdict.MISSING,
-                "neither onnxruntime nor torch is installed: nothing can be encoded",
-                "pip install 'es-ttc[minilm]'",
-            )
-        )
-    return checks
+        none = "neither onnxruntime nor torch is installed: nothing can be encoded"
+        backend = Check("encoder backend", Verdict.MISSING, none, "pip install 'es-ttc[minilm]'")
+    return [
+        Check("python", Verdict.OK, f"{sys.version.split()[0]}, {sys.executable}"),
+        Check("es-ttc", Verdict.OK, f"{__version__}, {_versions('numpy', 'elasticsearch', 'opensearch-py')}"),
+        _loops(),
+        backend,
+    ]
+
+
+def _versions(*packages: str) -> str:
+    """Return the versions of those of some packages that are installed."""
+    return ", ".join(f"{name} {version}" for name in packages if (version := _version(name)))
 
 
 def _loops() -> Check:
@@ -130,9 +122,8 @@ def cache_folder(folder: Path) -> Check:
     """Check the folder of downloads and embeddings."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not _can_write(existing):
-        return Check(
-            "cache", Verdict.MISSING, f"{folder} cannot be written", "set ES_TTC_CACHE_DIR to a folder of yours"
-        )
+        mend = "set ES_TTC_CACHE_DIR to a folder of yours"
+        return Check("cache", Verdict.MISSING, f"{folder} cannot be written", mend)
     held = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     free = shutil.disk_usage(existing).free
     detail = f"{folder}, {held / MIB:,.0f} MiB used, {free / MIB:,.0f} MiB free"
@@ -158,9 +149,8 @@ def encoder(name: str, cache_dir: Path) -> tuple[Check, Encoder | None]:
         vector = loaded.encode(["does it encode?"], role="query", tokens=False).pooled[0]
     except EsTtcError as error:
         command = re.search(r"pip install '[^']+'", str(error))
-        return Check(
-            "encoder", Verdict.MISSING, str(error), command[0] if command else "set ES_TTC_ENCODER to another"
-        ), None
+        mend = command[0] if command else "set ES_TTC_ENCODER to another"
+        return Check("encoder", Verdict.MISSING, str(error), mend), None
     seconds = time.perf_counter() - begin
     length = float(np.linalg.norm(vector))
     if not np.isclose(length, 1, atol=1e-3):
@@ -251,46 +241,52 @@ async def _indices(client: Engine, loaded: Encoder | None) -> list[Check]:
 
 async def _attached(client: Engine, source: str, loaded: Encoder | None) -> Check:
     """Check an index with a side index."""
-    subject = f"index {source}"
     try:
         held = await feature_location(client, source)
         counts, written = await contents_of(client, held), await written_since_fill(client, held)
     except EsTtcError as error:
-        return Check(subject, Verdict.WARNING, str(error), f"es-ttc detach {source}")
+        return Check(f"index {source}", Verdict.WARNING, str(error), f"es-ttc detach {source}")
     detail = f"{counts.documents:,} documents, features in its side index {held.index}, {held.spec.encoder.key}"
     detail += _on_disk(counts.bytes, counts.documents)
-    if loaded is not None and loaded.identity.key != held.spec.encoder.key:
-        detail += f"; the encoder set here is {loaded.identity.key}"
-        return Check(subject, Verdict.WARNING, detail, f"es-ttc serve --encoder {held.spec.encoder.model}")
-    if counts.lacking:
-        detail += f"; {counts.lacking:,} of them {'lacks' if counts.lacking == 1 else 'lack'} features"
-    if written:
-        detail += f"; {written:,} of them {'was' if written == 1 else 'were'} written since the last fill"
-    if counts.lacking or written:
-        return Check(subject, Verdict.WARNING, detail, f"es-ttc fill {source}")
-    return await _language(client, source, held.spec, Check(subject, Verdict.OK, detail))
+    return await _features(client, source, held.spec, detail, loaded, counts.lacking, written)
 
 
 async def _index(client: Engine, name: str, mapping: Mapping[str, Any], loaded: Encoder | None) -> Check:
-    subject = f"index {name}"
+    """Check an index whose documents carry features."""
     try:
         spec = IndexSpec.from_mapping(name, mapping)
         documents = await client.count(name)
         done = {"terms": {STATE: [READY, EMPTY]}}
         lacking = await client.count(name, {"bool": {"must_not": [done]}})
     except EsTtcError as error:
-        return Check(subject, Verdict.WARNING, str(error), f"es-ttc index show {name}")
-    detail = f"{documents:,} documents, {spec.encoder.key}, tokens {spec.tokens}"
-    if spec.tokens == "packed":
-        detail += f" {spec.codec}"
+        return Check(f"index {name}", Verdict.WARNING, str(error), f"es-ttc index show {name}")
+    codec = f" {spec.codec}" if spec.tokens == "packed" else ""
+    detail = f"{documents:,} documents, {spec.encoder.key}, tokens {spec.tokens}{codec}"
     detail += _on_disk(await stored_bytes(client, name), documents)
+    return await _features(client, name, spec, detail, loaded, lacking)
+
+
+async def _features(
+    client: Engine, name: str, spec: IndexSpec, detail: str, loaded: Encoder | None, lacking: int, written: int = 0
+) -> Check:
+    """Check that the encoder here is the features', that no document lacks them, and that it knows the language."""
+    subject = f"index {name}"
     if loaded is not None and loaded.identity.key != spec.encoder.key:
         detail += f"; the encoder set here is {loaded.identity.key}"
         return Check(subject, Verdict.WARNING, detail, f"es-ttc serve --encoder {spec.encoder.model}")
     if lacking:
         detail += f"; {lacking:,} of them {'lacks' if lacking == 1 else 'lack'} features and cannot be rescored"
+    if written:
+        detail += f"; {written:,} of them {'was' if written == 1 else 'were'} written since the last fill"
+    if lacking or written:
         return Check(subject, Verdict.WARNING, detail, f"es-ttc fill {name}")
-    return await _language(client, name, spec, Check(subject, Verdict.OK, detail))
+    try:
+        problem = unread_language(await first_documents(client, name), spec.text_fields, spec.encoder)
+    except EsTtcError:  # the caller may not read documents
+        problem = ""
+    if problem:
+        return Check(subject, Verdict.WARNING, f"{detail}; {problem}")
+    return Check(subject, Verdict.OK, detail)
 
 
 def _on_disk(size: int | None, documents: int) -> str:
@@ -298,17 +294,6 @@ def _on_disk(size: int | None, documents: int) -> str:
     if not size or not documents:
         return ""
     return f", {mebibytes(size)} on disk (a million such: {per_million(size / documents)}, less after merges)"
-
-
-async def _language(client: Engine, name: str, spec: IndexSpec, otherwise: Check) -> Check:
-    """Warn if the first documents of an index are in a language that its encoder is not trained for."""
-    try:
-        problem = unread_language(await first_documents(client, name), spec.text_fields, spec.encoder)
-    except EsTtcError:  # the caller may not read documents
-        return otherwise
-    if not problem:
-        return otherwise
-    return Check(otherwise.subject, Verdict.WARNING, f"{otherwise.detail}; {problem}")
 
 
 async def queue(settings: Settings) -> Check:
@@ -394,12 +379,8 @@ async def gateway(url: str) -> Check:
     except (aiohttp.ClientError, TimeoutError):
         return Check("gateway", Verdict.OK, f"none at {url}: `es-ttc serve` starts one, commands bring their own")
     if status != 200:
-        return Check(
-            "gateway",
-            Verdict.WARNING,
-            f"{url} answers {status}: is it another program's port?",
-            "es-ttc serve --port 0",
-        )
+        another = f"{url} answers {status}: is it another program's port?"
+        return Check("gateway", Verdict.WARNING, another, "es-ttc serve --port 0")
     return Check("gateway", Verdict.OK, url)
 
 

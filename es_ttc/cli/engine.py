@@ -1,6 +1,7 @@
 """`es-ttc engine`: start and stop an embedded OpenSearch node from the command line."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -8,12 +9,12 @@ from typing import Annotated
 import click
 from pydantic import Field
 
-from es_ttc.cli.common import AsJson, print_json, stderr, stdout
+from es_ttc.cli import steps
+from es_ttc.cli.common import AsJson, print_json, print_result, stderr
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.signatures import FOLDER, command
-from es_ttc.cli.steps import Step, Steps
-from es_ttc.engine.node import process
-from es_ttc.engine.node.cluster import Cluster
+from es_ttc.cli.steps import Step
+from es_ttc.engine.node import cluster, process
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.parts import DEFAULT_VERSION, VERSIONS
 from es_ttc.engine.node.plugin import Plugin
@@ -90,41 +91,40 @@ def up(
 
     The node keeps its data until `es-ttc engine down --drop-data`.
     """
-    from es_ttc.engine.node import cluster
-
     if plugin is not None and version not in (None, DEFAULT_VERSION):
         raise click.UsageError(f"the plugin is for OpenSearch {DEFAULT_VERSION}: give --plugin without --version")
     built = None if plugin is None else _plugin(plugin)
     distribution = OpenSearchDistribution(built, version or DEFAULT_VERSION)
     spec = NodeSpec(cache_dir=Settings().cache_dir, name=name, port=port, data_dir=data_dir, heap=heap)
     try:
-        with Steps(stderr).step("looking for a running node") as step:
+        with steps.step(stderr, "looking for a running node") as step:
+            running: Sequence[process.Node]
             if nodes > 1:
-                several = cluster.start(spec, nodes, progress_of(step), distribution)
-                node, reused = several.nodes[0], several.reused
+                running = cluster.start(spec, nodes, progress_of(step), distribution).nodes
             else:
-                several, node = None, process.start(spec, progress_of(step), distribution)
-                reused = node.reused
-            if version not in (None, node.state.version):
+                running = [process.start(spec, progress_of(step), distribution)]
+            reused, state = all(node.reused for node in running), running[0].state
+            if version not in (None, state.version):
                 raise InvalidRequest(
-                    f"node [{name}] runs already, with version {node.state.version}: stop it with `es-ttc engine down "
+                    f"node [{name}] runs already, with version {state.version}: stop it with `es-ttc engine down "
                     f"--name {name}`, or give another --name"
                 )
-            what = f"{node.state.product} {node.state.version}" + (f", {nodes} nodes" if several else "")
+            what = f"{state.product} {state.version}" + (f", {nodes} nodes" if nodes > 1 else "")
             step.done = f"{what} " + ("runs already" if reused else "started")
     except NodeError as error:
         if error.log_tail:
             click.echo(error.log_tail, err=True)
         raise
-    if several is not None:
-        _print_cluster(several, as_json=as_json)
-        return
-    if as_json:
-        print_json({"name": name, "url": node.url, **asdict(node.state), "reused": node.reused})
-        return
-    click.echo(f"{node.url} (node {name}; log: es-ttc engine logs --name {name})")
-    if node.url != Settings().engine:
-        click.echo(f"export ES_TTC_ENGINE={node.url}")
+    urls = [node.url for node in running]
+    described = [{**asdict(node.state), "url": node.url, "reused": node.reused} for node in running]
+    more = described[0] if nodes == 1 else {"urls": urls, "nodes": described}
+    lines = [
+        f"{node.url} (node {node.state.name}; log: es-ttc engine logs --name {node.state.name})" for node in running
+    ]
+    if Settings().engine not in urls:
+        lines.append(f"export ES_TTC_ENGINE={urls[0]}")
+    data = {**more, "name": name, "url": urls[0], "reused": reused}
+    print_result(data, "\n".join(lines), as_json=as_json)
 
 
 @command("es-ttc engine down", "es-ttc engine down --name trial --drop-data", group=engine)
@@ -138,10 +138,8 @@ def down(
     cache = Settings().cache_dir
     dropped = drop_data and process.node_folder(name, cache).data.exists()
     ran = process.stop(name, cache, drop_data=drop_data)
-    if as_json:
-        print_json({"name": name, "stopped": ran, "data_dropped": dropped})
-    else:
-        stdout.print(f"node {name} {'is stopped' if ran else 'did not run'}{', its data are gone' * dropped}")
+    text = f"node {name} {'is stopped' if ran else 'did not run'}{', its data are gone' * dropped}"
+    print_result({"name": name, "stopped": ran, "data_dropped": dropped}, text, as_json=as_json)
 
 
 @command("es-ttc engine status --json", group=engine)
@@ -184,19 +182,6 @@ def logs(
     click.echo(log_tail(log, _LINES))
     if follow:
         _follow(log)
-
-
-def _print_cluster(cluster: Cluster, *, as_json: bool) -> None:
-    urls = cluster.urls
-    if as_json:
-        nodes = [{**asdict(node.state), "url": node.url, "reused": node.reused} for node in cluster.nodes]
-        print_json({"name": cluster.name, "url": urls[0], "urls": urls, "nodes": nodes, "reused": cluster.reused})
-        return
-    for node in cluster.nodes:
-        log = f"es-ttc engine logs --name {node.state.name}"
-        click.echo(f"{node.url} (node {node.state.name}; log: {log})")
-    if Settings().engine not in urls:
-        click.echo(f"export ES_TTC_ENGINE={urls[0]}")
 
 
 def progress_of(step: Step) -> ProgressCallback:

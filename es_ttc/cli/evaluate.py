@@ -1,6 +1,7 @@
 """`es-ttc evaluate`: methods on BEIR collections, in memory or through an engine, compared with a baseline."""
 
 import logging
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,27 +9,26 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import click
-import orjson
 from pydantic import Field
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json, stdout
+from es_ttc.cli import tables
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
-from es_ttc.cli.judge_options import judgements_option, load_judged, require_one_source, with_llm_flag
+from es_ttc.cli.judged import judgements_option, load_judged, require_one_source, with_llm_flag
+from es_ttc.cli.model_options import ARGUMENTS
 from es_ttc.cli.options import (
-    JsonObjectType,
     codec_option,
     first_pass_option,
     max_tokens_option,
+    params_option,
     ranking_models_option,
     token_pooling_option,
 )
 from es_ttc.cli.signatures import FILE, FOLDER, command
 from es_ttc.common.interruption import interruptible
-from es_ttc.engine.addresses import engine_addresses
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation import report as reports
@@ -49,6 +49,7 @@ MEMORY = "memory"
 _METHODS = "blend,hybrid,bm25,dense,maxsim,spectral"
 _PIPED_WIDTH = 150
 _WIDE = 125
+_CREDENTIALS = re.compile(r"//[^/\s]*@")
 
 
 @command(
@@ -91,11 +92,10 @@ def evaluate(
     ] = None,
     params: Annotated[
         dict[str, dict[str, Any]],
-        click.option(
-            "--params",
-            type=JsonObjectType('{"spectral": {"scales": [1, 5]}}', nested=True),
-            default="{}",
-            help='Parameters by method, for example {"bm25": {"k1": 0.9, "b": 0.4}}.',
+        params_option(
+            'Parameters by method, for example {"bm25": {"k1": 0.9, "b": 0.4}}.',
+            '{"spectral": {"scales": [1, 5]}}',
+            nested=True,
         ),
     ],
     tuned: Annotated[
@@ -149,29 +149,25 @@ def evaluate(
         codec=codec,  # type: ignore[arg-type]
         max_tokens=max_tokens,
         token_pooling=token_pooling,
-        engine=_engine_of(engine, judgements),
+        engine=EngineSettings(engine=engine) if engine != MEMORY else EngineSettings() if judgements else None,
         index=judgements,
         ranking_models=settings.ranking_models,
     )
-    found = (
-        _load(data, split)
-        if judgements is None or plan.engine is None
-        else [load_judged(plan.engine, judgements, with_llm=with_llm)]
-    )
+    if judgements is not None and plan.engine is not None:
+        found = [load_judged(plan.engine, judgements, with_llm=with_llm)]
+    else:
+        found = _load(data, split)
     collections = [_warned(collection, chosen, plan.methods) for collection in found]
-    for folder in (report, out and out.absolute().parent):
-        if folder is not None:
-            require_writable(folder)
-    command = _command(click.get_current_context(), data)
+    require_writable(folder=report, file=out)
     with interruptible():
-        evaluation = _evaluate(plan, collections, settings, command, quiet=as_json)
-    _deliver(evaluation, out, report, as_json=as_json)
-
-
-def _engine_of(url: str, judgements: str | None) -> EngineSettings | None:
-    if url != MEMORY:
-        return EngineSettings(engine=url)
-    return None if judgements is None else EngineSettings()
+        evaluation = _evaluate(plan, collections, settings, quiet=as_json)
+    if out is not None:
+        reports.replace(out, reports.results_json(evaluation))
+        click.echo(f"results: {out}", err=True)
+    if report is not None:
+        click.echo(f"report: {reports.write(evaluation, report)}", err=True)
+    if as_json:
+        print_json(evaluation.as_json())
 
 
 def _tuned(files: Sequence[Path]) -> list[Tuned]:
@@ -218,9 +214,7 @@ def _load(data: Sequence[Path], split: str) -> list[Collection]:
     return collections
 
 
-def _evaluate(
-    plan: Plan, collections: Sequence[Collection], settings: Settings, command: str, *, quiet: bool
-) -> Evaluation:
+def _evaluate(plan: Plan, collections: Sequence[Collection], settings: Settings, *, quiet: bool) -> Evaluation:
     if plan.engine is not None:
         configure_logs(logging.ERROR)  # retries and the gateway's own log are no news here
     encoder = cached_encoder(settings) if plan.needs_encoder else None
@@ -241,26 +235,15 @@ def _evaluate(
         settings=plan.settings(),
         machine=provenance.machine(),
         versions=provenance.versions(),
-        command=command,
+        command=command_line(click.get_current_context().meta[ARGUMENTS]),
         date=provenance.now(),
     )
-
-
-def _deliver(evaluation: Evaluation, out: Path | None, report: Path | None, *, as_json: bool) -> None:
-    if out is not None:
-        reports.replace(out, reports.results_json(evaluation))
-        click.echo(f"results: {out}", err=True)
-    if report is not None:
-        page = reports.write(evaluation, report)
-        click.echo(f"report: {page}", err=True)
-    if as_json:
-        print_json(evaluation.as_json())
 
 
 def _show(result: CollectionResult, k: int) -> None:
     for warning in result.warnings:
         click.echo(f"mind: {warning}", err=True)
-    console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
+    console = tables.console(_PIPED_WIDTH)
     console.print(results_table(result, k, wide=console.width >= _WIDE))
 
 
@@ -305,21 +288,7 @@ def _against(method: MethodResult, metric: str, *, wide: bool) -> list[str]:
     ]
 
 
-def _command(context: click.Context, data: Sequence[Path]) -> str:
-    """Return a command line that makes the same evaluation; credentials are left out."""
-    words = ["es-ttc", "evaluate", *(str(folder) for folder in data)]
-    for name, value in context.params.items():
-        if name in ("data", "out", "report", "as_json") or value is False or value in (None, {}):
-            continue
-        if value is True:
-            words.append(f"--{name.replace('_', '-')}")
-            continue
-        for one in value if isinstance(value, tuple) else (value,):
-            words += [f"--{name.replace('_', '-')}", _word(name, one)]
-    return shlex.join(words)
-
-
-def _word(name: str, value: Any) -> str:
-    if name == "engine" and value != MEMORY:
-        return ",".join(address.url for address in engine_addresses(EngineSettings(engine=value)))
-    return orjson.dumps(value).decode() if isinstance(value, Mapping) else str(value)
+def command_line(arguments: Sequence[str]) -> str:
+    """Return a command line that makes the same evaluation; credentials in URLs are left out."""
+    own = [_CREDENTIALS.sub("//", one) for one in arguments if one != "--json"]
+    return shlex.join(["es-ttc", "evaluate", *own])

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from es_ttc.cli import tables
 from es_ttc.cli.common import AdapterName, AsJson, EngineUrl, adapted, given, print_json, stderr, with_engine
-from es_ttc.cli.options import FilterType
+from es_ttc.cli.options import Filter, GatewayUrl
 from es_ttc.cli.search import encoder_of_index, gateway_with
 from es_ttc.cli.searching import CliQuery, Target, match_body
 from es_ttc.cli.signatures import command
@@ -25,16 +25,11 @@ def explain(
     *,
     document: Annotated[str, "--id ID", "Id of the document."],
     method: Annotated[str, "Method of `rescore`."] = "blend",
-    among: Annotated[
-        dict[str, Any] | None,
-        "--filter",
-        FilterType('{"term": {"group": "news"}}'),
-        "What every hit must match: 'price<=100 and brand=Acme', or a query of the engine as JSON.",
-    ] = None,
+    among: Filter = None,
     size: Annotated[int, Field(ge=1, le=100), "Number of hits of a page."] = 10,
     engine: EngineUrl,
     adapter: AdapterName,
-    gateway: Annotated[str | None, "--gateway URL", "URL of a running gateway. Default: a temporary one."] = None,
+    gateway: GatewayUrl = None,
     as_json: AsJson,
 ) -> None:
     """Tell why a document is where it is in a search of the index NAME for TEXT, or why it is not found.

@@ -13,18 +13,17 @@ from es_ttc.cli.common import (
     given,
     mebibytes,
     print_result,
-    progress_bar,
     run_to_completion,
     with_engine,
 )
+from es_ttc.cli.evaluating import stages
 from es_ttc.cli.model_options import CommandGroup
 from es_ttc.cli.signatures import command
-from es_ttc.engine.connect import connected
+from es_ttc.engine.protocol import Engine
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import (
     BuildProgress,
     GraphReport,
-    GraphUpdate,
     build_graph,
     delete_graphs,
     show_graph,
@@ -68,10 +67,12 @@ def build(
 
     Exit status: 0 when it is complete; 1 when it failed; 130 when it was stopped.
     """
-    settings = Settings(**given(engine=engine))
     params = GraphParams(degree=degree)
-    how = f"run `es-ttc graph build {name}` with the same options to go on"
-    built = run_to_completion(_build(settings, name, params, builder), how)
+    built = run_to_completion(
+        Settings(**given(engine=engine)),
+        lambda client: _build(client, name, params, builder),
+        f"run `es-ttc graph build {name}` with the same options to go on",
+    )
     resumed = f", {built.resumed:,} of them by an earlier run" if built.resumed else ""
     text = (
         f"[{built.index}] has a graph of {built.total:,} documents ({built.builder}{resumed}) in "
@@ -86,8 +87,8 @@ def update(name: str, /, *, engine: EngineUrl, as_json: AsJson) -> None:
 
     Exit status: 0 when it is up to date; 1 when it failed; 130 when it was stopped (run it again).
     """
-    settings = Settings(**given(engine=engine))
-    updated = run_to_completion(_update(settings, name), f"run `es-ttc graph update {name}` to go on")
+    settings, how = Settings(**given(engine=engine)), f"run `es-ttc graph update {name}` to go on"
+    updated = run_to_completion(settings, lambda client: update_graph(client, name), how)
     text = f"[{updated.index}] nothing has changed: the graph is up to date"
     if updated.written or updated.deleted:
         text = (
@@ -129,22 +130,15 @@ def delete(
     print_result({"index": name, "deleted": deleted}, text, as_json=as_json)
 
 
-async def _build(settings: Settings, name: str, params: GraphParams, builder: Any) -> BuildProgress:
-    async with connected(settings) as engine:
-        with progress_bar() as bar:
-            tasks: dict[str, Any] = {}
-
-            def report(built: BuildProgress) -> None:
-                if built.doing not in tasks:
-                    tasks[built.doing] = bar.add_task(f"{built.index}: {built.doing}", total=built.total)
-                bar.update(tasks[built.doing], completed=built.done, total=built.total)
-
-            return await build_graph(engine, name, params, builder=builder, report=report)
-
-
-async def _update(settings: Settings, name: str) -> GraphUpdate:
-    async with connected(settings) as engine:
-        return await update_graph(engine, name)
+async def _build(engine: Engine, name: str, params: GraphParams, builder: Any) -> BuildProgress:
+    with stages(name) as progress:
+        return await build_graph(
+            engine,
+            name,
+            params,
+            builder=builder,
+            report=lambda built: progress(built.doing, built.done, built.total),
+        )
 
 
 def _lines(found: GraphReport) -> list[str]:

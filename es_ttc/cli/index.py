@@ -1,10 +1,12 @@
 """`es-ttc index`: create, show, change and delete indices with features."""
 
 import asyncio
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal
 
 import click
 from pydantic import Field
+from rich.progress import Progress
 from rich.table import Table
 
 from es_ttc.cli.common import (
@@ -15,13 +17,11 @@ from es_ttc.cli.common import (
     adapted,
     confirm,
     given,
+    loaded_encoder,
     mebibytes,
-    print_json,
     print_result,
     progress_bar,
     run_to_completion,
-    stderr,
-    stdout,
     with_engine,
 )
 from es_ttc.cli.model_options import CommandGroup
@@ -29,14 +29,13 @@ from es_ttc.cli.options import check_codec, feature_options, strip_html_option
 from es_ttc.cli.signatures import command
 from es_ttc.cli.size_estimates import SAMPLE_TEXT, size_sentence
 from es_ttc.cli.tables import properties
-from es_ttc.encoders import load_encoder
-from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow, forget, unfollow
 from es_ttc.enrichment.jobs.record import Budget
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach import attach_beside
 from es_ttc.index.attach.feature_locations import (
+    FeatureLocation,
     contents_of,
     failures,
     feature_location,
@@ -50,7 +49,7 @@ from es_ttc.index.mappings.encoder import load_encoder_for
 from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.index import IndexOptions, analyzer_of, create_index, resolve_index
 from es_ttc.index.mappings.ingest_pipeline import EncodeMode, add_pipeline, delete_pipeline, remove_pipeline
-from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.index.mappings.write_options import WriteOptions
 from es_ttc.reranking.index_graph import delete_graphs
 from es_ttc.settings import Settings
@@ -77,15 +76,6 @@ def create(
     engine: EngineUrl,
     encoder: EncoderName,
     adapter: AdapterName,
-    dims: int | None,
-    tokens: Any,
-    codec: Any,
-    scales: tuple[float, ...] | None,
-    spans: tuple[SpanGrid, ...],
-    chunks: bool,
-    text_fields: tuple[str, ...] | None,
-    max_tokens: int,
-    token_pooling: int,
     strip_html: Annotated[str, strip_html_option],
     shards: Annotated[int | None, Field(ge=1), "Number of primary shards. Default: the engine's own."] = None,
     replicas: Annotated[int | None, Field(ge=0), "Number of replicas. Default: one, if there is a second node."] = None,
@@ -101,24 +91,14 @@ def create(
         "Analyzer of the text fields, in place of that of --language, e.g. kuromoji or icu_analyzer.",
     ] = None,
     as_json: AsJson,
+    **features: Any,
 ) -> None:
     """Create the index NAME with the fields for its features. Your own fields stay dynamic."""
-    check_codec(click.get_current_context(), tokens)
+    check_codec(click.get_current_context(), features["tokens"])
     settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
-    with stderr.status("loading the encoder"):
-        loaded = load_encoder(settings.encoder, cache_dir=settings.cache_dir, dims=dims)
-    spec = IndexSpec(
-        loaded.identity,
-        tokens=tokens,
-        codec=codec,
-        max_tokens=max_tokens,
-        spans=spans,
-        chunks=chunks,
-        reversed=chunks and loaded.distinguishes_roles,
-        token_pooling=token_pooling,
-        strip_html=strip_html == "yes",
-        **given(scales=scales, text_fields=text_fields),
-    )
+    loaded = loaded_encoder(settings, dims=features.pop("dims"))
+    stored = given(**features, strip_html=strip_html == "yes")
+    spec = IndexSpec(loaded.identity, reversed=features["chunks"] and loaded.distinguishes_roles, **stored)
     size = estimate_size([{spec.text_fields[0]: SAMPLE_TEXT}], spec, loaded)
     options = IndexOptions(analyzer or analyzer_of(language), shards, replicas)
     with_engine(settings, lambda client: _create(client, name, spec, options))
@@ -132,10 +112,7 @@ def create(
 def show(name: str, /, *, engine: EngineUrl, as_json: AsJson) -> None:
     """Show which features the index NAME has, and how many of its documents lack them."""
     found = with_engine(Settings(**given(engine=engine)), lambda client: _show(client, name))
-    if as_json:
-        print_json(found)
-    else:
-        stdout.print(_report(found))
+    print_result(found, _report(found), as_json=as_json)
 
 
 @command("es-ttc index requantise articles --codec int2", group=index)
@@ -161,8 +138,12 @@ def requantise(
     Attached features too: then a new side index is filled while the old one serves. Documents that have changed since
     their features were made are encoded. Run the command again to resume a stopped run.
     """
-    work = _requantise(Settings(**given(engine=engine)), name, codec)
-    moved = run_to_completion(work, f"run `es-ttc index requantise {name} --codec {codec}` to go on")
+    settings = Settings(**given(engine=engine))
+    moved = run_to_completion(
+        settings,
+        lambda client: _requantise(client, settings, name, codec),
+        f"run `es-ttc index requantise {name} --codec {codec}` to go on",
+    )
     text = "\n".join(
         f"[{each['index']}] {each['written']:,} documents now have {codec} token vectors, "
         f"{each['unchanged']:,} had them"
@@ -266,8 +247,7 @@ def pipeline(
         print_result({"index": name, "removed": removed}, text, as_json=as_json)
         return
     if encode is not None:
-        budget = Budget(tokens=budget_tokens, cost=None)
-        enrichment = EnrichmentOptions(prompt, budget) if enrich else None
+        enrichment = EnrichmentOptions(prompt, Budget(tokens=budget_tokens, cost=None)) if enrich else None
         within = timeout if plugin else None
         followed = with_engine(
             settings, lambda client: follow(client, settings, name, encode, enrichment, plugin_timeout=within)
@@ -276,7 +256,6 @@ def pipeline(
         text = "\n".join(_followed_sentence(each) for each in indices)
         print_result({"indices": indices}, text, as_json=as_json)
         return
-
     mode = EncodeMode(on_error, timeout) if wait else None
     made = with_engine(settings, lambda client: add_pipeline(client, name, mode))
     done = "encoded before they are indexed" if wait else "stamped; `es-ttc fill` encodes them"
@@ -317,52 +296,46 @@ async def _create(engine: Engine, name: str, spec: IndexSpec, options: IndexOpti
     await create_index(engine, name, spec, options)
 
 
-async def _requantise(settings: Settings, name: str, codec: Any) -> list[dict[str, Any]]:
-    from dataclasses import asdict, replace
+async def _requantise(engine: Engine, settings: Settings, name: str, codec: Any) -> list[dict[str, Any]]:
+    locations = await feature_locations(engine, name)
+    for held in locations:
+        require_coarser(held.spec, codec, held.source.index)
+    with progress_bar() as bar:
+        return [await _requantise_one(engine, settings, held, codec, bar) for held in locations]
 
-    moved = []
-    async with connected(settings) as engine:
-        locations = await feature_locations(engine, name)
-        for held in locations:
-            require_coarser(held.spec, codec, held.source.index)
-        with progress_bar() as bar:
-            for held in locations:
-                task = bar.add_task(held.source.index, total=None)
 
-                def report(counts: Any, task: Any = task) -> None:
-                    bar.update(task, completed=counts.seen, total=counts.total)
+async def _requantise_one(
+    engine: Engine, settings: Settings, held: FeatureLocation, codec: Any, bar: Progress
+) -> dict[str, Any]:
+    """Move the features of one index: in its documents, or into a new side index."""
+    task = bar.add_task(held.source.index, total=None)
 
-                if not held.side:
-                    moved.append(asdict(await requantise_documents(engine, held, codec, report)))
-                    continue
-                encoder = await asyncio.to_thread(
-                    load_encoder_for, held.spec.encoder, settings.encoder, cache_dir=settings.cache_dir
-                )
-                spec = replace(held.spec, codec=codec)
-                filled = await attach_beside(engine, held.source, spec, encoder, report=report)
-                written = filled.carried + filled.written
-                moved.append({"index": filled.index, "codec": codec, "written": written, "unchanged": filled.unchanged})
-    return moved
+    def report(counts: Any) -> None:
+        bar.update(task, completed=counts.seen, total=counts.total)
+
+    if not held.side:
+        return asdict(await requantise_documents(engine, held, codec, report))
+    encoder = await asyncio.to_thread(
+        load_encoder_for, held.spec.encoder, settings.encoder, cache_dir=settings.cache_dir
+    )
+    filled = await attach_beside(engine, held.source, replace(held.spec, codec=codec), encoder, report=report)
+    written = filled.carried + filled.written
+    return {"index": filled.index, "codec": codec, "written": written, "unchanged": filled.unchanged}
 
 
 async def _show(engine: Engine, name: str) -> dict[str, Any]:
     held = await feature_location(engine, name)
     counts = await contents_of(engine, held) if held.side else await contents(engine, held.index, held.spec)
+    writes = WriteOptions.of(held.holder.mapping)
     return {
         "index": held.source.index,
         "side_index": held.index if held.side else None,
-        "writes": _writes(WriteOptions.of(held.holder.mapping)),
+        "writes": writes and {"encode": writes.encode, "enrich": writes.enrich, "plugin": writes.plugin},
         "spec": held.spec.as_meta(),
         **counts.as_dict(),
         "written_since_fill": await written_since_fill(engine, held) if held.side else None,
         "failures": await failures(engine, held.index) if counts.states.get("failed") else {},
     }
-
-
-def _writes(options: WriteOptions | None) -> dict[str, Any] | None:
-    if options is None:
-        return None
-    return {"encode": options.encode, "enrich": options.enrich, "plugin": options.plugin}
 
 
 async def _delete(engine: Engine, jobs_index: str, name: str) -> None:

@@ -2,9 +2,9 @@
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from es_ttc.cli.common import (
     EngineUrl,
     adapted,
     given,
+    loaded_encoder,
     mebibytes,
     print_json,
     progress_bar,
@@ -32,7 +33,6 @@ from es_ttc.cli.common import (
 from es_ttc.cli.options import strip_html_option, text_fields_flag
 from es_ttc.cli.signatures import command
 from es_ttc.cli.size_estimates import size_sentence
-from es_ttc.encoders import load_encoder
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
@@ -161,32 +161,32 @@ def ingest(
         if size is not None:
             smaller = "" if merge else " (less after merges of its segments: now with --merge, or later by the engine)"
             click.echo(f"index [{name}] takes {mebibytes(size)}{smaller}", err=True)
+    for sentence in _problems(outcome, rejected):
+        click.echo(sentence, err=True)
+    return 0 if outcome.complete else 1
+
+
+def _problems(outcome: IngestResult, rejected: Path) -> Iterator[str]:
+    """Yield what did not go as it should."""
     if outcome.repeated:
-        click.echo(
+        yield (
             f"es-ttc: {outcome.repeated:,} of the records have the id of an earlier one: the last of each id is in the "
-            "index",
-            err=True,
+            "index"
         )
     if outcome.empty:
-        click.echo(f"es-ttc: {outcome.empty:,} documents have no text in the index's text fields", err=True)
+        yield f"es-ttc: {outcome.empty:,} documents have no text in the index's text fields"
     if outcome.rejected:
-        click.echo(f"es-ttc: {outcome.rejected:,} documents were rejected: see {rejected}", err=True)
-        for reason in outcome.reasons:
-            click.echo(f"  {reason}", err=True)
+        yield f"es-ttc: {outcome.rejected:,} documents were rejected: see {rejected}"
+        yield from (f"  {reason}" for reason in outcome.reasons)
         if outcome.rejected > len(outcome.reasons):
-            click.echo(f"  and {outcome.rejected - len(outcome.reasons):,} more", err=True)
+            yield f"  and {outcome.rejected - len(outcome.reasons):,} more"
     if outcome.rejected_before:
-        click.echo(
-            f"es-ttc: {outcome.rejected_before:,} documents were rejected before this run was resumed: see {rejected}",
-            err=True,
-        )
+        yield f"es-ttc: {outcome.rejected_before:,} documents were rejected before this run was resumed: see {rejected}"
     if outcome.missing:
-        click.echo(
+        yield (
             f"es-ttc: {outcome.missing:,} documents were acknowledged and are not in the index any more "
-            f"({', '.join(outcome.missing_ids)}): run the same command without --resume to write them again",
-            err=True,
+            f"({', '.join(outcome.missing_ids)}): run the same command without --resume to write them again"
         )
-    return 0 if outcome.complete else 1
 
 
 async def _run(settings: Settings, request: IngestCommand) -> tuple[IngestResult, EncoderIdentity, int | None]:
@@ -196,7 +196,12 @@ async def _run(settings: Settings, request: IngestCommand) -> tuple[IngestResult
     async with connected(settings) as engine:
         request, index, encoder = await _ready(engine, settings, request, inputs)
         run, checkpoint = _checkpoint(index, request, encoder)
-        changes = _Changes(settings, index, encoder)
+        spec = spec_of_own(index.index, index.mapping)
+
+        @cache
+        def telling() -> asyncio.Task[None]:  # begins once: after some documents, or at the end
+            return asyncio.create_task(tell_changes(settings, index.index, spec, encoder))
+
         with DeadLetterFile(request.dead_letters, run) as dead_letters, progress_bar() as bar:
             rejected = dead_letters.forget(checkpoint.position) if checkpoint else ()
             outcome = await ingest_documents(
@@ -205,21 +210,21 @@ async def _run(settings: Settings, request: IngestCommand) -> tuple[IngestResult
                 inputs,
                 encoder,
                 dead_letters=dead_letters,
-                options=_options(request, settings, index),
+                options=_options(request, settings, spec),
                 checkpoint=checkpoint,
                 rejected_before=rejected,
-                report=_reporter(bar, changes),
+                report=_reporter(bar, telling),
             )
-        await changes.told(outcome)
+        if outcome.written:
+            await telling()
         return outcome, encoder.identity, await _size(engine, index.index, merge=request.merge)
 
 
-def _options(request: IngestCommand, settings: Settings, index: Index) -> IngestOptions:
+def _options(request: IngestCommand, settings: Settings, spec: IndexSpec) -> IngestOptions:
     """Return the options of the ingest, with the processes that encode for the index."""
     if request.processes == 1:
         return request.options
-    identity = spec_of_own(index.index, index.mapping).encoder
-    load = partial(load_encoder_for, identity, settings.encoder, cache_dir=settings.cache_dir)
+    load = partial(load_encoder_for, spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
     return replace(request.options, processes=EncodeProcesses(request.processes, load))
 
 
@@ -243,15 +248,22 @@ async def _ready(
             "another index"
         )
     records = await asyncio.to_thread(_first_records, inputs, spec.text_fields if spec else request.text_fields)
+    documents = [record.document for record in records if record.document]
     if spec is None:
-        request = _with_proposal(request, records)
-    with stderr.status("loading the encoder"):
-        load = partial(load_encoder_for, spec.encoder) if spec else load_encoder
-        encoder = await asyncio.to_thread(load, settings.encoder, cache_dir=settings.cache_dir)
-    required = spec or _new_spec(encoder.identity, request, records)
-    _check_text(records, required.text_fields)
-    warn_of_language([record.document for record in records if record.document], required.text_fields, encoder.identity)
-    await _tell_size(inputs, records, required, encoder)
+        request = _with_proposal(request, documents)
+    encoder = await asyncio.to_thread(loaded_encoder, settings, spec.encoder if spec else None)
+    if spec is None:
+        required = IndexSpec(encoder.identity, **given(text_fields=request.text_fields))
+        required = replace(required, strip_html=strips_html(request.strip_html, documents, required.text_fields))
+    else:
+        required = spec
+    if documents and not any(_has_text(document, required.text_fields) for document in documents):
+        raise InvalidRequest(
+            f"{_no_text(documents, required.text_fields)}: name the fields to encode with --text-fields, of an index "
+            "made for them"
+        )
+    warn_of_language(documents, required.text_fields, encoder.identity)
+    await _tell_size(inputs, len(records), documents, required, encoder)
     if index is None:
         if not records:
             raise InvalidRequest(
@@ -269,12 +281,6 @@ async def _ready(
     return request, index, encoder
 
 
-def _new_spec(identity: EncoderIdentity, request: IngestCommand, records: Sequence[Record]) -> IndexSpec:
-    spec = IndexSpec(identity, **given(text_fields=request.text_fields))
-    documents = [record.document for record in records if record.document]
-    return replace(spec, strip_html=strips_html(request.strip_html, documents, spec.text_fields))
-
-
 def _first_records(inputs: Inputs, text_fields: Sequence[str] | None) -> list[Record]:
     """Return the first records, and say which types the columns of CSV have; text fields are read as text."""
     tables = [source for source in inputs.sources if isinstance(source, Csv)]
@@ -288,9 +294,8 @@ def _first_records(inputs: Inputs, text_fields: Sequence[str] | None) -> list[Re
     return records
 
 
-def _with_proposal(request: IngestCommand, records: Sequence[Record]) -> IngestCommand:
+def _with_proposal(request: IngestCommand, documents: Sequence[Mapping[str, Any]]) -> IngestCommand:
     """Return the command with proposed text fields and id, if it names no fields and texts are in other than `text`."""
-    documents = [record.document for record in records if record.document]
     empty = [name for name in DEFAULT_FIELDS if not any(_has_text(document, [name]) for document in documents)]
     if request.text_fields is not None or "text" not in empty or not documents:
         return request
@@ -300,31 +305,21 @@ def _with_proposal(request: IngestCommand, records: Sequence[Record]) -> IngestC
     chosen = replace(request.options, id_field=request.options.id_field or proposal.id_field)
     command = f"es-ttc ingest {request.name} {' '.join(request.files)} {proposal.options}"
     described = describe(documents, proposal.text_fields)
-    sentence = f"{_no_text(documents, empty)}; proposed: {described}: {command}"
-    take_proposal(sentence, yes=request.yes)
+    take_proposal(f"{_no_text(documents, empty)}; proposed: {described}: {command}", yes=request.yes)
     return replace(request, text_fields=proposal.text_fields, options=chosen)
 
 
-async def _tell_size(inputs: Inputs, records: Sequence[Record], spec: IndexSpec, encoder: Encoder) -> None:
+async def _tell_size(
+    inputs: Inputs, records: int, documents: Sequence[Mapping[str, Any]], spec: IndexSpec, encoder: Encoder
+) -> None:
     """Say what the features will take on disk."""
-    documents = [record.document for record in records if record.document]
     size = await asyncio.to_thread(estimate_size, documents, spec, encoder)
     if size is None:
         return
-    total = len(records) if len(records) < _PEEKED else await asyncio.to_thread(count_records, inputs)
+    total = records if records < _PEEKED else await asyncio.to_thread(count_records, inputs)
     if total is not None:  # records that are no documents, and documents without text, get no features
-        total = round(total * share_with_text(documents, spec) * len(documents) / len(records))
+        total = round(total * share_with_text(documents, spec) * len(documents) / records)
     click.echo(f"{size_sentence(size, spec, total)} (estimated)", err=True)
-
-
-def _check_text(records: Sequence[Record], text_fields: Sequence[str]) -> None:
-    """Reject input without any of the text fields, before an index is filled with documents without features."""
-    documents = [record.document for record in records if record.document]
-    if documents and not any(_has_text(document, text_fields) for document in documents):
-        raise InvalidRequest(
-            f"{_no_text(documents, text_fields)}: name the fields to encode with --text-fields, of an index made for "
-            "them"
-        )
 
 
 def _no_text(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str]) -> str:
@@ -349,29 +344,7 @@ def _checkpoint(index: Index, request: IngestCommand, encoder: Encoder) -> tuple
     return checkpoint.run, checkpoint
 
 
-class _Changes:
-    """Tells once how much blend changes: after the first documents, or at the end."""
-
-    def __init__(self, settings: Settings, index: Index, encoder: Encoder) -> None:
-        self._given = settings, index, encoder
-        self._telling: asyncio.Task[None] | None = None
-
-    def begin(self) -> None:
-        """Begin, if it has not begun."""
-        settings, index, encoder = self._given
-        if self._telling is None:
-            spec = spec_of_own(index.index, index.mapping)
-            self._telling = asyncio.create_task(tell_changes(settings, index.index, spec, encoder))
-
-    async def told(self, outcome: IngestResult) -> None:
-        """Wait for it; it is not told if nothing was written."""
-        if outcome.written:
-            self.begin()
-        if self._telling is not None:
-            await self._telling
-
-
-def _reporter(bar: Progress, changes: _Changes) -> Report:
+def _reporter(bar: Progress, telling: Callable[[], object]) -> Report:
     """Return the function that updates the bar; the total is estimated from the share of the input that was read."""
     task = bar.add_task("documents", total=None)
 
@@ -382,7 +355,7 @@ def _reporter(bar: Progress, changes: _Changes) -> Report:
         label = f"documents ({outcome.rejected:,} rejected)" if outcome.rejected else "documents"
         bar.update(task, completed=done, total=total, description=label)
         if outcome.written >= AFTER:
-            changes.begin()
+            telling()
 
     return report
 

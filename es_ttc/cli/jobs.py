@@ -11,8 +11,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from es_ttc.cli.common import AsJson, EngineUrl, engine_flag, given, json_flag, print_json, stderr, stdout, with_engine
-from es_ttc.cli.model_options import CommandGroup, ModelOptions, nested
+from es_ttc.cli.common import (
+    AsJson,
+    EngineUrl,
+    engine_flag,
+    given,
+    json_flag,
+    print_json,
+    print_result,
+    stderr,
+    stdout,
+    with_engine,
+)
+from es_ttc.cli.model_options import CommandGroup, flags, model_options, nested
 from es_ttc.cli.options import JsonObjectType, examples
 from es_ttc.cli.signatures import command
 from es_ttc.cli.tables import properties
@@ -21,7 +32,7 @@ from es_ttc.common.validation import Fault, read_object, sentence
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import commands, submission
 from es_ttc.enrichment.jobs.progress import AnyStatus
-from es_ttc.enrichment.jobs.record import EncodingJob, Job, Progress
+from es_ttc.enrichment.jobs.record import Budget, EncodingJob, Job, Progress
 from es_ttc.enrichment.jobs.submission import DryRun, JobRequest, SampledDocument
 from es_ttc.errors import InvalidRequest, LlmError, LlmFailure
 from es_ttc.settings import Settings
@@ -35,33 +46,20 @@ _WRONG_API = (
     "a base model, which only continues texts, needs ES_TTC_LLM_API=completions, and an assistant needs "
     "ES_TTC_LLM_API=chat"
 )
-_REQUEST = "es_ttc.enrichment.jobs.submission:JobRequest"
-_PHRASES = ModelOptions(
+_PHRASES = model_options(
     "Phrases",
-    _REQUEST,
-    {
-        "prompt": "--prompt",
-        "most": "--phrases",
-        "tau": "--tau",
-        "min_similarity": "--min-similarity",
-        "whole": "--whole",
-    },
+    JobRequest,
+    {"prompt": "--prompt", "most": "--phrases"} | flags("tau", "min_similarity", "whole"),
 )
-_WORK = ModelOptions(
+_WORK = model_options(
     "Documents and work",
-    _REQUEST,
-    {
-        "query": "--query",
-        "redo": "--redo",
-        "continuous": "--continuous",
-        "parallel": "--parallel",
-        "priority": "--priority",
-    },
+    JobRequest,
+    flags("query", "redo", "continuous", "parallel", "priority"),
     types={"query": JsonObjectType('{"term": {"lang": "en"}}')},
 )
-_COSTS = ModelOptions(
+_COSTS = model_options(
     "Costs",
-    _REQUEST,
+    JobRequest,
     {
         "budget__tokens": "--budget-tokens",
         "budget__cost": "--budget-cost",
@@ -69,11 +67,7 @@ _COSTS = ModelOptions(
         "price__written": "--price-written",
     },
 )
-_BUDGET = ModelOptions(
-    "New budget, for the whole job",
-    "es_ttc.enrichment.jobs.record:Budget",
-    {"tokens": "--budget-tokens", "cost": "--budget-cost"},
-)
+_BUDGET = model_options("New budget, for the whole job", Budget, {"tokens": "--budget-tokens", "cost": "--budget-cost"})
 
 
 @click.group(cls=CommandGroup)
@@ -113,13 +107,12 @@ def submit(
             )
         return
     status = _run(engine, lambda client, settings: submission.submit(client, settings, request))
-    if as_json:
-        print_json(status.as_dict())
-        return
-    click.echo(f"submitted job {status.job.id}: {status.job.total:,} documents of [{status.job.index}]")
-    if status.waits_for:
-        click.echo(f"it waits for job {status.waits_for} on the same index")
-    click.echo(f"follow it with `es-ttc jobs watch {status.job.id}`; `es-ttc worker` does the work")
+    waits = f"\nit waits for job {status.waits_for} on the same index" if status.waits_for else ""
+    text = (
+        f"submitted job {status.job.id}: {status.job.total:,} documents of [{status.job.index}]{waits}\n"
+        f"follow it with `es-ttc jobs watch {status.job.id}`; `es-ttc worker` does the work"
+    )
+    print_result(status.as_dict(), text, as_json=as_json)
 
 
 @command("es-ttc jobs list --state running", group=jobs, name="list")
@@ -145,15 +138,11 @@ def list_jobs(
     found, unattended = _run(engine, listed_with_workers)
     if unattended and any(each.job.status == "running" for each in found):
         click.echo(unattended, err=True)
-    if as_json:
-        print_json({"jobs": [each.as_dict() for each in found]})
-    elif not found:
-        click.echo("there are no jobs; `es-ttc jobs submit INDEX` makes one")
-    else:
-        stdout.print(_table(found))
+    none = "there are no jobs; `es-ttc jobs submit INDEX` makes one"
+    print_result({"jobs": [each.as_dict() for each in found]}, _table(found) if found else none, as_json=as_json)
 
 
-def _verb(name: str, summary: str, example: str, *options: ModelOptions) -> None:
+def _verb(name: str, summary: str, example: str, *options: Callable[..., Any]) -> None:
     """Add a command that does one thing with one job, by the function of this name, and reports the job."""
 
     @json_flag
@@ -162,10 +151,7 @@ def _verb(name: str, summary: str, example: str, *options: ModelOptions) -> None
     def command(job: str, engine: str | None, as_json: bool, **values: Any) -> None:
         function = getattr(commands, "shown" if name == "show" else name)
         status = _run(engine, lambda client, settings: function(client, settings, job, **values))
-        if as_json:
-            print_json(status.as_dict())
-        else:
-            stdout.print(_details(status))
+        print_result(status.as_dict(), _details(status), as_json=as_json)
 
     for option in options:
         command = option(command)

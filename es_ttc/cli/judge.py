@@ -14,6 +14,7 @@ from es_ttc.cli.common import (
     AdapterName,
     AsJson,
     EngineUrl,
+    adapted,
     given,
     print_json,
     print_result,
@@ -22,17 +23,18 @@ from es_ttc.cli.common import (
     stdout,
     with_engine,
 )
-from es_ttc.cli.judge_options import read, with_llm_flag
-from es_ttc.cli.judge_pool import PoolRequest, grade_by_llm, make_pools
+from es_ttc.cli.judge_pool import grade_by_llm, make_pools
+from es_ttc.cli.judged import interval_text, read_judged, with_llm_flag
 from es_ttc.cli.model_options import CommandGroup
-from es_ttc.cli.options import JsonObjectType, NamesType
+from es_ttc.cli.options import GatewayUrl, NamesType, params_option
 from es_ttc.cli.signatures import FILE, command
 from es_ttc.cli.tables import table
-from es_ttc.engine.connect import connected
+from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.ingest.compose import compose
 from es_ttc.lab.evaluation.datasets import CORPUS
+from es_ttc.lab.evaluation.methods import resolve
 from es_ttc.lab.evaluation.report import replace
 from es_ttc.lab.judging import formats
 from es_ttc.lab.judging.formats import Format, Judged
@@ -41,16 +43,15 @@ from es_ttc.lab.judging.records import PooledMethod, PooledQuery, check_judge, q
 from es_ttc.lab.judging.standing import TunedWeights
 from es_ttc.lab.judging.store import JudgementStore
 from es_ttc.lab.learning.query_log import records, text_in
-from es_ttc.settings import EngineSettings, Settings
+from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 
-_FORMATS = ("beir", "trec", "trec-run", "workbench", "quepid")
 _MAX_QUERIES = 10_000
 
 index_argument = click.argument("index", metavar="INDEX")
 format_option = click.option(
     "--format",
     "form",
-    type=click.Choice(_FORMATS),
+    type=click.Choice([form.value for form in Format]),
     required=True,
     help="beir: folder with queries.jsonl and qrels/SPLIT.tsv. trec: TREC qrels. trec-run: TREC run. workbench: "
     "judgement list of OpenSearch's Search Relevance Workbench. quepid: Quepid's CSV.",
@@ -93,12 +94,7 @@ def pool(
     ],
     params: Annotated[
         dict[str, dict[str, Any]],
-        click.option(
-            "--params",
-            type=JsonObjectType('{"blend": {"signals": {"lexical": 1}}}', nested=True),
-            default="{}",
-            help="Parameters by method.",
-        ),
+        params_option("Parameters by method.", '{"blend": {"signals": {"lexical": 1}}}', nested=True),
     ],
     depth: Annotated[int, Field(ge=1, le=100), "Documents of each method's ranking that are judged."] = 10,
     by: Annotated[
@@ -108,7 +104,7 @@ def pool(
     ] = None,
     engine: EngineUrl,
     adapter: AdapterName,
-    gateway: Annotated[str | None, "--gateway URL", "URL of a running gateway. Default: a temporary one."] = None,
+    gateway: GatewayUrl = None,
     as_json: AsJson,
 ) -> None:
     """Search INDEX for queries by several methods, and pool the documents to judge.
@@ -126,16 +122,18 @@ def pool(
         raise click.UsageError("name queries: a file QUERIES, or --query TEXT")
     found: dict[str, Any] = {"index": index}
     if queries:
-        request = PoolRequest(index, queries, methods, params, depth, engine, adapter, gateway)
-        pooled, note = make_pools(request)
+        resolve(methods, params)
+        pooling = [PooledMethod(name, params.get(name, {})) for name in dict.fromkeys(methods)]
+        own = adapted(GatewaySettings(**given(engine=engine, port=0)), adapter)
+        pooled, note = make_pools(index, queries, pooling, depth, own, gateway)
         documents = sum(len(one.documents) for one in pooled)
-        found |= {"queries": len(pooled), "documents": documents, "signals": note is None}
-        if note is not None:
+        found |= {"queries": len(pooled), "documents": documents, "signals": not note}
+        if note:
             click.echo(f"mind: {note}", err=True)
         if not as_json:
             click.echo(f"pooled {len(pooled):,} queries of index [{index}]: {documents:,} documents to judge")
     if by is not None:
-        model, graded, unreadable = grade_by_llm(Settings(**given(engine=engine)), index)
+        model, graded, unreadable = asyncio.run(grade_by_llm(Settings(**given(engine=engine)), index))
         found |= {"judge": model, "graded": graded, "unreadable": unreadable}
         if not as_json:
             click.echo(f"[{model}] graded {graded:,} documents; {unreadable:,} answers held no grade")
@@ -159,7 +157,7 @@ def status(
     Of several judges the median counts. nDCG@10 takes a document without a judgement for not relevant; unjudged@10 is
     the share of such documents among a method's first ten.
     """
-    overview = asyncio.run(read(EngineSettings(**given(engine=engine)), index, with_llm=with_llm))
+    overview = read_judged(EngineSettings(**given(engine=engine)), index, with_llm=with_llm)
     tuned = overview.tuned()
     stands = overview.standing()
     if as_json:
@@ -168,25 +166,26 @@ def status(
         return
     _show(overview)
     if stands.methods:
-        rows = []
-        for one in stands.methods:
-            behind, difference = one.behind, ""
-            if behind is not None:
-                difference = f"{behind.delta:+.3f} ({behind.interval.low:+.3f} to {behind.interval.high:+.3f})"
-            interval = f"{one.interval.low:.3f} to {one.interval.high:.3f}"
-            rows.append((escape(one.method), f"{one.ndcg:.3f}", interval, difference, f"{one.unjudged:.0%}"))
+        rows = [
+            (
+                escape(one.method),
+                f"{one.ndcg:.3f}",
+                f"{one.interval.low:.3f} to {one.interval.high:.3f}",
+                "" if one.behind is None else interval_text(one.behind),
+                f"{one.unjudged:.0%}",
+            )
+            for one in stands.methods
+        ]
         columns = ("method", "nDCG@10", "95 % interval", "best against it", "unjudged@10")
         stdout.print(table(columns, rows, title=f"{stands.judged_queries:,} judged queries"))
         best = stands.methods[0].method
         sentence = "is clearly better than each other one" if stands.clear else "is not clearly better yet"
         click.echo(f"[{best}] {sentence}")
     if isinstance(tuned, TunedWeights):
-        against = tuned.found.tuning.against_default
-        click.echo(
-            f"tuning would choose {orjson.dumps(tuned.summary['params']).decode()}: {against.delta:+.3f} nDCG@10 "
-            f"({against.interval.low:+.3f} to {against.interval.high:+.3f}, cross-fitted)"
-            f"{'' if tuned.found.clear else '; no clear gain yet'}"
-        )
+        gain = interval_text(tuned.found.tuning.against_default)
+        params = orjson.dumps(tuned.summary["params"]).decode()
+        unclear = "" if tuned.found.clear else "; no clear gain yet"
+        stdout.print(f"tuning would choose {escape(params)}: nDCG@10 {gain}, cross-fitted{unclear}", soft_wrap=True)
     else:
         click.echo(f"no weights of blend are chosen: {tuned}")
 
@@ -229,23 +228,23 @@ def import_(
     check_judge(name)
     texts = dict(queries_of(queries_file, ())) if queries_file is not None else {}
 
-    async def import_into() -> dict[str, Any]:
-        async with connected(EngineSettings(**given(engine=engine))) as client:
-            store = JudgementStore(client, index)
-            await store.require_index()
-            pools = await store.pools()
-            known = {query.id: query.text for query in pools} | texts
-            if form == "trec-run":
-                changed = with_runs(pools, formats.read_runs(path), known)
-                await store.put_pools(changed)
-                return {"index": index, "queries": len(changed), "runs": True}
-            judged = formats.read(Format(form), path, known, split=split, highest=highest)
-            await store.put_pools(new_queries(judged, {query.id for query in pools}))
-            count = await store.put_grades(judged.qrels, name)
-            return {"index": index, "queries": len(judged.qrels), "judgements": count, "judge": name}
+    async def import_into(client: Engine) -> dict[str, Any]:
+        store = JudgementStore(client, index)
+        await store.require_index()
+        pools = await store.pools()
+        known = {query.id: query.text for query in pools} | texts
+        if form == "trec-run":
+            changed = with_runs(pools, formats.read_runs(path), known)
+            await store.put_pools(changed)
+            return {"index": index, "queries": len(changed), "runs": True}
+        judged = formats.read(Format(form), path, known, split=split, highest=highest)
+        pooled = {query.id for query in pools}
+        await store.put_pools([PooledQuery(query, text) for query, text in judged.texts.items() if query not in pooled])
+        count = await store.put_grades(judged.qrels, name)
+        return {"index": index, "queries": len(judged.qrels), "judgements": count, "judge": name}
 
     with stderr.status("importing"):
-        found = asyncio.run(import_into())
+        found = with_engine(EngineSettings(**given(engine=engine)), import_into)
     text = f"imported runs of {found['queries']:,} queries into the pools of index [{index}]"
     if "judgements" in found:
         text = (
@@ -277,7 +276,7 @@ def export(
     if corpus and form != "beir":
         raise click.UsageError("--corpus goes with --format beir")
     settings = EngineSettings(**given(engine=engine))
-    overview = asyncio.run(read(settings, index, with_llm=with_llm))
+    overview = read_judged(settings, index, with_llm=with_llm)
     if form == "trec-run":
         runs = runs_of(overview.queries)
         replace(out, formats.trec_runs(runs))
@@ -292,7 +291,7 @@ def export(
             case "beir":
                 formats.write_beir(out, judged, split)
                 if corpus:
-                    asyncio.run(_write_corpus(settings, index, out))
+                    with_engine(settings, lambda client: _write_corpus(client, index, out))
             case "trec":
                 replace(out, formats.trec(qrels))
             case "workbench":
@@ -321,11 +320,6 @@ def queries_of(file: Path | None, texts: Sequence[str]) -> list[tuple[str, str]]
     if len(found) > _MAX_QUERIES:
         raise InvalidRequest(f"{len(found):,} queries are too many: give up to {_MAX_QUERIES:,}")
     return list(found.items())
-
-
-def new_queries(judged: Judged, known: set[str]) -> list[PooledQuery]:
-    """Return the queries of imported judgements that have no pool yet, with pools without documents."""
-    return [PooledQuery(query, text) for query, text in judged.texts.items() if query not in known]
 
 
 def with_runs(
@@ -357,37 +351,29 @@ def runs_of(queries: Sequence[PooledQuery]) -> dict[str, dict[str, Sequence[str]
 
 
 def _show(overview: Overview) -> None:
-    agreement = overview.agreement
     click.echo(
         f"index [{overview.index}]: {len(overview.queries):,} queries, {overview.pooled:,} pooled documents, "
         f"{overview.unjudged:,} without a judgement"
     )
     for name, (source, count) in overview.judges.items():
         click.echo(f"  {name} ({source}): {count:,} judgements")
-    for pair in agreement.pairs:
+    for pair in overview.agreement:
         kappa = "undefined" if pair.kappa is None else f"{pair.kappa:.2f}"
         click.echo(
             f"  {' and '.join(pair.judges)} both judged {pair.both:,}: {pair.equal:.0%} equal, kappa {kappa} (Cohen's, "
             "linear weights)"
         )
-    if agreement.alpha is not None:
-        click.echo(
-            f"  all judges: alpha {agreement.alpha:.2f} (Krippendorff's, ordinal) on {agreement.documents:,} documents "
-            "that two or more judged"
-        )
 
 
-async def _write_corpus(settings: EngineSettings, index: str, out: Path) -> None:
+async def _write_corpus(client: Engine, index: str, out: Path) -> None:
     """Write the texts of an index's documents as `corpus.jsonl`."""
-    async with connected(settings) as client:
-        fields = (await alike_locations(client, index))[0].spec.text_fields
-        rest = [name for name in fields if name != "title"]
-        total = await client.count(index)
-        with progress_bar() as bar, (out / CORPUS).open("wb") as lines:
-            task = bar.add_task("documents", total=total)
-            async for hit in client.scan(index, {"match_all": {}}, source=list(fields)):
-                source = hit.get("_source") or {}
-                title = compose(source, ["title"])[0] if "title" in fields else ""
-                record = {"_id": hit["_id"], "title": title, "text": compose(source, rest)[0]}
-                lines.write(orjson.dumps(record) + b"\n")
-                bar.advance(task)
+    fields = (await alike_locations(client, index))[0].spec.text_fields
+    rest = [name for name in fields if name != "title"]
+    with progress_bar() as bar, (out / CORPUS).open("wb") as lines:
+        task = bar.add_task("documents", total=await client.count(index))
+        async for hit in client.scan(index, {"match_all": {}}, source=list(fields)):
+            source = hit.get("_source") or {}
+            title = compose(source, ["title"])[0] if "title" in fields else ""
+            record = {"_id": hit["_id"], "title": title, "text": compose(source, rest)[0]}
+            lines.write(orjson.dumps(record) + b"\n")
+            bar.advance(task)

@@ -1,11 +1,10 @@
 """Pools of `es-ttc judge pool`: searches through the gateway, blend's signals, and grades of a language model."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
-from es_ttc.cli.common import adapted, given, progress_bar, with_engine
+from es_ttc.cli.common import progress_bar, with_engine
 from es_ttc.cli.evaluating import stages
 from es_ttc.cli.search import encoder_of_index, gateway_with
 from es_ttc.cli.searching import CliQuery, Target, search
@@ -16,7 +15,6 @@ from es_ttc.errors import InvalidRequest, MissingFeature
 from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.ingest.compose import compose
 from es_ttc.lab.evaluation.datasets import Collection
-from es_ttc.lab.evaluation.methods import resolve
 from es_ttc.lab.judging.llm_judge import PREFIX, graded
 from es_ttc.lab.judging.records import MAX_DEPTH, Judgement, PooledMethod, PooledQuery, Source
 from es_ttc.lab.judging.signals import LoggedSignals
@@ -29,63 +27,47 @@ _GRADED_TOGETHER = 20
 """Documents whose grades are written together, so that an interrupted run loses few."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolRequest:
-    """What the command line asks for; see `es-ttc judge pool --help`."""
-
-    index: str
-    queries: Sequence[tuple[str, str]]
-    methods: Sequence[str]
-    params: Mapping[str, Mapping[str, Any]]
-    depth: int
-    engine: str | None
-    adapter: str | None
-    gateway: str | None
-
-
-def make_pools(request: PoolRequest) -> tuple[list[PooledQuery], str | None]:
+def make_pools(
+    index: str,
+    queries: Sequence[tuple[str, str]],
+    methods: Sequence[PooledMethod],
+    depth: int,
+    settings: GatewaySettings,
+    gateway: str | None,
+) -> tuple[list[PooledQuery], str]:
     """Search, log the signals of blend, and write the pools.
 
     Returns:
         The pools, and one sentence that says why they have no signals, if they have none.
     """
-    resolve(request.methods, request.params)
-    methods = tuple(PooledMethod(name, request.params.get(name, {})) for name in dict.fromkeys(request.methods))
-    settings = adapted(GatewaySettings(**given(engine=request.engine, port=0)), request.adapter)
-    encoder = encoder_of_index(settings, request.index)
+    encoder = encoder_of_index(settings, index)
 
-    async def search(client: Engine) -> list[PooledQuery]:
-        return await _searched(await Target.of(client, request.index), request, methods)
+    async def searched(client: Engine) -> list[PooledQuery]:
+        target, pooled = await Target.of(client, index), []
+        with progress_bar() as bar:
+            for name, text in bar.track(queries, description="searching"):
+                rankings = await asyncio.gather(
+                    *(search(target, CliQuery(text, one.method, MAX_DEPTH, one.params)) for one in methods)
+                )
+                runs = tuple(tuple(hit.id for hit in ranking.hits) for ranking in rankings)
+                pooled.append(PooledQuery(name, text, tuple(methods), runs, depth))
+        return pooled
 
     async def write(client: Engine) -> None:
-        store = JudgementStore(client, request.index)
+        store = JudgementStore(client, index)
         await store.put_pools(logged)
         await store.put_signals(logged)
 
-    with gateway_with(settings, request.gateway, encoder) as at_gateway:
-        pooled = with_engine(at_gateway, search)
-    logged, note = _with_signals(pooled, request.index, settings, encoder)
+    with gateway_with(settings, gateway, encoder) as at_gateway:
+        pooled = with_engine(at_gateway, searched)
+    logged, note = _with_signals(pooled, index, settings, encoder)
     with_engine(settings, write)
     return logged, note
 
 
-async def _searched(target: Target, request: PoolRequest, methods: Sequence[PooledMethod]) -> list[PooledQuery]:
-    pooled = []
-    with progress_bar() as bar:
-        task = bar.add_task("searching", total=len(request.queries))
-        for name, text in request.queries:
-            rankings = await asyncio.gather(
-                *(search(target, CliQuery(text, one.method, MAX_DEPTH, one.params)) for one in methods)
-            )
-            runs = tuple(tuple(hit.id for hit in ranking.hits) for ranking in rankings)
-            pooled.append(PooledQuery(name, text, tuple(methods), runs, request.depth))
-            bar.advance(task)
-    return pooled
-
-
 def _with_signals(
     pooled: Sequence[PooledQuery], index: str, settings: GatewaySettings, encoder: Encoder
-) -> tuple[list[PooledQuery], str | None]:
+) -> tuple[list[PooledQuery], str]:
     queries = Collection(index, "pool", (), {one.id: one.text for one in pooled}, {one.id: {} for one in pooled})
     try:
         with stages(index) as progress:
@@ -93,36 +75,31 @@ def _with_signals(
     except (MissingFeature, InvalidRequest) as error:
         return list(pooled), f"the pools have no signals, so no weights of blend can be chosen from them: {error}"
     signals = {pool.query: LoggedSignals.of(pool, pools) for pool in pools.pools}
-    return [replace(one, signals=signals[one.id]) for one in pooled], None
+    return [replace(one, signals=signals[one.id]) for one in pooled], ""
 
 
-def grade_by_llm(settings: Settings, index: str) -> tuple[str, int, int]:
+async def grade_by_llm(settings: Settings, index: str) -> tuple[str, int, int]:
     """Let the configured language model grade the pooled documents that it has not graded yet.
+
+    What it has graded is kept if it fails.
 
     Returns:
         The model's name as a judge, the number of new grades, and the number of answers without a grade.
-
-    Raises:
-        ConfigurationError: No model is configured.
-        InvalidRequest: Nothing is pooled.
-        LlmError: The model returned no answer; what it graded before is kept.
     """
-    return asyncio.run(_graded(settings, index))
-
-
-async def _graded(settings: Settings, index: str) -> tuple[str, int, int]:
     async with model_for_jobs(settings) as model, connected(settings) as client:
         store = JudgementStore(client, index)
         name = f"{PREFIX}{await model.model()}"[:100]
+        fields = (await alike_locations(client, index))[0].spec.text_fields
         left = await _ungraded(store, name)
         done = unreadable = 0
         with progress_bar() as bar:
             task = bar.add_task("grading", total=len(left))
             for start in range(0, len(left), _GRADED_TOGETHER):
                 some = left[start : start + _GRADED_TOGETHER]
-                texts = await _texts(client, store, index, some)
-                known = [(query, document) for query, document in some if (query.id, document) in texts]
-                grades = await graded(model, [(query.text, texts[query.id, document]) for query, document in known])
+                sources = await store.documents(list(dict.fromkeys(document for _, document in some)))
+                texts = {document: compose(source, fields)[0].strip() for document, source in sources.items()}
+                known = [(query, document) for query, document in some if texts.get(document)]
+                grades = await graded(model, [(query.text, texts[document]) for query, document in known])
                 judgements = [
                     Judgement(query.id, document, name, grade, Source.LLM)
                     for (query, document), grade in zip(known, grades, strict=True)
@@ -131,7 +108,7 @@ async def _graded(settings: Settings, index: str) -> tuple[str, int, int]:
                 await store.put(judgements)
                 done += len(judgements)
                 unreadable += len(known) - len(judgements)
-                bar.update(task, completed=start + len(some))
+                bar.update(task, advance=len(some))
     return name, done, unreadable
 
 
@@ -143,17 +120,3 @@ async def _ungraded(store: JudgementStore, judge: str) -> list[tuple[PooledQuery
     return [
         (query, document) for query in queries for document in query.documents if (query.id, document) not in before
     ]
-
-
-async def _texts(
-    client: Any, store: JudgementStore, index: str, pairs: Sequence[tuple[PooledQuery, str]]
-) -> dict[tuple[str, str], str]:
-    """Return the documents' texts; documents that are gone, or have none, are left out."""
-    fields = (await alike_locations(client, index))[0].spec.text_fields
-    sources = await store.documents(list(dict.fromkeys(document for _, document in pairs)))
-    found = {}
-    for query, document in pairs:
-        text = compose(sources[document], fields)[0] if document in sources else ""
-        if text.strip():
-            found[query.id, document] = text
-    return found

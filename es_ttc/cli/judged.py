@@ -1,21 +1,25 @@
-"""Pools of judged queries for the commands that learn from them: of BEIR folders in memory, or from an index."""
+"""Judged queries for the commands that measure by them or learn from them: of BEIR folders, or of an index."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from es_ttc.cli.common import adapted, engine_flag, given
+from es_ttc.cli.common import adapted, engine_flag, given, stderr, with_engine
 from es_ttc.cli.evaluating import cached_encoder, stages
-from es_ttc.cli.judge_options import load_judged
 from es_ttc.cli.search import check_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.encoder import load_encoder_for
 from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.evaluation.bootstrap import Comparison
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, load_queries, sample
+from es_ttc.lab.evaluation.report import signed
+from es_ttc.lab.judging.overview import Overview, read_overview
+from es_ttc.lab.judging.store import JudgementStore
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
 from es_ttc.lab.ranking.pools import Pools, collect, merged
 from es_ttc.rescorers.blend.signals import SignalName
@@ -25,6 +29,37 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 SEED = 20_241
 """Seed of samples, folds and bootstraps."""
+_FOLDS = 5
+
+with_llm_flag = click.option(
+    "--with-llm", is_flag=True, help="Count judgements of language models too. Default: those of people and imports."
+)
+
+
+def judgements_option(help: str) -> Callable[..., Any]:  # noqa: A002 - click's own name
+    """Return the option for an index with judgements."""
+    return click.option("--judgements", metavar="INDEX", help=help)
+
+
+def require_one_source(data: Sequence[Path], judgements: str | None, *, with_llm: bool) -> None:
+    """Raise an error unless queries come from folders or from an index."""
+    if bool(data) == (judgements is not None):
+        raise click.UsageError("name a folder DATA, or an index with judgements: --judgements INDEX")
+    if with_llm and judgements is None:
+        raise click.UsageError("--with-llm goes with --judgements INDEX")
+
+
+def load_judged(settings: EngineSettings, index: str, *, with_llm: bool) -> Collection:
+    """Read an index's judged queries."""
+    return read_judged(settings, index, with_llm=with_llm, signals=False).collection()
+
+
+def read_judged(settings: EngineSettings, index: str, *, with_llm: bool, signals: bool = True) -> Overview:
+    """Read an index's pools and judgements."""
+    return with_engine(
+        settings,
+        lambda client: read_overview(JudgementStore(client, index), with_llm=with_llm, signals=signals),
+    )
 
 
 def index_options(command: F) -> F:
@@ -80,21 +115,19 @@ class JudgedQueries:
         self, collections: Sequence[Collection], signals: Sequence[SignalName], fields: Sequence[str] = ()
     ) -> Pools:
         """Score every signal once for each query's candidates."""
-        score = self._in_memory(signals, fields) if self.index is None else self._from_index(signals, fields)
-        return merged([score(collection) for collection in collections])
-
-    def _in_memory(self, signals: Sequence[SignalName], fields: Sequence[str]) -> Callable[[Collection], Pools]:
-        encoder = cached_encoder(adapted(Settings(**given(encoder=self.encoder)), self.adapter))
-        window = None if isinstance(self.window, str) else self.window
-
-        def score(collection: Collection) -> Pools:
+        if self.index is None:
+            encoder = cached_encoder(adapted(Settings(**given(encoder=self.encoder)), self.adapter))
+            window = None if isinstance(self.window, str) else self.window
+            score: Callable[..., Pools] = partial(collect, encoder=encoder, signals=signals, window=window)
+        else:
+            score = partial(collect_from_index, source=self._source(self.index), signals=signals)
+        found = []
+        for collection in collections:
             with stages(collection.name) as progress:
-                return collect(collection, encoder, signals, window=window, fields=fields, progress=progress)
+                found.append(score(collection, fields=fields, progress=progress))
+        return merged(found)
 
-        return score
-
-    def _from_index(self, signals: Sequence[SignalName], fields: Sequence[str]) -> Callable[[Collection], Pools]:
-        index = str(self.index)
+    def _source(self, index: str) -> IndexSource:
         settings = adapted(GatewaySettings(**given(engine=self.engine, encoder=self.encoder)), self.adapter)
 
         def load(spec: IndexSpec) -> Encoder:
@@ -102,10 +135,37 @@ class JudgedQueries:
             check_encoder(index, spec, encoder)
             return encoder
 
-        source = IndexSource(index, settings, load, int(self.window))
+        return IndexSource(index, settings, load, int(self.window))
 
-        def score(collection: Collection) -> Pools:
-            with stages(collection.name) as progress:
-                return collect_from_index(collection, source, signals, fields=fields, progress=progress)
 
-        return score
+def folds_of(given: int | None, queries: int) -> int:
+    """Return the number of folds."""
+    folds = _FOLDS if given is None else given
+    if folds > queries:
+        raise InvalidRequest(f"[folds] is {folds}, and there are {queries} queries: give fewer folds or more queries")
+    return folds
+
+
+def told_of_file(out: Path, *, clear: bool, force: bool, what: str, default: str) -> None:
+    """Say whether a file was written; without a clear gain and --force the command fails.
+
+    Raises:
+        click.exceptions.Exit: Nothing was written.
+    """
+    if clear or force:
+        click.echo(f"{what}: {out}", err=True)
+        if not clear:
+            stderr.print(f"mind: written by --force, without a clear gain over {default}")
+        return
+    click.echo(
+        f"not written: {out}: the gain over {default} is not clear. Keep the default, judge "
+        "more queries, or write the file all the same with --force",
+        err=True,
+    )
+    raise click.exceptions.Exit(1)
+
+
+def interval_text(one: Comparison) -> str:
+    """Return a difference with its interval; bold where it is clear."""
+    text = f"{signed(one.delta)} ({signed(one.interval.low)} to {signed(one.interval.high)})"
+    return f"[bold]{text}[/]" if one.interval.low > 0 or one.interval.high < 0 else text

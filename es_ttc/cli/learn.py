@@ -11,23 +11,25 @@ from pydantic import Field
 from rich.markup import escape
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import AdapterName, AsJson, EncoderName, EngineUrl, adapted, given, print_json
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, EngineUrl, adapted, given, print_json, require_packages
 from es_ttc.cli.evaluating import stages
-from es_ttc.cli.judge_options import load_judged, with_llm_flag
-from es_ttc.cli.judged import SEED
+from es_ttc.cli.judged import SEED, interval_text, load_judged, told_of_file, with_llm_flag
 from es_ttc.cli.search import encoder_of_index
 from es_ttc.cli.signatures import FOLDER, command
-from es_ttc.cli.train import require_package
-from es_ttc.cli.tune_blend import interval_text, told_of_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.report import require_writable
+from es_ttc.lab.learning.query_log import QueryLog, read_log
+from es_ttc.lab.learning.reranked import require_scoring
+from es_ttc.lab.learning.teachers import TEACHERS
+from es_ttc.lab.ranking.index_pools import IndexSource
+from es_ttc.lab.training.artefact import require_free
 from es_ttc.reranking.rerankers.base import RerankerError
 from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 from es_ttc.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from es_ttc.lab.evaluation.datasets import Collection
-    from es_ttc.lab.learning.query_log import QueryLog
     from es_ttc.lab.learning.session import Learned
 
 _SHOWN = 10
@@ -90,19 +92,13 @@ def learn(
     Documents and their vectors do not change: a gateway serves the adapter by its setting `query_adapters`, and without
     the setting everything is as before.
     """
-    require_package("torch")
+    require_packages("training", ("torch",), "train")
     if "reranker" in teachers and reranker is None:
         raise click.UsageError("--teacher reranker needs --reranker NAME")
-    from es_ttc.lab.evaluation.report import require_writable
-    from es_ttc.lab.learning.query_log import read_log
-    from es_ttc.lab.learning.reranked import require_scoring
     from es_ttc.lab.learning.session import Lesson, learn_from, write
-    from es_ttc.lab.learning.teachers import TEACHERS
-    from es_ttc.lab.ranking.index_pools import IndexSource
-    from es_ttc.lab.training.artefact import require_free
 
     require_free(out)
-    require_writable(out.absolute().parent)
+    require_writable(file=out)
     settings = adapted(GatewaySettings(**given(engine=engine, encoder=encoder)), adapter)
     settings = settings.model_copy(update={"query_adapters": {}})  # compared with the encoder alone
     if reranker is not None:
@@ -132,17 +128,15 @@ def learn(
     else:
         _show(name, found, logged)
         if found.verdict.clear or force:
-            console = tables.console()
-            console.print(_next_steps(name, out), highlight=False, markup=False, soft_wrap=True)
+            click.echo(
+                "serve it: put this into es-ttc.toml, and start `es-ttc serve` again; take it out to go back\n\n"
+                f'[query_adapters]\n"{name}" = "{out.resolve()}"'
+            )
     told_of_file(out, clear=found.verdict.clear, force=force, what="adapter", default="the encoder alone")
 
 
-def _queries(
-    name: str, settings: GatewaySettings, log: "QueryLog | None", most: int, *, with_llm: bool
-) -> "Collection":
+def _queries(name: str, settings: GatewaySettings, log: QueryLog | None, most: int, *, with_llm: bool) -> Collection:
     """Return the judged queries of the index and the most frequent ones of the log, by their texts."""
-    from es_ttc.lab.evaluation.datasets import Collection
-
     judged = Collection(name, "log", (), {}, {})
     try:
         judged = load_judged(settings, name, with_llm=with_llm)
@@ -155,7 +149,7 @@ def _queries(
     return replace(judged, queries={text: text for text in qrels}, qrels=qrels)
 
 
-def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
+def _show(name: str, found: "Learned", log: QueryLog | None) -> None:
     verdict = found.verdict
     taught = ", ".join(f"{count:,} by {teacher}" for teacher, count in found.adapters.taught.items())
     skipped = f"; {log.skipped:,} lines of the log were no query" if log is not None and log.skipped else ""
@@ -180,11 +174,3 @@ def _show(name: str, found: "Learned", log: "QueryLog | None") -> None:
             f"hits: judge some (`es-ttc judge pool {name}`), or write it with --force for a trial (`es-ttc trial`)",
             err=True,
         )
-
-
-def _next_steps(name: str, out: Path) -> str:
-    """Return how to serve the adapter, and how to go back."""
-    return (
-        "serve it: put this into es-ttc.toml, and start `es-ttc serve` again; take it out to go back\n\n"
-        f'[query_adapters]\n"{name}" = "{out.resolve()}"'
-    )

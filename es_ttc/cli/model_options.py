@@ -1,91 +1,92 @@
 """Options made of fields of pydantic models: one place for the help, the default and the bounds of a parameter."""
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
-from importlib import import_module
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 import click
 
-C = TypeVar("C", bound=Callable[..., Any])
+from es_ttc.cli.options import all_of
 
 MAX_SENTENCE = 300
+ARGUMENTS = "es_ttc.arguments"
+"""Key of a command's arguments in the context's `meta`."""
 
 
-@dataclass(frozen=True)
-class ModelOptions:
-    """Options of some fields of a model, below a title of their own in the help.
+def model_options(
+    title: str,
+    model: Any,
+    fields: Mapping[str, str],
+    *,
+    types: Mapping[str, click.ParamType[Any]] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    unset: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds options for some fields of a model, below a title of their own in the help.
 
-    Attributes:
-        model: Module and name of the model, as ``package.module:Model``; it is imported when its command is used.
-        fields: The fields, each with its option; `outer__inner` is one of a nested model. The value of an option
-            has the name of its field.
+    Args:
+        fields: The fields, each with its option; `outer__inner` is one of a nested model. The value of an option has
+            the name of its field.
         types: Types of options that the annotation of their field does not give.
         defaults: Defaults of options that are other than those of their fields.
         unset: Whether an option that is not given is None, so that a setting's other sources decide.
     """
+    return all_of(
+        [
+            _option(title, _field(model, path), path, flag, types or {}, defaults or {}, unset=unset)
+            for path, flag in fields.items()
+        ]
+    )
 
-    title: str
-    model: str
-    fields: Mapping[str, str]
-    types: Mapping[str, click.ParamType[Any]] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    unset: bool = False
 
-    def options(self) -> list[click.Option]:
-        """Return the options."""
-        module, _, name = self.model.partition(":")
-        model = getattr(import_module(module), name)
-        return [self._option(model, path, flag) for path, flag in self.fields.items()]
+def flags(*names: str) -> dict[str, str]:
+    """Return the options of fields that have the fields' names."""
+    return {name: f"--{name.replace('_', '-')}" for name in names}
 
-    def _option(self, model: Any, path: str, flag: str) -> click.Option:
-        *outer, name = path.split("__")
-        for step in outer:
-            model = model.__pydantic_fields__[step].annotation
-        info = model.__pydantic_fields__[name]
-        default = self.defaults.get(path, None if info.is_required() or info.default_factory else info.get_default())
-        shared: dict[str, Any] = {"help": info.description, "default": default}
-        if self.unset:
-            told = default is not None and not isinstance(default, bool)
-            shared = {"help": f"{info.description} Default: {default}." if told else info.description, "default": None}
-        kind, limits = without_none(info.annotation), bounds(info.metadata)
-        if kind is bool:
-            return _TitledOption(self.title, [flag, path], is_flag=True, **shared)
-        if path in self.types:
-            shared["type"] = self.types[path]
-        elif get_origin(kind) is Literal:
-            shared["type"] = click.Choice(get_args(kind))
-        elif kind in (int, float):
-            ranges = {int: click.IntRange, float: click.FloatRange}
-            shared |= {"type": ranges[kind](**limits) if limits else kind, "metavar": "N"}
-        return _TitledOption(self.title, [flag, path], show_default=shared["default"] is not None, **shared)
 
-    def __call__(self, command: C) -> C:
-        """Add the options to a command, which must be a :class:`ModelCommand`."""
-        vars(command).setdefault("__click_params__", []).append(self)
-        return command
+def _field(model: Any, path: str) -> Any:
+    """Return a field of a model or of a nested one."""
+    *outer, name = path.split("__")
+    for step in outer:
+        model = model.__pydantic_fields__[step].annotation
+    return model.__pydantic_fields__[name]
+
+
+def _option(
+    title: str,
+    info: Any,
+    path: str,
+    flag: str,
+    types: Mapping[str, click.ParamType[Any]],
+    defaults: Mapping[str, Any],
+    *,
+    unset: bool,
+) -> Callable[..., Any]:
+    default = defaults.get(path, None if info.is_required() or info.default_factory else info.get_default())
+    text, kind, limits = info.description, without_none(info.annotation), bounds(info.metadata)
+    if unset:
+        told = default is not None and not isinstance(default, bool)
+        text, default = f"{text} Default: {default}." if told else text, None
+    shared: dict[str, Any] = {"cls": _TitledOption, "title": title, "help": text, "default": default}
+    if kind is bool:
+        return click.option(flag, path, is_flag=True, **shared)
+    if path in types:
+        shared["type"] = types[path]
+    elif get_origin(kind) is Literal:
+        shared["type"] = click.Choice(get_args(kind))
+    elif kind in (int, float):
+        ranges = {int: click.IntRange, float: click.FloatRange}
+        shared |= {"type": ranges[kind](**limits) if limits else kind, "metavar": "N"}
+    return click.option(flag, path, show_default=default is not None, **shared)
 
 
 class ModelCommand(click.Command):
-    """A command that may have :class:`ModelOptions`."""
+    """A command whose help shows its options by title, and which keeps the arguments that it was called with."""
 
-    _params: list[click.Parameter | ModelOptions]
-
-    @property
-    def params(self) -> list[click.Parameter]:
-        """The parameters; models are imported here, so that the help of other commands does not wait for them."""
-        if any(isinstance(param, ModelOptions) for param in self._params):
-            self._params = [
-                option
-                for param in self._params
-                for option in (param.options() if isinstance(param, ModelOptions) else [param])
-            ]
-        return cast("list[click.Parameter]", self._params)
-
-    @params.setter
-    def params(self, params: list[Any]) -> None:
-        self._params = params
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        ctx.meta[ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by title."""
@@ -113,7 +114,7 @@ class CommandGroup(click.Group):
 
 
 class _TitledOption(click.Option):
-    def __init__(self, title: str, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, title: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.title = title
 
@@ -125,7 +126,7 @@ def parted(values: Mapping[str, Any], names: Container[str]) -> tuple[dict[str, 
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of :class:`ModelOptions` as the object that the model validates."""
+    """Return the values of :func:`model_options` as the object that the model validates."""
     found: dict[str, Any] = {}
     for path, value in values.items():
         *outer, name = path.split("__")

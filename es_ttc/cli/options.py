@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import orjson
@@ -126,6 +126,20 @@ text_fields_flag = click.option(
     metavar="FIELD,...",
     help="Fields to encode, in this order. Default: those of the index; title,text for a new index.",
 )
+
+
+def params_option(help: str, example: str, *, nested: bool = False) -> Callable[..., Any]:  # noqa: A002 - click's own name
+    """Return the option for parameters as JSON."""
+    return click.option("--params", type=JsonObjectType(example, nested=nested), default="{}", help=help)
+
+
+Filter = Annotated[
+    dict[str, Any] | None,
+    "--filter",
+    FilterType('{"term": {"group": "news"}}'),
+    "What every hit must match: 'price<=100 and brand=Acme', or a query of the engine as JSON.",
+]
+GatewayUrl = Annotated[str | None, "--gateway URL", "URL of a running gateway. Default: a temporary one."]
 
 
 def codec_option(default: str, what: str = "") -> Callable[..., Any]:

@@ -28,30 +28,22 @@ Answer = Callable[[str, Choices], RenderableType]
 """Returns the result of a query for display."""
 
 
+@dataclass(slots=True, kw_only=True)
 class Prompt:
-    """Reads lines until the end: `:quit`, Ctrl-D, or Ctrl-C twice; once, it drops the line."""
+    """Reads lines until the end: `:quit`, Ctrl-D, or Ctrl-C twice; once, it drops the line.
 
-    def __init__(
-        self,
-        choices: Choices,
-        *,
-        indices: Sequence[str],
-        methods: Sequence[str],
-        others: Sequence[str] = (),
-        answer: Answer,
-        curl: Callable[[str, Choices], str],
-        console: Console,
-        read: Callable[[str], str] = input,
-    ) -> None:
-        self.choices = choices
-        self._indices = indices
-        self._methods = methods
-        self._others = others
-        self._answer = answer
-        self._curl = curl
-        self._console = console
-        self._read = read
-        self._last = ""
+    `others` are methods that exist and cannot be chosen.
+    """
+
+    choices: Choices
+    indices: Sequence[str]
+    methods: Sequence[str]
+    others: Sequence[str] = ()
+    answer: Answer
+    curl: Callable[[str, Choices], str]
+    console: Console
+    read: Callable[[str], str] = input
+    last: str = ""
 
     def run(self) -> None:
         """Answer line after line."""
@@ -61,12 +53,12 @@ class Prompt:
         stopping = False
         while True:
             try:
-                line = self._read(f"{self.choices.index} · {self.choices.method} > ").strip()
+                line = self.read(f"{self.choices.index} · {self.choices.method} > ").strip()
             except EOFError:
-                self._console.print()
+                self.console.print()
                 return
             except KeyboardInterrupt:
-                self._console.print()
+                self.console.print()
                 if stopping:
                     return
                 stopping = True
@@ -84,8 +76,8 @@ class Prompt:
                 name, _, argument = line[1:].partition(" ")
                 self._command(name.strip().lower(), argument.strip())
             else:
-                self._last = line
-                self._console.print(self._answer(line, self.choices))
+                self.last = line
+                self.console.print(self.answer(line, self.choices))
         except EsTtcError as error:
             self._say(str(error))
         except KeyboardInterrupt:
@@ -94,21 +86,21 @@ class Prompt:
     def _command(self, name: str, argument: str) -> None:
         match name:
             case "help" | "h" | "":
-                self._console.print(self._help())
+                self.console.print(self._help())
             case "method":
-                if argument in self._others:
+                if argument in self.others:
                     self._say(f"[{argument}] needs more than the demonstration has: a graph, a model, further features")
                 else:
-                    self.choices.method = self._chosen(argument, self._methods, self.choices.method)
+                    self.choices.method = self._chosen(argument, self.methods, self.choices.method)
             case "index":
-                self.choices.index = self._chosen(argument, self._indices, self.choices.index)
+                self.choices.index = self._chosen(argument, self.indices, self.choices.index)
             case "size":
                 self._resize(argument)
             case "compare":
                 self.choices.compare = not self.choices.compare
                 self._say("the engine's own rankings are shown " + ("too" if self.choices.compare else "no longer"))
             case "curl":
-                self._console.print(self._curl(self._last or "your query", self.choices), markup=False, soft_wrap=True)
+                self.console.print(self.curl(self.last or "your query", self.choices), markup=False, soft_wrap=True)
             case _:
                 self._say(f"there is no :{name}; :help lists what there is")
 
@@ -131,15 +123,15 @@ class Prompt:
         for command, meaning in (
             ("some words", "search"),
             (":compare", "switch the engine's own BM25 and dense rankings on or off"),
-            (":method NAME", ", ".join(self._methods)),
-            (":index NAME", ", ".join(self._indices)),
+            (":method NAME", ", ".join(self.methods)),
+            (":index NAME", ", ".join(self.indices)),
             (":size N", "number of hits"),
             (":curl", "the same search as a curl command"),
             (":quit", "end (Ctrl-D too)"),
-            *((("further methods", f"need more than this index has: {', '.join(self._others)}"),) * bool(self._others)),
+            *((("further methods", f"need more than this index has: {', '.join(self.others)}"),) * bool(self.others)),
         ):
             table.add_row(f"[bold]{escape(command)}[/bold]", escape(meaning))
         return table
 
     def _say(self, sentence: str) -> None:
-        self._console.print(sentence, style="yellow", markup=False, highlight=False)
+        self.console.print(sentence, style="yellow", markup=False, highlight=False)

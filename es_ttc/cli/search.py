@@ -10,7 +10,7 @@ from pydantic import Field
 
 from es_ttc.cli import searching
 from es_ttc.cli.common import AdapterName, AsJson, EngineUrl, adapted, given, print_json, stderr, stdout, with_engine
-from es_ttc.cli.options import FilterType, JsonObjectType, NamesType, first_pass_option
+from es_ttc.cli.options import Filter, GatewayUrl, NamesType, first_pass_option, params_option
 from es_ttc.cli.searching import CliQuery
 from es_ttc.cli.signatures import command
 from es_ttc.cli.views import Hit, Ranking, answer
@@ -40,19 +40,9 @@ def search(
     method: Annotated[
         str, "Method: blend, hybrid, bm25, dense, another rescorer, a rewriter, or knn:RETRIEVER."
     ] = "blend",
-    params: Annotated[
-        dict[str, Any],
-        click.option(
-            "--params", type=JsonObjectType('{"scales": [1, 5]}'), default="{}", help="Parameters of the method."
-        ),
-    ],
+    params: Annotated[dict[str, Any], params_option("Parameters of the method.", '{"scales": [1, 5]}')],
     first_pass: Annotated[str, first_pass_option(["bm25", "dense"], "bm25", "First pass of a rescorer.")],
-    among: Annotated[
-        dict[str, Any] | None,
-        "--filter",
-        FilterType('{"term": {"group": "news"}}'),
-        "What every hit must match: 'price<=100 and brand=Acme', or a query of the engine as JSON.",
-    ] = None,
+    among: Filter = None,
     beside: Annotated[bool, "--compare", "Also show the engine's BM25 ranking and hybrid (RRF)."] = False,
     size: Annotated[int, Field(ge=1, le=100), "Number of hits."] = 10,
     fields: Annotated[
@@ -69,7 +59,7 @@ def search(
     ] = None,
     engine: EngineUrl,
     adapter: AdapterName,
-    gateway: Annotated[str | None, "--gateway URL", "URL of a running gateway. Default: a temporary one."] = None,
+    gateway: GatewayUrl = None,
     as_json: AsJson,
 ) -> None:
     """Search the index NAME for TEXT.

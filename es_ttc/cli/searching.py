@@ -52,7 +52,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class CliQuery:
-    """A query and its ranking method."""
+    """A query and its ranking method; every hit must match `among`."""
 
     text: str
     method: str
@@ -61,6 +61,21 @@ class CliQuery:
     first_pass: str = "bm25"
     among: Mapping[str, Any] | None = None
 
+    @property
+    def window(self) -> int:
+        """Number of documents that the method rescores."""
+        return max(self.size, WINDOW)
+
+    def section(self) -> dict[str, Any]:
+        """Return the method's section of a request."""
+        method = self.method.removeprefix(KNN)
+        section: dict[str, Any] = {"method": method, "detail": True, "on_error": "fail"}
+        return section | ({"params": dict(self.params)} if self.params else {})
+
+    def filtered(self, query: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a query of which every hit matches `among`."""
+        return query if self.among is None else {"bool": {"must": [query], "filter": [self.among]}}
+
 
 async def search(target: Target, query: CliQuery) -> Ranking:
     """Rank by one method."""
@@ -68,36 +83,14 @@ async def search(target: Target, query: CliQuery) -> Ranking:
     return Ranking(query.method, hits_of(answer, target.fields), expansion_of(answer))
 
 
-def _body(target: Target, query: CliQuery) -> dict[str, Any]:
-    """Return the search of a query by its method."""
-    method = resolve_one(query.method, query.params)
-    if query.method == "bm25":
-        return match_body(target.fields, query)
-    if query.method == "dense":
-        return _dense_body(target, query)
-    if method.retriever is not None:
-        return knn_body(target.fields, query)
-    if method.rewriter is not None:
-        return query_body(target.fields, query)
-    by_words = query.first_pass == "bm25"
-    first = None if by_words else _dense_body(target, replace(query, size=_window(query)))
-    return rescore_body(target.fields, query, first)
-
-
 async def compare(target: Target, query: CliQuery) -> list[Ranking]:
     """Return the engine's bm25 ranking, hybrid's, and the method's, each of at least a window's depth.
 
     A method that is one of the two stands there once.
     """
-    depth = max(query.size, WINDOW)
-    questions = [CliQuery(query.text, name, depth, among=query.among) for name in COMPARED if name != query.method]
-    questions.append(replace(query, size=depth))
-    return list(await asyncio.gather(*(search(target, question) for question in questions)))
-
-
-def match_body(fields: Sequence[str], query: CliQuery) -> dict[str, Any]:
-    """Return a plain search for a text in some fields."""
-    return {"query": _filtered(matching(query.text, fields), query), "size": query.size, "_source": [*fields]}
+    others = [CliQuery(query.text, name, query.window, among=query.among) for name in COMPARED if name != query.method]
+    queries = [*others, replace(query, size=query.window)]
+    return list(await asyncio.gather(*(search(target, one) for one in queries)))
 
 
 async def facets_of(target: Target, query: CliQuery, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -123,27 +116,50 @@ async def facets_of(target: Target, query: CliQuery, names: Sequence[str]) -> di
     }
 
 
-def rescore_body(fields: Sequence[str], query: CliQuery, first_pass: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return a search with a section for a method and its detail."""
-    section = _section(query)
-    if first_pass is not None:  # it has no query text of its own
-        section["query_text"] = query.text
-    body = {**(first_pass or match_body(fields, query)), "size": query.size}
-    return body | {"rescore": {"window_size": _window(query), "ttc": section}}
+def _body(target: Target, query: CliQuery) -> dict[str, Any]:
+    resolve_one(query.method, query.params)
+    if not target.vectors and "dense" in (query.method, query.first_pass):
+        raise InvalidRequest(
+            f"index [{target.index}] has no vector field: its features stand inside it, and it was made without "
+            "index.knn. Let bm25 find the documents (--first-pass bm25), and a rescorer put them into order"
+        )
+    return body_of(target.fields, query)
 
 
-def knn_body(fields: Sequence[str], query: CliQuery) -> dict[str, Any]:
+def body_of(fields: Sequence[str], query: CliQuery) -> dict[str, Any]:
+    """Return the search of a query by its method."""
+    if query.method == "bm25":
+        return match_body(fields, query)
+    if query.method == "dense" or query.method.startswith(KNN):
+        return _knn_body(fields, query)
+    if query.method in rewriters.names():
+        return _rewritten_body(fields, query)
+    section = query.section()
+    if query.first_pass == "bm25":
+        first = match_body(fields, query)
+    else:
+        first = _knn_body(fields, CliQuery(query.text, "dense", query.window, among=query.among))
+        section["query_text"] = query.text  # the first pass has no text in its query
+    return {**first, "size": query.size, "rescore": {"window_size": query.window, "ttc": section}}
+
+
+def match_body(fields: Sequence[str], query: CliQuery) -> dict[str, Any]:
+    """Return a plain search for a text in some fields."""
+    return {"query": query.filtered(matching(query.text, fields)), "size": query.size, "_source": [*fields]}
+
+
+def _knn_body(fields: Sequence[str], query: CliQuery) -> dict[str, Any]:
     """Return a search with a retriever in its kNN clause, in Elasticsearch's form, which the gateway always accepts."""
-    section = _section(replace(query, method=query.method.removeprefix(KNN)))
-    clause = {"field": VECTOR, "query_text": query.text, "k": query.size, "ttc": section, **_filter_of(query)}
+    clause = {"field": VECTOR, "query_text": query.text, "k": query.size, "ttc": query.section()}
+    clause |= {} if query.among is None else {"filter": query.among}
     return {"knn": clause, "size": query.size, "_source": [*fields]}
 
 
-def query_body(fields: Sequence[str], query: CliQuery) -> dict[str, Any]:
+def _rewritten_body(fields: Sequence[str], query: CliQuery) -> dict[str, Any]:
     """Return a search whose query a rewriter builds, over the displayed text fields."""
-    section = {"query_text": query.text, **_section(query), "timeout": _REWRITING}
+    section = {"query_text": query.text, **query.section(), "timeout": _REWRITING}
     section["params"] = {"text_fields": [*fields], **section.get("params", {})}
-    return {"query": _filtered({"ttc": section}, query), "size": query.size, "_source": [*fields]}
+    return {"query": query.filtered({"ttc": section}), "size": query.size, "_source": [*fields]}
 
 
 def expansion_of(answer: Mapping[str, Any]) -> str:
@@ -153,62 +169,19 @@ def expansion_of(answer: Mapping[str, Any]) -> str:
     return f"searched for beside it: {', '.join(terms)}" if terms else ""
 
 
-def _filtered(ranking: Mapping[str, Any], query: CliQuery) -> Mapping[str, Any]:
-    return ranking if query.among is None else {"bool": {"must": [ranking], "filter": [query.among]}}
-
-
-def _filter_of(query: CliQuery) -> dict[str, Any]:
-    """Return the filter of a kNN clause."""
-    return {} if query.among is None else {"filter": query.among}
-
-
-def _section(query: CliQuery) -> dict[str, Any]:
-    section: dict[str, Any] = {"method": query.method, "detail": True, "on_error": "fail"}
-    return section | ({"params": dict(query.params)} if query.params else {})
-
-
-def _window(query: CliQuery) -> int:
-    return max(query.size, WINDOW)
-
-
 def curl(url: str, index: str, fields: Sequence[str], query: CliQuery) -> str:
-    """Return the command line of the same request to the gateway, on one line, so that it can be copied.
-
-    Dense search, for which the body would need a vector, becomes bm25.
-    """
-    if query.method.startswith(KNN):
-        body = knn_body(fields, query)
-    elif query.method in rewriters.names():
-        body = query_body(fields, query)
-    else:
-        body = match_body(fields, query) if query.method in ("bm25", "dense") else rescore_body(fields, query)
-    data = shlex.quote(orjson.dumps(body).decode())
+    """Return the command line of the same request to the gateway, on one line, so that it can be copied."""
+    data = shlex.quote(orjson.dumps(body_of(fields, query)).decode())
     return f"curl -s {shlex.quote(f'{url}/{index}/_search?pretty')} -H 'content-type: application/json' -d {data}"
 
 
 def hits_of(response: Mapping[str, Any], fields: Sequence[str]) -> list[Hit]:
     """Return a response's hits: their texts as ingest composes them, and the position in a method's detail."""
-    return [
-        Hit(
-            id=str(hit.get("_id", "")),
-            score=hit.get("_score"),
-            fields={name: text for name in fields if (text := compose(hit.get("_source") or {}, [name])[0])},
-            span=_span(hit.get("_ttc") or {}),
-        )
-        for hit in response["hits"]["hits"]
-    ]
-
-
-def _dense_body(target: Target, query: CliQuery) -> dict[str, Any]:
-    if not target.vectors:
-        raise InvalidRequest(
-            f"index [{target.index}] has no vector field: its features stand inside it, and it was made without "
-            "index.knn. Let bm25 find the documents (--first-pass bm25), and a rescorer put them into order"
-        )
-    return knn_body(target.fields, replace(query, method="dense", params=None))
-
-
-def _span(detail: Mapping[str, Any]) -> Span | None:
-    if "field" not in detail:
-        return None
-    return Span(str(detail["field"]), int(detail["start"]), int(detail["end"]))
+    hits = []
+    for hit in response["hits"]["hits"]:
+        texts = {name: compose(hit.get("_source") or {}, [name])[0] for name in fields}
+        detail = hit.get("_ttc") or {}
+        span = Span(detail["field"], detail["start"], detail["end"]) if "field" in detail else None
+        shown = {name: text for name, text in texts.items() if text}
+        hits.append(Hit(str(hit.get("_id", "")), hit.get("_score"), shown, span))
+    return hits

@@ -2,7 +2,7 @@
 
 import asyncio
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ import click
 import orjson
 
 from es_ttc.cli.common import AsJson, engine_flag, first_documents, given, print_json, unread_languages
-from es_ttc.cli.model_options import ModelOptions
+from es_ttc.cli.model_options import flags, model_options
 from es_ttc.cli.signatures import FILE, command
 from es_ttc.encoders.query_adapters import QueryAdapters
 from es_ttc.encoders.registry import require_known
@@ -39,25 +39,12 @@ _LOOK_SECONDS = 3.0
 _MAX_NAMED = 20
 
 
-_gateway_options = ModelOptions(
+_FILE, _EXISTING = click.Path(dir_okay=False, path_type=Path), click.Path(file_okay=False, exists=True, path_type=Path)
+_gateway_options = model_options(
     "Gateway",
-    "es_ttc.settings:GatewaySettings",
-    {
-        "host": "--host",
-        "port": "--port",
-        "tls_cert": "--tls-cert",
-        "tls_key": "--tls-key",
-        "workers": "--workers",
-        "programs": "--programs",
-        "ranking_models": "--ranking-models",
-        "ui": "--ui",
-    },
-    types={
-        "tls_cert": click.Path(dir_okay=False, path_type=Path),
-        "tls_key": click.Path(dir_okay=False, path_type=Path),
-        "programs": click.Path(file_okay=False, exists=True, path_type=Path),
-        "ranking_models": click.Path(file_okay=False, exists=True, path_type=Path),
-    },
+    GatewaySettings,
+    flags("host", "port", "tls_cert", "tls_key", "workers", "programs", "ranking_models", "ui"),
+    types={"tls_cert": _FILE, "tls_key": _FILE, "programs": _EXISTING, "ranking_models": _EXISTING},
     unset=True,
 )
 
@@ -92,8 +79,8 @@ def serve(
     requests are forwarded unchanged.
     """
     first, *others = encoders or (None,)
-    flags = given(encoder=first, encoders=tuple(others) or None, tuned=tuned or None, **options)
-    settings = GatewaySettings(**flags)
+    given_settings = given(encoder=first, encoders=tuple(others) or None, tuned=tuned or None, **options)
+    settings = GatewaySettings(**given_settings)
     tls = server_certificate(settings) is not None
     for name in (settings.encoder, *settings.encoders):
         require_known(name)
@@ -113,28 +100,32 @@ def serve(
         else:
             running = f"{engine_url} ({version})" if version else engine_url
             _introduce(settings, url, running, indices, unread)
-        if not reachable:
-            click.echo(
-                f"es-ttc: no engine answers at {engine_url} yet: the gateway answers 503 until it does "
-                "(start one with `es-ttc engine up`)",
-                err=True,
-            )
-        if settings.aws_sign_callers:
-            click.echo(
-                "es-ttc: callers' requests are signed with the gateway's AWS credentials: whoever reaches "
-                f"{url} has their rights",
-                err=True,
-            )
-        if version is not None and version.too_old:
-            click.echo(
-                f"es-ttc: the engine runs {version}, which is too old: requests are forwarded unchanged, and searches "
-                f"with a section `ttc` are refused; {oldest_versions()} or newer is needed",
-                err=True,
-            )
+        for sentence in _warnings(settings, url, engine_url, version, reachable=reachable):
+            click.echo(f"es-ttc: {sentence}", err=True)
         if settings.workers > 1:
-            serve_with_workers(settings, listening, lambda: GatewaySettings(**flags), playground_routes)
+            serve_with_workers(settings, listening, lambda: GatewaySettings(**given_settings), playground_routes)
         else:
             run(settings, listening, playground_routes)
+
+
+def _warnings(
+    settings: GatewaySettings, url: str, engine_url: str, version: EngineVersion | None, *, reachable: bool
+) -> Iterator[str]:
+    """Yield what an operator must know of the gateway that begins."""
+    if not reachable:
+        yield (
+            f"no engine answers at {engine_url} yet: the gateway answers 503 until it does (start one with `es-ttc "
+            "engine up`)"
+        )
+    if settings.aws_sign_callers:
+        yield (
+            f"callers' requests are signed with the gateway's AWS credentials: whoever reaches {url} has their rights"
+        )
+    if version is not None and version.too_old:
+        yield (
+            f"the engine runs {version}, which is too old: requests are forwarded unchanged, and searches with a "
+            f"section `ttc` are refused; {oldest_versions()} or newer is needed"
+        )
 
 
 async def look(settings: GatewaySettings) -> tuple[str, bool, EngineVersion | None]:
@@ -192,11 +183,11 @@ def _introduce(
     }
     if settings.query_adapters:
         told["queries"] = ", ".join(f"of {name} by {folder}" for name, folder in settings.query_adapters.items())
+    if settings.ui:
+        told["page"] = page_address(url)
     off = [] if settings.ui else ["playground (--ui)"]
     if settings.llm_url is None and settings.llm_offline is None:
         off.append("sira, hyde, query2doc (ES_TTC_LLM_URL)")
-    if settings.ui:
-        told["page"] = page_address(url)
     problems = [f"[{name}] is {' and '.join(languages)}" for name, languages in unread.items() if languages]
     if problems:
         told["mind"] = f"{', '.join(problems)}, which its encoder does not read (`es-ttc doctor`)"

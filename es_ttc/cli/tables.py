@@ -13,9 +13,9 @@ _PIPED_WIDTH = 120
 """Columns of tables where standard output is no terminal."""
 
 
-def console() -> Console:
+def console(piped_width: int = _PIPED_WIDTH) -> Console:
     """Return the console of tables on standard output."""
-    return stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
+    return stdout if stdout.is_terminal else Console(width=piped_width)
 
 
 def heading(text: str) -> Console:

@@ -1,7 +1,5 @@
 """`es-ttc train`: train maps over a frozen encoder's vectors from queries with relevance judgements."""
 
-import importlib.util
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,36 +9,32 @@ import click
 from rich.markup import escape
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, progress_bar
+from es_ttc.cli.common import (
+    adapted,
+    adapter_flag,
+    encoder_flag,
+    given,
+    json_flag,
+    print_json,
+    progress_bar,
+    require_packages,
+)
 from es_ttc.cli.evaluating import cached_encoder, stages
-from es_ttc.cli.model_options import CommandGroup, ModelCommand, ModelOptions, nested, parted
+from es_ttc.cli.model_options import CommandGroup, ModelCommand, flags, model_options, nested, parted
 from es_ttc.cli.options import all_of, examples
 from es_ttc.cli.train_rank import rank
 from es_ttc.common.interruption import interruptible
-from es_ttc.errors import ConfigurationError
+from es_ttc.lab.training.options import ColtOptions, DenseOptions, HeadOptions, LateOptions, LoopOptions, NnnOptions
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from es_ttc.lab.training.data import Task
     from es_ttc.lab.training.late.session import LateResult
     from es_ttc.lab.training.loop import Report, TrainingProgress
-    from es_ttc.lab.training.options import LoopOptions
-    from es_ttc.lab.training.session import Sides, TrainingResult
-    from es_ttc.lab.training.sides import Trainable
+    from es_ttc.lab.training.session import TrainingResult
 
-    Recipe = Callable[[Sequence[Task], Sides], Trainable]
-
-_OPTIONS = "es_ttc.lab.training.options"
-_LOOP = {
-    "epochs": "--epochs",
-    "batch": "--batch",
-    "learning_rate": "--learning-rate",
-    "patience": "--patience",
-    "device": "--device",
-    "precision": "--precision",
-}
+_LOOP = flags("epochs", "batch", "learning_rate", "patience", "device", "precision")
 _QUERIES = "Number of queries, sampled at random. Default: all."
 
 
@@ -69,214 +63,18 @@ def train() -> None:
 
 train.add_command(rank)
 
+_PATH = click.Path(path_type=Path)
 _start_option = click.option(
-    "--start",
-    metavar="FOLDER",
-    type=click.Path(path_type=Path),
-    help="Initial adapters, written by `es-ttc train dense`, as in the paper.",
+    "--start", metavar="FOLDER", type=_PATH, help="Initial adapters, written by `es-ttc train dense`, as in the paper."
 )
-
-
-def _training(
-    name: str,
-    model: str,
-    fields: Mapping[str, str],
-    loop: Mapping[str, Any],
-    *,
-    example: str = "",
-    defaults: Mapping[str, Any] | None = None,
-    several: bool = False,
-    more: Sequence[Callable[..., Any]] = (encoder_flag, adapter_flag),
-) -> Callable[[Callable[..., None]], None]:
-    """Return a decorator that adds a command of a training, whose help is the function's docstring.
-
-    Args:
-        loop: Options of the loop that differ from its defaults.
-        several: Whether it learns from several collections.
-    """
-    path = click.Path(path_type=Path)
-    own = ModelOptions("Model", f"{_OPTIONS}:{model}", fields, defaults=defaults or {})
-    course = ModelOptions("Course", f"{_OPTIONS}:LoopOptions", _LOOP, defaults={**loop, "device": "auto"})
-    options: tuple[Callable[..., Any], ...] = (
-        click.argument(
-            "data", metavar="DATA..." if several else "DATA", nargs=-1 if several else 1, required=True, type=path
-        ),
-        click.option("--out", required=True, metavar="FOLDER", type=path, help="Folder for the result."),
-        *more,
-        own,
-        course,
-        click.option("--queries", type=click.IntRange(2), metavar="N", help=_QUERIES),
-        click.option("--resume", is_flag=True, help="Resume the stopped training in FOLDER."),
-        json_flag,
-    )
-
-    def decorate(function: Callable[..., None]) -> None:
-        def command(data: Any, **values: Any) -> None:
-            from es_ttc.lab.training.options import LoopOptions
-
-            chosen, values = parted(values, fields)
-            steps, values = parted(values, _LOOP)
-            loop_options = LoopOptions(**{**loop, **steps})
-            function(data if several else (data,), nested(given(**chosen)), loop_options, **values)
-
-        text = inspect.cleandoc(function.__doc__ or "")
-        lines = examples(f"es-ttc train {name} data/mine --out encoders/mine{example}")
-        train.add_command(click.command(name, cls=ModelCommand, help=text, epilog=lines)(all_of(options)(command)))
-
-    return decorate
-
-
-@_training(
-    "dense",
-    "DenseOptions",
-    {"hidden": "--hidden", "metric": "--metric", "tune": "--tune"},
-    {"epochs": 40, "batch": 512, "learning_rate": 3e-3, "patience": 4},
-)
-def _dense(data: Sequence[Path], chosen: dict[str, Any], loop: "LoopOptions", **request: Any) -> None:
-    """Train an adapter for queries and one for documents on cosines, with InfoNCE over the batch."""
-    require_package("torch")
-    from es_ttc.lab.training.options import DenseOptions
-    from es_ttc.lab.training.recipes.dense import DenseRecipe
-
-    options = DenseOptions(**chosen)
-
-    def recipe(tasks: "Sequence[Task]", side: "Sides") -> "Trainable":
-        [task] = tasks
-        tuned = (
-            {"queries": side(task, "query"), "documents": side(task, "document")} if options.tune == "encoder" else {}
-        )
-        return DenseRecipe(task, hidden=options.hidden, temperature=options.temperature, metric=options.metric, **tuned)
-
-    _train("dense", data, recipe, asdict(options), loop, **request)
-
-
-@_training(
-    "nnn",
-    "NnnOptions",
-    {"l1": "--l1", "l2": "--l2", "steps": "--steps", "hidden": "--hidden", "metric": "--metric", "tune": "--tune"},
-    {"epochs": 20, "batch": 64, "learning_rate": 1e-3, "patience": 3},
-    example=" --start encoders/mine-dense",
-    defaults={"l1": None, "l2": None},
-    more=(encoder_flag, adapter_flag, _start_option),
-)
-def _nnn(data: Sequence[Path], chosen: dict[str, Any], loop: "LoopOptions", **request: Any) -> None:
-    """Train adapters through the unrolled solver of the method `nnn` (NNN-Tr)."""
-    require_package("torch")
-    from es_ttc.lab.training.options import NnnOptions
-    from es_ttc.lab.training.recipes.nnn import NnnRecipe, choose_penalty
-
-    if ("l1" in chosen) != ("l2" in chosen):
-        raise click.UsageError("--l1 and --l2 go together: give both or neither")
-    options, searched = NnnOptions(**chosen), "l1" not in chosen
-
-    def recipe(tasks: "Sequence[Task]", side: "Sides") -> "Trainable":
-        [task] = tasks
-        l1, l2 = choose_penalty(task, options.metric) if searched else (options.l1, options.l2)
-        queries = side(task, "query") if options.tune == "encoder" else None
-        return NnnRecipe(task, replace(options, l1=l1, l2=l2), queries=queries)
-
-    recorded = asdict(options) | ({"l1": "chosen", "l2": "chosen"} if searched else {})
-    _train("nnn", data, recipe, recorded, loop, **request)
-
-
-@_training(
-    "colt",
-    "ColtOptions",
-    {"layers": "--layers", "metric": "--metric"},
-    {"epochs": 200, "batch": 2048, "learning_rate": 1e-3, "patience": 20, "weight_decay": 1e-7},
-    more=(encoder_flag, adapter_flag, _start_option),
-)
-def _colt(data: Sequence[Path], chosen: dict[str, Any], loop: "LoopOptions", **request: Any) -> None:
-    """Train the baseline COLT, which learns one vector per document.
-
-    A document that was not in the training data keeps its original vector.
-    """
-    require_package("torch")
-    from es_ttc.lab.training.options import ColtOptions
-    from es_ttc.lab.training.recipes.colt import ColtRecipe
-
-    options = ColtOptions(**chosen)
-    _train("colt", data, lambda tasks, _: ColtRecipe(tasks[0], options), asdict(options), loop, **request)
-
-
-@_training(
-    "head",
-    "HeadOptions",
-    {"family": "--family", "hidden": "--hidden", "metric": "--metric"},
-    {"epochs": 40, "batch": 512, "learning_rate": 1e-3, "patience": 5},
-    several=True,
-)
-def _head(data: Sequence[Path], chosen: dict[str, Any], loop: "LoopOptions", **request: Any) -> None:
-    """Train one map for both queries and documents, from one collection or several.
-
-    It fits the collections that it is trained on. On others it is usually worse than no map: evaluate before use.
-    """
-    require_package("torch")
-    from es_ttc.lab.training.options import HeadOptions
-    from es_ttc.lab.training.recipes.head import HeadRecipe
-
-    options = HeadOptions(**chosen)
-    _train("head", data, lambda tasks, _: HeadRecipe(tasks, options), asdict(options), loop, **request)
-
-
-@_training(
-    "late",
-    "LateOptions",
-    {
-        "shape__dimensions": "--dimensions",
-        "shape__query_length": "--query-length",
-        "shape__document_length": "--document-length",
-        "train_length": "--train-length",
-        "negatives": "--negatives",
-        "layers": "--layers",
-        "metric": "--metric",
-    },
-    {"epochs": 3, "batch": 16, "learning_rate": 5e-5, "patience": 2},
-    example=" --layers 2 --epochs 2",
-    more=(
-        click.option(
-            "--backbone",
-            metavar="NAME",
-            default="minilm",
-            show_default=True,
-            help="Model to begin from: minilm, mpnet, any dense encoder's name or folder, or a folder with a "
-            "transformer's config.json, weights and tokenizer.json.",
-        ),
-    ),
-)
-def _late(
-    data: Sequence[Path], chosen: dict[str, Any], loop: "LoopOptions", *,
-    out: Path, backbone: str, queries: int | None, resume: bool, as_json: bool,
-) -> None:  # fmt: skip
-    """Fine-tune a backbone into a late-interaction model (ColBERT), by sentence-transformers' loss.
-
-    Each train query's negatives are the documents of the other queries in the batch, and mined ones that BM25 finds.
-    Documents that are judged relevant to a query are never its negatives. The result is a folder in
-    sentence-transformers' own form (MultiVectorEncoder), an encoder for every command (--encoder FOLDER). It is written
-    at the end, as a whole.
-    """
-    require_package("torch")
-    require_package("sentence_transformers")
-    from es_ttc.lab.training.late.session import LateRequest, run
-    from es_ttc.lab.training.options import LateOptions
-
-    [folder] = data
-    options = LateOptions(**chosen, queries=queries)
-    request = LateRequest(folder, backbone, out, options, loop, resume=resume)
-    with interruptible(), stages(folder.name) as progress, progress_bar() as bar:
-        found = run(request, cache_dir=Settings().cache_dir, progress=progress, report=_reporter(bar, loop.epochs))
-    if as_json:
-        print_json({"folder": str(out), "encoder": found.encoder, **_course(found.course)})
-    else:
-        _show_late(folder, out, found, options.metric)
 
 
 def _train(
     kind: str,
     data: Sequence[Path],
-    recipe: "Recipe",
-    options: Mapping[str, Any],
-    loop: "LoopOptions",
+    model: Any,
+    chosen: Mapping[str, Any],
+    loop: LoopOptions,
     *,
     out: Path,
     encoder: str | None,
@@ -287,10 +85,15 @@ def _train(
     start: Path | None = None,
 ) -> None:
     """Run one training over a frozen encoder, and display the result."""
+    require_packages("training", ("torch",), "train")
     from es_ttc.lab.training.session import TrainingRequest, run
 
+    if ("l1" in chosen) != ("l2" in chosen):
+        raise click.UsageError("--l1 and --l2 go together: give both or neither")
     settings = adapted(Settings(**given(encoder=encoder)), adapter)
-    request = TrainingRequest(kind, data, out, recipe, options, loop, start, most_queries=queries, resume=resume)
+    request = TrainingRequest(
+        kind, data, out, model(**chosen), loop, start, queries, resume=resume, choose_penalty="l1" not in chosen
+    )
     with interruptible():
         loaded = cached_encoder(settings)
         with stages(data[0].name) as progress, progress_bar() as bar:
@@ -303,16 +106,157 @@ def _train(
                 report=_reporter(bar, loop.epochs),
             )
     if as_json:
-        measured = {"metrics": found.metrics, "params": found.params}
-        print_json({"folder": str(out), "encoder": found.identity.key, **_course(found.course), **measured})
+        measured = {"step_losses": found.course.step_losses, "metrics": found.metrics, "params": found.params}
+        print_json(
+            {
+                "folder": str(out),
+                "encoder": found.identity.key,
+                **found.course.course(),
+                "step_losses": found.course.step_losses,
+                **measured,
+            }
+        )
     else:
         _show(out, found)
 
 
-def require_package(package: str) -> None:
-    """Check that a package is installed."""
-    if importlib.util.find_spec(package) is None:
-        raise ConfigurationError(f"training needs {package.replace('_', '-')}: pip install 'es-ttc[train]'")
+def _train_late(
+    _: str, data: Sequence[Path], model: Any, chosen: Mapping[str, Any], loop: LoopOptions, *,
+    out: Path, backbone: str, queries: int | None, resume: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Fine-tune a backbone, and display the result."""
+    require_packages("training", ("torch", "sentence_transformers"), "train")
+    from es_ttc.lab.training.late.session import LateRequest, run
+
+    [folder] = data
+    options = model(**chosen, queries=queries)
+    request = LateRequest(folder, backbone, out, options, loop, resume=resume)
+    with interruptible(), stages(folder.name) as progress, progress_bar() as bar:
+        found = run(request, cache_dir=Settings().cache_dir, progress=progress, report=_reporter(bar, loop.epochs))
+    if as_json:
+        print_json(
+            {
+                "folder": str(out),
+                "encoder": found.encoder,
+                **found.course.course(),
+                "step_losses": found.course.step_losses,
+            }
+        )
+    else:
+        _show_late(folder, out, found, options.metric)
+
+
+def _add(
+    name: str,
+    text: str,
+    model: Any,
+    fields: Mapping[str, str],
+    loop: LoopOptions,
+    *,
+    example: str = "",
+    defaults: Mapping[str, Any] | None = None,
+    several: bool = False,
+    more: Sequence[Callable[..., Any]] = (encoder_flag, adapter_flag),
+    run: Callable[..., None] = _train,
+) -> None:
+    """Add the command of a training.
+
+    Args:
+        text: Its help.
+        model: Its options, of which `fields` can be given.
+        loop: Defaults of the loop.
+        several: Whether it learns from several collections.
+        run: What trains.
+    """
+    arguments = {"metavar": "DATA...", "nargs": -1} if several else {"metavar": "DATA"}
+
+    @all_of(
+        [
+            click.argument("data", required=True, type=_PATH, **arguments),
+            click.option("--out", required=True, metavar="FOLDER", type=_PATH, help="Folder for the result."),
+            *more,
+            model_options("Model", model, fields, defaults=defaults),
+            model_options("Course", LoopOptions, _LOOP, defaults={**asdict(loop), "device": "auto"}),
+            click.option("--queries", type=click.IntRange(2), metavar="N", help=_QUERIES),
+            click.option("--resume", is_flag=True, help="Resume the stopped training in FOLDER."),
+            json_flag,
+        ]
+    )
+    def command(data: Any, **values: Any) -> None:
+        chosen, values = parted(values, fields)
+        steps, values = parted(values, _LOOP)
+        run(name, data if several else (data,), model, nested(given(**chosen)), replace(loop, **steps), **values)
+
+    lines = examples(f"es-ttc train {name} data/mine --out encoders/mine{example}")
+    train.command(name, cls=ModelCommand, help=text, epilog=lines)(command)
+
+
+_add(
+    "dense",
+    "Train an adapter for queries and one for documents on cosines, with InfoNCE over the batch.",
+    DenseOptions,
+    flags("hidden", "metric", "tune"),
+    LoopOptions(epochs=40, batch=512, learning_rate=3e-3, patience=4),
+)
+_add(
+    "nnn",
+    "Train adapters through the unrolled solver of the method `nnn` (NNN-Tr).",
+    NnnOptions,
+    flags("l1", "l2", "steps", "hidden", "metric", "tune"),
+    LoopOptions(epochs=20, batch=64, learning_rate=1e-3, patience=3),
+    example=" --start encoders/mine-dense",
+    defaults={"l1": None, "l2": None},
+    more=(encoder_flag, adapter_flag, _start_option),
+)
+_add(
+    "colt",
+    """Train the baseline COLT, which learns one vector per document.
+
+    A document that was not in the training data keeps its original vector.""",
+    ColtOptions,
+    flags("layers", "metric"),
+    LoopOptions(epochs=200, batch=2048, learning_rate=1e-3, patience=20, weight_decay=1e-7),
+    more=(encoder_flag, adapter_flag, _start_option),
+)
+_add(
+    "head",
+    """Train one map for both queries and documents, from one collection or several.
+
+    It fits the collections that it is trained on. On others it is usually worse than no map: evaluate before use.""",
+    HeadOptions,
+    flags("family", "hidden", "metric"),
+    LoopOptions(epochs=40, batch=512, learning_rate=1e-3, patience=5),
+    several=True,
+)
+_add(
+    "late",
+    """Fine-tune a backbone into a late-interaction model (ColBERT), by sentence-transformers' loss.
+
+    Each train query's negatives are the documents of the other queries in the batch, and mined ones that BM25 finds.
+    Documents that are judged relevant to a query are never its negatives. The result is a folder in
+    sentence-transformers' own form (MultiVectorEncoder), an encoder for every command (--encoder FOLDER). It is written
+    at the end, as a whole.""",
+    LateOptions,
+    {
+        "shape__dimensions": "--dimensions",
+        "shape__query_length": "--query-length",
+        "shape__document_length": "--document-length",
+    }
+    | flags("train_length", "negatives", "layers", "metric"),
+    LoopOptions(epochs=3, batch=16, learning_rate=5e-5, patience=2),
+    example=" --layers 2 --epochs 2",
+    more=(
+        click.option(
+            "--backbone",
+            metavar="NAME",
+            default="minilm",
+            show_default=True,
+            help="Model to begin from: minilm, mpnet, any dense encoder's name or folder, or a folder with a "
+            "transformer's config.json, weights and tokenizer.json.",
+        ),
+    ),
+    run=_train_late,
+)
 
 
 def _reporter(bar: "Progress", epochs: int) -> "Report":
@@ -325,15 +269,6 @@ def _reporter(bar: "Progress", epochs: int) -> "Report":
         bar.update(task, description=description, completed=where.epoch * steps + where.step, total=epochs * steps)
 
     return report
-
-
-def _course(course: "TrainingProgress") -> dict[str, Any]:
-    return {
-        "best_epoch": course.best,
-        "losses": course.losses,
-        "valid": course.valid,
-        "step_losses": course.step_losses,
-    }
 
 
 def _show(out: Path, outcome: "TrainingResult") -> None:

@@ -1,39 +1,29 @@
 """`es-ttc train rank`: learn a ranking over blend's signals and numeric fields from judged queries."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import click
 from pydantic import Field
 from rich.markup import escape
 
+from es_ttc.cli import tables
 from es_ttc.cli.common import AdapterName, AsJson, EncoderName, print_json
 from es_ttc.cli.evaluating import stages, window_option
-from es_ttc.cli.judged import SEED, JudgedQueries, index_options
+from es_ttc.cli.judged import SEED, JudgedQueries, folds_of, index_options, interval_text, told_of_file
 from es_ttc.cli.signatures import FILE, command
-from es_ttc.cli.tables import heading, table
 from es_ttc.cli.tune import require_other_queries
-from es_ttc.cli.tune_blend import folds_of, interval_text, told_of_file
 from es_ttc.common.interruption import interruptible
-from es_ttc.errors import ConfigurationError
+from es_ttc.lab.evaluation import provenance
+from es_ttc.lab.evaluation.metrics import check_metric
+from es_ttc.lab.evaluation.report import replace, require_writable, score
+from es_ttc.lab.ranking.lambdamart import RankOptions, RankTraining, require_lightgbm, train
+from es_ttc.lab.ranking.pools import signal_names
+from es_ttc.rescorers.learned.fields import parse_fields
+from es_ttc.rescorers.learned.model import RankingModel, check_name
 
-if TYPE_CHECKING:
-    from es_ttc.lab.ranking.lambdamart import RankOptions, RankTraining
-    from es_ttc.lab.ranking.pools import Pools
-    from es_ttc.rescorers.learned.fields import NumericField
-
-
-@dataclass(frozen=True, slots=True)
-class _Training:
-    """What a training came to, and on what."""
-
-    pools: "Pools"
-    fields: "tuple[NumericField, ...]"
-    found: "RankTraining"
-    options: "RankOptions"
-    folds: int
+OPTIONS = RankOptions()
 
 
 @command(
@@ -94,12 +84,6 @@ def rank(
     The file holds the trees as numbers. `es-ttc serve --ranking-models FOLDER` serves it as the method `learned`,
     without LightGBM.
     """
-    from es_ttc.lab.evaluation.metrics import check_metric
-    from es_ttc.lab.ranking.lambdamart import RankOptions, require_lightgbm, train
-    from es_ttc.lab.ranking.pools import signal_names
-    from es_ttc.rescorers.learned.fields import parse_fields
-    from es_ttc.rescorers.learned.model import check_name
-
     check_metric(metric)
     check_name(out)
     names, fields = signal_names(signals), parse_fields(given_fields)
@@ -109,86 +93,57 @@ def rank(
     for folder in data:
         require_other_queries(folder, split, folds)
         collections.append(asked.load(folder))
-    number = folds_of(folds, sum(len(collection.queries) for collection in collections))
-    options = RankOptions()
+    folds = folds_of(folds, sum(len(collection.queries) for collection in collections))
     with interruptible():
         pools = asked.pools(collections, names, [field.name for field in fields])
         with stages(pools.data) as progress:
             found = train(
-                pools,
-                metric,
-                folds=number,
-                names=names,
-                fields=fields,
-                options=options,
-                seed=SEED,
-                progress=progress,
+                pools, metric, folds=folds, names=names, fields=fields, options=OPTIONS, seed=SEED, progress=progress
             )
-    made = _Training(pools.of(names), fields, found, options, number)
-    summary = _summary(made, out.stem)
-    if found.clear or force:
-        _write(out, made, summary)
-    if as_json:
-        print_json(summary)
-    else:
-        _show(made)
-    told_of_file(out, clear=found.clear, force=force, what="model", default="blend")
-
-
-def _write(out: Path, made: _Training, summary: Mapping[str, Any]) -> None:
-    from es_ttc.lab.evaluation.report import replace
-    from es_ttc.rescorers.learned.model import RankingModel
-
-    signals, found = made.pools.signals, made.found
-    model = RankingModel(out.stem, signals, made.options.blend, found.trees, summary, made.fields)
-    try:
-        replace(out, model.content())
-    except OSError as error:
-        raise ConfigurationError(f"[{out}] cannot be written: {error.strerror}") from error
-
-
-def _summary(made: _Training, name: str) -> dict[str, Any]:
-    """Return where the model comes from and what it gains."""
-    from es_ttc.lab.evaluation import provenance
-
-    pools, found = made.pools, made.found
-    return {
-        "model": name,
+    pools = pools.of(names)
+    summary = {
+        "model": out.stem,
         "data": pools.data,
         "split": pools.split,
         "queries": len(pools),
         "encoder": pools.encoder,
         "signals": pools.signals,
-        **({"fields": [asdict(field) for field in made.fields]} if made.fields else {}),
+        **({"fields": [asdict(field) for field in fields]} if fields else {}),
         "metric": found.metric,
         "value": float(found.reached.mean()),
         "blend": float(found.default.mean()),
-        "against_blend": {**found.against_default.as_json(), "folds": made.folds},
+        "against_blend": {**found.against_default.as_json(), "folds": folds},
         "clear": found.clear,
         "gains": dict(found.gains),
-        "options": asdict(made.options),
+        "options": asdict(OPTIONS),
         "seed": SEED,
         **pools.settings,
         "versions": provenance.versions(),
         "date": provenance.now(),
     }
+    if found.clear or force:
+        model = RankingModel(out.stem, pools.signals, OPTIONS.blend, found.trees, summary, fields)
+        require_writable(file=out)
+        replace(out, model.content())
+    if as_json:
+        print_json(summary)
+    else:
+        heading = f"learned on {pools.data} ({pools.split}): {len(pools):,} queries, {folds} folds"
+        _show(found, heading, "signal or field" if fields else "signal")
+    told_of_file(out, clear=found.clear, force=force, what="model", default="blend")
 
 
-def _show(made: _Training) -> None:
-    from es_ttc.lab.evaluation.report import score
-
-    found, pools = made.found, made.pools
-    out = heading(f"learned on {pools.data} ({pools.split}): {len(pools):,} queries, {made.folds} folds")
+def _show(found: RankTraining, heading: str, learned_from: str) -> None:
+    out = tables.heading(heading)
     against = found.against_default
     rows = [
         ("blend", score(found.default.mean()), "", ""),
         ("learned", score(found.reached.mean()), interval_text(against), against.record),
     ]
-    out.print(table(("ranking", found.metric, "difference (95 % interval)", "won/tied/lost"), rows))
+    out.print(tables.table(("ranking", found.metric, "difference (95 % interval)", "won/tied/lost"), rows))
     shares = sorted(found.gains.items(), key=lambda item: -item[1])
-    columns = ("signal or field" if made.fields else "signal", "share")
     cells = [(escape(name), f"{share:.0%}") for name, share in shares]
-    out.print(table(columns, cells, title="share in what the trees gain"))
+    out.print(tables.table((learned_from, "share"), cells, title="share in what the trees gain"))
     if not found.clear:
         verdict = "worse than blend" if against.interval.high < 0 else "no clear gain over blend"
         click.echo(verdict, err=True)

@@ -1,6 +1,7 @@
 """`es-ttc tune`: choose a method's parameters on queries that nothing is reported on."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +14,18 @@ from rich.table import Table
 from es_ttc.cli import tables
 from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
-from es_ttc.cli.judge_options import judgements_option, require_one_source, with_llm_flag
-from es_ttc.cli.judged import SEED, JudgedQueries, index_options
-from es_ttc.cli.options import JsonObjectType, first_pass_option
+from es_ttc.cli.judged import (
+    SEED,
+    JudgedQueries,
+    folds_of,
+    index_options,
+    interval_text,
+    judgements_option,
+    require_one_source,
+    told_of_file,
+    with_llm_flag,
+)
+from es_ttc.cli.options import JsonObjectType, first_pass_option, params_option
 from es_ttc.cli.signatures import FILE, command
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
@@ -25,6 +35,10 @@ from es_ttc.lab.evaluation.plan import Plan, opened
 from es_ttc.lab.evaluation.report import p_value, replace, score, signed
 from es_ttc.lab.evaluation.tuning import Tuning, candidates, given_params, summary_of
 from es_ttc.lab.evaluation.tuning import tune as chosen
+from es_ttc.lab.ranking.pools import signal_names
+from es_ttc.lab.ranking.weights import WeightTuning, summary_of_weights, tune_weights
+from es_ttc.rescorers import registry
+from es_ttc.rescorers.blend.rescorer import BlendParams
 from es_ttc.rescorers.tuned import as_json as file_content
 from es_ttc.settings import Settings
 
@@ -64,12 +78,7 @@ def tune(
         JsonObjectType('{"l1": [0.1, 0.2]}'),
         "Values to try, by parameter. Default: those declared by the method.",
     ] = None,
-    params: Annotated[
-        dict[str, Any],
-        click.option(
-            "--params", type=JsonObjectType('{"l2": 0}'), default="{}", metavar="JSON", help="Fixed parameters."
-        ),
-    ],
+    params: Annotated[dict[str, Any], params_option("Fixed parameters.", '{"l2": 0}')],
     folds: Annotated[
         int | None,
         "--folds N",
@@ -127,8 +136,6 @@ def tune(
     metric = metric or ("ndcg@10" if method == "blend" else "comp@5")
     check_metric(metric)
     if weighing:
-        from es_ttc.cli.tune_blend import WeightsRequest, tune_blend
-
         if judgements is not None:
             if index not in (None, judgements):
                 raise click.UsageError("--judgements names the index already: leave --index out")
@@ -136,7 +143,7 @@ def tune(
         elif data is not None:
             require_other_queries(data, split, folds)
         judged = JudgedQueries(split, queries, window, index, engine, encoder, adapter, judgements, with_llm)
-        tune_blend(WeightsRequest(data, judged, metric, folds, signals, params, out, force), as_json=as_json)
+        _tune_weights(judged, data, metric, folds, signals, params, out=out, force=force, as_json=as_json)
         return
     if data is None or index is not None or engine is not None:
         raise click.UsageError("--index, --engine and --judgements are for --method blend without --grid")
@@ -164,6 +171,56 @@ def tune(
         print_json(summary)
     else:
         show(found, summary)
+
+
+def _tune_weights(
+    judged: JudgedQueries,
+    data: Path | None,
+    metric: str,
+    folds: int | None,
+    signals: str | None,
+    params: Mapping[str, Any],
+    *,
+    out: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Find the weights of blend's signals, display them, and write them if they gain something clear."""
+    fixed = registry.parse_params(registry.load("blend"), params)
+    assert isinstance(fixed, BlendParams)  # noqa: S101 - blend's own
+    names = signal_names(signals)
+    collection = judged.load(data)
+    folds = folds_of(folds, len(collection.queries))
+    with interruptible():
+        pools = judged.pools([collection], names)
+        with stages(collection.name) as progress:
+            found = tune_weights(
+                pools,
+                metric,
+                folds=folds,
+                names=names,
+                normalise=fixed.normalise,
+                seed=SEED,
+                progress=progress,
+            )
+    summary = summary_of_weights(found, pools, folds, SEED, sampled=judged.queries is not None)
+    summary["worth"] = [asdict(one) for one in found.worth]
+    if out is not None and (found.clear or force):
+        replace(out, file_content(summary))
+    if as_json:
+        print_json(summary)
+    else:
+        show(found.tuning, summary, _worth_table(found))
+    if out is not None:
+        told_of_file(out, clear=found.clear, force=force, what="weights", default="the default weights")
+
+
+def _worth_table(found: WeightTuning) -> Table:
+    """Return what is lost by leaving each signal out."""
+    metric, folds = found.tuning.metric, len(found.tuning.by_fold)
+    rows = [(one.signal, interval_text(one.equal), interval_text(one.refitted)) for one in found.worth]
+    columns = ("without", "equal weights", f"weights refitted in {folds} folds")
+    return tables.table(columns, rows, title=f"{metric} without a signal, against all signals (95 % interval)")
 
 
 def require_other_queries(data: Path, split: str, folds: int | None) -> None:

@@ -110,9 +110,7 @@ class Passage:
         yield text
 
 
-def listing(
-    ranking: Ranking, places: Iterable[int], *, lines: int = 2, relevant: Collection[str] = ()
-) -> RenderableType:
+def listing(ranking: Ranking, places: Iterable[int], *, relevant: Collection[str] = ()) -> RenderableType:
     """Display ranks of a ranking as a list: rank, label, score, id, and below them the matching passage."""
     if not ranking.hits:
         return Text("nothing was found", FAINT)
@@ -126,7 +124,7 @@ def listing(
             head.append(f"  {hit.score:.4f}", FAINT)
         if hit.label != hit.id:
             head.append(f"  {clean(hit.id)}", FAINT)
-        entries += [head, Padding(Passage(hit, lines), (0, 0, 0, 5))]
+        entries += [head, Padding(Passage(hit), (0, 0, 0, 5))]
     return Group(*entries)
 
 
@@ -224,22 +222,16 @@ def _squeezed(text: str) -> str:
 
 def _head(text: str, cells: int) -> str:
     """Return the beginning of a text, within a number of cells, with … if it was cut."""
-    return text if cell_len(text) <= cells else "".join(_fitting(text, cells - 1)) + "…" * (cells > 0)
+    if cells < 1:
+        return ""
+    shown = Text(text)
+    shown.truncate(cells, overflow="ellipsis")
+    return shown.plain
 
 
 def _tail(text: str, cells: int) -> str:
     """Return the end of a text, within a number of cells, with … if it was cut."""
-    if cell_len(text) <= cells:
-        return text
-    return "…" * (cells > 0) + "".join(reversed(list(_fitting(reversed(text), cells - 1))))
-
-
-def _fitting(characters: Iterable[str], cells: int) -> Iterable[str]:
-    for character in characters:
-        cells -= cell_len(character)
-        if cells < 0:
-            return
-        yield character
+    return _head(text[::-1], cells)[::-1]
 
 
 @dataclass(frozen=True, slots=True)

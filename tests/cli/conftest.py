@@ -10,6 +10,7 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import delete_if_there
 from es_ttc.lab.demo import exhibit, limit_style
 from es_ttc.lab.demo.exhibit import Exhibit
 from es_ttc.settings import EngineSettings
@@ -48,5 +49,5 @@ def _filled(engine_url: str, encoder: Encoder) -> Iterator[Filled]:
             with gateway_to(engine_url, encoder, encoder="minilm@onnx") as gateway:
                 yield Filled(shown, engine_url, gateway)
         finally:
-            runner.run(exhibit.remove(engine, name))
+            runner.run(delete_if_there(engine, name))
             runner.run(engine.close())

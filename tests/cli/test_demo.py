@@ -82,10 +82,10 @@ def test_the_table_of_methods_shows_quality_as_figures_and_bars() -> None:
 def test_a_missing_package_is_named_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("es_ttc.cli.demo.find_spec", lambda name: None if name == "ir_measures" else object())
+    monkeypatch.setattr("es_ttc.cli.common.find_spec", lambda name: None if name == "ir_measures" else object())
     assert run(["demo"]) == 1
     said = capsys.readouterr()
-    assert said.err == "es-ttc: the demonstration needs ir_measures: pip install 'es-ttc[demo]'\n"
+    assert said.err == "es-ttc: the demonstration needs ir-measures: pip install 'es-ttc[demo]'\n"
     assert said.out == ""
 
 

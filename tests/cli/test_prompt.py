@@ -32,7 +32,7 @@ def talk(*lines: str | type[BaseException]) -> tuple[str, list[tuple[str, Choice
 
     console = Console(file=io.StringIO(), width=100)
     prompt = Prompt(
-        Choices("books", "spectral"),
+        choices=Choices("books", "spectral"),
         indices=["books", "films"],
         methods=["bm25", "spectral"],
         others=["llm_pick"],

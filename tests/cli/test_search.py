@@ -14,10 +14,11 @@ import pytest
 
 from es_ttc.cli.app import run
 from es_ttc.cli.options import FilterType
-from es_ttc.cli.searching import CliQuery, Target, compare, curl, hits_of, rescore_body, search
+from es_ttc.cli.searching import CliQuery, Target, body_of, compare, curl, hits_of, search
 from es_ttc.cli.views import Hit, Span
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect, connected
+from es_ttc.engine.protocol import delete_if_there
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.demo import exhibit
 from es_ttc.settings import EngineSettings
@@ -54,7 +55,7 @@ def test_the_curl_line_sends_what_the_search_sends() -> None:
     words = shlex.split(curl("http://127.0.0.1:9280", "books", ["title"], asked))
     assert words[:3] == ["curl", "-s", "http://127.0.0.1:9280/books/_search?pretty"]
     body = json.loads(words[words.index("-d") + 1])
-    assert body == rescore_body(["title"], asked)
+    assert body == body_of(["title"], asked)
     assert body["query"] == {"match": {"title": asked.text}}
     assert body["rescore"]["ttc"]["params"] == {"scales": [1, 5]}
 
@@ -113,7 +114,7 @@ class TestThroughTheGateway:
                 runner.run(engine.request("POST", "/_aliases", body={"actions": actions}))
                 found = es_ttc("search", alias, collection.documents[0].text, "--gateway", filled.gateway, "--json")
             finally:
-                runner.run(exhibit.remove(engine, second))
+                runner.run(delete_if_there(engine, second))
                 runner.run(
                     engine.request(
                         "POST", "/_aliases", body={"actions": [{"remove": {"index": first, "alias": alias}}]}

@@ -3,12 +3,10 @@
 import hashlib
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import Stemmer
 
-from es_ttc.errors import InvalidRequest
 from es_ttc.lab.demo.files import read_lines, read_rows
 from es_ttc.lab.demo.limit_style import generate
 from es_ttc.lab.evaluation.datasets import load_collection
@@ -75,23 +73,6 @@ def test_the_lists_hold_nothing_twice() -> None:
     phrases = [phrase for phrase, _ in concepts] + read_lines("fillers.txt")
     assert len(set(phrases)) == len(phrases)
     assert len({query for _, query in concepts}) == len(concepts) == 100
-
-
-@pytest.mark.parametrize(
-    ("sizes", "named"),
-    [
-        ({"documents": 1}, "documents"),
-        ({"documents": 626}, "documents"),
-        ({"queries": 0}, "queries"),
-        ({"queries": 101}, "queries"),
-        ({"attributes": (40, 30)}, "attributes"),
-        ({"attributes": (30, 1000)}, "attributes"),
-        ({"documents": 2, "queries": 100}, "attributes"),
-    ],
-)
-def test_sizes_out_of_range_are_refused_by_name(sizes: dict[str, Any], named: str) -> None:
-    with pytest.raises(InvalidRequest, match=named):
-        generate(**sizes)
 
 
 def test_it_is_read_back_from_its_folder_as_it_was(tmp_path: Path) -> None:

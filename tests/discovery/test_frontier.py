@@ -5,7 +5,7 @@ import pytest
 from es_ttc.lab.discovery.evaluator import cost_ratio
 from es_ttc.lab.discovery.records import Proposal, Record, TaskResult
 from es_ttc.lab.discovery.screening import ProposedPrograms, distance, shapes
-from es_ttc.lab.discovery.summary import admits, frontier, terminal
+from es_ttc.lab.discovery.summary import admits, frontier
 from es_ttc.rescorers.programs.source import Reason, Refused
 
 PROGRAM = "import numpy as np\n\n\ndef program(Q, D, S, ctx):\n    best = S.max(axis=1, keepdims=True)\n    return {}\n"
@@ -84,12 +84,3 @@ def test_near_copies_are_not_distinct() -> None:
     with pytest.raises(Refused, match="a distance of 0") as caught:
         registry.screen(PROGRAM.format("S - best"))
     assert caught.value.reason == Reason.NOT_DISTINCT
-
-
-def test_the_terminal_shows_front_and_rest() -> None:
-    chart = terminal([record("a", 3, 0.02), record("b", 2, -0.01)], width=40, height=8)
-    assert chart.count("o") == 1
-    assert chart.count(".") >= 2  # the point, and those of the numbers
-    assert "+0.020 |" in chart
-    assert max(len(line) for line in chart.splitlines()) <= 50
-    assert terminal([]) == "no program has been measured yet"

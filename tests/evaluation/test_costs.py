@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.lab.evaluation.costs import Cost, Kind, cost_of, counted, pareto_front
+from benchmarks.program_costs import Cost, Kind, cost_of, counted
+from es_ttc.lab.discovery.summary import pareto_front
 from es_ttc.lab.evaluation.features import CorpusFeatures
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, Reading
 from es_ttc.vectors.chunks import no_chunks

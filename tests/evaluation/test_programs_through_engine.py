@@ -78,9 +78,7 @@ def test_alone_on_an_engine_as_in_a_batch(small: Collection, engine_url: str, en
     settings = EngineSettings(engine=engine_url)
     with (
         temporary_index(settings, small, spec, encoder) as index,
-        engine_searcher(
-            settings, index, small, encoder, retrieval(methods), queries, first_pass="dense", window=None
-        ) as engine,
+        engine_searcher(settings, index, small, encoder, queries, first_pass="dense", window=None) as engine,
     ):
         for method in methods:
             assert isinstance(method.rescorer, ProgramRescorer)
@@ -119,9 +117,7 @@ def test_bidirzscore_alone_on_a_calibrated_engine_as_in_a_batch(
         batch = method.rescorer.batch(queries, replace(window, calibration=moments), ProgramParams())
         own = method.rescorer.batch(queries, replace(window, calibration=None), ProgramParams())
         assert not np.allclose(batch, own, atol=1e-2)
-        with engine_searcher(
-            settings, index, small, encoder, retrieval((method,)), queries, first_pass="dense", window=None
-        ) as engine:
+        with engine_searcher(settings, index, small, encoder, queries, first_pass="dense", window=None) as engine:
             found = engine.rank(method)
         for query, row in zip(small.queries, batch, strict=True):
             shown = dict(zip(found.rankings[query], found.scores[query].tolist(), strict=False))

@@ -75,9 +75,7 @@ def test_memory_and_engine_give_the_same_scores(
     settings = EngineSettings(engine=engine_url)
     with (
         temporary_index(settings, small, spec, encoder) as index,
-        engine_searcher(
-            settings, index, small, encoder, retrieval(methods), queries, first_pass="dense", window=window
-        ) as engine,
+        engine_searcher(settings, index, small, encoder, queries, first_pass="dense", window=window) as engine,
     ):
         assert index.name in indices(engine_url)
         for method in methods:

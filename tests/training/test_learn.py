@@ -23,10 +23,9 @@ from es_ttc.errors import ConfigurationError, EncoderMismatch
 from es_ttc.index.mappings.queries import matching
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.learning import session
-from es_ttc.lab.learning.listwise import Lists
 from es_ttc.lab.learning.query_log import read_log
 from es_ttc.lab.learning.teachers import blend_scores, targets
-from es_ttc.lab.learning.training import bounded, fit_adapters
+from es_ttc.lab.learning.training import Lists, bounded, fit_adapters
 from es_ttc.lab.learning.verdict import cross_fitted, verdict_of
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
 from es_ttc.lab.ranking.pools import Pool, Pools

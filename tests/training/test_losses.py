@@ -64,4 +64,4 @@ def test_measures_are_those_of_the_evaluation(name: str) -> None:
     relevant[:, 0] = True
     qrels = {str(q): {str(d): 1 for d in np.flatnonzero(row)} for q, row in enumerate(relevant.numpy())}
     rankings = {str(q): [str(d) for d in np.argsort(-row)] for q, row in enumerate(scores.numpy())}
-    np.testing.assert_allclose(measure(name, scores, relevant).numpy(), score_by(name, qrels, rankings), atol=1e-6)
+    np.testing.assert_allclose(measure(name, scores, relevant), score_by(name, qrels, rankings), atol=1e-6)

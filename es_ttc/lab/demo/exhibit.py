@@ -15,10 +15,10 @@ from es_ttc.index.mappings.spec import ROOT, IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.features import encode_queries
 from es_ttc.lab.evaluation.harness import evaluate
-from es_ttc.lab.evaluation.methods import resolve, retrieval
+from es_ttc.lab.evaluation.methods import resolve
 from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.evaluation.results import CollectionResult
-from es_ttc.lab.evaluation.through_engine import EngineSearcher, index_collection
+from es_ttc.lab.evaluation.through_engine import EngineSearcher, SearchedIndex, index_collection
 
 PREFIX = "es-ttc-demo-"
 METHODS = ("bm25", "dense", "hybrid", "maxsim", "spectral", "blend")
@@ -57,17 +57,10 @@ async def fill(
     report: Callable[[int, int], None] = lambda *_: None,
 ) -> Exhibit:
     """Index a collection; what an earlier run has left under the same name is replaced."""
-    fields = ("title", "text") if any(document.title for document in collection.documents) else ("text",)
-    spec = IndexSpec(encoder.identity, text_fields=fields, max_tokens=MAX_TOKENS)
+    spec = IndexSpec(encoder.identity, text_fields=collection.text_fields, max_tokens=MAX_TOKENS)
     await _make_room(engine, name)
     outcome = await index_collection(engine, name, collection, spec, encoder, report)
     return Exhibit(collection, name, spec, outcome)
-
-
-async def remove(engine: Engine, name: str) -> None:
-    """Take an index away, if it is there."""
-    if await engine.exists(name):
-        await engine.delete_index(name)
 
 
 async def _make_room(engine: Engine, name: str) -> None:
@@ -87,23 +80,13 @@ def measure(
     Rescorers rescore BM25's best 100: what a user gets who adds the section to the search that they have.
     """
     methods = resolve(METHODS)
-    product = runner.run(client.capabilities()).product
+    documents = len(exhibit.collection.documents)
+    index = SearchedIndex(runner, client, exhibit.index, exhibit.spec, documents)
     queries = encode_queries(list(exhibit.collection.queries.values()), encoder, tokens=False)
 
     def searcher(collection: Collection) -> EngineSearcher:
-        return EngineSearcher(
-            runner,
-            client,
-            product,
-            exhibit.index,
-            collection,
-            exhibit.spec.text_fields,
-            retrieval(methods),
-            queries[: len(collection.queries)],
-            first_pass="bm25",
-            window=WINDOW,
-            depth=DEPTH,
-        )
+        some = queries[: len(collection.queries)]
+        return EngineSearcher(index, client, collection, some, first_pass="bm25", window=WINDOW, depth=DEPTH)
 
     # A fresh engine's first searches are slower than all later ones: they are not counted.
     first = searcher(replace(exhibit.collection, queries=dict(islice(exhibit.collection.queries.items(), WARM_UP))))

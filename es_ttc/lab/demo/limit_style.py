@@ -11,7 +11,6 @@ in the average of forty.
 import random
 from typing import TypeVar
 
-from es_ttc.errors import InvalidRequest
 from es_ttc.lab.demo.files import read_lines, read_rows
 from es_ttc.lab.evaluation.datasets import Collection, Document
 
@@ -28,7 +27,6 @@ def generate(
     concepts = read_rows("concepts.tsv")
     fillers = read_lines("fillers.txt")
     given, family = zip(*read_rows("names.tsv"), strict=True)
-    _check(documents, queries, attributes, len(concepts), len(fillers), len(given) * len(family))
 
     choices = random.Random(seed)  # noqa: S311 - a collection to be repeated, not a secret
     people = _shuffled(choices, [f"{first} {last}" for first in given for last in family])[:documents]
@@ -70,19 +68,3 @@ def _between(choices: random.Random, low: int, high: int) -> int:
 def _shuffled(choices: random.Random, items: list[T]) -> list[T]:
     """Return the items in a random order drawn from ``random()`` alone, the one method whose values are promised."""
     return [item for _, _, item in sorted((choices.random(), place, item) for place, item in enumerate(items))]
-
-
-def _check(documents: int, queries: int, attributes: tuple[int, int], concepts: int, fillers: int, people: int) -> None:
-    least, most = attributes
-    if not RELEVANT <= documents <= people:
-        raise InvalidRequest(f"[documents] is {documents}: give {RELEVANT} to {people}")
-    if not 1 <= queries <= concepts:
-        raise InvalidRequest(f"[queries] is {queries}: give 1 to {concepts}")
-    if not 2 <= least <= most <= fillers:
-        raise InvalidRequest(f"[attributes] is {least} to {most}: give a range within 2 to {fillers}")
-    each = -(-queries * RELEVANT // documents)
-    if each > least:
-        raise InvalidRequest(
-            f"{queries} queries need up to {each} wanted attributes a profile, and [attributes] starts at {least}: "
-            f"give more documents"
-        )

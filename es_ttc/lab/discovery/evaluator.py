@@ -4,13 +4,12 @@ import fcntl
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.lab.discovery.records import TaskResult
+from es_ttc.lab.discovery.records import Figures, TaskResult
 from es_ttc.lab.discovery.sandboxed import Limits, ProgramRun, run
 from es_ttc.lab.discovery.tasks import Task
 from es_ttc.lab.evaluation.bootstrap import TIE
@@ -18,20 +17,6 @@ from es_ttc.rescorers.programs.source import Reason, Refused
 
 _HASH_SEEDS = (0, 1)
 """Hash seeds of the two processes of one evaluation, so that the order of a set of texts differs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """The result of an evaluation."""
-
-    tasks: dict[str, TaskResult]
-    values: dict[str, NDArray[np.float64]]
-    mean: float
-    wins: int
-    ties: int
-    losses: int
-    cost: float
-    fingerprint: str
 
 
 class Evaluator:
@@ -42,8 +27,8 @@ class Evaluator:
         self._limits = limits
         self._lock = lock
 
-    def evaluate(self, source: str) -> Evaluation:
-        """Return a program's evaluation."""
+    def evaluate(self, source: str) -> tuple[Figures, dict[str, NDArray[np.float64]]]:
+        """Return a program's figures, and the metric of each query by task."""
         with _held(self._lock):
             first, second = (run(source, self.tasks, self._limits, hash_seed=seed) for seed in _HASH_SEEDS)
         digest = hashlib.sha256()
@@ -53,16 +38,16 @@ class Evaluator:
         values = {task.name: task.measure(one.scores) for task, one in zip(self.tasks, first, strict=True)}
         found = {task.name: _on_task(task, one, values[task.name]) for task, one in zip(self.tasks, first, strict=True)}
         deltas = np.array([one.delta for one in found.values()])
-        return Evaluation(
-            found,
-            values,
-            float(deltas.mean()),
-            int(np.sum(deltas > TIE)),
-            int(np.sum(np.abs(deltas) <= TIE)),
-            int(np.sum(deltas < -TIE)),
-            cost_ratio(list(found.values())),
-            digest.hexdigest()[:16],
+        figures = Figures(
+            tasks=found,
+            mean=float(deltas.mean()),
+            wins=int(np.sum(deltas > TIE)),
+            ties=int(np.sum(np.abs(deltas) <= TIE)),
+            losses=int(np.sum(deltas < -TIE)),
+            cost=cost_ratio(list(found.values())),
+            fingerprint=digest.hexdigest()[:16],
         )
+        return figures, values
 
 
 def cost_ratio(tasks: Sequence[TaskResult]) -> float:

@@ -61,10 +61,8 @@ class SearchLog:
         self._records.append(record)
 
     def _write(self, content: object) -> None:
-        line = orjson.dumps(content) + b"\n"
-        view = memoryview(line)
-        while view:
-            view = view[os.write(self._file.fileno(), view) :]
+        self._file.write(orjson.dumps(content) + b"\n")
+        self._file.flush()
         os.fsync(self._file.fileno())
 
 

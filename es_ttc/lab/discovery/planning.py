@@ -33,24 +33,17 @@ def plan_task(
 ) -> TaskPlan:
     """Choose queries and documents of a BEIR folder.
 
-    Args:
-        split: Split of the search's queries; None: `train`, if there is one.
-        held_out: Split of the held-out queries; None: `test`. If it is the same split, or a collection has one split,
-            that is divided at random into two halves.
-        documents: Maximum number of documents of each, including all documents with judgements for its queries.
+    The search's queries are those of `split` (by default `train`, if there is one), the held-out ones those of
+    `held_out` (`test`); a collection with one split is halved at random. All judged documents of the queries are
+    included.
     """
     there = splits(folder) if (folder / "qrels").is_dir() else []
     seen = split or ("train" if "train" in there else "test")
     unseen = held_out or "test"
     collection, other = load_collection(folder, seen), load_collection(folder, unseen)
-    mine, theirs = list(collection.queries), list(other.queries)
-    if seen == unseen:
-        mine, theirs = _halves(mine, seed)
-    else:
-        theirs = [query for query in theirs if query not in collection.queries]
-    if not theirs:
+    if seen != unseen and not other.queries.keys() - collection.queries.keys():
         raise ConfigurationError(f"[{folder}]: split [{unseen}] has no query that [{seen}] lacks: name another")
-    return _plan(collection, other, str(folder.resolve()), mine, theirs, queries, documents, seed)
+    return _plan(collection, other, queries, documents, seed, folder=str(folder.resolve()), halved=seen == unseen)
 
 
 def plan_generated(name: str, queries: int, documents: int, seed: int) -> TaskPlan:
@@ -58,10 +51,7 @@ def plan_generated(name: str, queries: int, documents: int, seed: int) -> TaskPl
     if name not in GENERATED:
         raise InvalidRequest(f"no generated task [{name}]: there are {', '.join(GENERATED)}")
     collection, other = GENERATED[name](False), GENERATED[name](True)
-    mine, theirs = list(collection.queries), list(other.queries)
-    if other == collection:
-        mine, theirs = _halves(mine, seed)
-    planned = _plan(collection, other, None, mine, theirs, queries, documents, seed)
+    planned = _plan(collection, other, queries, documents, seed, folder=None, halved=other == collection)
     return planned.model_copy(update={"name": name})
 
 
@@ -95,13 +85,19 @@ def _load(task: TaskPlan, *, held: bool) -> Collection:
 def _plan(
     collection: Collection,
     other: Collection,
-    folder: str | None,
-    mine: Sequence[str],
-    theirs: Sequence[str],
     queries: int,
     documents: int,
     seed: int,
+    *,
+    folder: str | None,
+    halved: bool,
 ) -> TaskPlan:
+    """Choose queries of a collection for the search, and held-out ones of another; both from halves of the same."""
+    mine = list(collection.queries)
+    if halved:
+        mine, theirs = _halves(mine, seed)
+    else:
+        theirs = [query for query in other.queries if folder is None or query not in collection.queries]
     chosen = _queries(collection, mine, queries, documents, seed)
     held = _queries(other, theirs, queries, documents, seed)
     return TaskPlan(

@@ -1,7 +1,5 @@
 """Promote a program: measure it on held-out queries, and write the files for serving."""
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
@@ -59,8 +57,8 @@ class HeldOutResult:
 
 def held_out(record: Record, evaluator: Evaluator) -> list[HeldOutResult]:
     """Measure a program on tasks of held-out queries, once."""
-    found = evaluator.evaluate(record.proposal.source)
-    return [_held(task, found.values[task.name]) for task in evaluator.tasks]
+    _, values = evaluator.evaluate(record.proposal.source)
+    return [_held(task, values[task.name]) for task in evaluator.tasks]
 
 
 def require_servable(record: Record, name: str) -> None:
@@ -145,42 +143,10 @@ def write(
     return path
 
 
-def exported(records: Sequence[Record], suffix: str) -> bytes:
-    """Return all programs of a search in a file format.
-
-    Args:
-        suffix: ``.jsonl`` for `--proposer`, ``.csv`` for a table of results.
-    """
-    if suffix == ".jsonl":
-        return b"".join(
-            orjson.dumps(record.proposal.model_dump(mode="json")) + b"\n" for record in records if record.generation > 0
-        )
-    if suffix == ".csv":
-        return _table(records).encode()
-    raise InvalidRequest(f"an export is .jsonl (programs) or .csv (results), not [{suffix}]")
-
-
-def _table(records: Sequence[Record]) -> str:
-    tasks = list(dict.fromkeys(task for record in records for task in record.tasks))
-    out = io.StringIO()
-    rows = csv.writer(out)
-    rows.writerow(("name", "generation", "origin", "verdict", "reason", "c", "mean", "admitted", *tasks))
-    for record in records:
-        deltas = [record.tasks[task].delta if task in record.tasks else "" for task in tasks]
-        rows.writerow(
-            (
-                record.name,
-                record.generation,
-                record.proposal.origin,
-                record.verdict,
-                record.reason or "",
-                "" if record.cost is None else record.cost,
-                "" if record.mean is None else record.mean,
-                record.admitted,
-                *deltas,
-            )
-        )
-    return out.getvalue()
+def exported(records: Sequence[Record]) -> bytes:
+    """Return all programs that a search has found, as JSON lines for `--proposer`."""
+    proposals = [record.proposal.model_dump(mode="json") for record in records if record.generation > 0]
+    return b"".join(orjson.dumps(one) + b"\n" for one in proposals)
 
 
 def _held(task: Task, values: Any) -> HeldOutResult:

@@ -56,7 +56,19 @@ class TaskResult(_Model):
     seconds: float
 
 
-class Record(_Model):
+class Figures(_Model):
+    """What a measured program comes to; without values if it was rejected."""
+
+    tasks: Mapping[str, TaskResult] = Field(default_factory=dict)
+    mean: float | None = None
+    wins: int = 0
+    ties: int = 0
+    losses: int = 0
+    cost: float | None = None
+    fingerprint: str = ""
+
+
+class Record(Figures):
     """One line of the memory: the result of one generation."""
 
     kind: Literal["program"] = "program"
@@ -66,25 +78,12 @@ class Record(_Model):
     verdict: Literal["measured", "rejected"]
     reason: Reason | None = None
     detail: Text = ""
-    tasks: Mapping[str, TaskResult] = Field(default_factory=dict)
-    mean: float | None = None
-    wins: int = 0
-    ties: int = 0
-    losses: int = 0
-    cost: float | None = None
     admitted: bool = False
-    fingerprint: str = ""
     seconds: float = 0.0
 
 
 class TaskPlan(_Model):
-    """The source of a task.
-
-    Attributes:
-        folder: A BEIR folder; None for a generated task.
-        held_out: Split of the held-out queries, for the report of `promote`; None if there are none.
-        documents: Ids of the ranked documents, for the search and for the report.
-    """
+    """The source of a task: a BEIR folder or, without one, a generated collection; ids of its queries and documents."""
 
     name: str
     folder: str | None

@@ -25,11 +25,8 @@ _PROBE = "a"
 class Limits:
     """Limits of one candidate.
 
-    Attributes:
-        seconds: Time for one task, in seconds, without that of the encoder.
-        memory_mb: Memory in addition to that of the interpreter, numpy and the task's own arrays, in MiB.
-        cost: Maximum cost ratio c, over all tasks.
-        encoding: Maximum time of the encoder in seconds, over all tasks.
+    Seconds for one task without the encoder's; MiB beside the interpreter, numpy and the task's arrays; the cost ratio
+    c and the encoder's seconds over all tasks.
     """
 
     seconds: float = 20.0
@@ -45,12 +42,6 @@ class Usage:
     readings: set[str] = field(default_factory=set)
     index_texts: int = 0
     query_texts: int = 0
-
-    def count(self, reading: str, texts: int) -> None:
-        """Count a reading, once."""
-        if reading not in self.readings:
-            self.readings.add(reading)
-            self.index_texts += texts
 
 
 @dataclass(slots=True)
@@ -89,30 +80,20 @@ def run(
 ) -> list[ProgramRun]:
     """Run a program on tasks, one after the other, in a sandboxed process.
 
-    Args:
-        source: The program's source.
-        tasks: The tasks.
-        limits: The limits.
-        hash_seed: Seed of string hashes, which determines the order of sets; results must not depend on it.
-        restricted: Whether the process also applies the checks of :mod:`es_ttc.rescorers.programs.source`. Tests
-            disable them to test the sandbox alone.
-
-    Raises:
-        Refused: It failed, exceeded a limit, or tried a forbidden action.
-        ConfigurationError: The sandbox is unavailable on this machine.
+    `hash_seed` determines the order of sets, on which results must not depend. Tests leave `restricted` out, the checks
+    of :mod:`es_ttc.rescorers.programs.source`, to test the sandbox alone.
     """
     allowance = ProcessLimits(limits.memory_mb, int(limits.seconds * len(tasks)) + _DEFINED_SECONDS)
     with Process(allowance, hash_seed) as process:
         process.await_ready()
         process.begin(source, limits.seconds, restricted=restricted)
         bill = EncodingBudget(sum(sum(task.size) for task in tasks), limits)
-        return [_ranked(process, task, limits, bill) for task in tasks]
-
-
-def _ranked(process: Process, task: Task, limits: Limits, bill: EncodingBudget) -> ProgramRun:
-    counted = _Counted(task, bill)
-    scores, seconds = process.rank(task.inputs, counted, limits.seconds)
-    return ProgramRun(scores, counted.usage, seconds)
+        runs = []
+        for task in tasks:
+            counted = _Counted(task, bill)
+            scores, seconds = process.rank(task.inputs, counted, limits.seconds)
+            runs.append(ProgramRun(scores, counted.usage, seconds))
+        return runs
 
 
 class _Counted:
@@ -174,6 +155,8 @@ class _Counted:
         return self._task.inputs.size[2]
 
     def _count(self, reading: str, texts: int) -> None:
-        before = self.usage.index_texts
-        self.usage.count(reading, texts)
-        self._bill.add(self.usage.index_texts - before)
+        """Count a reading, once."""
+        if reading not in self.usage.readings:
+            self.usage.readings.add(reading)
+            self.usage.index_texts += texts
+            self._bill.add(texts)

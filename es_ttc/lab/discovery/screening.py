@@ -11,11 +11,7 @@ from es_ttc.rescorers.programs.source import Reason, Refused, check, parse
 
 
 class ProposedPrograms:
-    """All proposed programs that could be parsed; R of Algorithm 1.
-
-    Args:
-        least: Minimum structural distance of a new program from each measured one.
-    """
+    """All proposed programs that could be parsed (R of Algorithm 1), each of a `least` distance from the others."""
 
     def __init__(self, least: float) -> None:
         self._least = least
@@ -75,11 +71,11 @@ def shapes(source: str) -> Counter[str]:
     Its own names, constants, docstrings and annotations are ignored; the functions that it calls are not.
     """
     tree = _bare(parse(source))
-    found: Counter[str] = Counter()
+    own, found = _own_names(tree), Counter[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.expr | ast.stmt):
             for height in _HEIGHTS:
-                found[_shape(node, height, _own_names(tree))] += 1
+                found[_shape(node, height, own)] += 1
     return found
 
 
@@ -101,23 +97,15 @@ def _digest(text: str) -> str:
 
 
 def _own_names(tree: ast.Module) -> frozenset[str]:
-    cached: frozenset[str] | None = getattr(tree, "own_names", None)
-    if cached is None:
-        cached = frozenset(
-            name
-            for node in ast.walk(tree)
-            for name in (
-                [node.id]
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-                else [node.arg]
-                if isinstance(node, ast.arg)
-                else [node.name]
-                if isinstance(node, ast.FunctionDef)
-                else []
-            )
-        )
-        tree.own_names = cached  # type: ignore[attr-defined]  # kept beside the tree
-    return cached
+    """Return the names that a program gives to its variables, arguments and functions."""
+    names = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.FunctionDef(name=name):
+                names.add(name)
+            case _:
+                pass
+    return frozenset(names)
 
 
 def _shape(node: ast.AST, height: int | None, own: frozenset[str]) -> str:

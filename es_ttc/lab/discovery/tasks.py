@@ -83,11 +83,7 @@ class Task:
         return self.measure(self.queries @ self.documents.T)
 
     def measure(self, scores: Float32) -> NDArray[np.float64]:
-        """Return the metric of each query, ``(q,)``; ties in the order of the documents.
-
-        Args:
-            scores: ``(q, n)`` finite.
-        """
+        """Return the metric of each query, ``(q,)``, of finite scores, ``(q, n)``; ties in the documents' order."""
         rankings = {
             query: [self.document_ids[place] for place in top(row, _DEPTH).documents]
             for query, row in zip(self.qrels, scores, strict=True)
@@ -97,10 +93,9 @@ class Task:
 
 def spec_of_programs(collection: Collection, encoder: Encoder) -> IndexSpec:
     """Return the spec of an index that stores what programs read, and nothing else."""
-    titled = any(document.title for document in collection.documents)
     return IndexSpec(
         encoder.identity,
-        text_fields=("title", "text") if titled else ("text",),
+        text_fields=collection.text_fields,
         tokens="none",
         codec="float16",
         chunks=True,

@@ -67,6 +67,11 @@ class Collection:
     aspects: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
 
     @property
+    def text_fields(self) -> tuple[str, ...]:
+        """The fields of its documents that are encoded."""
+        return ("title", "text") if any(document.title for document in self.documents) else ("text",)
+
+    @property
     def judgements(self) -> int:
         """Number of judged pairs."""
         return sum(len(judged) for judged in self.qrels.values())
@@ -93,7 +98,9 @@ def load_collection(folder: Path, split: str = "test") -> Collection:
     queries, qrels, unknown = _judged_queries(folder, split)
     if not documents:
         raise ConfigurationError(f"[{folder / CORPUS}] holds no document")
-    aspects = _aspects(folder / QRELS / f"{split}{ASPECTS}.tsv", qrels)
+    by_aspect = folder / QRELS / f"{split}{ASPECTS}.tsv"
+    judged = _judgements(by_aspect, ("query-id", "aspect", "corpus-id")) if by_aspect.is_file() else {}
+    aspects = {query: grades for query, grades in judged.items() if query in qrels}
     warnings = _warnings(documents, qrels, unknown_queries=unknown)
     if aspects and len(aspects) < len(qrels):
         count = len(qrels) - len(aspects)
@@ -216,28 +223,18 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
             yield record
 
 
-def _judgements(path: Path) -> dict[str, dict[str, int]]:
-    judged: dict[str, dict[str, int]] = {}
-    for number, (query, document), grade in _grades(path, ("query-id", "corpus-id")):
-        if judged.setdefault(query, {}).setdefault(document, grade) != grade:
-            raise ConfigurationError(
-                f"[{path}] line {number} grades [{query}] and [{document}] {grade} after {judged[query][document]}"
-            )
-    return judged
-
-
-def _aspects(path: Path, queries: Container[str]) -> dict[str, dict[str, dict[str, int]]]:
-    """Read judgements by aspect of some queries; none if there is no such file."""
-    judged: dict[str, dict[str, dict[str, int]]] = {}
-    if not path.is_file():
-        return judged
-    for number, (query, aspect, document), grade in _grades(path, ("query-id", "aspect", "corpus-id")):
-        if query not in queries:
-            continue
-        before = judged.setdefault(query, {}).setdefault(aspect, {}).setdefault(document, grade)
+def _judgements(path: Path, columns: Sequence[str] = ("query-id", "corpus-id")) -> dict[str, Any]:
+    """Read judgements as grades by the ids of the columns, nested in their order."""
+    judged: dict[str, Any] = {}
+    for number, ids, grade in _grades(path, columns):
+        inner = judged
+        for one in ids[:-1]:
+            inner = inner.setdefault(one, {})
+        before = inner.setdefault(ids[-1], grade)
         if before != grade:
+            *first, last = (f"[{one}]" for one in ids)
             raise ConfigurationError(
-                f"[{path}] line {number} grades [{query}], [{aspect}] and [{document}] {grade} after {before}"
+                f"[{path}] line {number} grades {', '.join(first)} and {last} {grade} after {before}"
             )
     return judged
 

@@ -52,13 +52,7 @@ class CorpusFeatures:
     reversed: Float32 | None = None
 
     def window(self, documents: Positions, first_pass: Float32, features: frozenset[Feature]) -> Window:
-        """Return some documents as a window for a rescorer.
-
-        Args:
-            documents: ``(k,)`` positions of documents that are present.
-            first_pass: ``(k,)`` their first-pass scores.
-            features: What the rescorer needs or wants; what it does not stays None.
-        """
+        """Return documents that are present, with their first-pass scores, as a window that carries some features."""
         return Window(
             ids=[self.ids[i] for i in documents],
             first_pass=first_pass,

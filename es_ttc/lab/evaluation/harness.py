@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.lab.evaluation.bootstrap import RESAMPLES, SEED, TRUSTED_QUERIES, compare, interval, resampled_means
+from es_ttc.lab.evaluation.bootstrap import RESAMPLES, TRUSTED_QUERIES, compare, interval, resampled_means
 from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.methods import Method
 from es_ttc.lab.evaluation.metrics import QueryScores, score
@@ -29,7 +29,6 @@ def evaluate(
     k: int = 10,
     baseline: str | None = None,
     resamples: int = RESAMPLES,
-    seed: int = SEED,
     progress: Progress = silent,
 ) -> CollectionResult:
     """Run methods on one collection and compare them."""
@@ -50,7 +49,7 @@ def evaluate(
         relevant=collection.relevant,
         warnings=(*collection.warnings, *_few(collection), *_unjudged(collection, scores, reference, k)),
         baseline=reference,
-        methods=_compared(methods, runs, scores, firsts, reference, resamples, seed),
+        methods=_compared(methods, runs, scores, firsts, reference, resamples),
         texts=dict(collection.queries),
         labels={document.id: _label(document) for document in collection.documents if document.id in shown},
         right={
@@ -108,12 +107,11 @@ def _compared(
     firsts: Mapping[str, Mapping[str, Sequence[str]]],
     baseline: str,
     resamples: int,
-    seed: int,
 ) -> dict[str, MethodResult]:
     """Return the results of all methods, with intervals and comparisons from the same draws of the bootstrap."""
     series = [(name, metric) for name in scores for metric in scores[name].values]
     values = np.stack([scores[name].values[metric] for name, metric in series])
-    means = dict(zip(series, resampled_means(values, resamples=resamples, seed=seed).T, strict=True))
+    means = dict(zip(series, resampled_means(values, resamples=resamples).T, strict=True))
     results = {}
     for method in methods:
         own = scores[method.name].values

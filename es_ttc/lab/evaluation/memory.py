@@ -58,12 +58,8 @@ Found = tuple[list[Ranking], NDArray[np.float64]]
 class MemorySearcher:
     """Answers a collection's queries from arrays.
 
-    Args:
-        texts: The documents' texts as they are encoded, in the collection's order.
-        features: The documents' features; None where no method needs any.
-        queries: The encoded queries, in the collection's order; empty where no method needs any.
-        window: Documents that a rescorer scores; None for the whole corpus.
-        candidates: Nearest documents that join the window of a method that takes them; None for as many as the window.
+    Features and queries are left out where no method needs them; `window` None means the whole corpus; as many nearest
+    documents as the window, or `candidates`, join the window of a method that takes them.
     """
 
     def __init__(
@@ -212,8 +208,7 @@ class MemorySearcher:
             scores = rescorer.score(query, self._given(window, first_scores[known], needs, method.fields), params)
             return reorder(first, window, shown_similarity(scores) if rescorer.similarity else scores)
 
-        pairs = list(zip(self._queries, first_pass, strict=True))
-        rankings, seconds = _each(rescore, pairs, method.name, progress)
+        rankings, seconds = _each(rescore, zip(self._queries, first_pass, strict=True), method.name, progress)
         return rankings, seconds + spent
 
     def _rescore_joined(self, rescorer: Rescorer[Any], method: Method, progress: Progress) -> Found:
@@ -270,7 +265,7 @@ class MemorySearcher:
             query, first = pair
             return rerank(method, first, first.documents[: self._window], graph, features, query)
 
-        rankings, seconds = _each(walked, list(zip(self._queries, first_pass, strict=True)), method.name, progress)
+        rankings, seconds = _each(walked, zip(self._queries, first_pass, strict=True), method.name, progress)
         return rankings, seconds + spent
 
     @cached_property

@@ -105,12 +105,7 @@ def resolve(
     params: Mapping[str, Mapping[str, Any]] | None = None,
     served: Mapping[str, Any] | None = None,
 ) -> tuple[Method, ...]:
-    """Return methods by name, in the order given, each once.
-
-    Args:
-        requested: Names of methods; a name of :data:`GROUPS` means all of its methods.
-        params: Parameters by method name; a method without any takes its defaults.
-    """
+    """Return methods by name, in the order given, each once, with parameters by name; a group means all of it."""
     params = params or {}
     requested = list(dict.fromkeys(chain.from_iterable(GROUPS.get(name, (name,)) for name in requested)))
     methods = tuple(resolve_one(name, params.get(name, {}), served) for name in requested)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import ConfigurationError, EncoderMismatch, InvalidRequest
@@ -22,6 +22,9 @@ from es_ttc.rescorers.base import Feature
 from es_ttc.retrievers.base import Vectors
 from es_ttc.settings import EngineSettings
 from es_ttc.vectors.codecs import StoredCodec
+
+if TYPE_CHECKING:
+    from es_ttc.lab.evaluation.through_engine import SearchedIndex
 
 SPANS = SpanGrid(scale=10, stride=5)
 """The grid of searched spans: ten tokens wide, one every five tokens."""
@@ -66,10 +69,9 @@ class Plan:
 
     def spec(self, collection: Collection, encoder: Encoder) -> IndexSpec:
         """Return the spec of an index of the collection for these methods."""
-        titled = any(document.title for document in collection.documents)
         return IndexSpec(
             encoder.identity,
-            text_fields=("title", "text") if titled else ("text",),
+            text_fields=collection.text_fields,
             tokens=self._token_storage,
             codec=self.codec,
             max_tokens=self.max_tokens,
@@ -104,16 +106,7 @@ class Plan:
 def run(
     plan: Plan, collection: Collection, encoder: Encoder | None = None, progress: Progress = silent
 ) -> tuple[CollectionResult, str]:
-    """Evaluate one collection.
-
-    Returns:
-        The result, and where it was made: ``memory``, or the engine's product and version.
-
-    Raises:
-        ConfigurationError: The plan needs an encoder and none is given.
-        InvalidRequest: A method cannot be run according to the plan.
-        EngineError: The engine failed.
-    """
+    """Evaluate one collection; return the result, and where it was made: in memory, or the engine's version."""
     with opened(plan, collection, encoder, progress) as (searcher, where, truncated):
         if truncated:
             most = plan.max_tokens
@@ -137,12 +130,13 @@ def opened(
     plan: Plan, collection: Collection, encoder: Encoder | None, progress: Progress
 ) -> Iterator[tuple[Searcher, str, int]]:
     """Yield the searcher, where it searches, and the number of truncated documents; see :func:`run`."""
-    if plan.engine is None:
-        require_no_engine(plan.methods)
-    if plan.index is not None:
-        with _opened_index(plan, plan.index, collection, encoder, progress) as (searcher, where):
-            yield searcher, where, 0
+    if plan.engine is not None:
+        with _through_engine(plan, plan.engine, collection, encoder, progress) as (searcher, index):
+            yield searcher, index.product_and_version(), index.truncated
         return
+    if plan.index is not None:
+        raise ConfigurationError(f"index [{plan.index}] is in an engine: give it")
+    require_no_engine(plan.methods)
     for name in plan.fields:
         field_values(collection, name)
     texts = [compose(document.source, ("title", "text"))[0] for document in collection.documents]
@@ -150,65 +144,53 @@ def opened(
     if not plan.needs_encoder:
         yield MemorySearcher(collection, texts, known, window=plan.window), "memory", 0
         return
-    if encoder is None:
-        raise ConfigurationError("these methods need an encoder, and none is given")
-    spec = plan.spec(collection, encoder)
     needs_tokens = Feature.QUERY_TOKENS in plan.features
-    query_texts = list(collection.queries.values())
-    if plan.engine is None:
-        features = encode_corpus(collection.documents, spec, encoder, progress)
-        queries = encode_queries(query_texts, encoder, tokens=needs_tokens, progress=progress)
-        memory = MemorySearcher(
-            collection, texts, known, features, queries, first_pass=plan.first_pass, window=plan.window
-        )
-        yield memory, "memory", features.truncated
-        return
-    from es_ttc.lab.evaluation.through_engine import engine_searcher, require_possible, temporary_index
-
-    require_possible(plan.methods, plan.first_pass, plan.window, len(collection.documents))
-    graph = any(method.strategy is not None and method.strategy.walks for method in plan.methods)
-    with temporary_index(plan.engine, collection, spec, encoder, progress, graph=graph, fields=plan.fields) as index:
-        queries = encode_queries(query_texts, encoder, tokens=False, progress=progress)
-        with engine_searcher(
-            plan.engine,
-            index,
-            collection,
-            encoder,
-            known,
-            queries,
-            first_pass=plan.first_pass,
-            window=plan.window,
-            ranking_models=plan.ranking_models,
-        ) as searcher:
-            yield searcher, index.product_and_version(), index.truncated
+    encoder = _required(encoder)
+    features = encode_corpus(collection.documents, plan.spec(collection, encoder), encoder, progress)
+    queries = encode_queries(list(collection.queries.values()), encoder, tokens=needs_tokens, progress=progress)
+    memory = MemorySearcher(collection, texts, known, features, queries, first_pass=plan.first_pass, window=plan.window)
+    yield memory, "memory", features.truncated
 
 
 @contextmanager
-def _opened_index(
-    plan: Plan, name: str, collection: Collection, encoder: Encoder | None, progress: Progress
-) -> Iterator[tuple[Searcher, str]]:
-    """Yield a searcher of an index that exists, and where it searches."""
-    from es_ttc.lab.evaluation.through_engine import engine_searcher, existing_index, require_possible
+def _through_engine(
+    plan: Plan, settings: EngineSettings, collection: Collection, encoder: Encoder | None, progress: Progress
+) -> Iterator[tuple[Searcher, "SearchedIndex"]]:
+    """Yield a searcher of the plan's index, or of a temporary one with the collection."""
+    from es_ttc.lab.evaluation.through_engine import engine_searcher, existing_index, require_possible, temporary_index
 
-    if plan.engine is None or encoder is None:
-        raise ConfigurationError(f"index [{name}] is in an engine, and searched with its encoder: give both")
-    with existing_index(plan.engine, name) as index:
+    encoder = _required(encoder)
+    if plan.index is not None:
+        opening = existing_index(settings, plan.index)
+    else:
+        require_possible(plan.methods, plan.first_pass, plan.window, len(collection.documents))
+        for name in plan.fields:
+            field_values(collection, name)
+        graph = any(method.strategy is not None and method.strategy.walks for method in plan.methods)
+        spec = plan.spec(collection, encoder)
+        opening = temporary_index(settings, collection, spec, encoder, progress, graph=graph, fields=plan.fields)
+    with opening as index:
         if index.spec.encoder.key != encoder.identity.key:
             raise EncoderMismatch(
-                f"index [{name}] was encoded by [{index.spec.encoder.key}], and the encoder here is "
+                f"index [{index.name}] was encoded by [{index.spec.encoder.key}], and the encoder here is "
                 f"[{encoder.identity.key}]: name the index's with --encoder"
             )
         require_possible(plan.methods, plan.first_pass, plan.window, index.documents)
         queries = encode_queries(list(collection.queries.values()), encoder, tokens=False, progress=progress)
         with engine_searcher(
-            plan.engine,
+            settings,
             index,
             collection,
             encoder,
-            retrieval(plan.methods),
             queries,
             first_pass=plan.first_pass,
             window=plan.window,
             ranking_models=plan.ranking_models,
         ) as searcher:
-            yield searcher, index.product_and_version()
+            yield searcher, index
+
+
+def _required(encoder: Encoder | None) -> Encoder:
+    if encoder is None:
+        raise ConfigurationError("these methods need an encoder, and none is given")
+    return encoder

@@ -3,7 +3,8 @@
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,33 +139,24 @@ def _name_rows(axes: "Axes", methods: Sequence[MethodResult], *, first: bool) ->
     axes.set_axisbelow(True)
 
 
-class _figure:  # noqa: N801 - used as a function
-    """A figure of small panels, three in a row, in the report's style; drawn without any display."""
-
-    def __init__(self, panels: int, panel_height: float) -> None:
-        self._panels = panels
-        self._columns = min(columns(panels), panels)
-        self._rows = math.ceil(panels / self._columns)
-        self._height = panel_height * self._rows + 0.35 * (self._rows + 1)
-
-    def __enter__(self) -> "tuple[Figure, list[Axes]]":
-        try:
-            import matplotlib as mpl
-            from matplotlib.backends.backend_svg import FigureCanvasSVG
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ConfigurationError("the report's plots need matplotlib: pip install 'es-ttc[evaluate]'") from error
-        self._context = mpl.rc_context(_STYLE)
-        self._context.__enter__()
-        figure = Figure(figsize=(_WIDTH, self._height), layout="constrained")
+@contextmanager
+def _figure(panels: int, panel_height: float) -> "Iterator[tuple[Figure, list[Axes]]]":
+    """Yield a figure of small panels, three in a row, in the report's style; drawn without any display."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigurationError("the report's plots need matplotlib: pip install 'es-ttc[evaluate]'") from error
+    width = min(columns(panels), panels)
+    rows = math.ceil(panels / width)
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH, panel_height * rows + 0.35 * (rows + 1)), layout="constrained")
         FigureCanvasSVG(figure)
-        grid = figure.subplots(self._rows, self._columns, squeeze=False).ravel()
-        for axes in grid[self._panels :]:
+        grid = figure.subplots(rows, width, squeeze=False).ravel()
+        for axes in grid[panels:]:
             axes.set_visible(False)
-        return figure, list(grid[: self._panels])
-
-    def __exit__(self, *exception: object) -> None:
-        self._context.__exit__(None, None, None)
+        yield figure, list(grid[:panels])
 
 
 def _svg(figure: "Figure", label: str) -> str:

@@ -16,12 +16,9 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Documents of one query, best first.
+    """Documents of one query, best first: ``(n,)`` positions in the corpus, each once.
 
-    Attributes:
-        documents: ``(n,)`` positions in the corpus, each once.
-        scores: ``(m,)`` float32, m <= n, non-increasing: the scores of the first m documents. The others follow
-            in the order of an earlier stage.
+    The first m have scores, ``(m,)`` float32, non-increasing; the others follow in the order of an earlier stage.
     """
 
     documents: Positions
@@ -33,13 +30,9 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one method returned for all queries of a collection.
+    """What one method returned for all queries of a collection: by query ids, best first, and scores of the first ones.
 
-    Attributes:
-        rankings: Document ids by query id, best first.
-        scores: By query id the scores of the ranking's first documents, as in :class:`Ranking`.
-        seconds: ``(q,)`` float64, the time each query took, in the collection's order of queries. Where a stage works
-            on all queries at once each is given an equal share of it.
+    `seconds` is ``(q,)`` float64; where a stage works on all queries at once, each has an equal share of its time.
     """
 
     rankings: Mapping[str, Sequence[str]]
@@ -59,13 +52,10 @@ def top(scores: Float32, depth: int) -> Ranking:
 
 
 def reciprocal_rank_fusion(rankings: Iterable[Sequence[T]], k: int = 60) -> list[tuple[T, float]]:
-    """Fuse rankings: a document's score is the sum of 1 / (k + rank) over the rankings that contain it.
+    """Return (document, score) pairs, best first: the score is the sum of 1 / (k + rank) over the rankings.
 
     Cormack, Clarke and Buettcher, *Reciprocal rank fusion outperforms Condorcet and individual rank learning methods*
     (SIGIR 2009), whose k is 60. Equal scores keep the order in which the documents are first met.
-
-    Returns:
-        (document, score) pairs, best first.
     """
     scores: dict[T, float] = {}
     for ranking in rankings:
@@ -95,11 +85,8 @@ def silent(what: str, done: int, total: int) -> None:
 def depth_of(window: int | None, documents: int) -> int:
     """Return the number of documents that are ranked and measured for each query.
 
-    At least 100, the largest cutoff of the metrics, and the window; at most 1000, as usual with trec_eval and BEIR, and
-    the size of the corpus.
-
-    Args:
-        window: Number of documents that a rescorer scores; None for the whole corpus.
+    At least 100, the largest cutoff of the metrics, and the window (None: the corpus); at most 1000, as usual with
+    trec_eval and BEIR, and the size of the corpus.
     """
     return min(max(window or documents, MIN_DEPTH), MAX_DEPTH, documents)
 

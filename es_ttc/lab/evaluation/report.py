@@ -89,14 +89,16 @@ def render(evaluation: Evaluation) -> str:
     )
 
 
-def require_writable(folder: Path) -> None:
-    """Create a folder, so that a path that cannot be written is an error before anything long begins."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ConfigurationError(f"folder [{folder}] cannot be written: {error.strerror}") from error
+def require_writable(*, folder: Path | None = None, file: Path | None = None) -> None:
+    """Create a folder, or a file's, so that a path that cannot be written is an error before anything long begins."""
+    for needed in (folder, file and file.absolute().parent):
+        if needed is not None:
+            try:
+                needed.mkdir(parents=True, exist_ok=True)
+                with TemporaryFile(dir=needed):
+                    pass
+            except OSError as error:
+                raise ConfigurationError(f"folder [{needed}] cannot be written: {error.strerror}") from error
 
 
 def write(evaluation: Evaluation, folder: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,9 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class MethodResult:
-    """One method on one collection.
+    """One method on one collection; intervals of means and comparisons with the baseline by metric.
 
-    Attributes:
-        intervals: By metric, the percentile interval of its mean.
-        versus: By metric, the comparison with the baseline; empty for the baseline itself.
-        seconds: ``(q,)`` the time each query took, first pass included, encoding left out where it was done before.
+    `seconds` is ``(q,)``: first pass included, encoding left out where it was done before.
     """
 
     name: str
@@ -97,14 +94,12 @@ class Evaluation:
     versions: Mapping[str, str]
     command: str
     date: str
-    bootstrap: Mapping[str, Any] = field(
-        default_factory=lambda: {
-            "resamples": bootstrap.RESAMPLES,
-            "seed": bootstrap.SEED,
-            "confidence": bootstrap.CONFIDENCE,
-            "tie": bootstrap.TIE,
-        }
-    )
+    bootstrap: ClassVar[Mapping[str, Any]] = {
+        "resamples": bootstrap.RESAMPLES,
+        "seed": bootstrap.SEED,
+        "confidence": bootstrap.CONFIDENCE,
+        "tie": bootstrap.TIE,
+    }
 
     def as_json(self) -> dict[str, Any]:
         """Return ``results.json``."""

@@ -15,8 +15,7 @@ import numpy as np
 from es_ttc.common.interruption import InterruptibleRunner
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
-from es_ttc.engine.protocol import Engine
-from es_ttc.engine.versions import Product
+from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.ingest.dead_letters import DeadLetterList
@@ -49,48 +48,55 @@ class SearchHits:
     scores: Float32
 
 
+@dataclass(frozen=True, slots=True)
+class SearchedIndex:
+    """An index that is evaluated; `beside`: its features are in a side index."""
+
+    runner: InterruptibleRunner
+    engine: Engine
+    name: str
+    spec: IndexSpec
+    documents: int
+    truncated: int = 0
+    beside: bool = False
+
+    def product_and_version(self) -> str:
+        """Return the engine's product and version, for display."""
+        found = self.runner.run(self.engine.capabilities())
+        return f"{found.product} {'.'.join(map(str, found.version))}"
+
+
 class EngineSearcher:
-    """Answers a collection's queries by searches, one after the other."""
+    """Answers a collection's queries by searches of an index through a client of a gateway, one after the other."""
 
     def __init__(
         self,
-        runner: InterruptibleRunner,
+        index: SearchedIndex,
         client: Engine,
-        product: Product,
-        index: str,
         collection: Collection,
-        text_fields: Sequence[str],
-        retrieval: Mapping[str, Method],
         queries: Sequence[Query],
         *,
         first_pass: FirstPass,
         window: int | None,
         depth: int | None = None,
-        documents: int | None = None,
-        beside: bool = False,
     ) -> None:
-        self._runner = runner
-        self.client = client
-        self._product = product
         self._index = index
+        self._client = client
+        self._product = index.runner.run(index.engine.capabilities()).product
         self._collection = collection
-        self._text_fields = text_fields
-        self._retrieval = retrieval
         self._vectors = {
             text: query.vectors[0] for text, query in zip(collection.queries.values(), queries, strict=True)
         }
         self._first_pass = first_pass
         self._whole_corpus = window is None
-        self._beside = beside
-        self._total = len(collection.documents) if documents is None else documents
-        self._reach = depth_of(window, self._total)
+        self._reach = depth_of(window, index.documents)
         self._depth = depth or self._reach
-        self._window = min(window or self._total, self._total)
+        self._window = min(window or index.documents, index.documents)
 
     @property
     def documents(self) -> int:
         """Number of documents that are searched."""
-        return self._total
+        return self._index.documents
 
     @property
     def vectors(self) -> None:
@@ -99,7 +105,7 @@ class EngineSearcher:
 
     def rank(self, method: Method, progress: Progress = silent) -> Run:
         """Return the method's rankings of all queries; see :class:`es_ttc.lab.evaluation.rankings.Searcher`."""
-        return self._runner.run(self._rank(method, progress))
+        return self._index.runner.run(self._rank(method, progress))
 
     async def _rank(self, method: Method, progress: Progress) -> Run:
         rankings: dict[str, list[str]] = {}
@@ -150,10 +156,11 @@ class EngineSearcher:
         return SearchHits([*head.ids, *tail], head.scores)
 
     async def _search(self, body: Mapping[str, Any], size: int) -> SearchHits:
-        answer = await self.client.search(self._index, {**body, "size": size, "_source": False})
+        name = self._index.name
+        answer = await self._client.search(name, {**body, "size": size, "_source": False})
         if answer["timed_out"] or answer["_shards"]["failed"]:
             raise EngineError(
-                f"index [{self._index}] answered from a part of its documents only (timed_out {answer['timed_out']}, "
+                f"index [{name}] answered from a part of its documents only (timed_out {answer['timed_out']}, "
                 f"{answer['_shards']['failed']} shards failed): the figures would not be those of the collection"
             )
         hits = answer["hits"]["hits"]
@@ -162,7 +169,7 @@ class EngineSearcher:
     def _retrieving(self, name: str, text: str) -> dict[str, Any]:
         """Return the part of a body that finds documents; all of them if the window is the whole corpus."""
         reach = self._window if self._whole_corpus else self._reach
-        body = {"query": matching(text, self._text_fields)} if name == "bm25" else self._nearest(text, reach)
+        body = {"query": matching(text, self._index.spec.text_fields)} if name == "bm25" else self._nearest(text, reach)
         if not self._whole_corpus:
             return body
         everything = {"match_all": {"boost": 0}}
@@ -171,7 +178,7 @@ class EngineSearcher:
         return {"query": {"bool": {"must": [everything], "should": [body["query"]]}}}
 
     def _nearest(self, text: str, reach: int) -> dict[str, Any]:
-        if self._beside:
+        if self._index.beside:
             return {"knn": {"field": VECTOR, "query_text": text, "k": reach}}
         return nearest(self._vectors[text], reach, self._product)
 
@@ -197,24 +204,6 @@ def require_possible(methods: Sequence[Method], first_pass: FirstPass, window: i
             f"[window] {window or 'all'} is {min(window or documents, documents)} documents, and an engine gives up to "
             f"{MAX_HITS}: choose a smaller window, or --engine memory"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class SearchedIndex:
-    """An index that is evaluated."""
-
-    runner: InterruptibleRunner
-    engine: Engine
-    name: str
-    spec: IndexSpec
-    documents: int
-    truncated: int = 0
-    beside: bool = False
-
-    def product_and_version(self) -> str:
-        """Return the engine's product and version, for display."""
-        found = self.runner.run(self.engine.capabilities())
-        return f"{found.product} {'.'.join(map(str, found.version))}"
 
 
 @contextmanager
@@ -263,41 +252,23 @@ def engine_searcher(
     index: SearchedIndex,
     collection: Collection,
     encoder: Encoder,
-    retrieval: Mapping[str, Method],
     queries: Sequence[Query],
     *,
     first_pass: FirstPass,
     window: int | None,
-    depth: int | None = None,
     ranking_models: Path | None = None,
 ) -> Iterator[EngineSearcher]:
     """Start a gateway in front of an indexed collection and search through it."""
-    runner = index.runner
     connection = settings.model_dump()
     gateway = GatewaySettings(
         **connection, host="127.0.0.1", port=0, max_window=MAX_HITS, ranking_models=ranking_models
     )
     with running_gateway(gateway, load=lambda _name, _folder: encoder) as url:
-        client = runner.run(connect(EngineSettings(**{**connection, "engine": url})))
+        client = index.runner.run(connect(EngineSettings(**{**connection, "engine": url})))
         try:
-            product = runner.run(index.engine.capabilities()).product
-            yield EngineSearcher(
-                runner,
-                client,
-                product,
-                index.name,
-                collection,
-                index.spec.text_fields,
-                retrieval,
-                queries,
-                first_pass=first_pass,
-                window=window,
-                depth=depth,
-                documents=index.documents,
-                beside=index.beside,
-            )
+            yield EngineSearcher(index, client, collection, queries, first_pass=first_pass, window=window)
         finally:
-            runner.run(client.close())
+            index.runner.run(client.close())
 
 
 async def index_collection(
@@ -344,8 +315,7 @@ async def _clean_up(engine: Engine, index: str) -> None:
     try:
         await _stop_writing()
         await delete_graphs(engine, index)
-        if await engine.exists(index):
-            await engine.delete_index(index)
+        await delete_if_there(engine, index)
     finally:
         await engine.close()
 

@@ -34,13 +34,9 @@ _ALIKE = 1e-12
 class Tuning:
     """What was tried, and what came out best.
 
-    Attributes:
-        candidates: The methods that were tried; the first has the defaults.
-        values: ``(c, q)`` the metric of every candidate and query.
-        by_fold: Place of the one that each fold's other queries chose; empty without folds.
-        reached: ``(q,)`` each query's value under the chosen candidate or, with folds, under the one that the other
-            folds chose: then no query has a say in how it is answered.
-        against_default: ``reached`` against the defaults.
+    `values` is ``(c, q)``, the first candidate has the defaults. `reached` is ``(q,)``: each query's value under the
+    chosen candidate or, with folds, under the one that the other folds chose (`by_fold`): then no query has a say in
+    how it is answered.
     """
 
     metric: str
@@ -99,18 +95,12 @@ def tune(
         raise InvalidRequest(f"[folds] is {folds}: {queries} queries can be parted into 2 to {queries} folds")
     values = np.empty((len(methods), queries))
     for place, method in enumerate(methods):
-        run = searcher.rank(method, _further(progress, place * queries, values.size))
-        values[place] = score_by(metric, collection.qrels, run.rankings)
+
+        def report(what: str, done: int, _: int, before: int = place * queries) -> None:
+            progress(what, before + done, values.size)
+
+        values[place] = score_by(metric, collection.qrels, searcher.rank(method, report).rankings)
     return choose(metric, tuple(methods), values, folds=folds, seed=seed)
-
-
-def _further(progress: Progress, before: int, total: int) -> Progress:
-    """Return what counts one candidate's queries on from those of the candidates before it."""
-
-    def report(what: str, done: int, _: int) -> None:
-        progress(what, before + done, total)
-
-    return report
 
 
 def choose(
@@ -118,15 +108,22 @@ def choose(
 ) -> Tuning:
     """Choose from values that are known, ``(c, q)``; see :func:`tune`."""
     chosen = best(values)
-    by_fold: tuple[int, ...] = ()
-    reached = values[chosen]
-    if folds is not None:
-        fold = fold_of(values.shape[1], folds, seed)
-        by_fold = tuple(best(values[:, fold != one]) for one in range(folds))
-        reached = values[np.array(by_fold)[fold], np.arange(values.shape[1])]
-    means = resampled_means(np.stack([reached, values[0]]), seed=seed)
-    against = compare(reached, values[0], means[:, 0], means[:, 1])
-    return Tuning(metric, methods, values, chosen, by_fold, reached, against)
+    by_fold, reached = ((), values[chosen]) if folds is None else cross_fitted(values, folds, seed)
+    return Tuning(metric, methods, values, chosen, by_fold, reached, compared(reached, values[0], seed))
+
+
+def cross_fitted(values: Float64, folds: int, seed: int) -> tuple[tuple[int, ...], Float64]:
+    """Return the candidate that the queries outside of each fold choose, and each query's value under it, ``(q,)``."""
+    fold = fold_of(values.shape[1], folds, seed)
+    by_fold = tuple(best(values[:, fold != one]) for one in range(folds))
+    reached: Float64 = values[np.array(by_fold)[fold], np.arange(values.shape[1])]
+    return by_fold, reached
+
+
+def compared(ours: Float64, theirs: Float64, seed: int = SEED) -> Comparison:
+    """Return a paired comparison of the values of the same queries by bootstrap."""
+    means = resampled_means(np.stack([ours, theirs]), seed=seed)
+    return compare(ours, theirs, means[:, 0], means[:, 1])
 
 
 def best(values: Float64) -> int:

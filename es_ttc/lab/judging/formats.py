@@ -146,11 +146,7 @@ def trec(qrels: Qrels) -> bytes:
 
 
 def trec_runs(runs: Mapping[str, Mapping[str, Sequence[str]]]) -> bytes:
-    """Return TREC runs of methods; scores are descending whole numbers.
-
-    Args:
-        runs: Documents, best first, by method and query. Spaces in a method's name become underscores.
-    """
+    """Return TREC runs of methods; scores are descending whole numbers, blanks in a method's name underscores."""
     lines = []
     for method, by_query in runs.items():
         tag = "_".join(method.split())

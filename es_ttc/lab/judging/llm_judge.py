@@ -42,11 +42,7 @@ _GRADE = re.compile(r"(?<![\d.])[0-3](?!\d|\.\d)")
 
 
 async def graded(model: LanguageModel, pairs: Sequence[tuple[str, str]]) -> list[int | None]:
-    """Return a model's grades of pairs of a query's and a document's text; None where an answer holds no grade.
-
-    Args:
-        model: The model, opened. It limits the number of its concurrent requests.
-    """
+    """Return an opened model's grades of pairs of a query's and a document's text; None where an answer holds none."""
     return list(await asyncio.gather(*(_grade(model, query, document) for query, document in pairs)))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from es_ttc.errors import EngineError, InvalidRequest, NotAllowed
 from es_ttc.lab.evaluation.datasets import Collection
-from es_ttc.lab.judging.agreement import Agreement, agreement, counts_by_judge, median_grades
+from es_ttc.lab.judging.agreement import PairAgreement, agreement, counts_by_judge, median_grades
 from es_ttc.lab.judging.records import Judgement, PooledQuery, Source
 from es_ttc.lab.judging.standing import Standing, TunedWeights, standing, tuned_weights
 from es_ttc.lab.judging.store import SIGNALS, JudgementStore
@@ -34,8 +34,8 @@ class Overview:
         return {query: grades for query, grades in found.items() if query in known}
 
     @cached_property
-    def agreement(self) -> Agreement:
-        """How far the judges agree."""
+    def agreement(self) -> list[PairAgreement]:
+        """How far each two judges agree."""
         return agreement(self.judgements)
 
     @cached_property
@@ -92,7 +92,7 @@ class Overview:
             "unjudged": self.unjudged,
             "queries": [self._query(query) for query in self.queries],
             "judges": {name: {"source": source, "judgements": count} for name, (source, count) in self.judges.items()},
-            "agreement": asdict(self.agreement),
+            "agreement": {"pairs": [asdict(pair) for pair in self.agreement]},
         }
 
     def _query(self, query: PooledQuery) -> dict[str, Any]:

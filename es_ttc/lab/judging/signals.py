@@ -15,12 +15,7 @@ from es_ttc.vectors.tokens import Float32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoggedSignals:
-    """The signals of the documents that blend scores for a query.
-
-    Attributes:
-        documents: Ids of the k documents: those of the first pass, then those that joined.
-        scores: ``(k, s)`` float32; NaN where a document lacks a signal.
-    """
+    """The signals of the k documents that blend scores for a query: ``(k, s)`` float32, NaN where one is lacking."""
 
     names: tuple[SignalName, ...]
     documents: tuple[str, ...]

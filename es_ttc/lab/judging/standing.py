@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from es_ttc.lab.evaluation.bootstrap import (
-    SEED,
     TRUSTED_QUERIES,
     Comparison,
     Interval,
@@ -16,11 +15,10 @@ from es_ttc.lab.evaluation.bootstrap import (
     resampled_means,
 )
 from es_ttc.lab.evaluation.metrics import Float64
-from es_ttc.lab.evaluation.tuning import summary_of
 from es_ttc.lab.judging.records import PooledQuery
 from es_ttc.lab.judging.signals import LoggedSignals, pools_of
 from es_ttc.lab.ranking.graded import values_of
-from es_ttc.lab.ranking.weights import WeightTuning, tune_weights
+from es_ttc.lab.ranking.weights import WeightTuning, summary_of_weights, tune_weights
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 
 METRIC = "ndcg@10"
@@ -31,7 +29,6 @@ FEWEST_QUERIES = TRUSTED_QUERIES
 
 With some 20 queries weights that seemed clearly better lost on test queries (docs/results/judging.md).
 """
-_MAX_TRIED = 20
 
 Qrels = Mapping[str, Mapping[str, int]]
 
@@ -46,16 +43,25 @@ class MethodStanding:
     unjudged: float
     behind: Comparison | None
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        low, high, behind = self.interval.low, self.interval.high, self.behind
+        found = {"method": self.method, METRIC: self.ndcg, "low": low, "high": high}
+        difference = behind and {
+            "delta": behind.delta,
+            "low": behind.interval.low,
+            "high": behind.interval.high,
+            "p": behind.p,
+        }
+        return {**found, f"unjudged@{CUTOFF}": self.unjudged, "behind": difference}
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the pooled methods stand.
+    """How the methods stand that were pooled for most judged queries, the best first.
 
-    Attributes:
-        judged_queries: Number of judged queries that these methods were pooled for.
-        methods: The methods that were pooled for most judged queries, the best first.
-        clear: Whether the best is better than each other one: the 95 % intervals of the differences lie above 0, over
-            :data:`FEWEST_QUERIES` queries or more, for an interval of fewer means nothing.
+    `clear`: the best is better than each other one, by the 95 % intervals of the differences over
+    :data:`FEWEST_QUERIES` queries or more; an interval of fewer means nothing.
     """
 
     judged_queries: int
@@ -68,33 +74,12 @@ class Standing:
             "judged_queries": self.judged_queries,
             "best": self.methods[0].method if self.methods else None,
             "clear": self.clear,
-            "methods": [
-                {
-                    "method": one.method,
-                    METRIC: one.ndcg,
-                    "low": one.interval.low,
-                    "high": one.interval.high,
-                    f"unjudged@{CUTOFF}": one.unjudged,
-                    "behind": None
-                    if one.behind is None
-                    else {
-                        "delta": one.behind.delta,
-                        "low": one.behind.interval.low,
-                        "high": one.behind.interval.high,
-                        "p": one.behind.p,
-                    },
-                }
-                for one in self.methods
-            ],
+            "methods": [one.as_dict() for one in self.methods],
         }
 
 
 def standing(queries: Sequence[PooledQuery], qrels: Qrels) -> Standing:
-    """Return how the pooled methods stand on the judged queries.
-
-    Args:
-        qrels: Grades by query and document. A document without a grade counts as not relevant.
-    """
+    """Return how the pooled methods stand on the judged queries; a document without a grade counts as not relevant."""
     pooled = [query for query in queries if qrels.get(query.id) and query.methods]
     if not pooled:
         return Standing(0, (), clear=False)
@@ -159,11 +144,7 @@ class TunedWeights:
 
 
 def tuned_weights(index: str, queries: Sequence[PooledQuery], qrels: Qrels) -> TunedWeights | str:
-    """Return the weights of blend that judgements choose, from the signals that the pools keep.
-
-    Returns:
-        The weights, or one sentence that says why there are none.
-    """
+    """Return the weights of blend that judgements choose from the pools' signals, or why there are none."""
     relevant = [query for query in queries if any(grade > 0 for grade in qrels.get(query.id, {}).values())]
     logged = [(query.id, query.signals) for query in relevant if query.signals is not None]
     kept = _alike([(query, signals) for query, signals in logged if set(DEFAULT_SIGNALS) <= set(signals.names)])
@@ -178,18 +159,7 @@ def tuned_weights(index: str, queries: Sequence[PooledQuery], qrels: Qrels) -> T
         )
     pools = pools_of(index, kept, qrels).of(DEFAULT_SIGNALS)
     found = tune_weights(pools, METRIC, folds=FOLDS)
-    summary = summary_of(
-        found.tuning,
-        index,
-        pools.split,
-        pools.settings,
-        pools.encoder,
-        FOLDS,
-        SEED,
-        sampled=False,
-        most=_MAX_TRIED,
-    )
-    return TunedWeights(found, {**summary, "clear": found.clear})
+    return TunedWeights(found, summary_of_weights(found, pools, FOLDS))
 
 
 def _alike(logged: Sequence[tuple[str, LoggedSignals]]) -> list[tuple[str, LoggedSignals]]:

@@ -71,12 +71,16 @@ class JudgementStore:
                         f"query [{one.id}] is pooled already, with the text [{stored['pool']['text'][:80]}]: give the "
                         "query another id"
                     )
-            await write_records(self._engine, INDEX, [self._pool_action(one) for one in some])
+            await write_records(self._engine, INDEX, [self._pool_record(one) for one in some])
         await self._engine.refresh(INDEX)
 
     async def put_signals(self, queries: Sequence[PooledQuery]) -> None:
         """Write the signals of pooled queries that have them; those of earlier pools are replaced."""
-        actions = [self._signals_action(one.id, one.signals) for one in queries if one.signals is not None]
+        actions = [
+            self._record("signals", pool_id(self.index, one.id), one.id, signals=one.signals.as_dict())
+            for one in queries
+            if one.signals is not None
+        ]
         if not actions:
             return
         await create_if_missing(self._engine, SIGNALS, _MAPPING)
@@ -115,7 +119,7 @@ class JudgementStore:
         """Write judgements, and delete those taken back."""
         await create_if_missing(self._engine, INDEX, _MAPPING)
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        actions = [self._judgement_action(one, at) for one in judgements]
+        actions = [self._judgement_record(one, at) for one in judgements]
         for query, document, judge in taken_back:
             name = judgement_id(self.index, query, document, judge)
             actions.append(BulkLines(name, (orjson.dumps({"delete": {"_id": name}}),)))
@@ -178,36 +182,19 @@ class JudgementStore:
                 return
             body["search_after"] = hits[-1]["sort"]
 
-    def _pool_action(self, query: PooledQuery) -> BulkLines:
-        name = pool_id(self.index, query.id)
-        pool = {
-            "text": query.text,
-            "depth": query.depth,
-            "methods": [{"method": one.method, "params": one.params} for one in query.methods],
-            "runs": query.runs,
-        }
-        record = {"kind": "pool", "key": name, "index": self.index, "query": query.id, "pool": pool}
-        return record_lines(name, record)
+    def _record(self, kind: str, name: str, query: str, **more: Any) -> BulkLines:
+        """Return the lines that write a record."""
+        return record_lines(name, {"kind": kind, "key": name, "index": self.index, "query": query, **more})
 
-    def _signals_action(self, query: str, signals: LoggedSignals) -> BulkLines:
-        name = pool_id(self.index, query)
-        record = {"kind": "signals", "key": name, "index": self.index, "query": query, "signals": signals.as_dict()}
-        return record_lines(name, record)
+    def _pool_record(self, query: PooledQuery) -> BulkLines:
+        methods = [{"method": one.method, "params": one.params} for one in query.methods]
+        pool = {"text": query.text, "depth": query.depth, "methods": methods, "runs": query.runs}
+        return self._record("pool", pool_id(self.index, query.id), query.id, pool=pool)
 
-    def _judgement_action(self, one: Judgement, at: str) -> BulkLines:
+    def _judgement_record(self, one: Judgement, at: str) -> BulkLines:
         name = judgement_id(self.index, one.query, one.document, one.judge)
-        record = {
-            "kind": "judgement",
-            "key": name,
-            "index": self.index,
-            "query": one.query,
-            "document": one.document,
-            "judge": one.judge,
-            "source": one.source,
-            "grade": one.grade,
-            "at": at,
-        }
-        return record_lines(name, record)
+        grade = {"document": one.document, "judge": one.judge, "source": one.source, "grade": one.grade, "at": at}
+        return self._record("judgement", name, one.query, **grade)
 
 
 def _source_of(one: Mapping[str, Any]) -> dict[str, Any] | None:

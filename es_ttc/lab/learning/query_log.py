@@ -23,12 +23,9 @@ MIN_PROPENSITY = 0.1
 
 @dataclass(frozen=True, slots=True)
 class QueryLog:
-    """The distinct queries of a log.
+    """The distinct queries of a log in order of appearance, without outer and repeated blanks: how often each was sent.
 
-    Attributes:
-        counts: How often each query was sent, by its text without outer and repeated blanks, in order of appearance.
-        clicks: By query and document the sum of the weights of its clicks.
-        skipped: Lines without a query, or with one that is too long.
+    Clicks are sums of weights by query and document. Skipped are lines without a query, or with one that is too long.
     """
 
     counts: Mapping[str, int]
@@ -50,14 +47,8 @@ def read_log(file: Path, *, weight: Callable[[int], float] = inverse_propensity)
 
     A line of JSON has the query in `query`, `query_text`, `user_query`, `text` or `q`; a CSV file has a column of one
     of these names; any other file has a query per line. A click is an event with `object_id` (or `doc_id`, `clicked`),
-    at the top or in UBI's `event_attributes.object`, beside its query or with the `query_id` of one before it.
-
-    Args:
-        file: The log.
-        weight: Of a click, by its position from 1.
-
-    Raises:
-        ConfigurationError: The file cannot be read, or has no query.
+    at the top or in UBI's `event_attributes.object`, beside its query or with the `query_id` of one before it; it
+    weighs by its position from 1.
     """
     counts: Counter[str] = Counter()
     clicks: dict[str, dict[str, float]] = {}

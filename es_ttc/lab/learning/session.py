@@ -25,15 +25,9 @@ from es_ttc.lab.training.loop import TrainingProgress
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What is learned from.
+    """What is learned from: queries by their texts with judgements, weighted clicks by query and document, teachers.
 
-    Attributes:
-        queries: The queries by their texts, with their judgements.
-        clicks: By query and document, weighted clicks.
-        teachers: Who may be asked.
-        reranker: Name of the teacher `reranker`.
-        pairs: Maximum number of documents that it scores, all queries together.
-        seed: Of folds, the training and the bootstrap.
+    `pairs` is the maximum number of documents that the reranker scores, all queries together.
     """
 
     queries: Collection
@@ -68,9 +62,6 @@ def learn_from(lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep:
 
     The folder `keep` has what was read and scored, without texts of queries, until the caller removes it. What it has
     of other queries, clicks or options is removed first.
-
-    Raises:
-        InvalidRequest: There are too few queries.
     """
     if len(lesson.queries.queries) < MIN_QUERIES:
         raise InvalidRequest(

@@ -53,13 +53,9 @@ def targets(
     *,
     allowed: Sequence[Teacher] = TEACHERS,
 ) -> list[Target]:
-    """Return the target of each pool, by the first teacher that says something about it.
+    """Return the target of each pool, by the first allowed teacher that says something about it.
 
-    Args:
-        pools: The pools.
-        clicks: By query id and document, weighted clicks.
-        reranked: By query id and document, a reranker's scores.
-        allowed: The teachers that may be asked.
+    Clicks are weights, `reranked` scores of a reranker, both by query and document.
     """
     return [
         _target(pool, scores, clicks.get(pool.query, {}), (reranked or {}).get(pool.query, {}), allowed)

@@ -1,4 +1,8 @@
-"""From pools and what teachers say to adapters."""
+"""From pools and what teachers say to adapters: a query's cosines over its pool shall be distributed as they say.
+
+The loss is ListNet's top-one cross-entropy (Cao et al. 2007, *Learning to rank: from pairwise approach to listwise
+approach*, equation 6), with the temperature of a contrastive loss on the cosines.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -6,17 +10,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from es_ttc.encoders.base import Role
 from es_ttc.encoders.heads import Head
-from es_ttc.lab.learning.listwise import Lists, ListwiseRecipe
 from es_ttc.lab.learning.teachers import Target, Teacher
-from es_ttc.lab.ranking.pools import Pools
-from es_ttc.lab.training.data import held_out_places
+from es_ttc.lab.ranking.pools import Float64, Pools
+from es_ttc.lab.training.data import Places, held_out_places
+from es_ttc.lab.training.heads import MixedMlp
 from es_ttc.lab.training.loop import Report, TrainingProgress, train
 from es_ttc.lab.training.options import LoopOptions
+from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, TwoSided
 from es_ttc.vectors.tokens import Float32
 
+HIDDEN = 768
+TEMPERATURE = 0.05
 MIN_QUERIES = 20
 """With fewer queries nothing is learned: a fifth of them is too few to end the training by."""
 MAX_SHARE = 0.02
@@ -26,6 +34,61 @@ MAX_SHARE = 0.02
 def loop_options(seed: int = 0) -> LoopOptions:
     """Return the options of the training loop; docs/results/learning.md says how they were chosen."""
     return LoopOptions(epochs=60, batch=64, learning_rate=3e-3, patience=3, seed=seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """Queries, ``(q, d)`` float32 unit rows, each with positions of documents and the share of 1 that each should get.
+
+    Shares sum to less than 1 for a query that counts less.
+    """
+
+    vectors: Float32
+    documents: Sequence[Places]
+    targets: Sequence[Float64]
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def part(self, places: Places) -> "Lists":
+        """Return some of them."""
+        return Lists(self.vectors[places], [self.documents[i] for i in places], [self.targets[i] for i in places])
+
+
+class ListwiseRecipe(TwoSided):
+    """Trains an adapter for queries; with `both`, one for documents too."""
+
+    def __init__(self, documents: Float32, train: Lists, valid: Lists, *, both: bool = False) -> None:
+        dims = documents.shape[1]
+        super().__init__(
+            FrozenSide({TRAIN: train.vectors, VALID: valid.vectors}, MixedMlp(dims, HIDDEN)),
+            FrozenSide({DOCUMENTS: documents}, MixedMlp(dims, HIDDEN) if both else None),
+        )
+        self._train, self._valid = train, valid
+        self.examples = len(train)
+
+    def loss(self, batch: Places, random: np.random.Generator) -> Tensor:  # noqa: ARG002
+        """Return the mean cross-entropy of some queries."""
+        return self._cross_entropy(self._train.part(batch), self.queries.rows(TRAIN, batch))
+
+    def validate(self) -> float:
+        """Return the negative cross-entropy of the validation queries."""
+        return -float(self._cross_entropy(self._valid, self.queries.rows(VALID)))
+
+    def _cross_entropy(self, lists: Lists, queries: Tensor) -> Tensor:
+        """Return the mean cross-entropy of lists, whose mapped queries are ``(b, d)``."""
+        device = queries.device
+        used, where = np.unique(np.concatenate(lists.documents), return_inverse=True)
+        documents = self.documents.rows(DOCUMENTS, used)
+        lengths = [len(one) for one in lists.documents]
+        rows = np.repeat(np.arange(len(lists)), lengths)
+        columns = np.concatenate([np.arange(length) for length in lengths])
+        logits = torch.full((len(lists), max(lengths)), float("-inf"), device=device)
+        cosines = (queries @ documents.T)[torch.from_numpy(rows), torch.from_numpy(where)]
+        logits[torch.from_numpy(rows), torch.from_numpy(columns)] = cosines / TEMPERATURE
+        logs = torch.log_softmax(logits, dim=1)[torch.from_numpy(rows), torch.from_numpy(columns)]
+        targets = torch.from_numpy(np.concatenate(lists.targets).astype(np.float32)).to(device)
+        return -(targets * logs).sum() / len(lists)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +105,13 @@ def fit_adapters(
     targets: Sequence[Target],
     *,
     loop: LoopOptions,
-    report: Report | None = None,
+    report: Report = lambda *_: None,
     both: bool = False,
     max_share: float = MAX_SHARE,
 ) -> Adapters:
-    """Train on queries' pools; a random fifth of the queries ends the training.
+    """Train on queries' pools, without those that nobody says anything about; a random fifth ends the training.
 
-    Args:
-        pools: The pools, with blend's signals and the vectors.
-        targets: What each pool's documents should get; a query that nobody says anything about is left out.
-        loop: Options of the loop.
-        report: Told of each step.
-        both: Whether documents get an adapter too.
-        max_share: See :func:`bounded`.
+    With `both` documents get an adapter too. :func:`bounded` explains `max_share`.
     """
     lists, documents, chosen = lists_of(pools, targets)
     lists = bounded(lists, [targets[number].teacher != "clicks" for number in chosen], max_share)
@@ -69,10 +126,8 @@ def fit_adapters(
 def bounded(lists: Lists, trusted: Sequence[bool], max_share: float) -> Lists:
     """Scale targets down so that no document has more than a share of all of them: a log may contain an attacker's.
 
-    Args:
-        lists: The lists.
-        trusted: For each whether it neither counts nor is scaled: not taught by clicks.
-        max_share: Maximum sum of a document's targets, in queries, as a share of the number of lists; 1 for no bound.
+    The share is of the number of lists, 1 for no bound; trusted lists, not taught by clicks, neither count nor are
+    scaled.
     """
     totals: dict[int, float] = defaultdict(float)
     for documents, shares, sure in zip(lists.documents, lists.targets, trusted, strict=True):

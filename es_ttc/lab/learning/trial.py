@@ -11,7 +11,7 @@ import orjson
 
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.bootstrap import Comparison
-from es_ttc.lab.ranking.weights import compared
+from es_ttc.lab.evaluation.tuning import compared
 
 MIN_CLICKED = 20
 """Clicked queries below which there is no verdict."""
@@ -19,15 +19,10 @@ MIN_CLICKED = 20
 
 @dataclass(frozen=True, slots=True)
 class TrialVerdict:
-    """What clicks say of a trial.
+    """What clicks say of a trial: numbers of searches, of distinct queries, and of those with a click on its documents.
 
-    Attributes:
-        adapter: The adapter's identity.
-        searches: Number of searches in the trial.
-        queries: Number of distinct queries.
-        clicked: Number of distinct queries with a click on a document of the trial.
-        shares: Share of each clicked query's clicks on documents that the ranking with the adapter has put there,
-            against the share on the others; None with fewer than :data:`MIN_CLICKED` clicked queries.
+    `shares` compares the share of each clicked query's clicks on documents that the ranking with the adapter has put
+    there with the share on the others; None with fewer than :data:`MIN_CLICKED` clicked queries.
     """
 
     adapter: str
@@ -38,16 +33,9 @@ class TrialVerdict:
 
 
 def verdict_of_trial(file: Path, index: str, clicks: Mapping[str, Mapping[str, float]]) -> TrialVerdict:
-    """Return the verdict on an index's latest adapter. Its unit is the query: the same one is always drawn alike.
+    """Return the verdict on an index's latest adapter, from the file of the setting `trial_log` and clicks by query.
 
-    Args:
-        file: The file of the setting `trial_log`.
-        index: As searches have named it.
-        clicks: By query and document the number of clicks.
-
-    Raises:
-        ConfigurationError: The file is none of a trial.
-        InvalidRequest: It has no search of the index.
+    Its unit is the query: the same one is always drawn alike.
     """
     try:
         lines: list[dict[str, Any]] = []

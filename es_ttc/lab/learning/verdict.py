@@ -7,10 +7,10 @@ import numpy as np
 
 from es_ttc.lab.evaluation.bootstrap import Comparison
 from es_ttc.lab.evaluation.metrics import Float64
-from es_ttc.lab.evaluation.tuning import fold_of
+from es_ttc.lab.evaluation.tuning import compared, fold_of
 from es_ttc.lab.learning.teachers import MIN_CLICKS, blend_scores
 from es_ttc.lab.ranking.pools import Pool, Pools
-from es_ttc.lab.ranking.weights import compared, values_of_default, values_of_scores
+from es_ttc.lab.ranking.weights import measure, values_of_default
 from es_ttc.vectors.tokens import Float32
 
 METRIC = "ndcg@10"
@@ -32,18 +32,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What adapters change on queries that they have not learned from.
+    """What adapters change on queries that they have not learned from; comparisons are of nDCG@10, after and before.
 
-    Attributes:
-        judged: Number of queries with a relevant document among their candidates.
-        blend: nDCG@10 of blend after and before, on those queries; None if there are too few.
-        dense: The same of the pooled vectors alone.
-        clicked: nDCG@10 of blend after and before, with clicked documents as the relevant ones, on unjudged queries
-            with clicks; None if there are too few. Users click on what they are shown, so it favours what is before.
-        agreement: nDCG@10 of the pooled vectors alone, with blend's first two documents before as the relevant ones, on
-            all queries.
-        new_hits: Mean share of blend's first ten documents that were not among them before.
-        changes: Each query's first documents.
+    `blend` and `dense` (vectors alone) are on judged queries, `clicked` on unjudged ones with clicked documents as the
+    relevant ones (users click on what they are shown, so it favours what is before): None if there are too few.
+    `agreement` is of vectors alone on all queries, with blend's first two documents before as the relevant ones.
+    `new_hits` is the mean share of blend's first ten documents that were not among them before.
     """
 
     judged: int
@@ -67,10 +61,7 @@ class Verdict:
 def cross_fitted(pools: Pools, fit: Callable[[Pools], Callable[[Pools], Pools]], *, seed: int) -> Pools:
     """Return the pools of all queries, each scored with adapters that the other folds have taught.
 
-    Args:
-        pools: The pools before.
-        fit: Returns, for the pools of some queries, what scores the pools of others, in any order.
-        seed: Of the folds.
+    `fit` returns, for the pools of some queries, what scores the pools of others, in any order.
     """
     fold = fold_of(len(pools), FOLDS, seed)
     scored: dict[str, Pool] = {}
@@ -83,15 +74,7 @@ def cross_fitted(pools: Pools, fit: Callable[[Pools], Callable[[Pools], Pools]],
 def verdict_of(
     before: Pools, after: Pools, clicks: Mapping[str, Mapping[str, float]] | None = None, *, least: int, seed: int
 ) -> Verdict:
-    """Compare the pools of the same queries.
-
-    Args:
-        before: Scored as the index is now.
-        after: Scored with adapters.
-        clicks: By query id and document, weighted clicks.
-        least: Number of judged queries, or of those with clicks, from which they decide.
-        seed: Of the bootstrap.
-    """
+    """Compare the pools of the same queries; `least` judged queries, or ones with clicks, decide."""
     places = np.array([number for number, pool in enumerate(before.pools) if (pool.grades > 0).any()], np.intp)
     blend = dense = None
     if len(places) >= least:
@@ -123,7 +106,7 @@ def by_dense(pools: Pools) -> Float64:
     scores = np.full((len(pools), max(len(pool.documents) for pool in pools.pools)), -np.inf, np.float32)
     for row, pool in zip(scores, pools.pools, strict=True):
         row[: len(pool.documents)] = np.nan_to_num(pool.scores[:, column], nan=-2.0)
-    return values_of_scores(pools, scores, METRIC)
+    return measure(pools, METRIC)(scores)
 
 
 def _judged_by(pools: Pools, relevant: Sequence[tuple[str, ...]]) -> Pools:

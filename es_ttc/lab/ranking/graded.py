@@ -42,6 +42,7 @@ def grader(metric: str, judged: Sequence[Grades]) -> Callable[[Grades], Float64]
 
 
 def _ideal(judged: Sequence[Grades], depth: int) -> Float64:
+    """Return the DCG of each query's grades in falling order, ``(q,)``."""
     ideal = np.zeros((len(judged), depth))
     for row, grades in zip(ideal, judged, strict=True):
         best = np.sort(grades[grades > 0])[::-1][:depth]
@@ -54,32 +55,11 @@ def _dcg(grades: NDArray[Any]) -> Float64:
     return total
 
 
-def _ndcg(ranked: Grades, ideal: Float64) -> Float64:
-    return _ratio(_dcg(ranked), ideal)
-
-
-def _recall(ranked: Grades, relevant: Float64) -> Float64:
-    return _ratio((ranked > 0).sum(axis=1), relevant)
-
-
-def _success(ranked: Grades, relevant: Float64) -> Float64:  # noqa: ARG001
-    return np.asarray((ranked > 0).any(axis=1), np.float64)
-
-
-def _comp(ranked: Grades, relevant: Float64) -> Float64:
-    complete: Float64 = ((relevant > 0) & ((ranked > 0).sum(axis=1) == relevant)).astype(np.float64)
-    return complete
-
-
-def _mrr(ranked: Grades, relevant: Float64) -> Float64:  # noqa: ARG001
+def _precision(ranked: Grades) -> Float64:
+    """Return the sum of the precisions at each relevant document, ``(q,)``."""
     found = ranked > 0
-    return _ratio(np.asarray(found.any(axis=1), np.float64), 1.0 + found.argmax(axis=1))
-
-
-def _map(ranked: Grades, relevant: Float64) -> Float64:
-    found = ranked > 0
-    precision = np.cumsum(found, axis=1) / np.arange(1, ranked.shape[1] + 1)
-    return _ratio((precision * found).sum(axis=1), relevant)
+    total: Float64 = (np.cumsum(found, axis=1) / np.arange(1, ranked.shape[1] + 1) * found).sum(axis=1)
+    return total
 
 
 def _ratio(part: NDArray[Any], whole: NDArray[np.float64]) -> Float64:
@@ -88,10 +68,11 @@ def _ratio(part: NDArray[Any], whole: NDArray[np.float64]) -> Float64:
 
 
 _METRICS: Mapping[str, Callable[[Grades, Float64], Float64]] = {
-    "ndcg": _ndcg,
-    "recall": _recall,
-    "success": _success,
-    "comp": _comp,
-    "mrr": _mrr,
-    "map": _map,
+    "ndcg": lambda ranked, ideal: _ratio(_dcg(ranked), ideal),
+    "recall": lambda ranked, relevant: _ratio((ranked > 0).sum(axis=1), relevant),
+    "success": lambda ranked, _: np.asarray((ranked > 0).any(axis=1), np.float64),
+    "comp": lambda ranked, relevant: ((relevant > 0) & ((ranked > 0).sum(axis=1) == relevant)).astype(np.float64),
+    "mrr": lambda ranked, _: _ratio(np.asarray((ranked > 0).any(axis=1)), 1.0 + (ranked > 0).argmax(axis=1)),
+    "map": lambda ranked, relevant: _ratio(_precision(ranked), relevant),
 }
+"""From the grades of ranked documents, ``(q, depth)``, and the ideal DCG or the number of relevant documents."""

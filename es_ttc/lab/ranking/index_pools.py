@@ -73,14 +73,8 @@ def collect_from_index(
 ) -> Pools:
     """Score every signal once for each query's pool: what a gateway would score for a search of the query's text.
 
-    Args:
-        judged: The queries.
-        source: The index.
-        signals: Which are scored, beside the default ones.
-        fields: Numeric fields that are read too.
-        head: An adapter of the queries, in place of the one of the settings.
-        progress: Told of each step.
-        keep: Folder of what is read, in parts; what another call with the same queries left there is not read again.
+    The default signals are always scored. `head` is an adapter of the queries in place of the settings'. What is read
+    is kept in the folder `keep`, in parts; what another call with the same queries left there is not read again.
     """
     signals = tuple(name for name in SIGNALS if name in signals or name in DEFAULT_SIGNALS)
     with InterruptibleRunner() as runner:

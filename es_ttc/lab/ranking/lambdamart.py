@@ -15,9 +15,9 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.bootstrap import SEED, Comparison
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.rankings import Progress, silent
-from es_ttc.lab.evaluation.tuning import fold_of
+from es_ttc.lab.evaluation.tuning import compared, fold_of
 from es_ttc.lab.ranking.pools import Pools
-from es_ttc.lab.ranking.weights import compared, values_of_default, values_of_scores
+from es_ttc.lab.ranking.weights import measure, values_of_default
 from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.learned.fields import NumericField, field_columns
@@ -46,12 +46,9 @@ class RankOptions:
 
 @dataclass(frozen=True, slots=True)
 class RankTraining:
-    """A model's trees and what they gain.
+    """A model's trees and what they gain: ``(q,)`` values under blend's defaults, and under trees of the other folds.
 
-    Attributes:
-        default: ``(q,)`` each query's value under blend's defaults.
-        reached: ``(q,)`` each query's value under the trees that were fitted to the other folds.
-        gains: Share of each signal and field in what the splits gain, by signal or ``field NAME``.
+    `gains` is the share of each signal and ``field NAME`` in what the splits gain.
     """
 
     metric: str
@@ -108,7 +105,7 @@ def values_of_trees(
     for row, pool, weights in zip(scores, pools.pools, pools.default_weights(), strict=True):
         columns = field_columns(fields, pool.numbers, len(pool.documents))
         row[: len(pool.documents)] = learned_scores(pool.scores, columns, weights, blend, trees)
-    return values_of_scores(pools, scores, metric)
+    return measure(pools, metric)(scores)
 
 
 def fit(pools: Pools, options: RankOptions, fields: Sequence[NumericField] = ()) -> tuple[Trees, dict[str, float]]:
@@ -158,49 +155,33 @@ def fit(pools: Pools, options: RankOptions, fields: Sequence[NumericField] = ())
 
 
 def exported(booster: "Booster") -> Trees:
-    """Return a booster's trees as arrays.
+    """Return a booster's trees as arrays, each node before its children; all splits must be numerical."""
+    nodes: list[Mapping[str, Any]] = []
+    children: list[list[int]] = []
+    values: list[float] = []
 
-    Raises:
-        ValueError: A node is not numerical.
-    """
-    builder = _Builder()
-    for tree in booster.dump_model()["tree_info"]:
-        builder.roots.append(builder.add(tree["tree_structure"]))
-    return builder.trees()
-
-
-class _Builder:
-    """Appends nodes to lists; a node stands before its children."""
-
-    def __init__(self) -> None:
-        self.roots: list[int] = []
-        self.nodes: list[dict[str, Any]] = []
-        self.children: list[list[int]] = []
-        self.values: list[float] = []
-
-    def add(self, node: Mapping[str, Any]) -> int:
-        """Append a node and what stands below it, and return its place."""
+    def add(node: Mapping[str, Any]) -> int:
+        """Append a node and what stands below it, and return its place; that of a leaf's value is negative."""
         if "split_feature" not in node:
-            self.values.append(float(node["leaf_value"]))
-            return ~(len(self.values) - 1)
+            values.append(float(node["leaf_value"]))
+            return ~(len(values) - 1)
         if node["decision_type"] != "<=":
             raise ValueError(f"only numerical splits can be exported, not [{node['decision_type']}]")
-        place = len(self.nodes)
-        self.nodes.append(dict(node))
-        self.children.append([])
-        self.children[place] = [self.add(node[side]) for side in ("left_child", "right_child")]
+        place = len(nodes)
+        nodes.append(node)
+        children.append([])
+        children[place] = [add(node[side]) for side in ("left_child", "right_child")]
         return place
 
-    def trees(self) -> Trees:
-        """Return the arrays."""
-        children = np.array(self.children, np.int32).reshape(-1, 2)
-        return Trees(
-            roots=np.array(self.roots, np.int32),
-            feature=np.array([node["split_feature"] for node in self.nodes], np.int32),
-            threshold=np.array([node["threshold"] for node in self.nodes], np.float64),
-            left=children[:, 0].copy(),
-            right=children[:, 1].copy(),
-            missing=np.array([_MISSING[node["missing_type"]] for node in self.nodes], np.int32),
-            default_left=np.array([node["default_left"] for node in self.nodes], np.bool_),
-            values=np.array(self.values, np.float64),
-        )
+    roots = [add(tree["tree_structure"]) for tree in booster.dump_model()["tree_info"]]
+    sides = np.array(children, np.int32).reshape(-1, 2)
+    return Trees(
+        roots=np.array(roots, np.int32),
+        feature=np.array([node["split_feature"] for node in nodes], np.int32),
+        threshold=np.array([node["threshold"] for node in nodes], np.float64),
+        left=sides[:, 0].copy(),
+        right=sides[:, 1].copy(),
+        missing=np.array([_MISSING[node["missing_type"]] for node in nodes], np.int32),
+        default_left=np.array([node["default_left"] for node in nodes], np.bool_),
+        values=np.array(values, np.float64),
+    )

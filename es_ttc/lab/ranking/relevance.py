@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.lab.evaluation.bootstrap import SEED, TRUSTED_QUERIES, Comparison
-from es_ttc.lab.evaluation.tuning import fold_of
+from es_ttc.lab.evaluation.tuning import compared, fold_of
 from es_ttc.lab.ranking.pools import Float64, Pools
-from es_ttc.lab.ranking.weights import compared, normalised
+from es_ttc.lab.ranking.weights import normalised
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.relevance import Logistic, RelevanceSignal
 
@@ -35,12 +35,9 @@ _STEPS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class JudgedHits:
-    """The first hits of judged queries that have all signals.
+    """The first hits of judged queries that have all signals: ``(n,)`` float64 each, relevant 1 or 0.
 
-    Attributes:
-        signals: ``(n,)`` float64 by signal.
-        relevant: ``(n,)`` 1 for a relevant hit, else 0.
-        query: ``(n,)`` the place of each hit's query, from 0 without gaps.
+    `query` is the place of each hit's query, from 0 without gaps.
     """
 
     signals: Mapping[str, Float64]
@@ -133,12 +130,9 @@ def judged_hits(
     *,
     blend: Mapping[str, float] | None = None,
 ) -> JudgedHits:
-    """Return the first hits of blend of each query.
+    """Return the first hits of blend, with the given weights or the default ones, of each query.
 
-    Args:
-        pools: The pools, with blend's default signals.
-        judged: Grades by query and document: hits without a grade are left out; None: they are not relevant.
-        blend: The weights of blend's signals; None for the default ones.
+    Hits without a grade in `judged` are left out; without `judged` they are not relevant.
     """
     pools = pools.of(DEFAULT_SIGNALS)
     weights = pools.default_weights()

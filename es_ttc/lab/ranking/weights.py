@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.lab.evaluation.bootstrap import SEED, Comparison, compare, resampled_means
+from es_ttc.lab.evaluation.bootstrap import SEED, Comparison
 from es_ttc.lab.evaluation.methods import Method
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.rankings import Progress, silent
-from es_ttc.lab.evaluation.tuning import Tuning, best, choose, fold_of
+from es_ttc.lab.evaluation.tuning import Tuning, choose, compared, cross_fitted, summary_of
 from es_ttc.lab.ranking.graded import Grades, depth_of, grader
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.rescorers.blend.normalise import Normalisation, comparable
@@ -32,6 +32,8 @@ MAX_CANDIDATES = 2_000
 FINEST = 20
 """Weights are multiples of 1/20 at the finest."""
 _ALIKE = 1e-9
+_MAX_TRIED = 20
+"""Candidates that a file keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,15 @@ def tune_weights(
     return WeightTuning(tuning, worth)
 
 
+def summary_of_weights(
+    found: WeightTuning, pools: Pools, folds: int, seed: int = SEED, *, sampled: bool = False
+) -> dict[str, Any]:
+    """Return the file of weights; see :func:`es_ttc.lab.evaluation.tuning.summary_of`."""
+    about = (pools.data, pools.split, pools.settings, pools.encoder)
+    summary = summary_of(found.tuning, *about, folds, seed, sampled=sampled, most=_MAX_TRIED)
+    return {**summary, "clear": found.clear}
+
+
 def _blend(params: Mapping[str, Any]) -> Method:
     rescorer = load("blend")
     return Method(rescorer.name, parse_params(rescorer, params), rescorer)
@@ -108,12 +119,7 @@ def weight_grid(signals: int) -> Float64:
 def values_of_weights(
     pools: Pools, signals: Float32, weights: Float64, metric: str, progress: Progress = silent
 ) -> Float64:
-    """Return a metric of every candidate and query, ``(c, q)``.
-
-    Args:
-        signals: ``(q, n, s)``, their signals made comparable.
-        weights: ``(c, s)``.
-    """
+    """Return a metric of every candidate and query, ``(c, q)``; signals are ``(q, n, s)``, weights ``(c, s)``."""
     measured, planes = measure(pools, metric), np.ascontiguousarray(signals.reshape(-1, signals.shape[2]).T)
     values = np.empty((len(weights), len(pools)))
     for place, row in enumerate(weights):
@@ -126,11 +132,6 @@ def values_of_default(pools: Pools, metric: str, normalise: Normalisation = "z")
     """Return a metric of each query under blend's default signals and weights, ``(q,)``."""
     given = pools.of(DEFAULT_SIGNALS)
     return measure(pools, metric)(by_default_weights(given, normalised(given, normalise)))
-
-
-def values_of_scores(pools: Pools, scores: Float32, metric: str) -> Float64:
-    """Return a metric of each query, ``(q,)``, whose pool is ranked by scores; see :func:`measure`."""
-    return measure(pools, metric)(scores)
 
 
 def measure(pools: Pools, metric: str) -> Callable[[Float32], Float64]:
@@ -160,11 +161,7 @@ def normalised(pools: Pools, normalise: Normalisation) -> Float32:
 
 
 def by_default_weights(pools: Pools, signals: Float32) -> Float32:
-    """Return scores of each pool's documents, ``(q, n)``: their signals with blend's default weights.
-
-    Args:
-        signals: ``(q, n, s)``, their signals made comparable.
-    """
+    """Return each pool's scores, ``(q, n)``: comparable signals, ``(q, n, s)``, with blend's default weights."""
     scores: Float32 = np.einsum("qs,qns->qn", pools.default_weights(), signals)
     return scores
 
@@ -175,22 +172,8 @@ def _worth(place: int, name: SignalName, weights: Float64, values: Float64, fold
     return Worth(
         name,
         compared(values[1 + place], values[0], seed),
-        compared(_cross_fitted(values[without], folds, seed), _cross_fitted(values, folds, seed), seed),
+        compared(cross_fitted(values[without], folds, seed)[1], cross_fitted(values, folds, seed)[1], seed),
     )
-
-
-def _cross_fitted(values: Float64, folds: int, seed: int) -> Float64:
-    """Return each query's value under the candidate that the other folds choose, ``(q,)``."""
-    fold = fold_of(values.shape[1], folds, seed)
-    chosen = np.array([best(values[:, fold != one]) for one in range(folds)])
-    reached: Float64 = values[chosen[fold], np.arange(values.shape[1])]
-    return reached
-
-
-def compared(ours: Float64, theirs: Float64, seed: int = SEED) -> Comparison:
-    """Return a paired comparison by bootstrap."""
-    means = resampled_means(np.stack([ours, theirs]), seed=seed)
-    return compare(ours, theirs, means[:, 0], means[:, 1])
 
 
 def _ranked(scores: Float32, grades: Grades, relevant: tuple[NDArray[np.intp], ...], depth: int | None) -> Grades:

@@ -65,7 +65,7 @@ def write(
             "encoder": identity.key,
         }
         replace(folder / TUNED, as_json(tuned))
-    replace(folder / PAGE, page(folder, content).encode())
+    replace(folder / PAGE, _page(folder, content).encode())
     replace(folder / CARD, orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n")
     return identity
 
@@ -73,43 +73,51 @@ def write(
 def lasting(name: str) -> str:
     """Return an encoder's name for a card: without the backend, which does not matter, and with full paths."""
     plain = on_backend(name, "")
-    return str(Path(plain).resolve()) if Path(plain).is_dir() else plain
+    folder = Path(plain).expanduser()
+    return str(folder.resolve()) if folder.is_dir() else plain
 
 
-def page(folder: Path, content: Mapping[str, Any]) -> str:
+def _page(folder: Path, content: Mapping[str, Any]) -> str:
     """Return a card as a Markdown page."""
     data, base = content["data"], content["base"]["identity"]
     command = "learn" if content["kind"] == "learn" else f"train {content['kind']}"
     figures = content["metrics"]
-    columns = list(next(iter(figures.values()), {}))
-    rows = [
-        f"| {name} | " + " | ".join(f"{value:.4f}" for value in found.values()) + " |"
-        for name, found in figures.items()
-    ]
-    table = ["| | " + " | ".join(columns) + " |", "|" + " --- |" * (len(columns) + 1), *rows]
     used = [f"es-ttc index create NAME --encoder {folder.name}", f"es-ttc attach NAME --adapter {folder.name}"]
     if content["kind"] == "learn":
         used = [f"ES_TTC_QUERY_ADAPTERS='{orjson.dumps({data['name']: str(folder.resolve())}).decode()}' es-ttc serve"]
     if "nnn" in content["params"]:
         used.append(f"es-ttc serve --encoder {folder.name} --tuned {folder.name}/{TUNED}")
-    return "\n".join(
-        (
-            f"# {content['name']}",
-            "",
-            f"Trained by `es-ttc {command}` on {data['name']} ({data['train_queries']:,} train queries, "
-            f"{data['valid_queries']:,} for validation: {data['valid']}), on top of {base['model']}, revision "
-            f"{base['revision']}, {base['dims']} dimensions.",
-            "",
-            *table,
-            "",
-            "```",
-            *used,
-            "```",
-            "",
-            f"Encoder: `{content['identity']}`. Options, course of the training, versions and machine: `{CARD}`.",
-            "",
-        )
+    return markdown_page(
+        content["name"],
+        f"Trained by `es-ttc {command}` on {data['name']} ({data['train_queries']:,} train queries, "
+        f"{data['valid_queries']:,} for validation: {data['valid']}), on top of {base['model']}, revision "
+        f"{base['revision']}, {base['dims']} dimensions.",
+        [
+            ["", *next(iter(figures.values()), {})],
+            *([name, *(f"{value:.4f}" for value in found.values())] for name, found in figures.items()),
+        ],
+        used,
+        f"Encoder: `{content['identity']}`. Options, course of the training, versions and machine: `{CARD}`.",
     )
+
+
+def markdown_page(title: str, about: str, rows: Sequence[Sequence[str]], commands: Sequence[str], further: str) -> str:
+    """Return a page with a table, whose first row is its heading, and with the commands that use a result."""
+    heading, *others = (f"| {' | '.join(row)} |" for row in rows)
+    table = "\n".join((heading, "|" + " --- |" * len(rows[0]), *others))
+    return "\n\n".join((f"# {title}", about, table, "\n".join(("```", *commands, "```")), further)) + "\n"
+
+
+def claim(out: Path, mark: str, checkpoint: Path, *, resume: bool) -> None:
+    """Refuse a folder that is neither new, without the file `mark`, nor of the training of a checkpoint."""
+    if (out / mark).exists():
+        raise InvalidRequest(f"[{out}] holds a trained encoder already: choose another --out, or delete it")
+    if checkpoint.exists() and not resume:
+        raise InvalidRequest(
+            f"[{checkpoint}] is of a training that was stopped: go on with --resume, or choose another --out"
+        )
+    if not (checkpoint.exists() and checkpoint.parent == out):
+        require_free(out)
 
 
 def require_free(out: Path) -> None:

@@ -40,12 +40,7 @@ def save(
 def load(
     file: Path, learned: nn.Module, optimiser: torch.optim.Optimizer, best: dict[str, Tensor], about: Any
 ) -> dict[str, Any]:
-    """Read a checkpoint into the trained modules, and return the run's position.
-
-    Raises:
-        ConfigurationError: It is damaged, or belongs to a run with other options or data; the message names the
-            difference.
-    """
+    """Read a checkpoint into the trained modules, and return the run's position; refuse one of another run."""
     try:
         with safe_open(file, framework="pt") as found:
             state = json.loads((found.metadata() or {})[_STATE])

@@ -27,12 +27,7 @@ Places = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class TrainingQueries:
-    """Queries with their relevant documents.
-
-    Attributes:
-        vectors: ``(q, d)`` float32 unit rows.
-        relevant: For each the positions of its relevant documents in the corpus, one or more.
-    """
+    """Queries, ``(q, d)`` float32 unit rows, each with the positions of its relevant documents, one or more."""
 
     texts: Sequence[str]
     vectors: Float32
@@ -60,13 +55,10 @@ class TrainingQueries:
 
 @dataclass(frozen=True)
 class Task:
-    """A collection for training.
+    """A collection for training: documents ``(n, d)`` float32 unit rows, train queries, test queries if any.
 
-    Attributes:
-        documents: ``(n, d)`` float32 unit rows.
-        valid: The queries that select the epoch; never test queries.
-        test: The queries for reported figures; None if there is no such split.
-        texts: The documents' encoded texts; empty if only vectors are available.
+    `valid` are the queries that select the epoch, never test queries. `texts` are the encoded ones; empty if only
+    vectors are available.
     """
 
     name: str
@@ -108,17 +100,14 @@ def load_task(
 ) -> Task:
     """Read a BEIR folder and encode it."""
     train, valid, own = judged_parts(folder, seed=seed, train_split=train_split, most_queries=most_queries)
-    features, ids, texts = _corpus(train, encoder, progress)
-    place = {document: number for number, document in enumerate(ids)}
-
-    def questions(collection: Collection) -> TrainingQueries:
-        return _questions(collection, place, encoder, progress)
-
-    test = questions(load_collection(folder, TEST)) if TEST in splits(folder) and train_split != TEST else None
-    task = Task(train.name, features, questions(train), questions(valid), test, own, texts)
-    if not len(task.train) or not len(task.valid):
+    documents = _vectors(train, encoder, progress)
+    to_learn, to_select = (_questions(collection, encoder, progress) for collection in (train, valid))
+    test = None
+    if TEST in splits(folder) and train_split != TEST:
+        test = _questions(load_collection(folder, TEST), encoder, progress)
+    if not len(to_learn) or not len(to_select):
         raise ConfigurationError(f"[{folder}] has too few judged train queries: {len(train.queries)}")
-    return task
+    return Task(train.name, documents, to_learn, to_select, test, own, texts_of(train))
 
 
 def judged_parts(
@@ -158,51 +147,33 @@ def questions_of(
     collection: Collection, encoder: Encoder, progress: Progress = silent
 ) -> tuple[TrainingQueries, Float32]:
     """Return a collection's queries, and its documents' vectors, ``(n, d)``."""
-    documents, ids, _ = _corpus(collection, encoder, progress)
-    place = {document: number for number, document in enumerate(ids)}
-    return _questions(collection, place, encoder, progress), documents
+    return _questions(collection, encoder, progress), _vectors(collection, encoder, progress)
 
 
-def _corpus(collection: Collection, encoder: Encoder, progress: Progress) -> tuple[Float32, list[str], list[str]]:
-    """Return the documents' vectors, ids and texts."""
-    spec = IndexSpec(encoder.identity, text_fields=_fields(collection), tokens="none")
-    features = encode_corpus(collection.documents, spec, encoder, progress)
-    return features.pooled, list(features.ids), texts_of(collection)
+def _vectors(collection: Collection, encoder: Encoder, progress: Progress) -> Float32:
+    spec = IndexSpec(encoder.identity, text_fields=collection.text_fields, tokens="none")
+    return encode_corpus(collection.documents, spec, encoder, progress).pooled
 
 
 def texts_of(collection: Collection) -> list[str]:
     """Return the documents' texts as they are encoded."""
-    fields = _fields(collection)
-    return [compose(document.source, fields)[0] for document in collection.documents]
-
-
-def _fields(collection: Collection) -> tuple[str, ...]:
-    titled = any(document.title for document in collection.documents)
-    return ("title", "text") if titled else ("text",)
+    return [compose(document.source, collection.text_fields)[0] for document in collection.documents]
 
 
 def relevant_places(collection: Collection) -> dict[str, Places]:
     """Return by query the positions of its relevant documents in the corpus; queries without one are left out."""
     place = {document.id: number for number, document in enumerate(collection.documents)}
-    return _relevant(collection, place)
-
-
-def _questions(
-    collection: Collection, place: Mapping[str, int], encoder: Encoder, progress: Progress
-) -> TrainingQueries:
-    """Return the queries with a relevant document in the corpus."""
-    relevant = _relevant(collection, place)
-    answerable = list(relevant)
-    texts = [collection.queries[query] for query in answerable]
-    encoded = encode_queries(texts, encoder, tokens=False, progress=progress)
-    vectors = np.concatenate([query.vectors for query in encoded]) if encoded else np.zeros((0, 0), np.float32)
-    return TrainingQueries(texts, vectors, [relevant[query] for query in answerable])
-
-
-def _relevant(collection: Collection, place: Mapping[str, int]) -> dict[str, Places]:
-    """Return by query the positions of its relevant documents, in the order of the queries that have one."""
     found = {
         query: sorted(place[one] for one, grade in collection.qrels[query].items() if grade > 0 and one in place)
         for query in collection.queries
     }
     return {query: np.array(places, np.intp) for query, places in found.items() if places}
+
+
+def _questions(collection: Collection, encoder: Encoder, progress: Progress) -> TrainingQueries:
+    """Return the queries with a relevant document in the corpus."""
+    relevant = relevant_places(collection)
+    texts = [collection.queries[query] for query in relevant]
+    encoded = encode_queries(texts, encoder, tokens=False, progress=progress)
+    vectors = np.concatenate([query.vectors for query in encoded]) if encoded else np.zeros((0, 0), np.float32)
+    return TrainingQueries(texts, vectors, list(relevant.values()))

@@ -86,12 +86,10 @@ class LowRank(nn.Module):
 
 
 def whitening(rows: Float32, *, ridge: float = 1e-3) -> Linear:
-    """Return the PCA whitening of some vectors: ``S^-1/2 U^T (e - m)``, learned without labels.
+    """Return the PCA whitening of vectors, ``(n, d)``: ``S^-1/2 U^T (e - m)``, learned without labels.
 
-    Args:
-        rows: ``(n, d)``.
-        ridge: Added to the covariance's eigenvalues, relative to the greatest, so that directions with little variance
-            in the sample are not amplified.
+    `ridge` is added to the covariance's eigenvalues, relative to the greatest, so that directions with little variance
+    in the sample are not amplified.
     """
     mean = rows.mean(axis=0, dtype=np.float64)
     centred = rows.astype(np.float64) - mean

@@ -7,7 +7,7 @@ the same result, bit for bit on the same machine, as an uninterrupted one.
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,10 +71,9 @@ def train(
     file: Path | None = None,
     about: Any = None,
     resume: bool = False,
-    report: Report | None = None,
+    report: Report = lambda *_: None,
 ) -> TrainingProgress:
     """Train, and load the weights of the best epoch."""
-    report = report or _ignore
     device = device_of(options.device, mps=False)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -86,13 +85,25 @@ def train(
         return where
     optimiser = torch.optim.AdamW(parameters, lr=options.learning_rate, weight_decay=options.weight_decay)
     best = _copy(recipe.learned)
+
+    def save() -> None:
+        if file is not None:
+            checkpoint.save(file, recipe.learned, optimiser, best, where, about)
+
     if resume and file is not None and file.exists():
         where = TrainingProgress(**checkpoint.load(file, recipe.learned, optimiser, best, about))
     if not where.valid:
         where.valid.append(_validated(recipe))
     steps = math.ceil(recipe.examples / options.batch)
     while where.epoch < options.epochs and where.epoch - where.best < options.patience:
-        _epoch(recipe, options, optimiser, where, best, steps, file, about, report)
+        saved = time.monotonic()
+        for loss in _epoch(recipe, options, optimiser, where, steps):
+            where.step += 1
+            where.step_losses.append(loss)
+            if time.monotonic() - saved >= options.save_seconds:
+                save()
+                saved = time.monotonic()
+            report(where, steps)
         where.losses.append(float(np.mean(where.step_losses[-steps:])))
         where.epoch, where.step = where.epoch + 1, 0
         value = _validated(recipe)
@@ -100,8 +111,7 @@ def train(
         if value > where.valid[where.best]:
             where.best = where.epoch
             best = _copy(recipe.learned)
-        if file is not None:
-            checkpoint.save(file, recipe.learned, optimiser, best, where, about)
+        save()
         report(where, steps)
         if not math.isfinite(value):
             break  # B.5: "or if the FISTA solver returns a degenerate all-zero solution"
@@ -110,46 +120,28 @@ def train(
 
 
 def _epoch(
-    recipe: Recipe,
-    options: LoopOptions,
-    optimiser: torch.optim.Optimizer,
-    where: TrainingProgress,
-    best: dict[str, Tensor],
-    steps: int,
-    file: Path | None,
-    about: Any,
-    report: Report,
-) -> None:
-    """Run the remaining steps of an epoch."""
+    recipe: Recipe, options: LoopOptions, optimiser: torch.optim.Optimizer, where: TrainingProgress, steps: int
+) -> Iterator[float]:
+    """Run the remaining steps of an epoch, and yield the loss of each."""
     recipe.learned.train()
     order = np.random.default_rng([options.seed, where.epoch]).permutation(recipe.examples)
     recipe.begin_epoch(np.random.default_rng([options.seed, where.epoch, 1]))
-    saved = time.monotonic()
     kind = device_of(options.device, mps=False).type
-    while where.step < steps:
-        batch = order[where.step * options.batch : (where.step + 1) * options.batch]
-        random = np.random.default_rng([options.seed, where.epoch, 2, where.step])
+    for step in range(where.step, steps):
+        batch = order[step * options.batch : (step + 1) * options.batch]
+        random = np.random.default_rng([options.seed, where.epoch, 2, step])
         torch.manual_seed(int(random.integers(2**62)))  # enables dropout of a fine-tuned model
         with torch.autocast(kind, torch.bfloat16, enabled=options.precision == "bfloat16"):
             loss = recipe.loss(batch, random)
         if not torch.isfinite(loss):
             raise ConfigurationError(
-                f"the loss is {float(loss)} at epoch {where.epoch + 1}, step {where.step + 1}: take a smaller "
-                "learning rate, or float32"
+                f"the loss is {float(loss)} at epoch {where.epoch + 1}, step {step + 1}: take a smaller learning rate, "
+                "or float32"
             )
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-        where.step += 1
-        where.step_losses.append(loss.item())
-        if file is not None and time.monotonic() - saved >= options.save_seconds:
-            checkpoint.save(file, recipe.learned, optimiser, best, where, about)
-            saved = time.monotonic()
-        report(where, steps)
-
-
-def _ignore(where: TrainingProgress, steps: int) -> None:
-    """Ignore the progress."""
+        yield loss.item()
 
 
 @torch.no_grad()

@@ -8,10 +8,8 @@ from torch import Tensor
 def info_nce(queries: Tensor, documents: Tensor, temperature: float, excluded: Tensor | None = None) -> Tensor:
     """Return the asymmetric in-batch InfoNCE loss (NNN decoding, equation 21): each query against all documents.
 
-    Args:
-        queries: ``(b, d)`` unit rows.
-        documents: ``(b, d)`` unit rows: each query's positive.
-        excluded: ``(b, b)`` bool: other queries' positives that are relevant to the query too, and no negatives.
+    Queries and their positives are ``(b, d)`` unit rows; `excluded` ``(b, b)`` are other queries' positives that are
+    relevant to the query too, and no negatives.
     """
     logits = queries @ documents.T / temperature
     if excluded is not None:
@@ -41,14 +39,10 @@ def set_loss(scores: Tensor, relevant: Tensor, *, margin: float, temperature: fl
 
 
 def listwise_multi_label(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return COLT's list-wise multi-label loss: cross-entropy of a softmax with labels that share 1.
+    """Return COLT's list-wise multi-label loss of ``(b, k)`` scores and labels: cross-entropy with labels that share 1.
 
     As in its published code: each list contains some relevant documents and random others, each position is a Bernoulli
     variable.
-
-    Args:
-        scores: ``(b, k)`` one list for each query.
-        labels: ``(b, k)`` 0 or 1.
     """
     predicted = torch.softmax(scores, dim=1)
     targets = labels / labels.sum(dim=1, keepdim=True)

@@ -7,59 +7,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from es_ttc.errors import InvalidRequest
-from es_ttc.lab.evaluation.metrics import score
+from es_ttc.lab.evaluation.metrics import Float64, score
+from es_ttc.lab.ranking.graded import values_of
 from es_ttc.lab.training.data import Task, TrainingQueries
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
 from es_ttc.rescorers.nnn.rescorer import scores
 from es_ttc.vectors.tokens import Float32
 
 
-def found_at(scores: Tensor, relevant: Tensor, k: int) -> Tensor:
-    """Return the number of relevant documents among the first k, ``(b,)``.
-
-    Args:
-        scores: ``(b, n)``; of equal scores the earlier one ranks first.
-        relevant: ``(b, n)`` bool.
-    """
-    order = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :k]
-    return relevant.gather(1, order).sum(dim=1)
-
-
-def comp_at(scores: Tensor, relevant: Tensor, k: int) -> Tensor:
-    """Return whether all relevant documents are among the first k, ``(b,)`` of 0 and 1 (NNN decoding, section 4)."""
-    return (found_at(scores, relevant, k) == relevant.sum(dim=1)).double()
-
-
-def recall_at(scores: Tensor, relevant: Tensor, k: int) -> Tensor:
-    """Return the share of the relevant documents that are among the first k, ``(b,)``."""
-    return found_at(scores, relevant, k).double() / relevant.sum(dim=1)
-
-
-def ndcg_at(scores: Tensor, relevant: Tensor, k: int) -> Tensor:
-    """Return nDCG of relevance 0 or 1, ``(b,)``."""
-    order = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :k]
-    gains = relevant.gather(1, order).double()
-    discounts = 1 / torch.log2(torch.arange(2, gains.shape[1] + 2, dtype=torch.float64, device=scores.device))
-    best = torch.stack([discounts[:count].sum() for count in relevant.sum(dim=1).clamp(max=k).tolist()])
-    return (gains * discounts).sum(dim=1) / best
-
-
-MEASURES = {"comp": comp_at, "recall": recall_at, "ndcg": ndcg_at}
-
-
-def measure(name: str, scores: Tensor, relevant: Tensor) -> Tensor:
-    """Return a measure by its name, e.g. ``comp@5``, ``(b,)``."""
-    family, cutoff = check_measure(name)
-    return MEASURES[family](scores, relevant, cutoff)
-
-
-def check_measure(name: str) -> tuple[str, int]:
-    """Return a measure's family and cutoff."""
-    family, _, cutoff = name.partition("@")
-    if family not in MEASURES or not (cutoff.isascii() and cutoff.isdigit() and int(cutoff) > 0):
-        raise InvalidRequest(f"unknown metric [{name}]: take comp@k, recall@k or ndcg@k, e.g. comp@5")
-    return family, int(cutoff)
+def measure(name: str, scores: Tensor, relevant: Tensor) -> Float64:
+    """Return a metric of each query, ``(q,)``, of scores, ``(q, n)``; of equal scores the earlier one ranks first."""
+    order = torch.sort(scores, dim=1, descending=True, stable=True).indices
+    ranked = relevant.gather(1, order).long().numpy()
+    return values_of(name, ranked, [np.ones(count, np.int64) for count in relevant.sum(dim=1).tolist()])
 
 
 METRICS = ("recall@3", "recall@5", "comp@3", "comp@5", "ndcg@10")
@@ -68,12 +28,7 @@ _DEPTH = 10
 
 
 def rankings(documents: Float32, queries: Float32, penalty: Penalty | None = None) -> list[list[int]]:
-    """Return each query's first documents, by cosine or, with a penalty, as the method `nnn` orders a window of 100.
-
-    Args:
-        documents: ``(n, d)``.
-        queries: ``(q, d)``.
-    """
+    """Return each query's first documents, by cosine or, with a penalty, as the method `nnn` orders a window of 100."""
     found = []
     for vector in queries:
         order = np.argsort(-(documents @ vector), kind="stable")[:WINDOW]

@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,17 @@ from es_ttc.lab.training import artefact
 from es_ttc.lab.training.data import Task, load_task
 from es_ttc.lab.training.loop import RESUMABLE_OPTIONS, Report, TrainingProgress, train
 from es_ttc.lab.training.measures import before_and_after
-from es_ttc.lab.training.options import LoopOptions
+from es_ttc.lab.training.options import ColtOptions, DenseOptions, HeadOptions, LoopOptions, NnnOptions
+from es_ttc.lab.training.recipes.colt import ColtRecipe
+from es_ttc.lab.training.recipes.dense import DenseRecipe
+from es_ttc.lab.training.recipes.head import HeadRecipe
+from es_ttc.lab.training.recipes.nnn import NnnRecipe, choose_penalty
 from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, Trainable, TunedSide
 
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """The initial state of a training.
-
-    Attributes:
-        heads: The head of each role; none without an initial trained encoder.
-        models: Folders of fine-tuned models, by role.
-        identity: The initial trained encoder's identity; None without one.
-    """
+    """The initial state: heads and folders of fine-tuned models by role, the initial encoder's identity."""
 
     heads: Mapping[Role, Head]
     models: Mapping[Role, Path] = field(default_factory=dict)
@@ -45,6 +43,9 @@ Sides = Callable[[Task, Role], TunedSide]
 """Creates a side with a fine-tuned encoder."""
 
 
+Options = DenseOptions | NnnOptions | ColtOptions | HeadOptions
+
+
 @dataclass(frozen=True)
 class TrainingRequest:
     """A request for a training."""
@@ -52,12 +53,35 @@ class TrainingRequest:
     kind: str
     data: Sequence[Path]
     out: Path
-    recipe: Callable[[Sequence[Task], Sides], Trainable]
-    options: Mapping[str, Any]
+    options: Options
     loop: LoopOptions
     start: Path | None = None
     most_queries: int | None = None
     resume: bool = False
+    choose_penalty: bool = False
+
+    def recorded_options(self) -> dict[str, Any]:
+        """Return the options for checkpoints and cards."""
+        chosen = {"l1": "chosen", "l2": "chosen"} if self.choose_penalty else {}
+        return asdict(self.options) | (chosen if isinstance(self.options, NnnOptions) else {})
+
+    def recipe(self, tasks: Sequence[Task], side: Sides) -> Trainable:
+        """Return the recipe of the options."""
+        task, options = tasks[0], self.options
+        match options:
+            case DenseOptions():
+                tuned = options.tune == "encoder"
+                sides = {"queries": side(task, "query"), "documents": side(task, "document")} if tuned else {}
+                return DenseRecipe(task, options, **sides)
+            case NnnOptions():
+                if self.choose_penalty:
+                    l1, l2 = choose_penalty(task, options.metric)
+                    options = replace(options, l1=l1, l2=l2)
+                return NnnRecipe(task, options, queries=side(task, "query") if options.tune == "encoder" else None)
+            case ColtOptions():
+                return ColtRecipe(task, options)
+            case HeadOptions():
+                return HeadRecipe(tasks, options)
 
 
 @dataclass(frozen=True)
@@ -77,29 +101,26 @@ def run(
     *,
     cache_dir: Path,
     progress: Progress = silent,
-    report: Report | None = None,
+    report: Report = lambda *_: None,
 ) -> TrainingResult:
-    """Train and write the trained encoder.
-
-    Raises:
-        ConfigurationError: The data, the start or the checkpoint are invalid.
-        InvalidRequest: The folder contains other files.
-    """
-    checkpoint = _claim(request)
+    """Train and write the trained encoder."""
+    checkpoint = request.out / artefact.CHECKPOINT
+    artefact.claim(request.out, CARD, checkpoint, resume=request.resume)
     loop = request.loop
     start = _start(request.start, encoder.identity, cache_dir)
-    below = _below(encoder, start, cache_dir)
-    tasks = [
-        load_task(folder, below, seed=loop.seed, most_queries=request.most_queries, progress=progress)
-        for folder in request.data
-    ]
+
+    def load(models: Mapping[Role, Path]) -> list[Task]:
+        below, most = _below(encoder, models, cache_dir), request.most_queries
+        return [load_task(one, below, seed=loop.seed, most_queries=most, progress=progress) for one in request.data]
+
+    tasks = load(start.models)
     before = start.heads
     about = {
         "kind": request.kind,
         "encoder": encoder.identity.key,
         "start": start.identity,
         "data": {task.name: _digest(task) for task in tasks},
-        "options": dict(request.options),
+        "options": request.recorded_options(),
         "loop": {name: value for name, value in asdict(loop).items() if name not in RESUMABLE_OPTIONS},
     }
     torch.manual_seed(loop.seed)
@@ -119,13 +140,7 @@ def run(
     learned, params = recipe.heads(), recipe.params()
     heads = {role: Head((*before[role].layers, *learned[role].layers)) for role in ROLES}
     models = _models(request.out, start, recipe.tuned)
-    after = tasks
-    if recipe.tuned:
-        below = _below(encoder, TrainingStart(start.heads, models), cache_dir)
-        after = [
-            load_task(folder, below, seed=loop.seed, most_queries=request.most_queries, progress=progress)
-            for folder in request.data
-        ]
+    after = load(models) if recipe.tuned else tasks
     metrics = {
         f"{task.name}: {what}" if len(tasks) > 1 else what: found
         for task, changed in zip(tasks, after, strict=True)
@@ -147,19 +162,6 @@ def run(
     return TrainingResult(identity, course, metrics, methods)
 
 
-def _claim(request: TrainingRequest) -> Path:
-    """Return the checkpoint's file, in a folder that is new or belongs to this training."""
-    out = request.out
-    checkpoint = out / artefact.CHECKPOINT
-    if (out / CARD).exists():
-        raise InvalidRequest(f"[{out}] holds a trained encoder already: choose another --out, or delete it")
-    if checkpoint.exists() and not request.resume:
-        raise InvalidRequest(f"[{out}] holds a training that was stopped: go on with --resume, or choose another --out")
-    if not checkpoint.exists():
-        artefact.require_free(out)
-    return checkpoint
-
-
 def _start(folder: Path | None, base: EncoderIdentity, cache_dir: Path) -> TrainingStart:
     """Return the initial state of a training."""
     if folder is None:
@@ -176,12 +178,12 @@ def _start(folder: Path | None, base: EncoderIdentity, cache_dir: Path) -> Train
     return TrainingStart(heads_in(folder, card), models, identity_of(folder, card, FileHashes(cache_dir)).key)
 
 
-def _below(encoder: Encoder, start: TrainingStart, cache_dir: Path) -> Encoder:
+def _below(encoder: Encoder, models: Mapping[Role, Path], cache_dir: Path) -> Encoder:
     """Return the encoder under the heads: the base encoder, or fine-tuned models."""
-    if not start.models:
+    if not models:
         return encoder
     bases: dict[Role, Encoder] = dict.fromkeys(ROLES, encoder)
-    for role, folder in start.models.items():
+    for role, folder in models.items():
         bases[role] = cached(load_encoder(f"{folder}@torch", cache_dir=cache_dir), cache_dir / "encodings")
     return TrainedEncoder(bases, {role: Head() for role in ROLES}, encoder.identity)
 

@@ -22,12 +22,7 @@ DOCUMENTS, TRAIN, VALID = "documents", "train", "valid"
 
 
 class FrozenSide(nn.Module):
-    """Frozen vectors, mapped by a trainable head.
-
-    Args:
-        vectors: By name, ``(n, d)`` each.
-        head: A module of :mod:`es_ttc.lab.training.heads`; None to leave the vectors as they are.
-    """
+    """Frozen vectors, ``(n, d)`` by name, mapped by a trainable head; without one they stay as they are."""
 
     def __init__(self, vectors: Mapping[str, Float32], head: Any = None) -> None:
         super().__init__()
@@ -46,9 +41,14 @@ class FrozenSide(nn.Module):
         return Head() if self.head is None else Head((self.head.layer(),))
 
 
-def queries_of(task: Task) -> dict[str, Float32]:
-    """Return a task's query vectors by name."""
-    return {TRAIN: task.train.vectors, VALID: task.valid.vectors}
+def frozen_queries(task: Task, head: nn.Module) -> FrozenSide:
+    """Return the side of a task's query vectors."""
+    return FrozenSide({TRAIN: task.train.vectors, VALID: task.valid.vectors}, head)
+
+
+def frozen_documents(task: Task, head: nn.Module) -> FrozenSide:
+    """Return the side of a task's document vectors."""
+    return FrozenSide({DOCUMENTS: task.documents}, head)
 
 
 _AT_ONCE = 64
@@ -119,8 +119,9 @@ class Trainable(Recipe):
 class TwoSided(Trainable):
     """A recipe with a side of its own for each role."""
 
-    queries: FrozenSide | TunedSide
-    documents: FrozenSide | TunedSide
+    def __init__(self, queries: FrozenSide | TunedSide, documents: FrozenSide | TunedSide) -> None:
+        self.queries, self.documents = queries, documents
+        self.learned: nn.Module = nn.ModuleList([queries, documents])
 
     def heads(self) -> dict[Role, Head]:
         """Return the heads for serving."""

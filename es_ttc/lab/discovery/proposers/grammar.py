@@ -20,10 +20,7 @@ class GrammarProposer:
     """Mutation and crossover over typed trees.
 
     Its proposals depend only on the seed, the generation and the memory, so a resumed or repeated search gives the same
-    results.
-
-    Args:
-        distance: Minimum structural distance; programs that the registry would refuse are avoided if possible.
+    results. Programs nearer than `distance` to a known one are avoided if possible.
     """
 
     def __init__(self, seed: int, distance: float) -> None:

@@ -27,6 +27,7 @@ _FENCE = "```"
 _FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _MAX_RESULTS, _MAX_FAILURES = 40, 10
 _PRIMITIVES = "primitives."
+_TEMPERATURE = 0.8
 
 
 class LlmProposer:
@@ -39,7 +40,6 @@ class LlmProposer:
         *,
         characters: int = 24_000,
         tokens: int = 2_000,
-        temperature: float = 0.8,
         blind: bool = False,
     ) -> None:
         LlmClient(settings)  # errors in the settings are reported before the search begins
@@ -47,7 +47,6 @@ class LlmProposer:
         self._seed = seed
         self._characters = characters
         self._tokens = tokens
-        self._temperature = temperature
         self._blind = blind
 
     def propose(self, generation: int, records: Sequence[Record]) -> Proposal:
@@ -78,7 +77,7 @@ class LlmProposer:
             return await client.ask(
                 text,
                 max_tokens=self._tokens,
-                temperature=self._temperature,
+                temperature=_TEMPERATURE,
                 seed=seed,
                 stop=(_FENCE,) if continued else (),
             )

@@ -32,11 +32,7 @@ _AT_ONCE = 32
 
 
 def backbone_folder(name: str, cache_dir: Path) -> Path:
-    """Return the folder of a backbone.
-
-    Args:
-        name: An encoder's name, or a folder: of a dense encoder, or of a transformer with nothing else.
-    """
+    """Return the folder of a backbone: an encoder's name, or a folder of a dense encoder or of a transformer alone."""
     folder = Path(name).expanduser()
     encoder = named(name)
     if not folder.is_dir() and encoder is not None and "torch" not in encoder.extras:
@@ -87,10 +83,9 @@ def build(folder: Path, shape: LateShape, texts: Sequence[str]) -> MultiVectorEn
 
 
 def principal_directions(rows: Tensor, count: int) -> Tensor:
-    """Return the directions in which rows are longest, ``(count, d)`` orthonormal: eigenvectors of their second moment.
+    """Return the directions in which rows ``(n, d)`` are longest, ``(count, d)`` orthonormal.
 
-    Args:
-        rows: ``(n, d)``; fewer than ``count`` rows are completed by directions in which they have no length.
+    They are eigenvectors of the second moment; fewer rows than `count` are completed by directions of no length.
     """
     moment = rows.double().T @ rows.double()
     _, vectors = torch.linalg.eigh(moment)

@@ -19,12 +19,7 @@ MINED = 50
 
 @dataclass(frozen=True)
 class JudgedTexts:
-    """Queries with their relevant documents and what BM25 finds beside these.
-
-    Attributes:
-        relevant: For each the positions of its relevant documents in the corpus, one or more.
-        mined: For each the positions of the first documents of BM25 that are not judged relevant, best first.
-    """
+    """Queries with positions of relevant documents, one or more, and of BM25's first others (`mined`)."""
 
     texts: Sequence[str]
     relevant: Sequence[Places]

@@ -17,6 +17,7 @@ from es_ttc.lab.training.data import Places
 from es_ttc.lab.training.late.data import JudgedTexts, LateTask
 from es_ttc.lab.training.loop import Recipe
 from es_ttc.lab.training.measures import measure
+from es_ttc.lab.training.options import LateOptions
 
 _AT_ONCE = 32
 _QUERIES_AT_ONCE = 16
@@ -30,37 +31,27 @@ class LateRecipe(Recipe):
     """
 
     def __init__(
-        self,
-        task: LateTask,
-        model: MultiVectorEncoder,
-        *,
-        negatives: int = 1,
-        train_length: int = 128,
-        temperature: float = 1.0,
-        metric: str = "ndcg@10",
-        progress: Progress = silent,
+        self, task: LateTask, model: MultiVectorEncoder, options: LateOptions, progress: Progress = silent
     ) -> None:
         self.learned: nn.Module = model
         self.examples = len(task.train)
         self._model = model
         self._task = task
-        self._negatives = negatives
-        self._train_length = train_length
-        self._metric = metric
+        self._options = options
         self._progress = progress
         self._known = torch.zeros(0, 0, dtype=torch.bool)
         self._loss = MultiVectorMultipleNegativesRankingLoss(
-            model, scale=1 / temperature, similarity_fct=self._scores_without_known, mini_batch_size=_AT_ONCE
+            model, scale=1 / options.temperature, similarity_fct=self._scores_without_known, mini_batch_size=_AT_ONCE
         )
         self.drawn = np.zeros((0, 0), np.intp)
         self._relevant = _in_pool(task.valid, task.pool)
 
     def begin_epoch(self, random: np.random.Generator) -> None:
         """Draw the documents of each query, ``(queries, 1 + negatives)``: a relevant one, then mined ones."""
-        train = self._task.train
+        train, count = self._task.train, self._options.negatives
         self.drawn = np.array(
             [
-                [random.choice(relevant), *random.choice(mined, self._negatives, replace=len(mined) < self._negatives)]
+                [random.choice(relevant), *random.choice(mined, count, replace=len(mined) < count)]
                 for relevant, mined in zip(train.relevant, train.mined, strict=True)
             ],
             np.intp,
@@ -86,11 +77,11 @@ class LateRecipe(Recipe):
                 for at in range(0, len(queries), _QUERIES_AT_ONCE)
             ]
         )
-        return float(measure(self._metric, scores, self._relevant).mean())
+        return float(measure(self._options.metric, scores, self._relevant).mean())
 
     def _features(self, texts: list[str], role: Role) -> dict[str, Any]:
         """Return texts as the library's collator prepares them, documents cut at the length of training."""
-        length = {"max_length": self._train_length} if role == "document" else {}
+        length = {"max_length": self._options.train_length} if role == "document" else {}
         prompt = self._model.prompts.get(role) or None
         features = self._model.preprocess(texts, prompt=prompt, task=role, **length)
         return {**batch_to_device(features, self._model.device), "task": role}
@@ -111,10 +102,9 @@ class LateRecipe(Recipe):
 
 
 def known_relevant(relevant: Sequence[Places], drawn: Places) -> Tensor:
-    """Return which documents of a batch are no negatives of a query, ``(b, b * n)`` bool.
+    """Return which documents of a batch are no negatives of a query, ``(b, b * n)`` bool; its positive stays.
 
-    Args:
-        drawn: ``(b, n)`` each query's documents, its positive first. The positive itself stays.
+    `drawn` is ``(b, n)``: each query's documents, its positive first.
     """
     known = np.stack([np.isin(drawn.reshape(-1), places) for places in relevant])
     rows = np.arange(len(drawn))

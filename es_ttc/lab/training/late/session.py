@@ -1,6 +1,5 @@
 """One training from a BEIR folder to a late-interaction model's folder, as `es-ttc train late` runs it."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,15 +14,16 @@ from sentence_transformers import MultiVectorEncoder
 from es_ttc.encoders.hashing import FileHashes, revision
 from es_ttc.encoders.registry import load_encoder
 from es_ttc.encoders.sentence_transformers import no_progress_bars
-from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.errors import ConfigurationError
 from es_ttc.lab.evaluation import provenance
+from es_ttc.lab.evaluation.metrics import check_metric
 from es_ttc.lab.evaluation.rankings import Progress, silent
-from es_ttc.lab.training.artefact import PACKAGES, PAGE, require_free
+from es_ttc.lab.evaluation.report import require_writable
+from es_ttc.lab.training.artefact import PACKAGES, PAGE, claim, lasting, markdown_page
 from es_ttc.lab.training.late.backbone import backbone_folder, build, train_last_layers
 from es_ttc.lab.training.late.data import LateTask, load_late_task
 from es_ttc.lab.training.late.recipe import LateRecipe
 from es_ttc.lab.training.loop import RESUMABLE_OPTIONS, Report, TrainingProgress, train
-from es_ttc.lab.training.measures import check_measure
 from es_ttc.lab.training.options import LateOptions, LoopOptions
 
 RECORD = "training.json"
@@ -53,42 +53,31 @@ class LateResult:
 
 
 def run(
-    request: LateRequest, *, cache_dir: Path, progress: Progress = silent, report: Report | None = None
+    request: LateRequest, *, cache_dir: Path, progress: Progress = silent, report: Report = lambda *_: None
 ) -> LateResult:
-    """Train and write the trained encoder.
-
-    Raises:
-        ConfigurationError: The data, the start or the checkpoint are invalid.
-        InvalidRequest: The folder contains other files.
-    """
+    """Train and write the trained encoder."""
     options, loop = request.options, request.loop
-    check_measure(options.metric)
-    settings = {
-        "kind": "late",
-        "backbone": _lasting(request.backbone),
-        "data": request.data.resolve().name,
-        "options": asdict(options),
-        "loop": {name: value for name, value in asdict(loop).items() if name not in RESUMABLE_OPTIONS},
-    }
-    checkpoint = _claim(request, settings)
-    _make_parent(request.out)
+    check_metric(options.metric)
+    checkpoint = checkpoint_of(request.out)
+    claim(request.out, RECORD, checkpoint, resume=request.resume)
+    require_writable(file=request.out)
     folder = backbone_folder(request.backbone, cache_dir)
     task = load_late_task(
         request.data, seed=loop.seed, most_queries=options.queries, pool=options.pool, progress=progress
     )
-    about = {**settings, "revision": revision(folder, FileHashes(cache_dir)), "digest": task.digest}
+    about = {
+        "kind": "late",
+        "backbone": lasting(request.backbone),
+        "data": request.data.resolve().name,
+        "options": asdict(options),
+        "loop": {name: value for name, value in asdict(loop).items() if name not in RESUMABLE_OPTIONS},
+        "revision": revision(folder, FileHashes(cache_dir)),
+        "digest": task.digest,
+    }
     torch.manual_seed(loop.seed)
     model = build(folder, options.shape, _sample(task, loop.seed))
     train_last_layers(model, options.layers)
-    recipe = LateRecipe(
-        task,
-        model,
-        negatives=options.negatives,
-        train_length=options.train_length,
-        temperature=options.temperature,
-        metric=options.metric,
-        progress=progress,
-    )
+    recipe = LateRecipe(task, model, options, progress)
     course = train(recipe, loop, file=checkpoint, about=about, resume=request.resume, report=report)
     _write(request.out, model, _record(task, about, course))
     checkpoint.unlink(missing_ok=True)
@@ -100,60 +89,11 @@ def checkpoint_of(out: Path) -> Path:
     return out.with_name(f"{out.name}.checkpoint.safetensors")
 
 
-def _lasting(backbone: str) -> str:
-    """Return an encoder's name for a card: without the backend, which does not matter, and with full paths."""
-    folder = Path(backbone).expanduser()
-    return str(folder.resolve()) if folder.is_dir() else backbone
-
-
 def _sample(task: LateTask, seed: int) -> list[str]:
     """Return documents at random, for the first projection."""
     count = min(_SAMPLED, len(task.documents))
     drawn = np.random.default_rng(seed).choice(len(task.documents), count, replace=False)
     return [task.documents[place] for place in np.sort(drawn)]
-
-
-def _claim(request: LateRequest, settings: Mapping[str, Any]) -> Path:
-    """Return the checkpoint's file, in a folder that is new or belongs to this training."""
-    out, checkpoint = request.out, checkpoint_of(request.out)
-    if (out / RECORD).is_file():
-        raise InvalidRequest(f"[{out}] holds a trained model already{_other(out, settings)}: choose another --out")
-    require_free(out)
-    if checkpoint.exists() and not request.resume:
-        raise InvalidRequest(
-            f"[{checkpoint}] is of a training that was stopped: go on with --resume, delete it, or choose another --out"
-        )
-    return checkpoint
-
-
-def _make_parent(out: Path) -> None:
-    """Make the folder that the result and its checkpoint will lie in, before anything long begins."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"[{out}] cannot be written: {error.strerror}") from error
-
-
-def _other(out: Path, settings: Mapping[str, Any]) -> str:
-    """Return in what a finished training differs, for a message."""
-    try:
-        before = json.loads((out / RECORD).read_bytes())
-    except (OSError, ValueError):
-        return ""
-    now = _flat(json.loads(json.dumps(settings)))
-    was = _flat({name: before.get(name) for name in settings})
-    differing = [
-        f"[{name}] is {was.get(name)} there and {now[name]} here" for name in now if was.get(name) != now[name]
-    ]
-    return f", of other settings ({'; '.join(differing)})" if differing else ", of the same settings"
-
-
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without groups, by their own names."""
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        found |= _flat(value) if isinstance(value, dict) else {name: value}
-    return found
 
 
 def _record(task: LateTask, about: Mapping[str, Any], course: TrainingProgress) -> dict[str, Any]:
@@ -187,28 +127,15 @@ def _write(out: Path, model: MultiVectorEncoder, record: Mapping[str, Any]) -> N
 
 
 def _page(out: Path, record: Mapping[str, Any]) -> str:
-    course, metric = record["course"], record["options"]["metric"]
-    rows = [
-        f"| {epoch} | {'' if not epoch else format(course['losses'][epoch - 1], '.4f')} | {value:.4f} |"
-        for epoch, value in enumerate(course["valid"])
-    ]
-    return "\n".join(
-        (
-            f"# {out.resolve().name}",
-            "",
-            f"A late-interaction model: {record['backbone']}, fine-tuned by `es-ttc train late` on {record['data']} "
-            f"({record['train_queries']:,} train queries, {record['valid_queries']:,} for validation: "
-            f"{record['valid']}). Best epoch: {course['best_epoch']}.",
-            "",
-            f"| epoch | mean loss | {metric}, validation |",
-            "| --- | --- | --- |",
-            *rows,
-            "",
-            "```",
-            f"es-ttc index create NAME --encoder {out.name}",
-            "```",
-            "",
-            f"Options, versions and machine: `{RECORD}`.",
-            "",
-        )
+    course = record["course"]
+    losses = ["", *(f"{loss:.4f}" for loss in course["losses"])]
+    rows = [[str(epoch), losses[epoch], f"{value:.4f}"] for epoch, value in enumerate(course["valid"])]
+    return markdown_page(
+        out.resolve().name,
+        f"A late-interaction model: {record['backbone']}, fine-tuned by `es-ttc train late` on {record['data']} "
+        f"({record['train_queries']:,} train queries, {record['valid_queries']:,} for validation: {record['valid']}). "
+        f"Best epoch: {course['best_epoch']}.",
+        [["epoch", "mean loss", f"{record['options']['metric']}, validation"], *rows],
+        [f"es-ttc index create NAME --encoder {out.name}"],
+        f"Options, versions and machine: `{RECORD}`.",
     )

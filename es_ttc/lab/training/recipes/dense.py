@@ -4,13 +4,24 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from es_ttc.lab.training.data import Places, Task
 from es_ttc.lab.training.heads import MixedMlp
 from es_ttc.lab.training.losses import info_nce
 from es_ttc.lab.training.measures import measure
-from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, TunedSide, TwoSided, queries_of, rows_of
+from es_ttc.lab.training.options import DenseOptions
+from es_ttc.lab.training.sides import (
+    DOCUMENTS,
+    TRAIN,
+    VALID,
+    FrozenSide,
+    TunedSide,
+    TwoSided,
+    frozen_documents,
+    frozen_queries,
+    rows_of,
+)
 
 
 class DenseRecipe(TwoSided):
@@ -23,19 +34,17 @@ class DenseRecipe(TwoSided):
     def __init__(
         self,
         task: Task,
+        options: DenseOptions,
         *,
-        hidden: int,
-        temperature: float = 0.05,
-        metric: str = "comp@5",
         queries: FrozenSide | TunedSide | None = None,
         documents: FrozenSide | TunedSide | None = None,
     ) -> None:
+        super().__init__(
+            queries or frozen_queries(task, MixedMlp(task.dims, options.hidden)),
+            documents or frozen_documents(task, MixedMlp(task.dims, options.hidden)),
+        )
         self._task = task
-        self._temperature = temperature
-        self._metric = metric
-        self.queries = queries or FrozenSide(queries_of(task), MixedMlp(task.dims, hidden))
-        self.documents = documents or FrozenSide({DOCUMENTS: task.documents}, MixedMlp(task.dims, hidden))
-        self.learned: nn.Module = nn.ModuleList([self.queries, self.documents])
+        self._options = options
         self._pairs = pairs_of(task)
         self._valid = task.valid.mask(len(task.documents))
         self.examples = len(self._pairs)
@@ -45,12 +54,12 @@ class DenseRecipe(TwoSided):
         queries, documents = self._pairs[batch].T
         excluded = known_positives(self._task.train.relevant, queries, documents)
         rows, positives = rows_of(self.queries, TRAIN, queries), rows_of(self.documents, DOCUMENTS, documents)
-        return info_nce(rows, positives, self._temperature, excluded.to(rows.device))
+        return info_nce(rows, positives, self._options.temperature, excluded.to(rows.device))
 
     def validate(self) -> float:
         """Return the mean measure of the validation queries, ranked by cosine."""
         scores = (self.queries.rows(VALID) @ self.documents.rows(DOCUMENTS).T).cpu()
-        return float(measure(self._metric, scores, self._valid).mean())
+        return float(measure(self._options.metric, scores, self._valid).mean())
 
 
 def known_positives(relevant: Sequence[Places], queries: Places, documents: Places) -> Tensor:

@@ -4,14 +4,23 @@ import math
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from es_ttc.lab.training.data import Places, Task
 from es_ttc.lab.training.heads import MixedMlp
 from es_ttc.lab.training.losses import set_loss
 from es_ttc.lab.training.measures import measure
 from es_ttc.lab.training.options import NnnOptions
-from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, TunedSide, TwoSided, queries_of
+from es_ttc.lab.training.sides import (
+    DOCUMENTS,
+    TRAIN,
+    VALID,
+    FrozenSide,
+    TunedSide,
+    TwoSided,
+    frozen_documents,
+    frozen_queries,
+)
 
 
 def lipschitz(documents: Tensor, l2: Tensor | float = 0.0) -> Tensor:
@@ -34,10 +43,7 @@ def unrolled(
 ) -> Tensor:
     """Return the coefficients after so many steps of equation 5 from 0, ``(b, n)``, none negative.
 
-    Args:
-        documents: ``(n, d)`` the dictionary's rows.
-        queries: ``(b, d)``, each a problem of its own.
-        bound: ``L``; :func:`lipschitz` if None.
+    Documents are the dictionary's rows, ``(n, d)``, each query of ``(b, d)`` a problem of its own, `bound` is ``L``.
     """
     size = lipschitz(documents, l2) if bound is None else bound
     target = queries @ documents.T
@@ -69,13 +75,7 @@ def selection_scores(
     """Return the scores for the set loss: coefficients, and ``slack`` times the gap of unselected relevant documents.
 
     A coefficient of 0 has no gradient, so training could never select a relevant document that the solver left out; its
-    gap to selection has one. ``slack = 0`` is the loss on coefficients alone, as in the paper.
-
-    Args:
-        documents: ``(n, d)``.
-        queries: ``(b, d)``.
-        x: ``(b, n)`` coefficients.
-        relevant: ``(b, n)`` bool.
+    gap to selection has one. ``slack = 0`` is the loss on coefficients ``x`` alone, ``(b, n)``, as in the paper.
     """
     if slack == 0:
         return x
@@ -91,11 +91,12 @@ class NnnRecipe(TwoSided):
     """Trains adapters of queries and documents through the unrolled solver, with the set loss on relevant documents."""
 
     def __init__(self, task: Task, options: NnnOptions, *, queries: FrozenSide | TunedSide | None = None) -> None:
+        super().__init__(
+            queries or frozen_queries(task, MixedMlp(task.dims, options.hidden)),
+            frozen_documents(task, MixedMlp(task.dims, options.hidden)),
+        )
         self._task = task
         self._options = options
-        self.queries = queries or FrozenSide(queries_of(task), MixedMlp(task.dims, options.hidden))
-        self.documents = FrozenSide({DOCUMENTS: task.documents}, MixedMlp(task.dims, options.hidden))
-        self.learned: nn.Module = nn.ModuleList([self.queries, self.documents])
         self.examples = len(task.train)
         self._whole = len(task.documents) <= options.dictionary
         self._near: Places = np.zeros((0, 0), np.intp)

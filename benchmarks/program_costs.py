@@ -1,7 +1,7 @@
 """What programs cost, c = (T_base + T_prog) / T_base: in encoder calls as the paper has it (3.3), and in seconds."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,13 +78,3 @@ def counted(features: CorpusFeatures) -> dict[Reading, int]:
         name: sum(len(own.vectors[name]) for own in features.chunks) for name in GRANULARITIES
     }
     return counts | {TOPIC: len(features.ids), REVERSED: 0 if features.reversed is None else len(features.ids)}
-
-
-def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return which points (cost, quality) no other point is at least as cheap and at least as good as, by cost."""
-    order = sorted(range(len(points)), key=lambda place: (points[place][0], -points[place][1]))
-    front: list[int] = []
-    for place in order:
-        if not front or points[place][1] > points[front[-1]][1]:
-            front.append(place)
-    return front
