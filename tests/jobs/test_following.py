@@ -152,6 +152,7 @@ def ask(gateway: str, index: str, text: str, method: str) -> Reply:
     return search(gateway, index, {"size": 1000, "query": {"match_all": {}}, "rescore": section})
 
 
+@pytest.mark.parametrize("engine_url", ["elasticsearch"], indirect=True)  # test_workers.py has the other product
 @pytest.mark.usefixtures("pipelines")
 async def test_what_a_client_writes_is_found_by_every_method(
     engine: Engine,

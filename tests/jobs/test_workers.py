@@ -48,24 +48,6 @@ def told(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return command
 
 
-@pytest.mark.parametrize("engine_url", ["elasticsearch"], indirect=True)
-async def test_a_worker_enriches_every_document_once_on_the_other_product(
-    engine: Engine, engine_url: str, index_name: str, tmp_path: Path
-) -> None:
-    await make_index(engine, index_name, 12)
-    with model_process(tmp_path) as (model, _, asked):
-        place = Workplace(engine_url, index_name, model, tmp_path)
-        job = (await submission.submit(engine, place.settings, JobRequest(index=index_name, tau=0.5, lanes=2))).job.id
-        with worker_at(place) as worker:
-            deadline = time.monotonic() + 120
-            while (shown := await commands.shown(engine, place.settings, job)).state == "running":
-                assert time.monotonic() < deadline, worker.log.read_text()[-3000:]
-                await asyncio.sleep(0.3)
-        counted = await census(engine, place, job)
-        assert (shown.state, counted.once, counted.notes, counted.doubled) == ("completed", 12, 12, 0)
-        assert sorted(asked.read_text().split()) == sorted(map(str, range(12)))
-
-
 @on_one_engine
 async def test_commands_and_two_workers_on_one_redis(
     engine: Engine, engine_url: str, index_name: str, tmp_path: Path, told: Callable[..., Any]
@@ -150,18 +132,15 @@ async def test_a_job_survives_everything(own_node: OwnNode, index_name: str, tmp
 
 
 @on_one_engine
-async def test_a_hundred_thousand_documents_are_counted_not_loaded(
+async def test_more_documents_than_a_search_returns_are_counted(
     engine: Engine, engine_url: str, index_name: str, tmp_path: Path
 ) -> None:
-    await make_index(engine, index_name, 100_000)
+    await make_index(engine, index_name, 10_500)
     with model_process(tmp_path) as (model, _, __):
         settings = Workplace(engine_url, index_name, model, tmp_path).settings
-        begun = time.monotonic()
         submitted = await submission.submit(engine, settings, JobRequest(index=index_name))
         [shown] = await commands.listed(engine, settings)
-        seconds = time.monotonic() - begun
-    assert (submitted.job.total, shown.progress.pending) == (100_000, 100_000)
-    assert seconds < 20
+    assert (submitted.job.total, shown.progress.pending) == (10_500, 10_500)
 
 
 async def test_what_is_written_is_encoded_once_whatever_is_killed(

@@ -63,6 +63,7 @@ def judge_all(judged: Judged, judge: str, grade: Callable[[str, str], int]) -> N
             assert reply.json() == {"judged": 1, "taken_back": 0}
 
 
+@pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
 def test_from_pools_to_weights(
     judged: Judged, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
