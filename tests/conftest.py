@@ -105,6 +105,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return sharing.slow(collection_path.relative_to(config.rootpath).as_posix()) or None
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of a file that says `ON_ONE_ENGINE` on one product: what they show does not depend on it."""
+    chosen = any("engine_url" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if getattr(metafunc.module, "ON_ONE_ENGINE", False) and "engine_url" in metafunc.fixturenames and not chosen:
+        metafunc.definition.add_marker(pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Mark the tests that need a node or are slow; where several processes share the tests, the longest begin."""

@@ -28,8 +28,8 @@ from es_ttc.index.mappings.spec import IndexSpec
 from tests.support.jobs import Worker, Workplace, census, connected, fill, make_index, model_process, worker_at
 from tests.support.own_node import OwnNode
 
-on_one_engine = pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
-"""For what does not depend on the product."""
+ON_ONE_ENGINE = True
+
 EVERYTHING = 160
 
 
@@ -50,7 +50,6 @@ def told(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return command
 
 
-@on_one_engine
 async def test_commands_and_two_workers_on_one_redis(
     engine: Engine, engine_url: str, index_name: str, tmp_path: Path, told: Callable[..., Any]
 ) -> None:
@@ -176,7 +175,6 @@ def kill_redis(worker: Worker) -> None:
     server.kill()
 
 
-@on_one_engine
 async def test_more_documents_than_a_search_returns_are_counted(
     engine: Engine, engine_url: str, index_name: str, tmp_path: Path
 ) -> None:

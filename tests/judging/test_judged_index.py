@@ -19,6 +19,8 @@ from tests.judging.conftest import Judged
 from tests.serving.client import Reply, call
 from tests.support.llm import scripted_model
 
+ON_ONE_ENGINE = True
+
 pytestmark = pytest.mark.engine
 Command = Callable[..., Any]
 
@@ -63,7 +65,6 @@ def judge_all(judged: Judged, judge: str, grade: Callable[[str, str], int]) -> N
             assert reply.json() == {"judged": 1, "taken_back": 0}
 
 
-@pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
 def test_from_pools_to_weights(
     judged: Judged, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
