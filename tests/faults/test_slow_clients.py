@@ -107,7 +107,7 @@ def test_a_client_that_does_not_take_its_answer_is_left(gateway: str, index_name
         connection.connect((parts.hostname, parts.port))
         connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         assert connection.recv(12) == b"HTTP/1.1 200"
-        time.sleep(5)
+        time.sleep(3)
         received = receive(connection)
     assert len(received) < 300 * 100_000
 
