@@ -3,18 +3,16 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-import aiohttp
 import pytest
-from aiohttp import web
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
@@ -27,53 +25,9 @@ from es_ttc.lab.judging.store import INDEX as JUDGEMENTS
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, wait_for
 from tests.attach.test_detach import state
+from tests.serving.client import Reply, call
+from tests.serving.relay import Passed, relay
 from tests.support.own_node import OwnNode
-from tests.support.servers import server_of
-
-_NOT_PASSED_ON = ("host", "content-length", "transfer-encoding", "content-encoding")
-_CHANGING_POSTS = ("_bulk", "_aliases")
-
-
-@dataclass
-class KillingRelay:
-    """What the server did.
-
-    Attributes:
-        url: Its address.
-        process: Who is killed, and how often that may happen still.
-        steps: The requests after which it was killed: method and last part of the path.
-    """
-
-    url: str = ""
-    process: asyncio.subprocess.Process | None = None
-    steps: list[str] = field(default_factory=list)
-
-
-@asynccontextmanager
-async def killing_relay(engine_url: str) -> AsyncIterator[KillingRelay]:
-    """Run the server on a free port; it kills :attr:`KillingRelay.process`, once after each step."""
-    state = KillingRelay()
-    killed_after: set[tuple[str, str]] = set()
-
-    async def handle(request: web.Request) -> web.Response:
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in _NOT_PASSED_ON}
-        url = f"{engine_url}{request.path_qs}"
-        async with session.request(request.method, url, data=await request.read(), headers=headers) as answer:
-            content = await answer.read()
-            kept = {name: value for name, value in answer.headers.items() if name.lower() not in _NOT_PASSED_ON}
-        last = request.path.rpartition("/")[2]
-        changes = request.method in ("PUT", "DELETE") or last in _CHANGING_POSTS
-        again = (request.method, request.path) in killed_after and last != "_bulk"  # which each run begins with
-        if changes and not again and answer.status < 300 and state.process is not None:
-            killed_after.add((request.method, request.path))
-            state.process.kill()
-            state.process = None
-            state.steps.append(f"{request.method} {last if last.startswith('_') else ''}".strip())
-        return web.Response(status=answer.status, body=content, headers=kept)
-
-    async with aiohttp.ClientSession() as session, server_of(handle) as state.url:
-        yield state
-
 
 T = TypeVar("T")
 HIDDEN_TOO = {"expand_wildcards": "all"}
@@ -86,11 +40,33 @@ def engine_url(opensearch_url: str) -> str:
     return opensearch_url
 
 
-async def until_it_is_through(relay_to: str, folder: Path, *arguments: str) -> list[str]:
-    """Run the command again and again, killed after its first change each time, until it ends by itself."""
-    async with killing_relay(relay_to) as relay:
+async def until_it_is_through(engine: str, folder: Path, *arguments: str) -> list[str]:
+    """Run a command again and again, killed right after its first change each time, until it ends by itself.
+
+    Returns:
+        The requests after which it was killed: method and last part of the path.
+    """
+    steps: list[str] = []
+    killed_after: set[tuple[str, str]] = set()
+    running: list[int] = []
+
+    def pass_on_and_kill(request: Passed) -> Reply:
+        kept = {name: value for name, value in request.headers.items() if name not in ("host", "content-length")}
+        reply = call(engine, request.method, request.target, request.body or None, kept)
+        path = request.target.partition("?")[0]
+        last = path.rpartition("/")[2]
+        changes = request.method in ("PUT", "DELETE") or last in ("_bulk", "_aliases")
+        again = (request.method, path) in killed_after and last != "_bulk"  # which each run begins with
+        if changes and not again and reply.status < 300 and running:
+            killed_after.add((request.method, path))
+            os.kill(running.pop(), signal.SIGKILL)
+            steps.append(f"{request.method} {last if last.startswith('_') else ''}".strip())
+        return reply
+
+    with relay(engine) as passing:
+        passing.before = pass_on_and_kill
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "ES_TTC_ENGINE": passing.url}
         while True:
-            environment = {**os.environ, "HF_HUB_OFFLINE": "1", "ES_TTC_ENGINE": relay.url}
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "es_ttc", *arguments),
@@ -99,12 +75,12 @@ async def until_it_is_through(relay_to: str, folder: Path, *arguments: str) -> l
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )
-            relay.process = process
+            running[:] = [process.pid]
             _, err = await asyncio.wait_for(process.communicate(), 120)
             if process.returncode == 0:
-                return relay.steps
+                return steps
             assert process.returncode == -9, err.decode()
-            assert len(relay.steps) < 30, relay.steps
+            assert len(steps) < 30, steps
 
 
 async def test_beside_another_attach_that_serves(
