@@ -41,9 +41,9 @@ structlog.configure(
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Tests say nothing of speed: a busy machine must not fail one.
-hypothesis.settings.register_profile("without deadlines", deadline=None)
-hypothesis.settings.load_profile("without deadlines")
+# Tests say nothing of speed: a busy machine must not fail one. Each run draws other examples.
+hypothesis.settings.register_profile("tests", deadline=None, max_examples=60)
+hypothesis.settings.load_profile("tests")
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 PRODUCTS = tuple(shared_nodes.PRODUCTS)

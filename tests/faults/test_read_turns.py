@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.base import Feature
@@ -13,7 +13,6 @@ from es_ttc.serving.features.read_budget import MIB, DocumentSizes, ReadQueue, i
 KIND = ("books", (Feature.TOKENS,))
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(1, 120), st.booleans()), max_size=40),
     st.integers(10, 100),

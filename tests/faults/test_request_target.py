@@ -96,7 +96,7 @@ def test_no_form_of_target_reaches_another_server(behind: Behind, form: str) -> 
     assert call(behind.gateway, "GET", "/_ttc/").json()["engine"] == before
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(target=_targets)
 def test_no_made_up_target_reaches_another_server(behind: Behind, listening: Trap, target: str) -> None:
     target = target.replace("{port}", str(listening.port))

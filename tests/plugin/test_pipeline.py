@@ -51,7 +51,7 @@ def gateway(plugged: Plugged, index: str, body: dict[str, Any], **section: Any) 
     return search(plugged.gateway, index, body | {"rescore": rescore})
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(
     index=st.sampled_from([SHARDED, SHARDED, f"{CODED},{SHARDED}", DOC_VALUES, NESTED, f"{CODED},{NESTED}"]),
     query=queries,

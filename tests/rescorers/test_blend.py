@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -189,7 +189,6 @@ scores_and_known = st.integers(1, 30).flatmap(
 )
 
 
-@settings(deadline=None)
 @given(given_scores=scores_and_known, name=st.sampled_from(NORMALISATIONS))
 def test_normalising_keeps_order_and_fills_with_the_mean(
     given_scores: tuple[list[float], list[bool]], name: Any
