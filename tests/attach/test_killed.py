@@ -29,15 +29,11 @@ from tests.serving.client import Reply, call
 from tests.serving.relay import Passed, relay
 from tests.support.own_node import OwnNode
 
+ON_ONE_ENGINE = True
+
 T = TypeVar("T")
 HIDDEN_TOO = {"expand_wildcards": "all"}
 OPTIONS = ["--text-fields", "title,body", "--scales", "1,3,mean", "--max-tokens", "64", "--encoder", "minilm@onnx"]
-
-
-@pytest.fixture(scope="session")
-def engine_url(opensearch_url: str) -> str:
-    """One product: the steps are the same on both."""
-    return opensearch_url
 
 
 async def until_it_is_through(engine: str, folder: Path, *arguments: str) -> list[str]:

@@ -17,6 +17,8 @@ from tests.serving.conftest import Behind
 from tests.support.encoders import Counting
 from tests.support.gateway import gateway_to
 
+ON_ONE_ENGINE = True
+
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
 GZIP = JSON | {"content-encoding": "gzip"}
@@ -66,12 +68,6 @@ EXPENSIVE: dict[str, tuple[str, bytes, dict[str, str], str]] = {
         "64 [knn] clauses",
     ),
 }
-
-
-@pytest.fixture(scope="session")
-def engine_url(opensearch_url: str) -> str:
-    """One product: what is tested happens before the engine is asked."""
-    return opensearch_url
 
 
 @pytest.mark.parametrize("name", EXPENSIVE)

@@ -14,6 +14,8 @@ from tests.serving.client import call
 from tests.serving.conftest import Behind
 from tests.support.raw_http import Trap, exchange, status_of, trap
 
+ON_ONE_ENGINE = True
+
 ADDRESS = EngineAddress("http", "127.0.0.1", 9200)
 BELOW = EngineAddress("https", "search.example", 443, "/behind")
 _HOST = "127.0.0.1:{port}"
@@ -47,12 +49,6 @@ _pieces = st.sampled_from(
     ["*", "@", ":", "//", "/", "\\", "?", "#", "http://", "127.0.0.1:{port}", "..", "%2e", "%0d%0a", "a", "[::1]", ";"]
 )
 _targets = st.lists(_pieces, min_size=1, max_size=8).map("".join)
-
-
-@pytest.fixture(scope="session")
-def engine_url(opensearch_url: str) -> str:
-    """One product: what is tested happens before the engine is asked."""
-    return opensearch_url
 
 
 @given(path=st.binary(max_size=60) | st.binary(max_size=60).map(lambda rest: b"/" + rest), query=st.binary(max_size=30))

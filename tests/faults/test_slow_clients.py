@@ -16,13 +16,9 @@ from tests.serving.conftest import Behind
 from tests.support.gateway import gateway_to
 from tests.support.raw_http import connect, is_closed, receive, status_of
 
+ON_ONE_ENGINE = True
+
 AT_ONCE = 8
-
-
-@pytest.fixture(scope="session")
-def engine_url(opensearch_url: str) -> str:
-    """One product: what is tested happens before the engine is asked."""
-    return opensearch_url
 
 
 @pytest.fixture(scope="module")
