@@ -37,6 +37,7 @@ from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.index import IndexOptions, create_index, index_body
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import Settings
+from tests.conftest import PRODUCTS
 from tests.serving.client import Reply, call, search
 from tests.support.gateway import gateway_to
 from tests.support.jobs import Workplace, document, model_process, worker_at
@@ -45,8 +46,8 @@ from tests.support.llm import scripted_model
 
 pytestmark = pytest.mark.processors
 
-on_one_engine = pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
-"""For what does not depend on the product."""
+ON_ONE_ENGINE = True
+on_both = pytest.mark.parametrize("engine_url", PRODUCTS, indirect=True)
 SECONDS = 120
 
 
@@ -231,6 +232,7 @@ async def features_fit(engine: Engine, index: str, spec: IndexSpec) -> set[str]:
     return fitting
 
 
+@on_both
 async def test_every_kind_of_write_is_encoded_once(
     engine: Engine,
     index_name: str,
@@ -317,6 +319,7 @@ async def test_every_kind_of_write_is_encoded_once(
     assert scored == len(after) - (after["empty"][1] == "empty")
 
 
+@on_both
 @pytest.mark.parametrize("inside", [True, False], ids=["in-index", "side index"])
 async def test_attached_indices_are_followed_too(
     engine: Engine,
@@ -375,7 +378,6 @@ async def test_attached_indices_are_followed_too(
     assert source.settings["index.final_pipeline"] == (f"ttc-stamp-{index_name}" if inside else final)
 
 
-@on_one_engine
 async def test_pause_resume_cancel_and_two_workers(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, pipelines: Callable[..., Any]
 ) -> None:
@@ -445,7 +447,6 @@ async def pipelines_of(engine: Engine, index: str) -> set[str]:
     return set(await engine.request("GET", f"/_ingest/pipeline/*{index}*"))
 
 
-@on_one_engine
 async def test_without_a_model_the_job_that_enriches_waits_and_says_why(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path, pipelines: Callable[..., Any]
 ) -> None:
@@ -475,7 +476,6 @@ async def test_without_a_model_the_job_that_enriches_waits_and_says_why(
     await unfollow(engine, settings.jobs_index, index_name)
 
 
-@on_one_engine
 @pytest.mark.usefixtures("pipelines")
 async def test_proposals_are_filtered_again_when_the_corpus_has_grown(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path
@@ -567,6 +567,7 @@ async def test_a_plugin_that_is_not_there_is_named_before_anything_changes(
     assert not await engine.exists(settings.jobs_index)
 
 
+@on_both
 async def test_the_next_index_is_followed_too(
     engine: Engine, index_name: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
@@ -629,6 +630,7 @@ async def enrich_all(engine: Engine, settings: Settings, job: Job) -> None:
         assert end is TurnEnd.NOTHING_LEFT
 
 
+@on_both
 @pytest.mark.parametrize("template", ["of an index made by es-ttc", "of the first index as it is", "of somebody else"])
 async def test_the_next_index_is_enriched_too(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path, template: str
@@ -716,7 +718,7 @@ async def remove_traces_like(engine: Engine, name: str) -> None:
         await engine.delete_index(found)
 
 
-@pytest.mark.processors
+@on_both
 async def test_records_that_are_deleted_under_a_worker_do_not_come_back(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
@@ -760,7 +762,6 @@ async def test_records_that_are_deleted_under_a_worker_do_not_come_back(
     await unfollow(engine, settings.jobs_index, index_name)
 
 
-@pytest.mark.processors
 async def test_counts_are_those_of_the_index_and_not_of_a_worker_that_was_killed(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
@@ -778,7 +779,6 @@ async def test_counts_are_those_of_the_index_and_not_of_a_worker_that_was_killed
     await unfollow(engine, settings.jobs_index, index_name)
 
 
-@pytest.mark.processors
 async def test_a_deleted_index_ends_its_job(engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder) -> None:
     settings = settings_for(engine, index_name)
     await create_index(engine, index_name, spec)
