@@ -105,6 +105,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return sharing.slow(collection_path.relative_to(config.rootpath).as_posix()) or None
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run the tests of a file that says `ON_ONE_ENGINE` on one product: what they show does not depend on it."""
     chosen = any("engine_url" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))

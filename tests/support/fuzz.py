@@ -27,7 +27,25 @@ OWN: dict[str, Any] = {
     "score": {"method": "dense"},
     "metrics": None,
 }
-LEAVES = [0, 1, -1, 0.5, 10**18, 1e308, 10**30, True, None, "", "spectral", "1s", "*", "ttc.vector", "\u0000\n", [], {}]
+LEAVES: list[Any] = [
+    0,
+    1,
+    -1,
+    0.5,
+    10**18,
+    1e308,
+    10**30,
+    True,
+    None,
+    "",
+    "spectral",
+    "1s",
+    "*",
+    "ttc.vector",
+    "\u0000\n",
+    [],
+    {},
+]
 DEEP = [json.loads("[" * 200 + "]" * 200), ["x" * 9] * 3000, {f"k{number}": 1 for number in range(3000)}, "cat " * 9000]
 HEADS = (
     *("x-a: " + "a" * 20_000, "host: y", "connection: close", "expect: 100-continue", "upgrade: websocket", "te: \x0b"),
@@ -89,8 +107,8 @@ class Fuzzer:
         """Return JSON in which values are exchanged, left out and added."""
         value = copy.deepcopy(value)
         for _ in range(self._one([0, 1, 1, 2, 5])):
-            parent, place = None, None
-            below = value
+            parent: Any = None
+            place, below = None, value
             while isinstance(below, dict | list) and below and (parent is None or self.random.random() < 0.8):
                 parent = below
                 place = self._one(list(below) if isinstance(below, dict) else range(len(below)))
