@@ -112,7 +112,9 @@ def kill(node: process.Node) -> None:
 
 
 def await_status(url: str, status: str, nodes: int = NODES) -> None:
-    reply = call(url, "GET", f"/_cluster/health?wait_for_status={status}&wait_for_nodes={nodes}&timeout=50s")
+    """Wait for the indices that have copies."""
+    asked = f"wait_for_status={status}&wait_for_nodes={nodes}&timeout=50s"
+    reply = call(url, "GET", f"/_cluster/health/{THREE},{WRITTEN}?{asked}")
     assert reply.status == 200, reply.body
 
 

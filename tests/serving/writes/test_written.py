@@ -289,7 +289,7 @@ def test_documents_that_are_left_to_workers(place: Place, followed: Followed, in
 
 
 @pytest.mark.parametrize("meta", ["text", {"writes": "text"}, {"writes": {"encode": "now"}}, {"encoder": 1}], ids=str)
-def test_metadata_of_someone_elses_changes_nothing(place: Place, index_name: str, meta: Any) -> None:
+def test_metadata_of_someone_elses_changes_nothing(place: Place, index_name: str, encoder: Encoder, meta: Any) -> None:
     if isinstance(meta, dict) and "encoder" in meta:
         meta = meta | {"writes": {"encode": "now", "enrich": False, "key": "k"}}
     assert call(place.gateway, "PUT", f"/{index_name}", {"mappings": {"_meta": {"ttc": meta}}}).status == 200
@@ -297,6 +297,8 @@ def test_metadata_of_someone_elses_changes_nothing(place: Place, index_name: str
     assert (one.status, encoded(one)) == (201, None)
     bulk = call(place.gateway, "POST", f"/{index_name}/_bulk", lines_of(corpus()[:2]), NDJSON)
     assert (bulk.status, bulk.json()["errors"], encoded(bulk)) == (200, False, None)
+    with gateway_of(place.engine, encoder) as started:  # one that looks for the encoders of all indices
+        assert call(started, "GET", "/_ttc/ready").status == 200
 
 
 def test_a_write_through_an_alias_is_encoded_right_after_it(place: Place, followed: Followed) -> None:
