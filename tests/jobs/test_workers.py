@@ -30,7 +30,7 @@ from tests.support.own_node import OwnNode
 
 ON_ONE_ENGINE = True
 
-EVERYTHING = 160
+EVERYTHING = 100
 
 
 @pytest.fixture
