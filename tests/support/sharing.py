@@ -45,7 +45,6 @@ FIRST = (
     "tests/ingest/test_kill.py",
     "tests/discovery/test_loop.py",
     "tests/jobs/test_turn.py",
-    "tests/faults/test_failover.py",
 )
 """What takes long, the longest first: begun last, it would be waited for while others have nothing left to do."""
 LAST = ("tests/faults/test_fuzz.py", "tests/faults/test_long_requests.py", "tests/faults/test_pool_turns.py")
