@@ -56,10 +56,7 @@ async def run(
 
 async def stored(url: str, index: str) -> dict[str, dict[str, Any]]:
     """Return every document's fields as bytes and texts, and its source, over CBOR."""
-    body = {
-        "size": 1000,
-        "docvalue_fields": [HASH, ENCODER, STATE, DOCUMENT, POOLED, TOKENS, NORMS, OFFSETS],
-    }
+    body = {"size": 1000, "docvalue_fields": [HASH, ENCODER, STATE, DOCUMENT, POOLED, TOKENS, NORMS, OFFSETS]}
     headers = {"Accept": "application/cbor", "Accept-Encoding": "identity"}
     async with (
         aiohttp.ClientSession() as session,

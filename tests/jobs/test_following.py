@@ -234,12 +234,7 @@ async def features_fit(engine: Engine, index: str, spec: IndexSpec) -> set[str]:
 
 @on_both
 async def test_every_kind_of_write_is_encoded_once(
-    engine: Engine,
-    index_name: str,
-    gateway: str,
-    spec: IndexSpec,
-    encoder: Encoder,
-    pipelines: Callable[..., Any],
+    engine: Engine, index_name: str, gateway: str, spec: IndexSpec, encoder: Encoder, pipelines: Callable[..., Any]
 ) -> None:
     """Whole documents, partial updates, scripts and copies, behind pipelines of the user's own."""
     await create_index(engine, index_name, spec, IndexOptions(shards=2, replicas=0))
@@ -248,9 +243,7 @@ async def test_every_kind_of_write_is_encoded_once(
     final = await pipelines("final", {"append": {"field": "text", "value": ["At the end."]}})
     asked = await pipelines("asked", {"set": {"field": "title", "value": "By a pipeline"}})
     await engine.request(
-        "PUT",
-        f"/{index_name}/_settings",
-        body={"index.default_pipeline": default, "index.final_pipeline": final},
+        "PUT", f"/{index_name}/_settings", body={"index.default_pipeline": default, "index.final_pipeline": final}
     )
     settings = settings_for(engine, index_name)
     [followed] = await follow(engine, settings, index_name, "later")

@@ -216,12 +216,7 @@ def test_a_fault_leaves_the_first_pass_and_says_so(plugged: Plugged) -> None:
     assert reply.ids == expected.ids
     if plugged.product == "elasticsearch":
         assert applied(reply) == "false; reason=protocol"
-    assert reply.json()["ext"]["ttc"] == {
-        "method": "spectral",
-        "applied": False,
-        "window": BLOCK,
-        "reason": "protocol",
-    }
+    assert reply.json()["ext"]["ttc"] == {"method": "spectral", "applied": False, "window": BLOCK, "reason": "protocol"}
     assert failed.status == 503
     recovered(plugged)
 

@@ -61,7 +61,7 @@ def test_spectral_alone_reads_the_means_of_words() -> None:
     means = unit_rows(np.random.default_rng(9), 1, DIMS)
     scored = all_signal_scores(DEFAULT.names, replace(query, word_means=means), window)
     expected = by_hand(query, window) | {
-        "spectral": SpectralRescorer().score(query_of(means), window, SpectralParams()),
+        "spectral": SpectralRescorer().score(query_of(means), window, SpectralParams())
     }
     for name, one in scored.items():
         np.testing.assert_allclose(one.scores, expected[name], atol=1e-6)

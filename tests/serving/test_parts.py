@@ -94,11 +94,7 @@ def test_hop_by_hop_headers_stay_here_and_credentials_go_on() -> None:
         (b"accept-encoding", b"gzip"),
         (b"content-type", b"application/json"),
     ]
-    who = [
-        (b"authorization", b"ApiKey secret"),
-        (b"es-security-runas-user", b"ann"),
-        (b"cookie", b"sid=1"),
-    ]
+    who = [(b"authorization", b"ApiKey secret"), (b"es-security-runas-user", b"ann"), (b"cookie", b"sid=1")]
     assert forwarded(headers) == [*who, (b"accept-encoding", b"gzip"), (b"content-type", b"application/json")]
     assert callers(headers) == who
     assert (b"host", b"gateway") in end_to_end(headers)

@@ -114,10 +114,7 @@ def secured(encoder: Encoder) -> Iterator[Behind]:
         if os.environ.get("CI") == "true":
             pytest.fail(f"Elasticsearch must be tested on CI: {error}")
         pytest.skip(f"no Elasticsearch: {error}")
-    with (
-        node,
-        gateway_to(node.url, encoder, further=playground_routes, write_timeout_ms=60_000, ui=True) as gateway,
-    ):
+    with node, gateway_to(node.url, encoder, further=playground_routes, write_timeout_ms=60_000, ui=True) as gateway:
         index = IndexSpec(encoder.identity, codec="float16", max_tokens=64)
         asyncio.run(fill(node.url.replace("//", f"//{SUPERUSER}:{PASSWORD}@"), INDEX, index, encoder, corpus()))
         for (role, rights), user in zip(ROLES.items(), ("ann", "ben"), strict=True):

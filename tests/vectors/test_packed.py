@@ -210,10 +210,7 @@ def test_factors_that_are_not_finite_are_refused(codec: int, size: int) -> None:
         unpack_tokens(meta_blob(b"", 1, codec, struct.pack("<f", float("nan")) + bytes(size), 1, 2))
 
 
-@pytest.mark.parametrize(
-    ("steps", "count"),
-    [((255, 0, 255, 0), 1), ((255, 0, 0, 1), 2), ((0, 1, 255, 0), 1)],
-)
+@pytest.mark.parametrize(("steps", "count"), [((255, 0, 255, 0), 1), ((255, 0, 0, 1), 2), ((0, 1, 255, 0), 1)])
 def test_places_in_full_must_be_as_many_as_marked_and_the_first_one_of_them(steps: tuple[int, ...], count: int) -> None:
     data = struct.pack(f"<{3 * count}i4B", *[0] * 3 * count, *steps)
     with pytest.raises(ValueError, match="packed offsets"):

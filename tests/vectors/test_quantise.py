@@ -8,9 +8,7 @@ from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import CODECS, Codec, Float32
 
 matrices = hnp.arrays(
-    np.float32,
-    hnp.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=12),
-    elements=st.floats(-1, 1, width=32),
+    np.float32, hnp.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=12), elements=st.floats(-1, 1, width=32)
 )
 
 

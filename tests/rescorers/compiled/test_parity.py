@@ -53,13 +53,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     stored=st.booleans(),
 )
 def test_scores_are_the_same(
-    seed: int,
-    lengths: list[int],
-    codec: Codec,
-    scales: tuple[float, ...],
-    roles: int,
-    stored: bool,
-    small_parts: None,
+    seed: int, lengths: list[int], codec: Codec, scales: tuple[float, ...], roles: int, stored: bool, small_parts: None
 ) -> None:
     random = np.random.default_rng(seed)
     window = window_of(random_documents(random, lengths, 48, codec), scales if stored else None)

@@ -31,12 +31,7 @@ def elastic_net(problem: Problem) -> Float64:
     l1, l2 = problem.penalty.l1, problem.penalty.l2
     dims = len(problem.query)
     model = ElasticNet(
-        alpha=(l1 + l2) / dims,
-        l1_ratio=l1 / (l1 + l2),
-        positive=True,
-        fit_intercept=False,
-        tol=1e-13,
-        max_iter=100_000,
+        alpha=(l1 + l2) / dims, l1_ratio=l1 / (l1 + l2), positive=True, fit_intercept=False, tol=1e-13, max_iter=100_000
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -146,11 +146,7 @@ def test_some_documents_are_shown_as_among_all() -> None:
 
 @pytest.mark.parametrize(
     ("params", "scale"),
-    [
-        ({"pool": "softmax"}, 3.0),
-        ({"pool": "mean"}, 3.0),
-        ({"pool": "mean", "scale_weights": [1, 0, 9]}, 15.0),
-    ],
+    [({"pool": "softmax"}, 3.0), ({"pool": "mean"}, 3.0), ({"pool": "mean", "scale_weights": [1, 0, 9]}, 15.0)],
 )
 def test_a_pooled_score_shows_the_scale_with_most_part_in_it(params: dict[str, Any], scale: float) -> None:
     random = np.random.default_rng(3)
