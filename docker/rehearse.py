@@ -109,10 +109,12 @@ def ignored(path: str, patterns: Sequence[str]) -> bool:
 
 def context(folder: Path) -> None:
     """Make the build's context: what Docker would send."""
-    patterns = [line.strip() for line in DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().splitlines()]
-    for path in sorted(ROOT.rglob("*")):
+    lines = DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().splitlines()
+    patterns = [line.strip() for line in lines if line.strip()]
+    named = sorted({pattern[1:].partition("/")[0] for pattern in patterns if pattern.startswith("!")})  # after a `*`
+    for path in (path for name in named for path in (ROOT / name, *sorted((ROOT / name).rglob("*")))):
         relative = path.relative_to(ROOT)
-        if ".git" in relative.parts or path.is_dir() or ignored(str(relative), [one for one in patterns if one]):
+        if path.is_dir() or ignored(str(relative), patterns):
             continue
         (folder / relative).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, folder / relative, follow_symlinks=False)

@@ -41,9 +41,9 @@ structlog.configure(
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Tests say nothing of speed: a busy machine must not fail one.
-hypothesis.settings.register_profile("without deadlines", deadline=None)
-hypothesis.settings.load_profile("without deadlines")
+# Tests say nothing of speed: a busy machine must not fail one. Each run draws other examples.
+hypothesis.settings.register_profile("tests", deadline=None, max_examples=60)
+hypothesis.settings.load_profile("tests")
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 PRODUCTS = tuple(shared_nodes.PRODUCTS)
@@ -103,6 +103,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if "not slow" not in config.option.markexpr or not collection_path.is_relative_to(config.rootpath):
         return None
     return sharing.slow(collection_path.relative_to(config.rootpath).as_posix()) or None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of a file that says `ON_ONE_ENGINE` on one product: what they show does not depend on it."""
+    chosen = any("engine_url" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if getattr(metafunc.module, "ON_ONE_ENGINE", False) and "engine_url" in metafunc.fixturenames and not chosen:
+        metafunc.definition.add_marker(pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

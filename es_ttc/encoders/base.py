@@ -117,8 +117,12 @@ class EncoderIdentity:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Return the identity of :meth:`as_dict`."""
-        tokens = data.get("tokens")
+        """Return the identity of :meth:`as_dict`.
+
+        Raises:
+            TypeError, ValueError: It is none.
+        """
+        tokens = dict(data).get("tokens")
         return cls(**{**data, "tokens": None if tokens is None else cls.from_dict(tokens)})
 
 

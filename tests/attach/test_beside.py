@@ -23,10 +23,7 @@ def inside(request: pytest.FixtureRequest) -> bool:
 
 
 def ask(gateway: str, index: str, method: str = "spectral", size: int = 40, **body: Any) -> Reply:
-    ours = {
-        "window_size": size,
-        "ttc": {"method": method, "query_text": CATS, "detail": True, "on_error": "fail"},
-    }
+    ours = {"window_size": size, "ttc": {"method": method, "query_text": CATS, "detail": True, "on_error": "fail"}}
     return search(gateway, index, {"query": {"match_all": {}}, "size": size, "rescore": ours, **body})
 
 

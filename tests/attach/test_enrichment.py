@@ -23,6 +23,8 @@ from tests.serving.client import search
 from tests.support.jobs import Workplace
 from tests.support.llm import scripted_model
 
+ON_ONE_ENGINE = True
+
 CATS = [f"d{number}" for number in range(4)]
 
 

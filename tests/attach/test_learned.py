@@ -13,6 +13,8 @@ from tests.attach.test_blend import WINDOW
 from tests.serving.relay import relay
 from tests.support.learned import gateway_with, judged, learned_from, logged, require_served_as_logged
 
+ON_ONE_ENGINE = True
+
 TEXTS = ("our trout hunts at night", "which cat drinks milk?", "snow", "zebra", "an owl on the sofa")
 
 

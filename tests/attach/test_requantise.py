@@ -22,6 +22,8 @@ from es_ttc.vectors.tokens import TokenVectors
 from tests.attach.conftest import attach, corpus, update
 from tests.attach.test_beside import ask, scores
 
+ON_ONE_ENGINE = True
+
 
 class Silent:
     """An encoder that encodes no document."""

@@ -20,6 +20,8 @@ from tests.attach.test_beside import ask
 from tests.attach.test_knn import find
 from tests.support.gateway import gateway_to
 
+ON_ONE_ENGINE = True
+
 
 async def test_searches_get_the_old_encoder_or_the_new_one(
     engine: Engine, engine_url: str, shop: str, spec: IndexSpec, encoder: Encoder

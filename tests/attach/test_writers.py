@@ -79,7 +79,7 @@ async def test_every_document_ends_with_the_features_of_its_own_text(
 
     async with asyncio.TaskGroup() as both:
         both.create_task(writers())
-        for _ in range(3):
+        for _ in range(2):
             await attach(engine, shop, spec, encoder, inside=inside)
         attached.set()
     await fill_attached(engine, shop, encoder)

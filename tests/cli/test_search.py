@@ -19,7 +19,6 @@ from es_ttc.cli.views import Hit, Span
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect, connected
 from es_ttc.engine.protocol import delete_if_there
-from es_ttc.errors import InvalidRequest
 from es_ttc.lab.demo import exhibit
 from es_ttc.settings import EngineSettings
 from tests.cli.conftest import Filled
@@ -140,12 +139,6 @@ class TestThroughTheGateway:
     def test_a_method_compared_with_itself_stands_there_once(self, filled: Filled) -> None:
         rankings = self.run(filled, lambda target: compare(target, CliQuery("paper", "bm25", 5)))
         assert sorted(ranking.heading for ranking in rankings) == ["bm25", "hybrid"]
-
-    def test_wrong_methods_and_parameters_are_refused(self, filled: Filled) -> None:
-        with pytest.raises(InvalidRequest, match=r"did you mean \[spectral\]"):
-            self.run(filled, lambda target: search(target, CliQuery("x", "spectrl")))
-        with pytest.raises(InvalidRequest, match=r"\[scale\]"):
-            self.run(filled, lambda target: search(target, CliQuery("x", "spectral", 5, {"scale": [1]})))
 
 
 @pytest.mark.engine

@@ -79,14 +79,7 @@ def test_every_operation_runs(bees: Task) -> None:
 
 def test_a_proposal_follows_from_seed_generation_and_memory() -> None:
     memory = [
-        Record(
-            generation=place,
-            name=seed.title,
-            proposal=seed,
-            verdict="measured",
-            mean=place / 100,
-            cost=2.0 + place,
-        )
+        Record(generation=place, name=seed.title, proposal=seed, verdict="measured", mean=place / 100, cost=2.0 + place)
         for place, seed in enumerate(seeds(cheap=True))
     ]
 

@@ -26,10 +26,7 @@ ATTACKS = {
     "allocates at once": ("bytearray(1 << 40)", Reason.MEMORY),
     "reads a file": ("open('/etc/passwd').read()", Reason.ESCAPED),
     "writes a file": ("open({target!r}, 'w').write('x')", Reason.ESCAPED),
-    "writes a file by the system call": (
-        "ctypes.CDLL(None).syscall(2, {target!r}.encode(), 577, 420)",
-        Reason.ESCAPED,
-    ),
+    "writes a file by the system call": ("ctypes.CDLL(None).syscall(2, {target!r}.encode(), 577, 420)", Reason.ESCAPED),
     "deletes a file": ("os.unlink({target!r})", Reason.ESCAPED),
     "lists a folder": ("os.listdir('/')", Reason.ESCAPED),
     "opens a socket": ("socket.socket()", Reason.ESCAPED),

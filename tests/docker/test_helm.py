@@ -1,21 +1,86 @@
 """The chart: rendered by Helm, and compared with Kubernetes' schemas and with our settings, commands and endpoints."""
 
 import json
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import kubernetes_validate
+import platformdirs
 import pytest
 import yaml
 
 from es_ttc import __version__
 from es_ttc.cli.app import load_command
+from es_ttc.engine.node.files import locked, make_folder
 from es_ttc.serving.admin.openapi import OPERATIONS
 from es_ttc.serving.server import DRAIN_SECONDS
 from es_ttc.settings import GatewaySettings
 from tests.docker.test_monitoring import scraped
-from tests.support import helm
+
+MODULE = "helm.sh/helm/v3/cmd/helm"
+VERSION = "v3.22.0"
+KUBERNETES = "1.33.0"
+"""A Helm that Go has built takes a Kubernetes from long ago for the cluster's, unless it is told."""
+FOLDER = Path(__file__).parents[2] / "docker" / "helm" / "es-ttc"
+_BUILD_SECONDS = 1200
+_SECONDS = 120
+
+
+def run(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of Helm on the chart."""
+    line = [program(), *command.split(), str(FOLDER), "--kube-version", KUBERNETES, *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=_SECONDS, check=False)
+
+
+def render(*arguments: str) -> list[dict[str, Any]]:
+    """Return the manifests of a release named r."""
+    done = run("template r", *arguments)
+    assert done.returncode == 0, done.stderr
+    return [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
+
+
+def program() -> str:
+    """Return the path of Helm: that on the PATH, or one that is built at the first call (some minutes).
+
+    The test is skipped where there is no Helm, and no Go that can build it.
+    """
+    if found := shutil.which("helm"):
+        return found
+    folder = make_folder(platformdirs.user_cache_path("es-ttc") / "tests" / f"helm-{VERSION}")
+    built = folder / "helm"
+    with locked(folder / "build.lock"):
+        if not built.is_file():
+            _build(folder)
+    return str(built)
+
+
+def _build(folder: Path) -> None:
+    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+    if go is None:
+        _cannot("there is no helm and no go on the PATH")
+    staging = make_folder(folder / "staging")
+    environment = {**os.environ, "GOBIN": str(staging), "GOFLAGS": ""}
+    try:
+        subprocess.run(
+            [go, "install", f"{MODULE}@{VERSION}"],
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=_BUILD_SECONDS,
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        _cannot(f"go could not build {MODULE}: {str(error.stderr)[-2000:]}")
+    (staging / "helm").replace(folder / "helm")
+
+
+def _cannot(why: str) -> NoReturn:
+    pytest.skip(f"the chart is not rendered: {why}")
+
 
 VALUES = Path(__file__).parent / "helm"
 CASES = {
@@ -23,8 +88,8 @@ CASES = {
     "all": ("-f", str(VALUES / "all.yaml")),
     "external-redis": ("-f", str(VALUES / "external-redis.yaml")),
 }
-CHART = yaml.safe_load((helm.CHART / "Chart.yaml").read_text())
-SCHEMA = json.loads((helm.CHART / "values.schema.json").read_text())["properties"]
+CHART = yaml.safe_load((FOLDER / "Chart.yaml").read_text())
+SCHEMA = json.loads((FOLDER / "values.schema.json").read_text())["properties"]
 VARIABLES = {f"ES_TTC_{name.upper()}" for name in GatewaySettings.model_fields}
 SECRETS = {name for name, field in GatewaySettings.model_fields.items() if "SecretStr" in str(field.annotation)}
 OF_THE_CHART = {"engine", "cache_dir", "ca_certs", "host", "port", "workers", "tls_cert", "tls_key"}
@@ -34,7 +99,7 @@ NEWEST = "1.37"
 
 @pytest.fixture(scope="module", params=CASES)
 def manifests(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    return helm.render(*CASES[request.param])
+    return render(*CASES[request.param])
 
 
 def kind(manifests: list[dict[str, Any]], wanted: str) -> list[dict[str, Any]]:
@@ -54,7 +119,7 @@ def ours(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_helm_has_nothing_to_say(case: str) -> None:
-    done = helm.run("lint --strict", *CASES[case])
+    done = run("lint --strict", *CASES[case])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -80,7 +145,7 @@ def test_helm_has_nothing_to_say(case: str) -> None:
     ],
 )
 def test_wrong_values_are_refused_by_name(wrong: str, message: str) -> None:
-    done = helm.run("template r", "--set", wrong)
+    done = run("template r", "--set", wrong)
     assert done.returncode != 0
     assert message in done.stderr
 
@@ -94,13 +159,13 @@ def test_values_are_our_settings() -> None:
 
 @pytest.mark.slow
 def test_the_values_of_the_how_to_are_accepted(tmp_path: Path) -> None:
-    page = (helm.CHART.parents[2] / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
+    page = (FOLDER.parents[2] / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
     values = [block for block in blocks if "rules" not in block]  # those of the adapter
     assert len(values) == 3
     merged = {key: value for block in values for key, value in block.items()}
     (tmp_path / "values.yaml").write_text(yaml.safe_dump(merged), encoding="utf-8")
-    assert len(pods(helm.render("-f", str(tmp_path / "values.yaml")))) == 3
+    assert len(pods(render("-f", str(tmp_path / "values.yaml")))) == 3
 
 
 @pytest.mark.slow

@@ -73,10 +73,7 @@ def test_a_text_has_the_same_vectors_whatever_its_neighbours(any_encoder: Encode
         assert np.array_equal(alone.pooled[0], together.pooled[index])
 
 
-@pytest.mark.parametrize(
-    ("device", "count"),
-    [("cpu", 36), *([("cuda", 600)] if torch.cuda.is_available() else [])],
-)
+@pytest.mark.parametrize(("device", "count"), [("cpu", 36), *([("cuda", 600)] if torch.cuda.is_available() else [])])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_batch_without_padding_gives_what_one_with_padding_gives(device: str, count: int, dtype: str) -> None:
     encoder = load_encoder(f"minilm@torch:{dtype}", device=device)

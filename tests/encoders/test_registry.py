@@ -58,10 +58,7 @@ def test_a_folder_with_our_signs_in_its_name_is_a_folder(tmp_path: Path) -> None
         ("mpnet@onnx", "mpnet has files for @torch and @vllm only"),
         ("no-such/model", r"encoder \[no-such/model\] is no short name.*hub is switched off"),
         ("no such model", r"encoder \[no such model\] is no short name"),
-        (
-            "minilmm",
-            r"encoder \[minilmm\] \(did you mean \[minilm\]\?\) is no short name \(minilm, mpnet",
-        ),
+        ("minilmm", r"encoder \[minilmm\] \(did you mean \[minilm\]\?\) is no short name \(minilm, mpnet"),
         ("no-such/model@vllm", r"encoder \[no-such/model\] is no short name"),
     ],
 )

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -90,7 +90,6 @@ def test_what_is_no_string_is_named_by_its_position(reader: Reader) -> None:
         reader.read(["fine", None], "document", 10)  # type: ignore[list-item]
 
 
-@settings(max_examples=200, deadline=None)
 @given(texts=st.lists(st.text(st.characters(), max_size=80), max_size=4), max_tokens=st.integers(1, 60))
 def test_any_text_is_read(reader: Reader, texts: list[str], max_tokens: int) -> None:
     for text, reading in zip(texts, reader.read(texts, "document", max_tokens), strict=True):

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.program_costs import Cost, Kind, cost_of, counted
@@ -49,7 +49,6 @@ def test_documents_are_counted_as_queries_only_where_they_are_encoded_so() -> No
     assert cost_of(bidirzscore, counted(with_them), queries=7).ratio == pytest.approx(1.3)
 
 
-@settings(deadline=None)
 @given(points)
 def test_no_point_is_as_cheap_and_as_good_as_one_of_the_front(found: list[tuple[float, float]]) -> None:
     front = pareto_front(found)

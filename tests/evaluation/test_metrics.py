@@ -44,7 +44,6 @@ def reciprocal_rank(relevant: set[str], ranking: Sequence[str]) -> float:
     return next((1 / rank for rank, doc in enumerate(ranking, 1) if doc in relevant), 0.0)
 
 
-@settings(max_examples=150, deadline=None)
 @given(qrels=st.lists(GRADES, min_size=1, max_size=4), rankings=st.lists(RANKING, min_size=4, max_size=4))
 def test_every_metric_equals_its_formula(qrels: list[dict[str, int]], rankings: list[list[str]]) -> None:
     judged = {f"query {i}": grades for i, grades in enumerate(qrels)}
@@ -138,7 +137,6 @@ def most_novel(aspects: dict[str, dict[str, int]], k: int) -> float:
     return novelty(aspects, ideal, k)
 
 
-@settings(max_examples=60, deadline=None)
 @given(aspects=st.dictionaries(st.sampled_from(["price", "taste of it"]), GRADES, min_size=1), ranking=RANKING)
 def test_alpha_ndcg_is_its_formula(aspects: dict[str, dict[str, int]], ranking: list[str]) -> None:
     qrels = {"a query": {"a": 1}, "b": {"b": 1}}
@@ -189,7 +187,7 @@ def test_documents_that_nobody_has_judged_are_counted() -> None:
     assert scores.values["unjudged@3"] == pytest.approx([1 / 3, 0, 0])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(qrels=st.lists(GRADES, min_size=1, max_size=3), ranking=RANKING)
 def test_one_metric_alone_is_that_metric(qrels: list[dict[str, int]], ranking: list[str]) -> None:
     judged = {str(place): grades for place, grades in enumerate(qrels)}

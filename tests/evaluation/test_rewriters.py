@@ -14,6 +14,8 @@ from es_ttc.rewriters.rm3 import relevance_model
 from es_ttc.settings import EngineSettings
 from tests.support.llm import scripted_model_beside
 
+ON_ONE_ENGINE = True
+
 
 @pytest.mark.engine
 def test_through_an_engine(

@@ -64,7 +64,7 @@ def test_the_greatest_mean_wins_and_of_equal_ones_the_first() -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(2, 6), st.integers(4, 30), st.integers(0, 1000))
 def test_a_query_never_chooses_how_it_is_answered(folds: int, queries: int, seed: int) -> None:
     folds = min(folds, queries)

@@ -86,11 +86,7 @@ def test_keys_and_tokens_may_stand_in_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("content", "says"), [(None, "cannot be read"), ("\n", "is empty")])
 def test_a_file_without_a_secret_is_one_sentence(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    content: str | None,
-    says: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], content: str | None, says: str
 ) -> None:
     file = tmp_path / "password"
     if content is not None:

@@ -19,7 +19,7 @@ from tests.serving.conftest import make_index
 from tests.support.fuzz import attack
 from tests.support.gateway import gateway_to
 
-SECONDS = float(os.environ.get("ES_TTC_FUZZ_SECONDS", "40"))
+SECONDS = float(os.environ.get("ES_TTC_FUZZ_SECONDS", "15"))
 ATTACKERS = 4
 SEARCH = {
     "query": {"match": {"text": "cat"}},

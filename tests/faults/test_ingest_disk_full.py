@@ -1,6 +1,6 @@
 import json
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,9 @@ def documents() -> list[dict[str, Any]]:
     return [{"_id": str(n), "text": f"river and stone number {n} " + "word " * 20} for n in range(COUNT)]
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[OwnNode]:
-    own = OwnNode("disk")
-    yield own
-    own.stop()
+@pytest.fixture
+def node(own_node: OwnNode) -> OwnNode:
+    return own_node
 
 
 @pytest.fixture
@@ -94,12 +92,12 @@ async def test_features_that_met_a_full_disk_are_written_again(
 ) -> None:
     async with connected(EngineSettings(engine=node.url)) as engine:
         try:
-            await engine.create_index("shop", {"mappings": {"properties": {"text": {"type": "text"}}}})
+            await engine.create_index("full-shop", {"mappings": {"properties": {"text": {"type": "text"}}}})
             for number in range(20):
                 await engine.request(
-                    "PUT", f"/shop/_doc/{number}", body={"text": f"river number {number} " + "word " * 20}
+                    "PUT", f"/full-shop/_doc/{number}", body={"text": f"river number {number} " + "word " * 20}
                 )
-            [source] = await sources_of(engine, "shop")
+            [source] = await sources_of(engine, "full-shop")
             spec = IndexSpec(encoder.identity, text_fields=("text",), max_tokens=64)
             node.limit_files(FULL)
             statuses = relieved_at_the_first_failure(engine, lambda: node.limit_files(None), monkeypatch)

@@ -3,22 +3,21 @@
 import gzip
 import threading
 import time
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from es_ttc.encoders.base import Encoder, Encodings
+from es_ttc.encoders.base import Encoder
 from es_ttc.serving.http import limits
 from es_ttc.serving.http.filter_path import filtered, glob_matches
 from es_ttc.serving.http.limits import admits_items, count_values, deeper_than
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
 from tests.serving.conftest import Behind
+from tests.support.encoders import Counting
 from tests.support.gateway import gateway_to
+
+ON_ONE_ENGINE = True
 
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -69,12 +68,6 @@ EXPENSIVE: dict[str, tuple[str, bytes, dict[str, str], str]] = {
         "64 [knn] clauses",
     ),
 }
-
-
-@pytest.fixture(scope="session")
-def engine_url(opensearch_url: str) -> str:
-    """One product: what is tested happens before the engine is asked."""
-    return opensearch_url
 
 
 @pytest.mark.parametrize("name", EXPENSIVE)
@@ -169,21 +162,6 @@ def test_counting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert admits_items(b'{}\n{"size":1}\n' * 5) is False
 
 
-class Counting:
-    """The real encoder, which counts the texts that it is given."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        self._encoder = encoder
-        self.texts: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._encoder, name)
-
-    def encode(self, texts: Sequence[str], **rest: Any) -> Encodings:
-        self.texts += texts
-        return self._encoder.encode(texts, **rest)
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -198,18 +176,15 @@ def test_nothing_is_encoded_for_a_search_that_the_engine_refuses(
 ) -> None:
     counting = Counting(encoder)
 
-    def load(_name: str, _folder: Path) -> Encoder:
-        return counting
-
     index = behind.index if "bool" in body["query"] else "there-is-no-such-index"
-    with running_gateway(GatewaySettings(engine=behind.engine, port=0), load=load) as gateway:
-        counting.texts.clear()  # those of warming up
+    with gateway_to(behind.engine, counting) as gateway:
+        counting.seen.clear()  # those of warming up
         reply = call(gateway, "POST", f"/{index}/_search", body)
         assert reply.status in (400, 404)
-        assert counting.texts == []
+        assert counting.seen == []
         good = {"query": {"match": {"text": "cat"}}, "rescore": SECTION}
         assert call(gateway, "POST", f"/{behind.index}/_search", good).json()["ttc"]["applied"] is True
-        assert counting.texts == ["cat"]
+        assert counting.seen == ["cat"]
 
 
 class victim:  # noqa: N801 - used as a function

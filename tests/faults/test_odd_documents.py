@@ -111,7 +111,7 @@ def scores_of(reply: Reply, names: set[str]) -> dict[str, float]:
     return {name: score for name, score in zip(reply.ids, reply.scores, strict=True) if name in names}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     good=st.sets(st.sampled_from(GOOD), min_size=2, max_size=12),
     bad=st.sets(st.sampled_from(ODD), min_size=1),

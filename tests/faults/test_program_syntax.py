@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.lab.discovery.screening import ProposedPrograms
@@ -139,13 +139,11 @@ def test_a_kind_of_node_that_is_not_known_is_refused() -> None:
     assert found.detail == "[Unknown] is not part of the programs' Python"
 
 
-@settings(max_examples=60, deadline=None)
 @given(name=BAD, place=st.sampled_from(sorted(PLACES)))
 def test_no_such_name_passes_at_any_place_of_the_syntax(name: str, place: str) -> None:
     refused(PLACES[place].format(name) + PLAIN)
 
 
-@settings(max_examples=150, deadline=None)
 @given(data=st.data(), name=BAD)
 def test_no_such_name_passes_anywhere_in_a_program_that_is_fine(data: st.DataObject, name: str) -> None:
     tree = ast.parse(data.draw(st.sampled_from(PROGRAMS)))

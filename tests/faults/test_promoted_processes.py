@@ -111,10 +111,7 @@ def test_a_regular_expression_that_never_ends_costs_its_search_alone(
             gateway, "POST", f"/{index_name}/_search", {"query": {"match_all": {}}, "rescore": {"ttc": section}}
         )
 
-    with (
-        gateway_to(opensearch_url, encoder, programs=programs) as gateway,
-        ThreadPoolExecutor(1) as thread,
-    ):
+    with gateway_to(opensearch_url, encoder, programs=programs) as gateway, ThreadPoolExecutor(1) as thread:
         assert not children()  # none before the first call
         before = search(gateway, "insects")
         assert before.json()["ttc"]["applied"], before.body

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.base import Feature
@@ -13,11 +13,7 @@ from es_ttc.serving.features.read_budget import MIB, DocumentSizes, ReadQueue, i
 KIND = ("books", (Feature.TOKENS,))
 
 
-@settings(deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 120), st.booleans()), max_size=40),
-    st.integers(10, 100),
-)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 120), st.booleans()), max_size=40), st.integers(10, 100))
 def test_no_more_is_in_flight_than_may_be_and_everyone_has_a_turn(
     asked: list[tuple[int, int, bool]], capacity: int
 ) -> None:

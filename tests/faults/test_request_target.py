@@ -14,6 +14,8 @@ from tests.serving.client import call
 from tests.serving.conftest import Behind
 from tests.support.raw_http import Trap, exchange, status_of, trap
 
+ON_ONE_ENGINE = True
+
 ADDRESS = EngineAddress("http", "127.0.0.1", 9200)
 BELOW = EngineAddress("https", "search.example", 443, "/behind")
 _HOST = "127.0.0.1:{port}"
@@ -47,12 +49,6 @@ _pieces = st.sampled_from(
     ["*", "@", ":", "//", "/", "\\", "?", "#", "http://", "127.0.0.1:{port}", "..", "%2e", "%0d%0a", "a", "[::1]", ";"]
 )
 _targets = st.lists(_pieces, min_size=1, max_size=8).map("".join)
-
-
-@pytest.fixture(scope="session")
-def engine_url(opensearch_url: str) -> str:
-    """One product: what is tested happens before the engine is asked."""
-    return opensearch_url
 
 
 @given(path=st.binary(max_size=60) | st.binary(max_size=60).map(lambda rest: b"/" + rest), query=st.binary(max_size=30))
@@ -96,7 +92,7 @@ def test_no_form_of_target_reaches_another_server(behind: Behind, form: str) -> 
     assert call(behind.gateway, "GET", "/_ttc/").json()["engine"] == before
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(target=_targets)
 def test_no_made_up_target_reaches_another_server(behind: Behind, listening: Trap, target: str) -> None:
     target = target.replace("{port}", str(listening.port))

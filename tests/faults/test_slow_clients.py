@@ -16,13 +16,9 @@ from tests.serving.conftest import Behind
 from tests.support.gateway import gateway_to
 from tests.support.raw_http import connect, is_closed, receive, status_of
 
+ON_ONE_ENGINE = True
+
 AT_ONCE = 8
-
-
-@pytest.fixture(scope="session")
-def engine_url(opensearch_url: str) -> str:
-    """One product: what is tested happens before the engine is asked."""
-    return opensearch_url
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +103,7 @@ def test_a_client_that_does_not_take_its_answer_is_left(gateway: str, index_name
         connection.connect((parts.hostname, parts.port))
         connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         assert connection.recv(12) == b"HTTP/1.1 200"
-        time.sleep(5)
+        time.sleep(3)
         received = receive(connection)
     assert len(received) < 300 * 100_000
 

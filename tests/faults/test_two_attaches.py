@@ -15,6 +15,8 @@ from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 
+ON_ONE_ENGINE = True
+
 COUNT = 30
 
 

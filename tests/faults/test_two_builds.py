@@ -18,6 +18,8 @@ from es_ttc.reranking.index_graph import BuildProgress, build_graph, delete_grap
 from es_ttc.settings import EngineSettings
 from tests.index_graph.conftest import SPEC, put, vectors
 
+ON_ONE_ENGINE = True
+
 COUNT = 300
 PARAMS = (GraphParams(degree=8), GraphParams(degree=4))
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.sparse import csr_matrix
@@ -63,7 +63,6 @@ def test_the_approximate_neighbours_are_nearly_all_exact() -> None:
     assert (np.diff(cosines, axis=1) <= 0).all()
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 8), st.floats(1, 3), st.integers(0, 12))
 def test_pruning_is_diskanns(seed: int, degree: int, alpha: float, dropped: int) -> None:
     vectors = corpus(30, 8, seed)

@@ -15,11 +15,7 @@ from es_ttc.vectors.packed import pack_tokens
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
 DIMS = 16
-SPEC = IndexSpec(
-    EncoderIdentity("made", "1", DIMS, 64),
-    text_fields=("text",),
-    tokens="none",
-)
+SPEC = IndexSpec(EncoderIdentity("made", "1", DIMS, 64), text_fields=("text",), tokens="none")
 
 
 def vectors(count: int, seed: int = 0) -> Float32:

@@ -1,9 +1,13 @@
 """Bulks against a real engine that is made to be busy, absent or broken."""
 
 import asyncio
+import gzip
+import json
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,8 +20,15 @@ from es_ttc.index.ingest.prepare import prepare
 from es_ttc.index.ingest.readers import Record
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
-from tests.support.faulty import Fault, FaultyEngine, faulty_engine
+from tests.serving.client import Reply, call
+from tests.serving.relay import Passed, relay
 
+Fault = Literal["busy items", "busy", "unavailable", "hang up", "too large", "forbidden item"]
+ERRORS = {
+    "busy": (429, "es_rejected_execution_exception"),
+    "unavailable": (503, "cluster_block_exception"),
+    "too large": (413, "too_large"),
+}
 SPEC = IndexSpec(EncoderIdentity("m", "r", 4, 16))
 QUICK = RetryPolicy(attempts=4, first_wait=0.01, max_wait=0.05)
 
@@ -29,38 +40,81 @@ def action(identifier: str, size: int = 10) -> DocumentAction:
 
 
 @asynccontextmanager
-async def broken(engine_url: str, faults: Sequence[Fault]) -> AsyncIterator[tuple[Engine, FaultyEngine]]:
-    async with (
-        faulty_engine(engine_url, iter(faults)) as server,
-        connected(EngineSettings(engine=server.url)) as engine,
-    ):
-        yield engine, server
+async def broken(engine_url: str, faults: Sequence[Fault]) -> AsyncIterator[tuple[Engine, list[list[str]]]]:
+    """Give a client whose bulks meet faults, one after the other, and the ids of every bulk that came in."""
+    bulks: list[list[str]] = []
+    left = iter(faults)
+
+    def meet(request: Passed) -> Reply | None:
+        if not request.target.partition("?")[0].endswith("/_bulk"):
+            return None
+        packed = request.headers.get("content-encoding") == "gzip"
+        lines = (gzip.decompress(request.body) if packed else request.body).splitlines()
+        bulks.append([json.loads(line)["index"]["_id"] for line in lines[::2]])
+        match next(left, None):
+            case None:
+                return None
+            case "hang up":
+                raise ConnectionError
+            case "busy items":
+                return every_other_refused(lines, 429, engine_url + request.target)
+            case "forbidden item":
+                return every_other_refused(lines, 403, engine_url + request.target)
+            case fault:
+                status, kind = ERRORS[fault]
+                cause = {"type": kind, "reason": kind}
+                return as_reply(status, {"error": {"root_cause": [cause], **cause}, "status": status})
+
+    with relay(engine_url) as server:
+        server.before = meet
+        async with connected(EngineSettings(engine=server.url)) as engine:
+            yield engine, bulks
+
+
+def every_other_refused(lines: list[bytes], status: int, url: str) -> Reply:
+    """Pass on every other document, and answer as if the engine had refused the others."""
+    error = {"type": "es_rejected_execution_exception", "reason": "queue capacity 0"}
+    items = [
+        {"index": {"_id": json.loads(one)["index"]["_id"], "status": status, "error": error}} for one in lines[::2]
+    ]
+    if passed := [line for place, line in enumerate(lines) if place // 2 % 2]:
+        parts = urlsplit(url)
+        body = b"".join(line + b"\n" for line in passed)
+        target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        taken = call(url, "POST", target, body, {"content-type": "application/x-ndjson"})
+        items[1::2] = taken.json()["items"]
+    return as_reply(200, {"took": 1, "errors": True, "items": items})
+
+
+def as_reply(status: int, body: Any) -> Reply:
+    headers = {"content-type": "application/json", "x-elastic-product": "Elasticsearch"}
+    return Reply(status, headers, json.dumps(body).encode())
 
 
 async def test_only_the_items_that_were_refused_are_sent_again(engine_url: str, index_name: str) -> None:
     actions = [action(str(n)) for n in range(8)]
-    async with broken(engine_url, ["busy items", "busy items"]) as (engine, server):
+    async with broken(engine_url, ["busy items", "busy items"]) as (engine, bulks):
         items = await write(engine, index_name, actions, QUICK)
         await engine.refresh(index_name)
         assert await engine.count(index_name) == 8
     assert [item.status for item in items] == [201] * 8
     assert [item.id for item in items] == [str(n) for n in range(8)]
-    assert server.bulks == [[str(n) for n in range(8)], ["0", "2", "4", "6"], ["0", "4"]]
+    assert bulks == [[str(n) for n in range(8)], ["0", "2", "4", "6"], ["0", "4"]]
 
 
 @pytest.mark.parametrize("fault", ["busy", "unavailable", "hang up"])
 async def test_a_bulk_that_failed_as_a_whole_is_sent_again(opensearch_url: str, index_name: str, fault: Fault) -> None:
-    async with broken(opensearch_url, [fault, fault]) as (engine, server):
+    async with broken(opensearch_url, [fault, fault]) as (engine, bulks):
         items = await write(engine, index_name, [action("1"), action("2")], QUICK)
     assert [item.status for item in items] == [201, 201]
-    assert server.bulks == [["1", "2"]] * 3
+    assert bulks == [["1", "2"]] * 3
 
 
 async def test_a_cancelled_write_ends_when_the_engine_has_done_it(engine_url: str, index_name: str) -> None:
     """Nothing is written any more when the caller goes on, for example to delete the index."""
-    async with broken(engine_url, []) as (engine, server):
+    async with broken(engine_url, []) as (engine, bulks):
         writing = asyncio.create_task(write(engine, index_name, [action(str(n), 1000) for n in range(3000)], QUICK))
-        while not server.bulks:  # noqa: ASYNC110 - the server has no event
+        while not bulks:  # noqa: ASYNC110 - the server has no event
             await asyncio.sleep(0.001)
         writing.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -70,10 +124,10 @@ async def test_a_cancelled_write_ends_when_the_engine_has_done_it(engine_url: st
 
 
 async def test_a_bulk_that_is_too_large_is_halved(opensearch_url: str, index_name: str) -> None:
-    async with broken(opensearch_url, ["too large"] * 2) as (engine, server):
+    async with broken(opensearch_url, ["too large"] * 2) as (engine, bulks):
         items = await write(engine, index_name, [action(str(n)) for n in range(4)], QUICK)
     assert [item.status for item in items] == [201] * 4
-    assert server.bulks == [["0", "1", "2", "3"], ["0", "1"], ["0"], ["1"], ["2", "3"]]
+    assert bulks == [["0", "1", "2", "3"], ["0", "1"], ["0"], ["1"], ["2", "3"]]
 
 
 async def test_a_single_document_that_is_too_large_is_refused_alone(opensearch_url: str, index_name: str) -> None:
@@ -83,10 +137,10 @@ async def test_a_single_document_that_is_too_large_is_refused_alone(opensearch_u
 
 
 async def test_an_engine_that_stays_busy_ends_the_run(opensearch_url: str, index_name: str) -> None:
-    async with broken(opensearch_url, ["busy items"] * 9) as (engine, server):
+    async with broken(opensearch_url, ["busy items"] * 9) as (engine, bulks):
         with pytest.raises(EngineUnavailable, match=r"1 documents in 4 attempts.*queue capacity"):
             await write(engine, index_name, [action("0"), action("1")], QUICK)
-    assert server.bulks == [["0", "1"], ["0"], ["0"], ["0"]]
+    assert bulks == [["0", "1"], ["0"], ["0"], ["0"]]
 
 
 async def test_an_engine_that_forbids_writing_ends_the_run(opensearch_url: str, index_name: str) -> None:

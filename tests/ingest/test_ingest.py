@@ -25,7 +25,10 @@ from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.index import create_index, resolve_index
 from es_ttc.index.mappings.spec import DOCUMENT, ENCODER, HASH, NORMS, OFFSETS, POOLED, STATE, TOKENS, VECTOR, IndexSpec
 from es_ttc.vectors.packed import unpack_norms, unpack_offsets, unpack_tokens
+from tests.conftest import PRODUCTS
 
+ON_ONE_ENGINE = True
+on_both = pytest.mark.parametrize("engine_url", PRODUCTS, indirect=True)
 STRANGE: dict[str, dict[str, Any]] = {
     "plain": {"title": "Foxes", "text": "The quick brown fox jumps over the lazy dog.", "price": 3},
     "empty": {"title": "", "text": None, "price": 4},
@@ -53,10 +56,7 @@ async def run(
 
 async def stored(url: str, index: str) -> dict[str, dict[str, Any]]:
     """Return every document's fields as bytes and texts, and its source, over CBOR."""
-    body = {
-        "size": 1000,
-        "docvalue_fields": [HASH, ENCODER, STATE, DOCUMENT, POOLED, TOKENS, NORMS, OFFSETS],
-    }
+    body = {"size": 1000, "docvalue_fields": [HASH, ENCODER, STATE, DOCUMENT, POOLED, TOKENS, NORMS, OFFSETS]}
     headers = {"Accept": "application/cbor", "Accept-Encoding": "identity"}
     async with (
         aiohttp.ClientSession() as session,
@@ -73,6 +73,7 @@ async def stored(url: str, index: str) -> dict[str, dict[str, Any]]:
     }
 
 
+@on_both
 async def test_what_is_stored_is_what_evaluation_in_memory_uses(
     engine: Engine, engine_url: str, index: str, encoder: Encoder, spec: IndexSpec
 ) -> None:
@@ -119,6 +120,7 @@ async def test_offsets_point_at_the_characters_of_their_field(
     assert "".join(words) == "EinFuchsspringtüber犬"
 
 
+@on_both
 async def test_the_engine_finds_documents_by_their_vector_and_their_words(
     engine: Engine, index: str, encoder: Encoder
 ) -> None:
@@ -138,6 +140,7 @@ async def test_the_engine_finds_documents_by_their_vector_and_their_words(
     assert [hit["_id"] for hit in stemmed["hits"]["hits"]] == ["2"]
 
 
+@on_both
 async def test_rejected_documents_go_to_the_dead_letters_and_the_rest_goes_on(
     engine: Engine, index: str, encoder: Encoder
 ) -> None:
@@ -162,6 +165,7 @@ async def test_rejected_documents_go_to_the_dead_letters_and_the_rest_goes_on(
     assert "surrogate" in by_number[4].reason
 
 
+@on_both
 async def test_unchanged_documents_are_passed_over_and_changed_ones_are_not(
     engine: Engine, index: str, encoder: Encoder
 ) -> None:
@@ -214,6 +218,7 @@ async def test_an_index_of_someone_else_is_refused(engine: Engine, index_name: s
         await run(engine, index_name, encoder, [{"_id": "1", "text": "one"}])
 
 
+@on_both
 async def test_an_index_that_is_deleted_under_way_is_noticed(engine: Engine, index: str, encoder: Encoder) -> None:
     async def delete() -> None:
         await engine.delete_index(index)
@@ -261,6 +266,7 @@ async def test_a_calibrated_index_takes_further_documents(engine: Engine, index:
     assert outcome.written == 1
 
 
+@on_both
 async def test_pooled_vectors_alone_and_float16_tokens(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder
 ) -> None:

@@ -37,6 +37,7 @@ from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.index import IndexOptions, create_index, index_body
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import Settings
+from tests.conftest import PRODUCTS
 from tests.serving.client import Reply, call, search
 from tests.support.gateway import gateway_to
 from tests.support.jobs import Workplace, document, model_process, worker_at
@@ -45,8 +46,8 @@ from tests.support.llm import scripted_model
 
 pytestmark = pytest.mark.processors
 
-on_one_engine = pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
-"""For what does not depend on the product."""
+ON_ONE_ENGINE = True
+on_both = pytest.mark.parametrize("engine_url", PRODUCTS, indirect=True)
 SECONDS = 120
 
 
@@ -152,6 +153,7 @@ def ask(gateway: str, index: str, text: str, method: str) -> Reply:
     return search(gateway, index, {"size": 1000, "query": {"match_all": {}}, "rescore": section})
 
 
+@pytest.mark.parametrize("engine_url", ["elasticsearch"], indirect=True)  # test_workers.py has the other product
 @pytest.mark.usefixtures("pipelines")
 async def test_what_a_client_writes_is_found_by_every_method(
     engine: Engine,
@@ -230,13 +232,9 @@ async def features_fit(engine: Engine, index: str, spec: IndexSpec) -> set[str]:
     return fitting
 
 
+@on_both
 async def test_every_kind_of_write_is_encoded_once(
-    engine: Engine,
-    index_name: str,
-    gateway: str,
-    spec: IndexSpec,
-    encoder: Encoder,
-    pipelines: Callable[..., Any],
+    engine: Engine, index_name: str, gateway: str, spec: IndexSpec, encoder: Encoder, pipelines: Callable[..., Any]
 ) -> None:
     """Whole documents, partial updates, scripts and copies, behind pipelines of the user's own."""
     await create_index(engine, index_name, spec, IndexOptions(shards=2, replicas=0))
@@ -245,9 +243,7 @@ async def test_every_kind_of_write_is_encoded_once(
     final = await pipelines("final", {"append": {"field": "text", "value": ["At the end."]}})
     asked = await pipelines("asked", {"set": {"field": "title", "value": "By a pipeline"}})
     await engine.request(
-        "PUT",
-        f"/{index_name}/_settings",
-        body={"index.default_pipeline": default, "index.final_pipeline": final},
+        "PUT", f"/{index_name}/_settings", body={"index.default_pipeline": default, "index.final_pipeline": final}
     )
     settings = settings_for(engine, index_name)
     [followed] = await follow(engine, settings, index_name, "later")
@@ -316,6 +312,7 @@ async def test_every_kind_of_write_is_encoded_once(
     assert scored == len(after) - (after["empty"][1] == "empty")
 
 
+@on_both
 @pytest.mark.parametrize("inside", [True, False], ids=["in-index", "side index"])
 async def test_attached_indices_are_followed_too(
     engine: Engine,
@@ -374,7 +371,6 @@ async def test_attached_indices_are_followed_too(
     assert source.settings["index.final_pipeline"] == (f"ttc-stamp-{index_name}" if inside else final)
 
 
-@on_one_engine
 async def test_pause_resume_cancel_and_two_workers(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, pipelines: Callable[..., Any]
 ) -> None:
@@ -444,7 +440,6 @@ async def pipelines_of(engine: Engine, index: str) -> set[str]:
     return set(await engine.request("GET", f"/_ingest/pipeline/*{index}*"))
 
 
-@on_one_engine
 async def test_without_a_model_the_job_that_enriches_waits_and_says_why(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path, pipelines: Callable[..., Any]
 ) -> None:
@@ -474,7 +469,6 @@ async def test_without_a_model_the_job_that_enriches_waits_and_says_why(
     await unfollow(engine, settings.jobs_index, index_name)
 
 
-@on_one_engine
 @pytest.mark.usefixtures("pipelines")
 async def test_proposals_are_filtered_again_when_the_corpus_has_grown(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path
@@ -566,6 +560,7 @@ async def test_a_plugin_that_is_not_there_is_named_before_anything_changes(
     assert not await engine.exists(settings.jobs_index)
 
 
+@on_both
 async def test_the_next_index_is_followed_too(
     engine: Engine, index_name: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
@@ -628,6 +623,7 @@ async def enrich_all(engine: Engine, settings: Settings, job: Job) -> None:
         assert end is TurnEnd.NOTHING_LEFT
 
 
+@on_both
 @pytest.mark.parametrize("template", ["of an index made by es-ttc", "of the first index as it is", "of somebody else"])
 async def test_the_next_index_is_enriched_too(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path, template: str
@@ -715,7 +711,7 @@ async def remove_traces_like(engine: Engine, name: str) -> None:
         await engine.delete_index(found)
 
 
-@pytest.mark.processors
+@on_both
 async def test_records_that_are_deleted_under_a_worker_do_not_come_back(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
@@ -759,7 +755,6 @@ async def test_records_that_are_deleted_under_a_worker_do_not_come_back(
     await unfollow(engine, settings.jobs_index, index_name)
 
 
-@pytest.mark.processors
 async def test_counts_are_those_of_the_index_and_not_of_a_worker_that_was_killed(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
@@ -777,7 +772,6 @@ async def test_counts_are_those_of_the_index_and_not_of_a_worker_that_was_killed
     await unfollow(engine, settings.jobs_index, index_name)
 
 
-@pytest.mark.processors
 async def test_a_deleted_index_ends_its_job(engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder) -> None:
     settings = settings_for(engine, index_name)
     await create_index(engine, index_name, spec)

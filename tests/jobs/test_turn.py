@@ -27,14 +27,15 @@ from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import ENRICHMENT, IndexSpec
 from es_ttc.settings import Settings
+from tests.conftest import PRODUCTS
 from tests.support.jobs import IDENTITY, Workplace, census, document, fill, make_index
 from tests.support.llm import ScriptedModel, scripted_model
 
+ON_ONE_ENGINE = True
+on_both = pytest.mark.parametrize("engine_url", PRODUCTS, indirect=True)
+
 Answers = Callable[[str], Any]
 COUNT = 12
-
-on_one_engine = pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
-"""For what does not depend on the product."""
 
 
 def answer(question: str) -> str:
@@ -96,6 +97,7 @@ async def desk_of(
         yield Desk(engine, Workplace(engine.url, index, model.url, folder), model)
 
 
+@on_both
 async def test_every_document_is_enriched_once_and_counted(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path) as desk:
         submitted = await desk.submit(lanes=3, parallel=4, price=Price(read=1e6, written=2e6))
@@ -148,6 +150,7 @@ async def test_nothing_is_paid_twice(engine: Engine, index_name: str, tmp_path: 
         assert (progress.done, progress.reused) == (COUNT, 0)
 
 
+@on_both
 async def test_a_document_that_changes_under_way_is_left_and_met_again(
     engine: Engine, index_name: str, tmp_path: Path
 ) -> None:
@@ -172,7 +175,6 @@ async def test_a_document_that_changes_under_way_is_left_and_met_again(
         assert await engine.count(index_name) == 2
 
 
-@on_one_engine
 async def test_pause_takes_effect_within_one_document(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path, seconds=0.3) as desk:
         job = (await desk.submit()).job.id
@@ -193,7 +195,6 @@ async def test_pause_takes_effect_within_one_document(engine: Engine, index_name
         assert (await census(engine, desk.place, job)).once == COUNT
 
 
-@on_one_engine
 async def test_cancel_leaves_whole_documents_only(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path, seconds=0.1) as desk:
         job = (await desk.submit(parallel=2)).job.id
@@ -216,7 +217,6 @@ async def test_cancel_leaves_whole_documents_only(engine: Engine, index_name: st
         assert index_name in listed[0].progress.trouble
 
 
-@on_one_engine
 async def test_two_jobs_on_one_index_take_turns(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path) as desk:
         first = (await desk.submit()).job.id
@@ -232,7 +232,6 @@ async def test_two_jobs_on_one_index_take_turns(engine: Engine, index_name: str,
         assert max(desk.asked.values()) == 1
 
 
-@on_one_engine
 async def test_two_turns_at_one_part_do_not_meet(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path, seconds=0.05) as desk:
         job = (await desk.submit()).job.id
@@ -241,7 +240,6 @@ async def test_two_turns_at_one_part_do_not_meet(engine: Engine, index_name: str
         assert max(desk.asked.values()) == 1
 
 
-@on_one_engine
 async def test_a_turn_that_dies_between_two_steps_loses_and_doubles_nothing(
     engine: Engine, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +264,6 @@ async def test_a_turn_that_dies_between_two_steps_loses_and_doubles_nothing(
         assert shown.progress.tokens == 6 * 15
 
 
-@on_one_engine
 async def test_a_spent_budget_pauses_the_job(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path) as desk:
         job = (await desk.submit(budget=Budget(tokens=50, cost=None))).job.id
@@ -279,7 +276,6 @@ async def test_a_spent_budget_pauses_the_job(engine: Engine, index_name: str, tm
         assert (shown.state, shown.progress.done, shown.progress.tokens) == ("completed", COUNT, COUNT * 15)
 
 
-@on_one_engine
 async def test_failures_are_told_by_kind_and_retried(engine: Engine, index_name: str, tmp_path: Path) -> None:
     broken = True
 
@@ -313,7 +309,6 @@ async def test_failures_are_told_by_kind_and_retried(engine: Engine, index_name:
             await commands.retry(engine, desk.settings, job)
 
 
-@on_one_engine
 async def test_a_model_that_fails_all_the_time_pauses_the_job(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path, lambda _: "!!! ???") as desk:
         job = (await desk.submit(most_failures=5)).job.id
@@ -323,7 +318,6 @@ async def test_a_model_that_fails_all_the_time_pauses_the_job(engine: Engine, in
         assert len(desk.model.asked) < 2 * COUNT
 
 
-@on_one_engine
 async def test_an_endpoint_that_is_away_fails_no_document(engine: Engine, index_name: str, tmp_path: Path) -> None:
     away = True
     async with desk_of(engine, index_name, tmp_path, lambda question: 500 if away else answer(question)) as desk:
@@ -337,7 +331,6 @@ async def test_an_endpoint_that_is_away_fails_no_document(engine: Engine, index_
         assert (shown.state, shown.progress.done, shown.progress.trouble) == ("completed", COUNT, "")
 
 
-@on_one_engine
 async def test_a_continuous_job_takes_what_arrives(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path, count=2) as desk:
         job = (await desk.submit(continuous=True)).job.id
@@ -348,7 +341,6 @@ async def test_a_continuous_job_takes_what_arrives(engine: Engine, index_name: s
         assert (shown.state, shown.progress.done, shown.progress.total) == ("idle", 5, 5)
 
 
-@on_one_engine
 async def test_a_dry_run_shows_and_writes_nothing(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path) as desk:
         wanted = JobRequest(index=index_name, tau=0.5, price=Price(read=1e6, written=0))
@@ -371,7 +363,6 @@ async def test_a_dry_run_shows_and_writes_nothing(engine: Engine, index_name: st
         assert max(desk.asked.values()) == 1
 
 
-@on_one_engine
 async def test_phrases_unlike_their_document_are_left_out_by_the_real_encoder(
     engine: Engine, index_name: str, tmp_path: Path, encoder: Encoder
 ) -> None:
@@ -406,7 +397,6 @@ async def test_phrases_unlike_their_document_are_left_out_by_the_real_encoder(
         assert "set ES_TTC_ENCODER to the index's, for workers too" in (await desk.shown(job)).job.reason
 
 
-@on_one_engine
 async def test_what_cannot_be_meant_is_refused_in_one_sentence(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path, count=1) as desk:
         with pytest.raises(UnknownJob, match=r"there is no job \[nothing\]: see `es-ttc jobs list`"):
@@ -435,7 +425,6 @@ async def test_what_cannot_be_meant_is_refused_in_one_sentence(engine: Engine, i
         assert await commands.listed(engine, desk.settings) == []
 
 
-@on_one_engine
 async def test_a_worker_with_another_model_says_so_and_pays_nothing(
     engine: Engine, index_name: str, tmp_path: Path
 ) -> None:
@@ -449,7 +438,6 @@ async def test_a_worker_with_another_model_says_so_and_pays_nothing(
         assert not desk.model.asked
 
 
-@on_one_engine
 @pytest.mark.llm
 async def test_a_real_model_is_asked(engine: Engine, index_name: str, tmp_path: Path, llm_url: str) -> None:
     await make_index(engine, index_name, 0)

@@ -19,6 +19,8 @@ from tests.judging.conftest import Judged
 from tests.serving.client import Reply, call
 from tests.support.llm import scripted_model
 
+ON_ONE_ENGINE = True
+
 pytestmark = pytest.mark.engine
 Command = Callable[..., Any]
 

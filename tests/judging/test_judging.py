@@ -19,6 +19,8 @@ from es_ttc.lab.judging.standing import standing, tuned_weights
 from es_ttc.lab.ranking.weights import tune_weights
 from tests.ranking.pools import random_pools
 
+ON_ONE_ENGINE = True
+
 METHODS = (PooledMethod("blend"), PooledMethod("bm25"))
 
 

@@ -109,10 +109,7 @@ async def test_no_more_questions_at_once_than_allowed() -> None:
 async def test_an_endpoint_that_is_down_is_left_alone_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = partial(EndpointSettings, breaker_failures=2, breaker_seconds=0.3)
     monkeypatch.setattr("es_ttc.llm.client.EndpointSettings", quick)
-    async with (
-        scripted_model([500, 500, "yes"]) as model,
-        LlmClient(settings_for(model.url, llm_attempts=1)) as client,
-    ):
+    async with scripted_model([500, 500, "yes"]) as model, LlmClient(settings_for(model.url, llm_attempts=1)) as client:
         for _ in range(2):
             with pytest.raises(LlmError, match="with 500"):
                 await client.ask("?")
@@ -164,10 +161,7 @@ async def test_what_is_asked_and_the_key_are_never_told(caplog: pytest.LogCaptur
     caplog.set_level(logging.DEBUG)
     telling = web.json_response({"error": {"message": f"cannot answer '{SECRET}'"}}, status=400)
     settings = {"llm_api_key": "sk-very-secret", "llm_attempts": 2}
-    async with (
-        scripted_model([503, "yes", telling]) as model,
-        LlmClient(settings_for(model.url, **settings)) as client,
-    ):
+    async with scripted_model([503, "yes", telling]) as model, LlmClient(settings_for(model.url, **settings)) as client:
         await client.ask(SECRET)
         with pytest.raises(LlmError, match="since it repeats the request"):
             await client.ask(SECRET)

@@ -8,7 +8,7 @@ from es_ttc.vectors.moments import Moments
 from tests.rescorers.windows import unit_rows
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 80))
 def test_a_calibration_is_read_back_up_to_its_rounding(seed: int, size: int) -> None:
     random = np.random.default_rng(seed)

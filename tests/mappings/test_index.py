@@ -101,11 +101,7 @@ def test_text_fields_that_cannot_be_mapped_are_refused(fields: tuple[str, ...]) 
 def test_replicas_follow_the_nodes_unless_told() -> None:
     assert index_body(SPEC, OPENSEARCH)["settings"]["index"] == {"auto_expand_replicas": "0-1", "knn": True}
     told = index_body(SPEC, ELASTICSEARCH, IndexOptions(shards=3, replicas=2))["settings"]["index"]
-    assert told == {
-        "number_of_shards": 3,
-        "number_of_replicas": 2,
-        "mapping": {"exclude_source_vectors": False},
-    }
+    assert told == {"number_of_shards": 3, "number_of_replicas": 2, "mapping": {"exclude_source_vectors": False}}
     older = index_body(SPEC, replace(ELASTICSEARCH, version=(8, 19, 13)))["settings"]["index"]
     assert older == {"auto_expand_replicas": "0-1"}
 

@@ -9,13 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Page, expect
 
-from tests.playground.conftest import (
-    HOSTILE,
-    SECONDS,
-    OpenPage,
-    Playground,
-    faults_of_accessibility,
-)
+from tests.playground.conftest import HOSTILE, SECONDS, OpenPage, Playground, faults_of_accessibility
 from tests.serving.client import call
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]

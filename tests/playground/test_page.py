@@ -11,14 +11,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from es_ttc.encoders.base import Encoder
-from tests.playground.conftest import (
-    HOSTILE,
-    SECONDS,
-    OpenPage,
-    Playground,
-    faults_of_accessibility,
-    gateway_with_page,
-)
+from tests.playground.conftest import HOSTILE, SECONDS, OpenPage, Playground, faults_of_accessibility, gateway_with_page
 from tests.serving.client import Reply, call
 from tests.serving.relay import Passed, relay
 

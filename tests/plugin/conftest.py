@@ -1,25 +1,63 @@
 """A node with our plugin, the gateway that is its sidecar, and the corpus in an index for each way it is stored."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.node.distribution import Distribution
+from es_ttc.engine.node import account, artifacts, parts
+from es_ttc.engine.node.distribution import Command, Distribution, NodeFolder
+from es_ttc.engine.node.files import link_or_copy, make_folder
+from es_ttc.engine.node.java import Java
+from es_ttc.engine.node.opensearch import OpenSearchDistribution
+from es_ttc.engine.node.parts import Artifact, Pinned
 from es_ttc.engine.node.plugin import Plugin
+from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.index.mappings.spec import SpanGrid
+from es_ttc.settings import Settings
 from tests.conftest import PRODUCTS
 from tests.serving.client import call
 from tests.serving.conftest import SIDECAR_TOKEN, make_index
-from tests.support.agent import GuardedOpenSearch
 from tests.support.elasticsearch import ElasticsearchDistribution
 from tests.support.gateway import gateway_to
 from tests.support.own_node import OwnNode
 from tests.support.plugin import Sidecar, built, sidecar_address
+
+AGENT = Pinned(
+    Artifact("org.opensearch", "opensearch-agent", "3.6.0"),
+    "b5f40ea6f7750eb9e88278b2ad1d4b108c157249868562c0914ec1fd4220af32",
+    21_479,
+)
+BYTE_BUDDY = Pinned(
+    Artifact("net.bytebuddy", "byte-buddy", "1.17.7"),
+    "3575dcb8a98faf943d3c1595c47a16047c4fce8a83ebbb26262f1a2f67546357",
+    9_015_334,
+)
+BOOTSTRAP = Artifact("org.opensearch", "opensearch-agent-bootstrap", "3.6.0")
+
+
+class GuardedOpenSearch(OpenSearchDistribution):
+    """OpenSearch whose code is held to its policies."""
+
+    def command(self, home: Path, folder: NodeFolder, java: Java, spec: NodeSpec) -> Command:
+        """Return the command, with the agent and the jars that it wants beside it."""
+        cache = account.base_folder(Settings().cache_dir, account.run_as()) / "artifacts"
+        files = artifacts.fetch([AGENT, BYTE_BUDDY, parts.read_lock()[BOOTSTRAP]], cache)
+        beside = make_folder(folder.path / "agent")
+        for file in files.values():
+            if not (beside / file.name).exists():
+                link_or_copy(file, beside / file.name)
+        command = super().command(home, folder, java, spec)
+        program, *arguments = command.arguments
+        agent = f"-javaagent:{beside / AGENT.artifact.filename}"
+        return dataclasses.replace(command, arguments=(program, agent, *arguments))
+
 
 CODED = "corpus-int2"
 DOC_VALUES = "corpus-doc-values"

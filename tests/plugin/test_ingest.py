@@ -209,7 +209,7 @@ sources = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(
     documents=st.lists(sources, min_size=8, max_size=20),
     storage=st.sampled_from([{}, {"codec": "int2"}, {"tokens": "nested", "max_tokens": 9}]),

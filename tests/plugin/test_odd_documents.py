@@ -28,10 +28,7 @@ LONG = {
 def odd(plugged: Plugged, encoder: Encoder) -> Plugged:
     url = plugged.url
     spec = make_index(url, INDEX, encoder, codec="int8")
-    body = {
-        "query": {"ids": {"values": ["d1"]}},
-        "docvalue_fields": [*FIELDS, "ttc.offsets", "ttc.hash"],
-    }
+    body = {"query": {"ids": {"values": ["d1"]}}, "docvalue_fields": [*FIELDS, "ttc.offsets", "ttc.hash"]}
     [hit] = search(url, INDEX, body).json()["hits"]["hits"]
     own = {name: padded(hit["fields"][f"ttc.{name}"][0]) for name in ("tokens", "norms", "pooled", "offsets")}
     vector = unpack_tokens(b64decode(own["pooled"])).values[0].astype(float).tolist()

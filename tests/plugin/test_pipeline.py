@@ -51,7 +51,7 @@ def gateway(plugged: Plugged, index: str, body: dict[str, Any], **section: Any) 
     return search(plugged.gateway, index, body | {"rescore": rescore})
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(
     index=st.sampled_from([SHARDED, SHARDED, f"{CODED},{SHARDED}", DOC_VALUES, NESTED, f"{CODED},{NESTED}"]),
     query=queries,
@@ -216,12 +216,7 @@ def test_a_fault_leaves_the_first_pass_and_says_so(plugged: Plugged) -> None:
     assert reply.ids == expected.ids
     if plugged.product == "elasticsearch":
         assert applied(reply) == "false; reason=protocol"
-    assert reply.json()["ext"]["ttc"] == {
-        "method": "spectral",
-        "applied": False,
-        "window": BLOCK,
-        "reason": "protocol",
-    }
+    assert reply.json()["ext"]["ttc"] == {"method": "spectral", "applied": False, "window": BLOCK, "reason": "protocol"}
     assert failed.status == 503
     recovered(plugged)
 

@@ -67,7 +67,7 @@ def test_one_shard_is_as_through_the_gateway(plugged: Plugged, index: str, metho
     assert after["first_pass"] == before["first_pass"]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     index=st.sampled_from([CODED, DOC_VALUES, NESTED]),
     query=queries,

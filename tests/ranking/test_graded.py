@@ -12,7 +12,7 @@ from es_ttc.lab.ranking.graded import values_of
 Judgements = list[tuple[int, bool]]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=12), min_size=1, max_size=4),
     st.sampled_from(["ndcg@1", "ndcg@5", "ndcg@30", "recall@3", "success@2", "comp@4", "map", "mrr"]),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -61,7 +61,7 @@ def test_spectral_alone_reads_the_means_of_words() -> None:
     means = unit_rows(np.random.default_rng(9), 1, DIMS)
     scored = all_signal_scores(DEFAULT.names, replace(query, word_means=means), window)
     expected = by_hand(query, window) | {
-        "spectral": SpectralRescorer().score(query_of(means), window, SpectralParams()),
+        "spectral": SpectralRescorer().score(query_of(means), window, SpectralParams())
     }
     for name, one in scored.items():
         np.testing.assert_allclose(one.scores, expected[name], atol=1e-6)
@@ -189,7 +189,6 @@ scores_and_known = st.integers(1, 30).flatmap(
 )
 
 
-@settings(deadline=None)
 @given(given_scores=scores_and_known, name=st.sampled_from(NORMALISATIONS))
 def test_normalising_keeps_order_and_fills_with_the_mean(
     given_scores: tuple[list[float], list[bool]], name: Any

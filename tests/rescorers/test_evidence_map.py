@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -44,7 +44,6 @@ def greatest(part: dict[str, Any], columns: int) -> NDArray[np.float64]:
     return np.array(np.maximum(values(part, columns).max(axis=1), part.get("elsewhere", -1.0)))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 90), st.integers(0, 90), st.integers(1, 3), st.integers(0, 2**16), st.booleans())
 def test_the_greatest_cosines_of_a_map_are_the_scores(
     length: int, title: int, texts: int, seed: int, norms: bool

@@ -26,7 +26,7 @@ learned = LearnedRescorer()
 SIGNALS = ("lexical", "dense", "spectral", "late_interaction")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**31),
     holes=st.sampled_from([0.0, 0.1, 0.6]),

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.base import Feature
@@ -16,7 +16,6 @@ POOLED = MaxSimParams()
 TOKENS = MaxSimParams(query="tokens")
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     lengths=st.lists(st.integers(0, 50), max_size=6),

@@ -36,7 +36,6 @@ def literal(relevance: list[float], cosines: list[list[float]], trade_off: float
     return picked + [one for one in range(len(relevance)) if one not in picked]
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 40), st.floats(0, 1), st.integers(0, 2**32 - 1))
 def test_it_is_the_greedy_procedure(n: int, texts: int, documents: int, trade_off: float, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -85,7 +84,7 @@ def test_the_detail_shows_why_a_document_was_picked() -> None:
     assert details[order[-1]] == {}
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(1, 20), st.floats(0, 1), st.integers(0, 2**32 - 1))
 def test_the_score_can_be_the_relevance(n: int, trade_off: float, seed: int) -> None:
     random = np.random.default_rng(seed)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.errors import ConfigurationError, InvalidRequest
@@ -216,7 +216,6 @@ json_values = st.recursive(
 keys = st.sampled_from([*SpectralParams.model_fields, "other"])
 
 
-@settings(deadline=None)
 @given(st.dictionaries(keys, json_values, max_size=4))
 def test_any_json_gives_parameters_or_a_clear_refusal(raw: dict[str, Any]) -> None:
     refusal = ""

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.errors import MissingFeature
@@ -33,7 +33,6 @@ def search_over(pooled: Float32, **options: Any) -> MemorySearch:
     return MemorySearch({Vectors.POOLED: Matrix.of(pooled)}, windows_of(pooled), **options)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n=st.integers(0, 40),

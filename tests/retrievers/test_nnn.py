@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.errors import InvalidRequest
@@ -58,7 +58,6 @@ def undecided(whole: Solution) -> float:
     return 1e-8 * float(whole.x.sum())
 
 
-@settings(max_examples=300, deadline=None)
 @given(problem=problems(), eligible=st.sampled_from([1.0, 0.5, 0.0]), batch=st.sampled_from([1, 3, 50]))
 def test_it_is_the_solution_over_the_whole_corpus(
     problem: tuple[Float32, Float32, NnnRetrieverParams], eligible: float, batch: int
@@ -80,7 +79,6 @@ def test_it_is_the_solution_over_the_whole_corpus(
         assert x[allowed] == pytest.approx(whole.x, abs=1e-5)
 
 
-@settings(max_examples=200, deadline=None)
 @given(problem=problems(), rounds=st.integers(1, 4))
 def test_the_gap_of_an_early_end_bounds_what_is_missing(
     problem: tuple[Float32, Float32, NnnRetrieverParams], rounds: int

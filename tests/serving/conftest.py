@@ -113,11 +113,7 @@ def _behind(engine_url: str, encoder: Encoder) -> Iterator[Behind]:
     spec = make_index(engine_url, name, encoder)
     try:
         with gateway_to(
-            engine_url,
-            encoder,
-            write_timeout_ms=60_000,
-            max_window=300,
-            sidecar_token=SecretStr(SIDECAR_TOKEN),
+            engine_url, encoder, write_timeout_ms=60_000, max_window=300, sidecar_token=SecretStr(SIDECAR_TOKEN)
         ) as gateway:
             yield Behind(engine_url, gateway, name, spec)
     finally:

@@ -16,6 +16,8 @@ from es_ttc.agents import make_server
 from es_ttc.settings import GatewaySettings
 from tests.serving.conftest import Behind
 
+ON_ONE_ENGINE = True
+
 COMMAND = ["-m", "es_ttc", "mcp"]
 
 

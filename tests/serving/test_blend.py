@@ -45,11 +45,7 @@ def union_in_memory(encoder: Encoder, behind: Behind, size: int) -> tuple[Query,
     found = first_pass(behind, size)
     documents = [document for document in corpus() if document["_id"] != WITHOUT_TEXT]
     encoded = dict(
-        zip(
-            [document["_id"] for document in documents],
-            encode_documents(documents, behind.spec, encoder),
-            strict=True,
-        )
+        zip([document["_id"] for document in documents], encode_documents(documents, behind.spec, encoder), strict=True)
     )
     query = encoder.encode([CATS], role="query")
     cosines = {name: float(one.pooled @ query.pooled[0]) for name, one in encoded.items() if one.pooled is not None}

@@ -20,6 +20,8 @@ from tests.serving.test_rescore import CATS, WITHOUT_TEXT, in_memory
 from tests.support.gateway import gateway_to
 from tests.support.servers import server_beside
 
+ON_ONE_ENGINE = True
+
 MATCH = {"match": {"anyway": "creature"}}
 RR: dict[str, Any] = {"method": "rr", "params": {"reranker": "maxsim", "budget": 15}}
 MMR: dict[str, Any] = {"method": "mmr", "params": {"lambda": 0.6}}

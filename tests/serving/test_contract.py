@@ -47,10 +47,7 @@ def test_pages_of_a_point_in_time_stay_while_documents_change(
 ) -> None:
     make_index(behind.engine, index_name, encoder)
     body = {"query": EVERYTHING, "size": 10, "rescore": ours() | {"window_size": 30}}
-    with (
-        gateway_to(behind.engine, encoder, feature_cache_mb=0) as gateway,
-        point_in_time(behind, index_name) as pit,
-    ):
+    with gateway_to(behind.engine, encoder, feature_cache_mb=0) as gateway, point_in_time(behind, index_name) as pit:
 
         def page(start: int) -> Reply:
             return call(gateway, "POST", "/_search", body | {"pit": pit, "from": start})

@@ -11,13 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.rescore.demands import (
-    UndecidedDemands,
-    changes_scores,
-    query_of_url,
-    required_filters,
-    text_fields,
-)
+from es_ttc.serving.rescore.demands import UndecidedDemands, changes_scores, query_of_url, required_filters, text_fields
 from tests.serving.client import call, search
 from tests.serving.conftest import Behind, make_index, write
 
@@ -140,10 +134,7 @@ SCORING: list[tuple[Any, Any]] = [
     ),
     *(({kind: {"query": OURS, "min_score": 2}},) * 2 for kind in ("function_score", "script_score")),
     ({"boosting": {"positive": OF_ACME, "negative": OTHERS, "negative_boost": 0.1}}, [TERM]),
-    (
-        {"boosting": {"positive": OURS, "negative": OTHERS, "negative_boost": 0}},
-        [{"bool": {"must_not": [OTHERS]}}],
-    ),
+    ({"boosting": {"positive": OURS, "negative": OTHERS, "negative_boost": 0}}, [{"bool": {"must_not": [OTHERS]}}]),
     (
         {"rule": {"organic": OF_ACME, "ruleset_ids": ["a"], "match_criteria": {}}},
         [{"rule": {"organic": {"bool": {"filter": [TERM]}}, "ruleset_ids": ["a"], "match_criteria": {}}}],

@@ -141,12 +141,7 @@ def gateway_alone(encoder: Encoder) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_code_of_the_page(
-    behind: Behind,
-    encoder: Encoder,
-    index_name: str,
-    written: str,
-    frameworks: Callable[[str], Framework],
-    name: str,
+    behind: Behind, encoder: Encoder, index_name: str, written: str, frameworks: Callable[[str], Framework], name: str
 ) -> None:
     page, made, framework = PAGES[name], f"{index_name}-passages", frameworks(name)
     framework.call(

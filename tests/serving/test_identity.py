@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
@@ -185,7 +185,6 @@ def places(behind: Behind) -> Iterator[list[str]]:
     call(behind.engine, "POST", "/_aliases", {"actions": removed})
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     place=st.integers(0, 5),
     query=st.none() | queries,

@@ -16,6 +16,8 @@ from tests.serving.client import Reply, call
 from tests.support.gateway import gateway_to
 from tests.support.jobs import Workplace, connected, make_index, model_process
 
+ON_ONE_ENGINE = True
+
 
 @pytest.fixture
 def place(engine_url: str, index_name: str, tmp_path: Path) -> Iterator[Workplace]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.common.caches import LruCache
-from es_ttc.errors import InvalidRequest, RequestTooLarge, TooManyRequests
+from es_ttc.errors import InvalidRequest, RequestTooLarge
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import callers, end_to_end, forwarded
 from es_ttc.serving.http.limits import decompressed
@@ -39,21 +39,6 @@ def test_the_cache_drops_what_was_used_longest_ago() -> None:
     cache.put("huge", 4, 3)
     assert cache.get("huge") is None
     assert len(cache) == 2
-
-
-async def test_a_full_queue_is_said_at_once_and_room_comes_back() -> None:
-    pool = BoundedPool("testing", threads=1, queue=1)
-    release = threading.Event()
-    running = asyncio.create_task(pool.run(release.wait, 10))
-    waiting = asyncio.create_task(pool.run(lambda: 1))
-    await asyncio.sleep(0)
-    with pytest.raises(TooManyRequests):
-        await pool.run(lambda: 2)
-    waiting.cancel()
-    release.set()
-    assert await running
-    assert await pool.run(lambda: 3) == 3
-    pool.close()
 
 
 async def test_late_work_does_not_hold_the_loop() -> None:
@@ -109,11 +94,7 @@ def test_hop_by_hop_headers_stay_here_and_credentials_go_on() -> None:
         (b"accept-encoding", b"gzip"),
         (b"content-type", b"application/json"),
     ]
-    who = [
-        (b"authorization", b"ApiKey secret"),
-        (b"es-security-runas-user", b"ann"),
-        (b"cookie", b"sid=1"),
-    ]
+    who = [(b"authorization", b"ApiKey secret"), (b"es-security-runas-user", b"ann"), (b"cookie", b"sid=1")]
     assert forwarded(headers) == [*who, (b"accept-encoding", b"gzip"), (b"content-type", b"application/json")]
     assert callers(headers) == who
     assert (b"host", b"gateway") in end_to_end(headers)

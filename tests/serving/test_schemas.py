@@ -32,6 +32,8 @@ from tests.serving.client import call, search
 from tests.serving.conftest import Behind
 from tests.support.gateway import gateway_to
 
+ON_ONE_ENGINE = True
+
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = 12
 CHECKED = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]

@@ -2,10 +2,11 @@
 
 import asyncio
 import base64
+import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pydantic import SecretStr
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect, connected
 from es_ttc.engine.node import process
+from es_ttc.engine.node.distribution import NodeFolder
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import ConfigurationError, EngineError
 from es_ttc.index.attach import attach_beside
@@ -36,10 +38,49 @@ from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind, corpus, fill
 from tests.serving.test_rescore import CATS, EVERYTHING, ours
 from tests.serving.writes.conftest import follow
+from tests.support.elasticsearch import ElasticsearchDistribution
 from tests.support.gateway import gateway_to
 from tests.support.learned import gateway_with
 from tests.support.llm import scripted_model_beside
-from tests.support.secured import PASSWORD, SUPERUSER, SecuredElasticsearch, basic
+
+SUPERUSER = "admin"
+PASSWORD = "correct-horse-battery-staple"
+_ITERATIONS = 1000  # the fewest that the engine reads
+_SALT = b"one salt for a throw-away node!!"
+
+
+class SecuredElasticsearch(ElasticsearchDistribution):
+    """Elasticsearch with security on, one superuser in a file, and document-level security in its licence."""
+
+    def settings(self) -> Mapping[str, str]:
+        """Ask for credentials; who has none may see the cluster's health, by which a node is known to be up."""
+        return {
+            "xpack.security.enabled": "true",
+            "xpack.security.http.ssl.enabled": "false",
+            "xpack.security.transport.ssl.enabled": "false",
+            "xpack.license.self_generated.type": "trial",
+            "xpack.security.authc.anonymous.roles": "health",
+            "xpack.security.authc.anonymous.authz_exception": "false",
+        }
+
+    def configure(self, home: Path, folder: NodeFolder) -> None:
+        """Write the superuser and the role of those without credentials beside the JVM's options."""
+        super().configure(home, folder)
+        (folder.config / "users").write_text(f"{SUPERUSER}:{password_hash(PASSWORD)}\n")
+        (folder.config / "users_roles").write_text(f"superuser:{SUPERUSER}\n")
+        (folder.config / "roles.yml").write_text('health:\n  cluster: ["cluster:monitor/health"]\n')
+
+
+def password_hash(password: str) -> str:
+    """Return a password as the file realm reads it."""
+    derived = hashlib.pbkdf2_hmac("sha512", password.encode(), _SALT, _ITERATIONS, dklen=32)
+    return f"{{PBKDF2}}{_ITERATIONS}${base64.b64encode(_SALT).decode()}${base64.b64encode(derived).decode()}"
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    """Return the header of basic authentication."""
+    return {"authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
 
 INDEX = "creatures"
 HIDDEN_FROM = 30
@@ -73,10 +114,7 @@ def secured(encoder: Encoder) -> Iterator[Behind]:
         if os.environ.get("CI") == "true":
             pytest.fail(f"Elasticsearch must be tested on CI: {error}")
         pytest.skip(f"no Elasticsearch: {error}")
-    with (
-        node,
-        gateway_to(node.url, encoder, further=playground_routes, write_timeout_ms=60_000, ui=True) as gateway,
-    ):
+    with node, gateway_to(node.url, encoder, further=playground_routes, write_timeout_ms=60_000, ui=True) as gateway:
         index = IndexSpec(encoder.identity, codec="float16", max_tokens=64)
         asyncio.run(fill(node.url.replace("//", f"//{SUPERUSER}:{PASSWORD}@"), INDEX, index, encoder, corpus()))
         for (role, rights), user in zip(ROLES.items(), ("ann", "ben"), strict=True):

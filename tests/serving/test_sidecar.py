@@ -49,12 +49,7 @@ def reason(reply: Reply) -> tuple[int, str, str]:
 
 def first_pass(behind: Behind, index: str = "") -> tuple[list[dict[str, Any]], dict[str, dict[str, bytes]]]:
     """The documents of a search as a frame tells of them, and their blobs as they are stored."""
-    body = {
-        "query": EVERYTHING,
-        "size": 100,
-        "_source": False,
-        "docvalue_fields": [*FIELDS, "ttc.hash", "ttc.encoder"],
-    }
+    body = {"query": EVERYTHING, "size": 100, "_source": False, "docvalue_fields": [*FIELDS, "ttc.hash", "ttc.encoder"]}
     documents, blobs = [], {}
     for hit in search(behind.engine, index or behind.index, body).json()["hits"]["hits"]:
         fields = hit.get("fields", {})

@@ -17,6 +17,8 @@ from tests.serving.relay import relay
 from tests.support.gateway import gateway_to
 from tests.support.servers import server_beside
 
+ON_ONE_ENGINE = True
+
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CONTEXT = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
 QUESTION = "which cat drinks milk while it is traced?"

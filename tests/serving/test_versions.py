@@ -70,10 +70,7 @@ def engine_of(version: dict[str, str], tagline: str) -> AbstractContextManager[s
 def test_an_engine_that_is_too_old_is_passed_through_to_and_sections_are_refused(
     version: dict[str, str], tagline: str, name: str, encoder: Encoder
 ) -> None:
-    with (
-        engine_of(version, tagline) as engine,
-        gateway_to(engine, encoder) as gateway,
-    ):
+    with engine_of(version, tagline) as engine, gateway_to(engine, encoder) as gateway:
         told = call(gateway, "GET", "/_ttc/").json()["engine"]
         assert (told["version"], told["supported"]) == (version["number"], False)
         plain = {"query": {"match": {"text": "a ttc section"}}}

@@ -18,10 +18,14 @@ from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import BuildProgress, build_graph, delete_graphs, serving_graph
 from es_ttc.reranking.index_graph.store import nodes, write_nodes
 from es_ttc.settings import EngineSettings
+from tests.conftest import PRODUCTS
 from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind, corpus, make_index
 from tests.support.gateway import gateway_to
 from tests.support.servers import server_beside
+
+ON_ONE_ENGINE = True
+on_both = pytest.mark.parametrize("engine_url", PRODUCTS, indirect=True)
 
 TROUT = {"match": {"title": "trout"}}
 """Finds ten documents of sixty; the texts of others are near to theirs."""
@@ -141,6 +145,7 @@ def told(reply: Reply) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", ["gar", "rgs", "rr"])
+@on_both
 def test_documents_that_the_query_misses_are_found_and_shown_as_any_other(
     walking: Behind, sound: Judge, method: str
 ) -> None:
@@ -284,6 +289,7 @@ def test_a_method_of_this_project_judges_by_stored_features(walking: Behind) -> 
     assert found["walk"]["spent"] <= 40
 
 
+@on_both
 def test_a_filtered_alias_hides_its_documents_from_answer_and_walk(walking: Behind, sound: Judge) -> None:
     free = told(walk(walking, ttc={"detail": True}, params={"budget": 60}))
     assert any("The bee" in text for documents in sound.asked for text in documents)
@@ -320,6 +326,7 @@ def all_hits(behind: Behind) -> list[dict[str, Any]]:
         },
     ],
 )
+@on_both
 def test_what_the_search_demands_binds_the_walk(walking: Behind, sound: Judge, bound: dict[str, Any]) -> None:
     reply = walk(walking, size=40, _source=["number"], **bound)
     assert told(reply)["walk"]["outside"] > 0
@@ -476,6 +483,7 @@ def test_an_msearch_walks_too(walking: Behind, sound: Judge) -> None:
     assert not any("bee" in title for title in titles)
 
 
+@on_both
 def test_an_index_that_people_use_is_walked_through_by_its_side_index(
     walking: Behind, sound: Judge, index_name: str, encoder: Encoder
 ) -> None:

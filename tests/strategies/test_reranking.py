@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.simulated_reranker import SimulatedReranker, noise_scale
@@ -91,7 +91,6 @@ orders = st.permutations(range(60)).flatmap(lambda order: st.integers(1, 60).map
 values = st.lists(st.integers(-5, 5).map(float), min_size=60, max_size=60)
 
 
-@settings(max_examples=150, deadline=None)
 @given(graphs, orders, values, st.integers(0, 80), st.sampled_from(["rr", "gar", "rgs"]))
 async def test_pointwise_never_beyond_the_budget(
     edges: dict[int, list[int]], first_pass: list[int], worth: list[float], budget: int, strategy: str
@@ -105,7 +104,6 @@ async def test_pointwise_never_beyond_the_budget(
     assert scores == sorted(scores, reverse=True)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     graphs,
     orders,
@@ -199,7 +197,6 @@ async def test_neighbours_that_were_not_taken_are_dropped(frontier: Frontier, th
     assert shown == [0, 1, 2, 3, 10, 11, *third]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000))
 async def test_search_on_a_graph_of_vectors_finds_what_is_near_by_the_rerankers_distance(seed: int) -> None:
     """If both distances differ by a factor of at most C, greedy search errs by a bounded factor (bi-metric framework).
@@ -231,7 +228,6 @@ async def test_what_the_list_cuts_is_not_expanded_and_ranks_below() -> None:
     assert found.documents == [0, 1, 2, 10, 11, 12]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.permutations(range(50)), st.integers(2, 25).map(lambda half: 2 * half))
 async def test_one_pass_brings_the_best_half_window_to_the_front(order: list[int], window: int) -> None:
     worth = [float(-number) for number in range(50)]

@@ -1,38 +1,64 @@
-"""Requests that no client sends: raw HTTP, bodies and sections put together at random, mostly nearly right."""
+"""Requests that no client sends: right ones with parts of their JSON, their head or their bytes exchanged at random."""
 
+import copy
 import gzip
 import json
 import random
 import re
 import time
-from collections.abc import Callable
 from typing import Any
 
 from tests.support.raw_http import connect
 
-METHODS = ["spectral", "maxsim", "dense", "mmr", "nnn", "rgs", "gar", "lexhybridrrf", "bm25", "", "nope", "program"]
-APIS = ["_search", "_msearch", "_search/template", "_msearch/template", "_count", "_bulk", "_doc/1"]
-OWN = ["/_ttc/", "/_ttc/rerank", "/_ttc/score", "/_ttc/encode", "/_ttc/jobs", "/_ttc/jobs/x/_pause", "/_ttc/metrics"]
-TYPES = [
-    "application/json",
-    "application/x-ndjson",
-    "application/cbor",
-    "text/plain",
-    "application/vnd.es-ttc+cbor",
-    "",
-]
-LARGE = 200_000
-WIDE = 3000
 _REFUSED = 20
+SECTION = {"method": "spectral", "query_text": "cat", "params": {"scales": [1, 3]}, "timeout": "1s", "detail": True}
+SEARCHES: list[dict[str, Any]] = [
+    {"query": {"match": {"text": "cat"}}, "size": 10, "rescore": {"window_size": 20, "ttc": SECTION}},
+    {"query": {"match": {"text": "owl"}}, "rescore": [{"ttc": {"candidates": {"knn": 9}}}, {"ttc": {"method": "mmr"}}]},
+    {"query": {"match": {"text": "cat"}}, "collapse": {"field": "group"}, "from": 3, "rescore": {"ttc": {}}},
+    {"query": {"ttc": {"method": "rm3", "query_text": "cat", "params": {"tau": 0.3}}}, "explain": True},
+    {"knn": {"field": "ttc.vector", "query_text": "cat", "k": 5, "ttc": {"method": "nnn", "params": {"l1": 0.1}}}},
+    {"retriever": {"standard": {"query": {"match_all": {}}}}, "ext": {"ttc": SECTION}, "aggs": {}, "timeout": "9ms"},
+]
+OWN: dict[str, Any] = {
+    "rerank": {"model": "dense", "query": "cat", "documents": ["a cat", {"text": "an owl"}], "top_n": 1},
+    "embeddings": {"input": ["a cat", "an owl"], "model": "minilm"},
+    "jobs": {"index": "any", "tau": 0.5},
+    "score": {"method": "dense"},
+    "metrics": None,
+}
+LEAVES: list[Any] = [
+    0,
+    1,
+    -1,
+    0.5,
+    10**18,
+    1e308,
+    10**30,
+    True,
+    None,
+    "",
+    "spectral",
+    "1s",
+    "*",
+    "ttc.vector",
+    "\u0000\n",
+    [],
+    {},
+]
+DEEP = [json.loads("[" * 200 + "]" * 200), ["x" * 9] * 3000, {f"k{number}": 1 for number in range(3000)}, "cat " * 9000]
+HEADS = (
+    *("x-a: " + "a" * 20_000, "host: y", "connection: close", "expect: 100-continue", "upgrade: websocket", "te: \x0b"),
+    *("content-length: 5", "content-length: -1", "content-length: 99999", "transfer-encoding: chunked"),
+    *("transfer-encoding: gzip, chunked", "transfer-encoding: x", "content-encoding: gzip", *["x-b: y"] * 3),
+)
+TARGETS = ["*", "@", "127.0.0.1:9", "http://", "?", "#", "%", "%00", "..", "\\", " ", "/", "x" * 9000]
+TYPES = ["application/x-ndjson", "application/cbor", "text/plain", "application/vnd.es-ttc+cbor", ""]
+CHUNKS = [b"5\r\nabcde\r\n0\r\n\r\n", b"f" * 16 + b"\r\n", b"5;" + b"a" * 200_000]
 
 
 class Fuzzer:
-    """Makes requests.
-
-    Args:
-        index: An index that exists.
-        seed: The same seed makes the same requests.
-    """
+    """Makes requests to an index that exists; the same seed makes the same ones."""
 
     def __init__(self, index: str, seed: int) -> None:
         self.random = random.Random(seed)
@@ -40,234 +66,67 @@ class Fuzzer:
 
     def request(self) -> bytes:
         """Return one request as bytes, not always a whole one."""
-        kind: Callable[[], bytes] = self.random.choice(
-            [self._bytes, self._line, self._headers, self._framing, *[self._sensible] * 8]
-        )
-        data = kind()
-        if self.random.random() < 0.1:
-            data = data[: self.random.randrange(len(data) + 1)]
-        if self.random.random() < 0.1:
-            data = self._mutated(data)
+        api = self._one(["_search"] * 3 + ["_msearch", "_search/template", "_msearch/template", "_bulk", *OWN])
+        target = f"/_ttc/{api}" if api in OWN else f"/{self._one([self._index] * 6 + ['*', '_all', 'no-such'])}/{api}"
+        bodies = [self._changed(OWN.get(api) or self._one(SEARCHES)) for _ in range(self._one([1, 1, 2, 50]))]
+        if "template" in api:
+            bodies = [{"source": body, "params": {}} for body in bodies]
+        lines = bodies[:1]
+        if many := api in ("_msearch", "_msearch/template", "_bulk"):
+            lines = [line for body in bodies for line in ({"index": self._index}, body)]
+        body = b"\n".join(json.dumps(line, ensure_ascii=False).encode() for line in lines) + b"\n" * many
+        query = self._one([""] * 9 + ["?filter_path=**.a*,-hits", "?pretty", "?source=" + "x" * 50, "?q=cat"])
+        if self._seldom():
+            target = "".join(self.random.choices([target, *TARGETS], k=self._one([1, 3, 300])))
+        if self._seldom():
+            body = self._one([gzip.compress(body, 1), *CHUNKS])
+        kind = self._one(TYPES) if self._seldom() else f"application/{'x-nd' if many else ''}json"
+        method = self._one(["POST"] * 12 + ["GET", "PUT", "HEAD", "CONNECT", "G T", ""])
+        version = self._one(["HTTP/1.1"] * 12 + ["HTTP/1.0", "HTTP/9", ""])
+        head = [
+            f"{method} {target}{query} {version}",
+            "host: x",
+            f"content-type: {kind}",
+            f"content-length: {len(body)}",
+        ]
+        if self._seldom():
+            head += self.random.choices(HEADS, k=self._one([1, 2, 400]))
+        data = "\r\n".join(head).encode() + b"\r\n\r\n" + body
+        if self._seldom():
+            cut = data[: self.random.randrange(len(data))]
+            data = self._one([self.random.randbytes(1000), cut, self._flipped(data)])
         return data
 
-    def body(self) -> tuple[str, bytes]:
-        """Return an interface of the engine's and a body for it."""
-        api = self.random.choice(APIS[:4] * 4 + APIS)
-        if "msearch" in api or api == "_bulk":
-            lines = [self._json(self._search()) for _ in range(self.random.choice([1, 2, 4]))]
-            lines *= min(self.random.choice([1, 1, 10, 500]), 1 + 2**20 // sum(map(len, lines)))
-            heads = [self._json(self.random.choice([{}, {"index": self._index}, {"index": [self._name()] * 3}, 1]))]
-            return api, b"".join(heads[0] + b"\n" + line + b"\n" for line in lines)
-        if "template" in api:
-            return api, self._json(
-                {"source": self.random.choice([self._search(), self._text()]), "params": self._any(3)}
-            )
-        return api, self._json(self._search())
+    def _one(self, values: Any) -> Any:
+        return self.random.choice(values)
 
-    def _sensible(self) -> bytes:
-        if self.random.random() < 0.25:
-            path, body = self.random.choice(OWN), self._json(self._own())
-        else:
-            api, body = self.body()
-            path = f"/{self.random.choice([self._index] * 6 + [self._name(), '*', '_all'])}/{api}"
-        query = self.random.choice(
-            [""] * 6 + ["?filter_path=" + self._path(), "?pretty", "?source=" + "x" * 50, "?q=cat"]
-        )
-        extra = []
-        if self.random.random() < 0.15:
-            body = gzip.compress(body, 1)
-            extra.append("content-encoding: gzip")
-        head = [
-            f"{self.random.choice(['POST'] * 8 + ['GET', 'PUT', 'DELETED'])} {path}{query} HTTP/1.1",
-            "host: x",
-            f"content-type: {self.random.choice(TYPES[:2] * 4 + TYPES)}",
-            f"content-length: {len(body)}",
-            *extra,
-        ]
-        return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+    def _seldom(self) -> bool:
+        return self.random.random() < 0.12
 
-    def _search(self) -> dict[str, Any]:
-        body: dict[str, Any] = {"size": self.random.choice([0, 1, 10, 60])}
-        body["query"] = self.random.choice(
-            [
-                {"match": {"text": self._text()}},
-                {"match_all": {}},
-                {"ttc": self._section()},
-                {"knn": {"field": "ttc.vector", "query_text": self._text(), "k": 5, "ttc": self._section()}},
-                {"bool": {"should": [{"match": {"text": self._text()}}] * self.random.choice([1, 20])}},
-                self._any(3),
-            ]
-        )
-        if self.random.random() < 0.8:
-            item = {"window_size": self.random.choice([1, 10, 100, 1000, -1, 10**30, "x"]), "ttc": self._section()}
-            body["rescore"] = self.random.choice([item, [item], [item, item], self._any(2)])
-        if self.random.random() < 0.4:
-            key = self.random.choice(
-                [
-                    "collapse",
-                    "knn",
-                    "from",
-                    "size",
-                    "explain",
-                    "docvalue_fields",
-                    "fields",
-                    "aggs",
-                    "pit",
-                    "timeout",
-                    "sort",
-                ]
-            )
-            body[key] = self.random.choice([self._any(3), {"field": "group"}, 10, "10ms", True])
-        return body
+    def _changed(self, value: Any) -> Any:
+        """Return JSON in which values are exchanged, left out and added."""
+        value = copy.deepcopy(value)
+        for _ in range(self._one([0, 1, 1, 2, 5])):
+            parent: Any = None
+            place, below = None, value
+            while isinstance(below, dict | list) and below and (parent is None or self.random.random() < 0.8):
+                parent = below
+                place = self._one(list(below) if isinstance(below, dict) else range(len(below)))
+                below = below[place]
+            if parent is None:
+                return self._one(LEAVES)
+            if self.random.random() < 0.2:
+                del parent[place]
+            elif self.random.random() < 0.2 and isinstance(parent, dict):
+                name = self._one([*SECTION, "size", "sort", "pit", "window_size", "x"])
+                parent[name] = copy.deepcopy(self._one([*LEAVES, SECTION]))
+            else:
+                parent[place] = copy.deepcopy(self._one(DEEP if self._seldom() else [*LEAVES, [below], {"a": below}]))
+        return value
 
-    def _section(self) -> Any:
-        section: dict[str, Any] = {"method": self.random.choice(METHODS)}
-        for key in (
-            "query_text",
-            "query_texts",
-            "params",
-            "timeout",
-            "on_error",
-            "detail",
-            "score_mode",
-            "query_weight",
-        ):
-            if self.random.random() < 0.3:
-                section[key] = self._any(2)
-        if self.random.random() < 0.7:
-            section["query_text"] = self._text()
-        if self.random.random() < 0.3:
-            key = self.random.choice(["scales", "top_m", "k", "lambda1", "aggregation", "query", "budget", "x"])
-            section["params"] = {key: self._any(2)}
-        return section if self.random.random() < 0.97 else self._any(2)
-
-    def _own(self) -> Any:
-        texts = [self._text() for _ in range(self.random.choice([1, 5, 50]))]
-        return self.random.choice(
-            [{"query": self._text(), "documents": texts, "method": self.random.choice(METHODS)}, self._any(3), texts]
-        )
-
-    def _any(self, depth: int) -> Any:
-        """Return any JSON value."""
-        choice = self.random.random()
-        if depth and choice < 0.4:
-            width = self.random.choice([0, 1, 3, 3, 3, WIDE])
-            below = 0 if width == WIDE else depth - 1
-            if choice < 0.2:
-                return {self._name(): self._any(below) for _ in range(width)}
-            return [self._any(below) for _ in range(width)]
-        if 0.4 <= choice < 0.41:
-            nested: Any = 1
-            for _ in range(self.random.choice([50, 200])):
-                nested = self.random.choice([[nested], {"a": nested}])
-            return nested
-        return self.random.choice(
-            [0, 1, -1, 0.5, 10**18, 1e308, True, None, "", "spectral", "1s", self._word(), [], {}, self._name()]
-        )
-
-    def _text(self) -> str:
-        length = self.random.choice([1, 5, 5, 5, 5, 5, 200, 200, 10_000])
-        return " ".join(
-            self.random.choices(["cat", "owl", "the", "\u0000", "🐈", "\n", "a*", "é", "ttc", '"'], k=length)
-        )
-
-    def _word(self) -> str:
-        return self.random.choice(["cat", "cat owl", "*", "10ms", "ttc.vector"])
-
-    def _name(self) -> str:
-        return "".join(self.random.choices("abc_*.-%", k=self.random.choice([1, 4, 8])))
-
-    def _path(self) -> str:
-        return "".join(self.random.choices(["**", "*", ".", "hits", "_id", "a", ",", "-", "*a"], k=60))
-
-    def _json(self, data: Any) -> bytes:
-        body = json.dumps(data, ensure_ascii=False).encode()
-        if len(body) > 2**20:
-            body = b'{"rescore":{"ttc":{}}}'
-        return body if self.random.random() < 0.97 else self._mutated(body)
-
-    def _bytes(self) -> bytes:
-        return self.random.randbytes(self.random.choice([1, 10, 1000, 70_000]))
-
-    def _line(self) -> bytes:
-        target = "".join(
-            self.random.choices(
-                [
-                    "/",
-                    "*",
-                    "@",
-                    "127.0.0.1:9",
-                    "http://",
-                    "?",
-                    "#",
-                    "%",
-                    "%00",
-                    "..",
-                    "\\",
-                    self._index,
-                    "_search",
-                    " ",
-                ],
-                k=self.random.choice([1, 3, 6, 2000]),
-            )
-        )
-        method = self.random.choice(["GET", "POST", "OPTIONS", "CONNECT", "HEAD", "TRACE", "G T", "", "PRI"])
-        version = self.random.choice(["HTTP/1.1"] * 5 + ["HTTP/1.0", "HTTP/2.0", "HTTP/9", ""])
-        return f"{method} {target} {version}\r\nhost: x\r\n\r\n".encode()
-
-    def _headers(self) -> bytes:
-        names = [
-            "host",
-            "x-a",
-            "authorization",
-            "connection",
-            "expect",
-            "upgrade",
-            "accept",
-            "te",
-            "cookie",
-            "x-opaque-id",
-        ]
-        values = [
-            "x",
-            "close",
-            "keep-alive",
-            "100-continue",
-            "websocket",
-            "a" * self.random.choice([1, 20_000]),
-            "\x0b",
-        ]
-        lines = [
-            f"{self.random.choice(names)}: {self.random.choice(values)}"
-            for _ in range(self.random.choice([1, 10, 400]))
-        ]
-        return (
-            f"GET /{self._index}/_count HTTP/1.1\r\n{chr(13) + chr(10)}".encode()[:-2]
-            + "\r\n".join(lines).encode()
-            + b"\r\n\r\n"
-        )
-
-    def _framing(self) -> bytes:
-        lengths = self.random.choices(
-            ["content-length: 5", "content-length: -1", "content-length: 99999", "transfer-encoding: chunked",
-             "transfer-encoding: gzip, chunked", "content-length: 5, 5", "transfer-encoding: x"],
-            k=self.random.choice([1, 2]),
-        )  # fmt: skip
-        body = self.random.choice(
-            [b"5\r\nabcde\r\n0\r\n\r\n", b"ffffffffffffffff\r\n", b"5;" + b"a" * LARGE, b"abcde", b""]
-        )
-        return (
-            f"POST /{self._index}/_search HTTP/1.1\r\nhost: x\r\n".encode()
-            + "\r\n".join(lengths).encode()
-            + b"\r\n\r\n"
-            + body
-        )
-
-    def _mutated(self, data: bytes) -> bytes:
-        if not data:
-            return data
+    def _flipped(self, data: bytes) -> bytes:
         changed = bytearray(data)
-        for _ in range(self.random.choice([1, 3, 20])):
+        for _ in range(self._one([1, 3, 20])):
             changed[self.random.randrange(len(changed))] = self.random.randrange(256)
         return bytes(changed)
 

@@ -202,12 +202,7 @@ class Census:
 async def census(engine: Engine, place: Workplace, job: str, index: str = "") -> Census:
     """Count in the place's own index, or in another whose job has its records with the place's."""
     await engine.refresh(index or place.index)
-    body = {
-        "size": 10_000,
-        "_source": False,
-        "stored_fields": [ENRICHMENT],
-        "docvalue_fields": [ENRICHED, ENRICHED_BY],
-    }
+    body = {"size": 10_000, "_source": False, "stored_fields": [ENRICHMENT], "docvalue_fields": [ENRICHED, ENRICHED_BY]}
     hits = (await engine.search(index or place.index, body))["hits"]["hits"]
     found = {hit["_id"]: hit.get("fields", {}) for hit in hits}
     enriched = {name: fields for name, fields in found.items() if ENRICHED in fields}

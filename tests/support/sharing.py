@@ -15,12 +15,13 @@ TOGETHER = ("tests/evaluation/test_through_engine.py", "tests/evaluation/test_pr
 KILLED = (
     "tests/jobs/test_workers.py::test_a_job_survives_everything",
     "tests/jobs/test_workers.py::test_what_is_written_is_encoded_once_whatever_is_killed",
-    "tests/attach/test_killed.py",
+    "tests/attach/test_killed.py::test_an_engine_that_is_killed",
     "tests/ingest/test_engine_killed.py",
     "tests/serving/test_engine_faults.py",
+    "tests/faults/test_ingest_disk_full.py",
 )
-"""What kills the same node: `own_node`."""
-APART = ("tests/jobs/test_workers.py", "tests/ingest/test_kill.py", "tests/discovery/test_loop.py")
+"""What kills or fills the same node: `own_node`."""
+APART = ("tests/jobs/test_workers.py", "tests/discovery/test_loop.py")
 """Files whose tests share nothing."""
 FIRST = (
     *TOGETHER,
@@ -44,7 +45,6 @@ FIRST = (
     "tests/ingest/test_kill.py",
     "tests/discovery/test_loop.py",
     "tests/jobs/test_turn.py",
-    "tests/faults/test_failover.py",
 )
 """What takes long, the longest first: begun last, it would be waited for while others have nothing left to do."""
 LAST = ("tests/faults/test_fuzz.py", "tests/faults/test_long_requests.py", "tests/faults/test_pool_turns.py")

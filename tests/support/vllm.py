@@ -28,11 +28,7 @@ _NAME = "all-MiniLM-L6-v2"  # what an encoder of that name asks for; clients of 
 _FLAGS = ("--enforce-eager", "--dtype", "float32", "--max-num-seqs", "8")
 OPTIONS = {"max_model_len": CONTEXT, "enforce_eager": True, "dtype": "float32", "max_num_seqs": 8}
 """The same for a model in the worker's own process."""
-ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-}
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 """Of its processes."""
 
 

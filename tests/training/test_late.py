@@ -35,6 +35,8 @@ from tests.support.gateway import gateway_to
 from tests.support.late_models import HIDDEN, backbone, late_model
 from tests.training.conftest import ASKED, TOOLS, write, write_seen
 
+ON_ONE_ENGINE = True
+
 pytestmark = pytest.mark.slow
 
 SHAPE = LateShape(dimensions=16, query_length=32, document_length=48)

@@ -2,7 +2,7 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -42,7 +42,6 @@ def test_levels_are_those_of_a_gaussian_in_whole_steps(bits: Bits) -> None:
     np.testing.assert_array_equal(np.rint(levels / levels[-1] * 127), LEVELS[bits])
 
 
-@settings(deadline=None)
 @given(matrices, st.sampled_from(BITS))
 def test_each_component_gets_the_nearest_level_and_each_row_keeps_its_length(matrix: Float32, bits: Bits) -> None:
     coded = encode(matrix, bits)

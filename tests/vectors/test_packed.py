@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
@@ -70,7 +70,6 @@ def test_norms_round_trip_with_the_mean_endpoint() -> None:
     np.testing.assert_array_equal(after.lengths(), before.lengths())
 
 
-@settings(deadline=None)
 @given(hnp.arrays(np.float32, (2, 30), elements=st.floats(0, 2, width=32)))
 def test_norms_in_steps_are_near_the_norms(values: NDArray[np.float32]) -> None:
     found = ScaleNorms((3.0, 5.0), values).in_steps().lengths()
@@ -103,7 +102,6 @@ def spans(draw: st.DrawFn) -> NDArray[np.int32]:
     return np.array(rows, np.int32).reshape(-1, 3)
 
 
-@settings(deadline=None)
 @given(spans())
 def test_any_offsets_round_trip(rows: NDArray[np.int32]) -> None:
     after, _ = unpack_offsets(pack_offsets(rows, [str(number) for number in range(41)]))
@@ -212,10 +210,7 @@ def test_factors_that_are_not_finite_are_refused(codec: int, size: int) -> None:
         unpack_tokens(meta_blob(b"", 1, codec, struct.pack("<f", float("nan")) + bytes(size), 1, 2))
 
 
-@pytest.mark.parametrize(
-    ("steps", "count"),
-    [((255, 0, 255, 0), 1), ((255, 0, 0, 1), 2), ((0, 1, 255, 0), 1)],
-)
+@pytest.mark.parametrize(("steps", "count"), [((255, 0, 255, 0), 1), ((255, 0, 0, 1), 2), ((0, 1, 255, 0), 1)])
 def test_places_in_full_must_be_as_many_as_marked_and_the_first_one_of_them(steps: tuple[int, ...], count: int) -> None:
     data = struct.pack(f"<{3 * count}i4B", *[0] * 3 * count, *steps)
     with pytest.raises(ValueError, match="packed offsets"):
@@ -234,7 +229,6 @@ def test_norms_that_are_no_lengths_are_refused(value: float) -> None:
         unpack_norms(meta_blob(b'{"scales": [3]}', 2, 6, struct.pack("<2fB", value, 0, 1), 1, 1))
 
 
-@settings(deadline=None)
 @given(st.sampled_from(BLOBS), st.integers(0, 79), st.integers(0, 255))
 @example(BLOBS[0], 4, 9)
 @example(BLOBS[0], 5, 9)
@@ -250,7 +244,6 @@ def test_a_changed_byte_gives_a_value_error_or_arrays_of_the_blobs_own_size(blob
             assert read.nbytes <= len(changed)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_bytes_of_any_kind_give_nothing_but_value_errors(blob: bytes) -> None:
     for unpack in UNPACK:

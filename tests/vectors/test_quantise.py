@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -8,9 +8,7 @@ from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import CODECS, Codec, Float32
 
 matrices = hnp.arrays(
-    np.float32,
-    hnp.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=12),
-    elements=st.floats(-1, 1, width=32),
+    np.float32, hnp.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=12), elements=st.floats(-1, 1, width=32)
 )
 
 
@@ -20,13 +18,11 @@ def unit_rows(seed: int, rows: int, dims: int) -> Float32:
     return matrix
 
 
-@settings(deadline=None)
 @given(matrices)
 def test_float32_is_lossless(matrix: Float32) -> None:
     np.testing.assert_array_equal(dequantise(quantise(matrix, "float32")), matrix)
 
 
-@settings(deadline=None)
 @given(matrices)
 def test_float16_is_the_nearest_half_even_where_subnormal(matrix: Float32) -> None:
     np.testing.assert_array_equal(dequantise(quantise(matrix, "float16")), matrix.astype(np.float16).astype(np.float32))
@@ -39,7 +35,6 @@ def test_every_finite_float16_is_widened_exactly() -> None:
     np.testing.assert_array_equal(dequantise(tokens), finite.astype(np.float32))
 
 
-@settings(deadline=None)
 @given(matrices)
 def test_int8_is_within_one_step_and_keeps_each_rows_length(matrix: Float32) -> None:
     back = dequantise(quantise(matrix, "int8"))

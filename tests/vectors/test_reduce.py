@@ -44,9 +44,7 @@ def test_groups_follow_each_other_and_cover_their_tokens(
 
 
 @given(texts())
-def test_as_many_groups_as_rows_changes_nothing(
-    text: tuple[NDArray[np.float32], NDArray[np.int32], int],
-) -> None:
+def test_as_many_groups_as_rows_changes_nothing(text: tuple[NDArray[np.float32], NDArray[np.int32], int]) -> None:
     rows, offsets, _ = text
     starts = group_starts(rows, len(rows))
     np.testing.assert_array_equal(starts, np.arange(len(rows)))

@@ -32,7 +32,6 @@ def found(query: Float32, tokens: Sequence[TokenVectors]) -> Float32:
     return greatest_cosines(query[:0], tokens, None, (IDENTITY,), plain=query)
 
 
-@settings(deadline=None, max_examples=70)
 @given(
     seed=st.integers(0, 2**32 - 1),
     lengths=st.lists(st.one_of(st.integers(0, 13), st.integers(0, 200)), min_size=1, max_size=6),
@@ -49,7 +48,7 @@ def test_the_greatest_cosines_are_those_of_the_definition(
     np.testing.assert_allclose(found(query, tokens), greatest(query, tokens), rtol=0, atol=1e-6)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32 - 1), spread=st.sampled_from([0.0, 1e-7, 1e-5, 1e-3]), peak=st.sampled_from([1.0, 100.0])
 )
@@ -78,7 +77,7 @@ def test_integers_do_not_overflow(dims: int, vectors: int, build: str) -> None:
     np.testing.assert_allclose(found(query, tokens), [[1.0] * vectors, [-1.0] * vectors], rtol=0, atol=atol)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     dims=st.one_of(st.integers(1, 200), st.sampled_from([256, 384, 1024])),

@@ -43,7 +43,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(greatest, "cores", lambda: 3)
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32 - 1),
     lengths=st.lists(st.one_of(st.integers(0, 40), st.integers(0, 400)), max_size=9),
@@ -53,13 +53,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     stored=st.booleans(),
 )
 def test_scores_are_the_same(
-    seed: int,
-    lengths: list[int],
-    codec: Codec,
-    scales: tuple[float, ...],
-    roles: int,
-    stored: bool,
-    small_parts: None,
+    seed: int, lengths: list[int], codec: Codec, scales: tuple[float, ...], roles: int, stored: bool, small_parts: None
 ) -> None:
     random = np.random.default_rng(seed)
     window = window_of(random_documents(random, lengths, 48, codec), scales if stored else None)
@@ -89,7 +83,7 @@ def test_one_window_may_hold_every_codec_and_arrays_of_any_layout() -> None:
         np.testing.assert_allclose(*both(SPECTRAL, query, asked, SpectralParams()), rtol=0, atol=1e-6)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32 - 1),
     lengths=st.lists(st.one_of(st.integers(0, 40), st.integers(0, 400)), max_size=9),
@@ -160,7 +154,7 @@ def test_a_document_scores_the_same_in_any_company() -> None:
     np.testing.assert_array_equal(together, np.array(alone, dtype=np.float32))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_documents_that_come_again_are_read_anew(data: st.DataObject) -> None:
     """What is remembered of a document is what it was: other norms, none, other scales and other documents count."""
@@ -253,7 +247,7 @@ def test_every_size_of_transform_smooths(length: int) -> None:
     np.testing.assert_allclose(by_loops, by_numpy, rtol=0, atol=1e-6)
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32 - 1),
     length=st.one_of(st.integers(1, 70), st.integers(71, 600)),

@@ -1,10 +1,10 @@
-"""The exact solver against others. scikit-learn and celer take seconds to import, so they are where they are asked."""
+"""The exact solver against others. scikit-learn takes seconds to import, so it is where it is asked."""
 
 import warnings
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
@@ -31,12 +31,7 @@ def elastic_net(problem: Problem) -> Float64:
     l1, l2 = problem.penalty.l1, problem.penalty.l2
     dims = len(problem.query)
     model = ElasticNet(
-        alpha=(l1 + l2) / dims,
-        l1_ratio=l1 / (l1 + l2),
-        positive=True,
-        fit_intercept=False,
-        tol=1e-13,
-        max_iter=100_000,
+        alpha=(l1 + l2) / dims, l1_ratio=l1 / (l1 + l2), positive=True, fit_intercept=False, tol=1e-13, max_iter=100_000
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -45,46 +40,9 @@ def elastic_net(problem: Problem) -> Float64:
     return x
 
 
-def by_celer(problem: Problem) -> Float64:
-    """celer's working sets and dual extrapolation; the same objective as scikit-learn's."""
-    import celer
-    from sklearn.exceptions import ConvergenceWarning
-
-    l1, l2 = problem.penalty.l1, problem.penalty.l2
-    model = celer.ElasticNet(
-        alpha=(l1 + l2) / len(problem.query),
-        l1_ratio=l1 / (l1 + l2),
-        positive=True,
-        fit_intercept=False,
-        tol=1e-9,
-        max_iter=50,
-        max_epochs=5_000,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(np.asfortranarray(problem.rows.astype(np.float64).T), problem.query.astype(np.float64))
-    x: Float64 = model.coef_
-    return x
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_celer_finds_no_lower_objective(kind: str) -> None:
-    compared = 0
-    for seed in range(100):
-        problem = problem_of(seed, kind=kind)
-        # celer divides by lengths, and by the target's: neither may be zero
-        if problem.penalty.l1 == 0 or not problem.query.any() or not np.linalg.norm(problem.rows, axis=1).all():
-            continue
-        ours, theirs = value(problem, solved(problem).x), value(problem, by_celer(problem))
-        assert ours <= theirs + 1e-9 * problem.scale**2, seed
-        compared += theirs <= ours + 1e-6 * problem.scale**2
-    assert compared > 10
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_solution_is_certified(kind: str) -> None:
-    for seed in range(400):
+    for seed in range(150):
         problem = problem_of(seed, kind=kind)
         solution = solved(problem)
         x = solution.x
@@ -101,7 +59,6 @@ def test_every_solution_is_certified(kind: str) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=300)
 @given(problems)
 def test_no_other_solver_finds_a_lower_objective(problem: Problem) -> None:
     solution = solved(problem)
@@ -119,7 +76,6 @@ def test_no_other_solver_finds_a_lower_objective(problem: Problem) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
 @given(problems, st.sampled_from([0.1, 0.5, 2.0]))
 def test_with_l2_the_solution_is_unique_whoever_finds_it(problem: Problem, l2: float) -> None:
     problem = Problem(problem.rows, problem.query, Penalty(problem.penalty.l1, l2))
@@ -132,7 +88,6 @@ def test_with_l2_the_solution_is_unique_whoever_finds_it(problem: Problem, l2: f
         np.testing.assert_allclose(ours, elastic_net(problem), atol=1e-5 * problem.scale)
 
 
-@settings(deadline=None, max_examples=100)
 @given(problems, st.integers(0, 2**32 - 1))
 def test_a_permutation_of_the_documents_permutes_the_coefficients(problem: Problem, seed: int) -> None:
     problem = Problem(problem.rows, problem.query, Penalty(problem.penalty.l1, max(problem.penalty.l2, 0.1)))
@@ -141,7 +96,6 @@ def test_a_permutation_of_the_documents_permutes_the_coefficients(problem: Probl
     np.testing.assert_allclose(there, solved(problem).x[order], atol=1e-8 * problem.scale)
 
 
-@settings(deadline=None, max_examples=150)
 @given(problems, st.integers(0, 2**32 - 1))
 @example(problem_of(67258, kind="near-duplicates"), 0)  # the cold start ends 5e-9 above the warm one, within its gap
 def test_a_warm_start_leads_to_the_same_objective(problem: Problem, seed: int) -> None:

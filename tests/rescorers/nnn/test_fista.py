@@ -27,7 +27,7 @@ def literal(rows: Float64, query: Float64, penalty: Penalty, steps: int) -> list
     return x
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(problems, st.integers(1, 12))
 def test_it_is_equation_5(problem: Problem, steps: int) -> None:
     rows, query = problem.rows.astype(np.float64), problem.query.astype(np.float64)
@@ -37,7 +37,6 @@ def test_it_is_equation_5(problem: Problem, steps: int) -> None:
     np.testing.assert_allclose(x, literal(rows, query, problem.penalty, steps), atol=1e-10 * problem.scale)
 
 
-@settings(deadline=None, max_examples=60)
 @given(problems, st.sampled_from([0.05, 0.5]), st.booleans())
 def test_it_converges_to_the_active_sets_solution(problem: Problem, l2: float, restart: bool) -> None:
     penalty = Penalty(problem.penalty.l1, l2)

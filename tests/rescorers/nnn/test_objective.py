@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.nnn.active_set import solve
@@ -29,7 +29,6 @@ def literal(problem: Problem, x: list[float]) -> float:
     return total
 
 
-@settings(deadline=None, max_examples=50)
 @given(problems, st.integers(0, 2**32 - 1))
 def test_objective_and_gradient_are_those_of_equation_1(problem: Problem, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -57,7 +56,6 @@ def test_the_kkt_residual_is_zero_at_solutions_only() -> None:
     assert kkt_residual(np.empty(0), np.empty(0)) == 0
 
 
-@settings(deadline=None, max_examples=150)
 @given(problems, st.floats(0, 2))
 def test_the_gap_bounds_what_any_point_could_gain(problem: Problem, noise: float) -> None:
     rows, query, penalty = problem.rows.astype(np.float64), problem.query, problem.penalty
@@ -69,7 +67,6 @@ def test_the_gap_bounds_what_any_point_could_gain(problem: Problem, noise: float
         assert duality_gap(rows, query, best, penalty) <= 1e-8 * problem.scale**2
 
 
-@settings(deadline=None, max_examples=50)
 @given(problems)
 def test_the_dual_point_is_feasible_and_below(problem: Problem) -> None:
     x = np.zeros(len(problem.rows))

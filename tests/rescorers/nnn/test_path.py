@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.nnn.active_set import solve
@@ -12,7 +12,6 @@ from es_ttc.rescorers.nnn.path import RESOLUTION, changes, greatest_l1, select
 from tests.rescorers.nnn.problems import Problem, problems, unit
 
 
-@settings(deadline=None, max_examples=80)
 @given(problems)
 def test_every_point_is_certified_and_l1_falls_to_the_end(problem: Problem) -> None:
     l1, l2 = problem.penalty.l1, problem.penalty.l2
@@ -26,7 +25,6 @@ def test_every_point_is_certified_and_l1_falls_to_the_end(problem: Problem) -> N
         assert point.penalty.l2 == l2
 
 
-@settings(deadline=None, max_examples=60)
 @given(problems, st.floats(0.02, 0.98))
 def test_between_two_points_the_selection_is_that_of_the_first(problem: Problem, share: float) -> None:
     l2 = max(problem.penalty.l2, 0.05)
@@ -42,7 +40,6 @@ def test_between_two_points_the_selection_is_that_of_the_first(problem: Problem,
         assert between.x[odd].max(initial=0) <= 1e-3 * problem.scale
 
 
-@settings(deadline=None, max_examples=80)
 @given(problems, st.integers(1, 12))
 def test_the_stopping_rule_is_the_first_point_with_so_many(problem: Problem, documents: int) -> None:
     l2 = problem.penalty.l2

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.base import Query, Window
@@ -48,7 +48,6 @@ def requests(draw: st.DrawFn) -> tuple[Query, Window, dict[str, Any]]:
     return query_of(vectors), window_of(pooled), params
 
 
-@settings(deadline=None, max_examples=150)
 @given(requests())
 def test_coefficients_are_the_scores_and_the_rest_follows_in_first_pass_order(
     request: tuple[Query, Window, dict[str, Any]],
@@ -69,7 +68,6 @@ def test_coefficients_are_the_scores_and_the_rest_follows_in_first_pass_order(
     np.testing.assert_array_equal(score(query, window, **params), found)
 
 
-@settings(deadline=None, max_examples=100)
 @given(requests())
 def test_the_detail_adds_up(request: tuple[Query, Window, dict[str, Any]]) -> None:
     query, window, params = request
@@ -128,7 +126,6 @@ def test_documents_selects_so_many() -> None:
     assert shown[0]["l1"] == 0
 
 
-@settings(deadline=None, max_examples=50)
 @given(requests())
 def test_of_several_texts_the_mean_is_rebuilt_which_is_all_of_them_at_once(
     request: tuple[Query, Window, dict[str, Any]],

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.nnn.active_set import solve
@@ -12,7 +12,6 @@ from es_ttc.rescorers.nnn.objective import Penalty
 from tests.rescorers.nnn.problems import KINDS, rows_of, unit
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.sampled_from(KINDS), st.integers(2, 60), st.integers(2, 24), st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_theorem_1_what_dense_retrieval_finds_some_penalty_selects(
     kind: str, n: int, d: int, relevant: int, seed: int
@@ -44,7 +43,6 @@ def test_proposition_1_dense_retrieval_fails_where_nnn_finds_both() -> None:
         assert solve(Dictionary.of(rows), query, Penalty(0.2, l2)).support.tolist() == [0, 1, 2]
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.floats(0.6, 0.999), st.floats(0.01, 0.5), st.floats(0.01, 0.9))
 def test_a_near_duplicate_is_kept_out_by_small_l2_and_let_in_by_large(alike: float, l1: float, short: float) -> None:
     dictionary = Dictionary.of(np.array([[1, 0], [alike, np.sqrt(1 - alike**2)]]))
@@ -55,7 +53,6 @@ def test_a_near_duplicate_is_kept_out_by_small_l2_and_let_in_by_large(alike: flo
     assert solve(dictionary, query, Penalty(l1, turn * (2 - short) + 1e-6)).support.tolist() == [0, 1]
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.integers(1, 80), st.integers(1, 24), st.floats(0, 0.9), st.floats(0, 2), st.integers(0, 2**32 - 1))
 def test_one_step_of_fista_ranks_as_dense_retrieval(n: int, d: int, l1: float, l2: float, seed: int) -> None:
     random = np.random.default_rng(seed)

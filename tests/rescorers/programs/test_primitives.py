@@ -27,7 +27,6 @@ def literal_ranks(row: list[float]) -> list[int]:
     return [1 + sum(other > own for other in row) for own in row]
 
 
-@settings(deadline=None)
 @given(scores)
 def test_a_rank_is_one_more_than_the_number_of_greater_scores(matrix: Float32) -> None:
     assert fusion.ranks(matrix).tolist() == [literal_ranks(row) for row in matrix.tolist()]
@@ -37,7 +36,6 @@ def test_rounding_parts_no_equal_documents_and_nan_ranks_last() -> None:
     assert fusion.ranks(np.array([[0.5, 0.5 + 1e-8, np.nan]], np.float32)).tolist() == [[1, 1, 3]]
 
 
-@settings(deadline=None)
 @given(scores, seeds)
 def test_fusion_adds_reciprocal_ranks_in_any_order_of_documents(matrix: Float32, seed: int) -> None:
     other = np.random.default_rng(seed).permuted(matrix, axis=1)
@@ -51,7 +49,6 @@ def test_fusion_adds_reciprocal_ranks_in_any_order_of_documents(matrix: Float32,
     np.testing.assert_array_equal(fusion.reciprocal_rank_fusion([matrix[:, order], other[:, order]]), fused[:, order])
 
 
-@settings(deadline=None)
 @given(seeds, st.integers(1, 6), st.integers(2, 9))
 def test_z_scores_along_documents_have_mean_0_and_deviation_1(seed: int, queries: int, documents: int) -> None:
     standard = along_documents(np.random.default_rng(seed).standard_normal((queries, documents)).astype(np.float32))
@@ -64,7 +61,6 @@ def test_a_row_without_deviation_has_no_z_score() -> None:
     assert along_documents(np.zeros((2, 0), np.float32)).shape == (2, 0)
 
 
-@settings(deadline=None)
 @given(seeds, st.integers(2, 12), st.integers(1, 5))
 def test_moments_give_each_documents_statistics_over_the_sample(seed: int, size: int, documents: int) -> None:
     random = np.random.default_rng(seed)
@@ -78,7 +74,6 @@ def test_moments_give_each_documents_statistics_over_the_sample(seed: int, size:
         np.testing.assert_allclose(along_queries(queries @ vectors.T, vectors, Moments.of(sample)), expected, atol=1e-3)
 
 
-@settings(deadline=None)
 @given(seeds, st.lists(st.integers(0, 4), min_size=1, max_size=6))
 def test_max_and_top_mean_over_chunks(seed: int, sizes: list[int]) -> None:
     similarities = np.random.default_rng(seed).uniform(-0.9, 0.9, (2, sum(sizes))).astype(np.float32)
@@ -96,7 +91,6 @@ def test_max_and_top_mean_over_chunks(seed: int, sizes: list[int]) -> None:
             assert place == (start + own.index(max(own)) if own else -1)
 
 
-@settings(deadline=None)
 @given(seeds, st.integers(1, 8))
 def test_debiased_rows_are_unit_and_the_mean_direction_is_gone(seed: int, rows: int) -> None:
     vectors = unit_rows(np.random.default_rng(seed), rows, 5)
@@ -118,7 +112,6 @@ def test_rows_that_are_not_finite_become_zero() -> None:
     np.testing.assert_array_equal(normalise(np.zeros((1, 3), np.float32)), np.zeros((1, 3)))
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_feedback_vectors_follow_their_formulas(seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -143,7 +136,6 @@ def test_feedback_vectors_follow_their_formulas(seed: int) -> None:
     np.testing.assert_allclose(feedback.top_centroid(d, s, 3)[0], d[best].mean(axis=0), atol=1e-5)
 
 
-@settings(deadline=None)
 @given(seeds, st.integers(1, 13))
 def test_anchors_come_from_their_part_of_the_ranking(seed: int, documents: int) -> None:
     random = np.random.default_rng(seed)
@@ -173,7 +165,6 @@ def test_anchors_come_from_their_part_of_the_ranking(seed: int, documents: int) 
     assert change[fallen] == min(change[one] for one in lower)
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_fisher_scores_by_the_difference_of_the_means(seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -183,7 +174,7 @@ def test_fisher_scores_by_the_difference_of_the_means(seed: int) -> None:
     np.testing.assert_allclose(found[0], d @ direction / np.linalg.norm(direction), atol=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(hnp.arrays(np.float32, (2, 5), elements=st.integers(0, 9)), min_size=1, max_size=5))
 def test_stability_is_minus_the_variance_of_the_ranks(channels: list[Float32]) -> None:
     np.testing.assert_allclose(

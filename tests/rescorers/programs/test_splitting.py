@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.programs.splitting import split
@@ -40,7 +40,6 @@ def test_no_chunk_crosses_a_field() -> None:
     assert len(chunks.paragraphs) == 2
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="ab .!?\n中。é𝄞", max_size=200), st.integers(1, 6))
 def test_every_character_but_white_space_is_in_one_sentence_and_no_list_is_too_long(text: str, most: int) -> None:
     chunks = split(text, most=most)

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -40,7 +40,6 @@ def planted(random: np.random.Generator, vector: Float32, length: int, at: slice
     return tokens
 
 
-@settings(deadline=None)
 @given(st.integers(2, 60), st.floats(1.01, 200), st.data())
 def test_the_main_lobe_is_where_the_kernel_counts_positively_around_its_centre(
     length: int, scale: float, data: st.DataObject
@@ -147,11 +146,7 @@ def test_some_documents_are_shown_as_among_all() -> None:
 
 @pytest.mark.parametrize(
     ("params", "scale"),
-    [
-        ({"pool": "softmax"}, 3.0),
-        ({"pool": "mean"}, 3.0),
-        ({"pool": "mean", "scale_weights": [1, 0, 9]}, 15.0),
-    ],
+    [({"pool": "softmax"}, 3.0), ({"pool": "mean"}, 3.0), ({"pool": "mean", "scale_weights": [1, 0, 9]}, 15.0)],
 )
 def test_a_pooled_score_shows_the_scale_with_most_part_in_it(params: dict[str, Any], scale: float) -> None:
     random = np.random.default_rng(3)

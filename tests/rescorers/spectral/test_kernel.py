@@ -1,19 +1,17 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.spectral.smoothing import kernel_bank, same_start, sinc_kernel
 from tests.rescorers import reference
 
 
-@settings(deadline=None)
 @given(st.integers(1, 400), st.floats(1, 1000))
 def test_it_is_the_papers_kernel(length: int, scale: float) -> None:
     np.testing.assert_allclose(sinc_kernel(length, scale), reference.sinc_kernel(length, scale), atol=1e-12)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 3000), st.floats(1, 1000))
 def test_it_sums_to_one_and_is_symmetric(length: int, scale: float) -> None:
     kernel = sinc_kernel(length, scale)

@@ -3,7 +3,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, norms, scale_norms
@@ -19,7 +19,6 @@ def literal(tokens: Float32, scales: tuple[float, ...]) -> Float32:
     return np.array(rows, dtype=np.float32)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 80), st.integers(1, 20), st.integers(0, 2**32 - 1))
 def test_they_are_the_lengths_of_the_smoothed_rows(length: int, dims: int, seed: int) -> None:
     tokens = unit_rows(np.random.default_rng(seed), length, dims)

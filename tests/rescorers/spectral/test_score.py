@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.base import Feature, Query, Window
@@ -45,7 +45,6 @@ def pools(draw: st.DrawFn, scales: int) -> dict[str, Any]:
     return {"pool": pool}
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     lengths=st.lists(st.one_of(st.integers(0, 12), st.integers(0, 300)), max_size=8),
@@ -82,7 +81,6 @@ def test_scores_are_those_of_the_literal_method(
         assert found == pytest.approx(wanted, abs=1e-6)
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     lengths=st.lists(st.one_of(st.integers(0, 12), st.integers(0, 100)), max_size=5),
@@ -125,7 +123,6 @@ def test_a_real_sized_ragged_window_equals_the_literal_method(codec: Codec) -> N
     np.testing.assert_allclose(scores, wanted, atol=1e-6)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 16), st.integers(0, 2**32 - 1))
 def test_with_both_endpoints_no_score_is_below_maxsim_or_the_mean(length: int, dims: int, seed: int) -> None:
     random = np.random.default_rng(seed)

@@ -1,5 +1,5 @@
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.spectral.smoothing import same_start, sinc_kernel, smooth, transform_size
@@ -14,7 +14,6 @@ def test_transforms_are_long_enough_and_at_most_half_too_long() -> None:
         assert needed <= transform_size(length) <= max(2, needed * 3 / 2)
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(0, 2**32 - 1))
 def test_it_is_numpys_same_convolution(data: st.DataObject, seed: int) -> None:
     longest = data.draw(st.integers(1, 300))

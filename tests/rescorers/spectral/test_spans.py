@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.spectral.spans import span_positions, span_vectors
@@ -8,7 +8,6 @@ from tests.rescorers import reference
 from tests.rescorers.windows import unit_rows
 
 
-@settings(deadline=None)
 @given(
     length=st.integers(1, 60),
     dims=st.integers(1, 12),

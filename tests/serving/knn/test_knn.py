@@ -552,11 +552,9 @@ def test_an_index_that_lacks_what_is_searched(spanned: Behind, index_name: str, 
 @pytest.mark.parametrize(
     ("clause", "problem"),
     [
-        (ours("nnn", k=301), "[knn.k] must be an integer from 1 to 300, got 301"),
         (ours("nnn", ttc={"params": {"l1": -1}}), "[l1] of method [nnn] is -1"),
         (ours("maxsim"), "method [maxsim] belongs in [rescore.ttc]"),
         (ours("sira"), "method [sira] belongs in [query.ttc]"),
-        ({"k": 3, "query_vector": [0.0] * 384, "ttc": {"method": "nnn"}}, "has no direction"),
     ],
 )
 def test_bad_input(spanned: Behind, clause: dict[str, Any], problem: str) -> None:

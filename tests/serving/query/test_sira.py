@@ -10,6 +10,8 @@ from tests.serving.client import Reply, call
 from tests.serving.query.conftest import Rewritten
 from tests.support.gateway import gateway_to
 
+ON_ONE_ENGINE = True
+
 
 def sira(text: str, *, params: Mapping[str, Any] | None = None, **section: Any) -> dict[str, Any]:
     """Of eight documents, the default tau would let no word pass."""

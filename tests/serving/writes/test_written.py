@@ -23,11 +23,15 @@ from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.writes import answers
 from es_ttc.settings import EngineSettings
+from tests.conftest import PRODUCTS
 from tests.serving.client import call, search
 from tests.serving.conftest import corpus, fill
 from tests.serving.writes.conftest import JSON, NDJSON, Place, encoded, gateway_of, states, stored
 from tests.support.encoders import Wrapped
 from tests.support.gateway import gateway_to
+
+ON_ONE_ENGINE = True
+on_both = pytest.mark.parametrize("engine_url", PRODUCTS, indirect=True)
 
 pytestmark = pytest.mark.processors
 
@@ -41,6 +45,7 @@ def lines_of(documents: Sequence[dict[str, Any]], operation: str = "index", **me
     return b"".join(orjson.dumps(line) + b"\n" for line in lines)
 
 
+@on_both
 def test_a_bulk_gets_what_an_ingest_writes(
     place: Place, followed: Followed, encoder: Encoder, spec: IndexSpec, index_name: str
 ) -> None:
@@ -78,6 +83,7 @@ SINGLE = [
 ]
 
 
+@on_both
 def test_single_documents(place: Place, followed: Followed) -> None:
     index, direct = followed(), followed("later", suffix="-direct")
     text = b' {"text" : "The cat.",\n "n": 1e2, "big": 9223372036854775807, "x": 0.12345678901234567890 }\n'
@@ -204,6 +210,7 @@ def test_a_client_that_leaves_takes_its_documents_along(
     assert states(place.engine, index).keys() <= {"x"}
 
 
+@on_both
 def test_bulks_of_every_kind(place: Place, followed: Followed) -> None:
     index, direct = followed(), followed("later", suffix="-direct")
 
@@ -238,6 +245,7 @@ def test_bulks_of_every_kind(place: Place, followed: Followed) -> None:
     assert stored(place.engine, f"{index}-plain")["p"] == {"source": {"text": "The dog."}}
 
 
+@on_both
 def test_documents_that_are_left_to_workers(place: Place, followed: Followed, index_name: str) -> None:
     index = followed()
     call(
@@ -281,7 +289,7 @@ def test_documents_that_are_left_to_workers(place: Place, followed: Followed, in
 
 
 @pytest.mark.parametrize("meta", ["text", {"writes": "text"}, {"writes": {"encode": "now"}}, {"encoder": 1}], ids=str)
-def test_metadata_of_someone_elses_changes_nothing(place: Place, index_name: str, meta: Any) -> None:
+def test_metadata_of_someone_elses_changes_nothing(place: Place, index_name: str, encoder: Encoder, meta: Any) -> None:
     if isinstance(meta, dict) and "encoder" in meta:
         meta = meta | {"writes": {"encode": "now", "enrich": False, "key": "k"}}
     assert call(place.gateway, "PUT", f"/{index_name}", {"mappings": {"_meta": {"ttc": meta}}}).status == 200
@@ -289,6 +297,8 @@ def test_metadata_of_someone_elses_changes_nothing(place: Place, index_name: str
     assert (one.status, encoded(one)) == (201, None)
     bulk = call(place.gateway, "POST", f"/{index_name}/_bulk", lines_of(corpus()[:2]), NDJSON)
     assert (bulk.status, bulk.json()["errors"], encoded(bulk)) == (200, False, None)
+    with gateway_of(place.engine, encoder) as started:  # one that looks for the encoders of all indices
+        assert call(started, "GET", "/_ttc/ready").status == 200
 
 
 def test_a_write_through_an_alias_is_encoded_right_after_it(place: Place, followed: Followed) -> None:
@@ -368,6 +378,7 @@ async def attach_in_documents(url: str, name: str, spec: IndexSpec, encoder: Enc
         await attach_inside(engine, source, spec, encoder)
 
 
+@on_both
 def test_bad_bodies_are_answered_by_the_engine(place: Place, followed: Followed) -> None:
     index, direct = followed(), followed("later", suffix="-direct")
     requests = [("POST", "_bulk", body, NDJSON) for body in MALFORMED]
@@ -384,6 +395,7 @@ def test_bad_bodies_are_answered_by_the_engine(place: Place, followed: Followed)
     assert {name: one["source"] for name, one in kept.items()} == {name: one["source"] for name, one in same.items()}
 
 
+@on_both
 def test_bodies_in_other_forms(place: Place, followed: Followed) -> None:
     index = followed()
     body, target = lines_of(corpus()), f"/{index}/_bulk"
