@@ -81,7 +81,7 @@ def queries(
     moments = with_engine(settings, lambda client: _calibrate(client, name, texts, loaded))
     if moments.size < _FEW:
         stderr.print(
-            f"[yellow]mind:[/] {moments.size} queries are few: below {_FEW} a document's statistics are noise, and "
+            f"[yellow]note:[/] {moments.size} queries are few: below {_FEW} a document's statistics are noise, and "
             "`bidirzscore` may rank worse than dense"
         )
     data = {"index": name, "queries": moments.size, "directions": len(moments.factor)}

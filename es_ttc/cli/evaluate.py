@@ -242,7 +242,7 @@ def _evaluate(plan: Plan, collections: Sequence[Collection], settings: Settings,
 
 def _show(result: CollectionResult, k: int) -> None:
     for warning in result.warnings:
-        click.echo(f"mind: {warning}", err=True)
+        click.echo(f"note: {warning}", err=True)
     console = tables.console(_PIPED_WIDTH)
     console.print(results_table(result, k, wide=console.width >= _WIDE))
 

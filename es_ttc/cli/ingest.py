@@ -174,7 +174,8 @@ def _problems(outcome: IngestResult, rejected: Path) -> Iterator[str]:
             "index"
         )
     if outcome.empty:
-        yield f"es-ttc: {outcome.empty:,} documents have no text in the index's text fields"
+        documents = "document has" if outcome.empty == 1 else "documents have"
+        yield f"es-ttc: {outcome.empty:,} {documents} no text in the index's text fields"
     if outcome.rejected:
         yield f"es-ttc: {outcome.rejected:,} documents were rejected: see {rejected}"
         yield from (f"  {reason}" for reason in outcome.reasons)

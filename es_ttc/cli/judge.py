@@ -129,7 +129,7 @@ def pool(
         documents = sum(len(one.documents) for one in pooled)
         found |= {"queries": len(pooled), "documents": documents, "signals": not note}
         if note:
-            click.echo(f"mind: {note}", err=True)
+            click.echo(f"note: {note}", err=True)
         if not as_json:
             click.echo(f"pooled {len(pooled):,} queries of index [{index}]: {documents:,} documents to judge")
     if by is not None:

@@ -155,7 +155,7 @@ def told_of_file(out: Path, *, clear: bool, force: bool, what: str, default: str
     if clear or force:
         click.echo(f"{what}: {out}", err=True)
         if not clear:
-            stderr.print(f"mind: written by --force, without a clear gain over {default}")
+            stderr.print(f"note: written by --force, without a clear gain over {default}")
         return
     click.echo(
         f"not written: {out}: the gain over {default} is not clear. Keep the default, judge "

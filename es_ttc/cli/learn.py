@@ -170,7 +170,7 @@ def _show(name: str, found: "Learned", log: QueryLog | None) -> None:
         console.print(tables.table(("query", "first three before", "after"), shown))
     if verdict.blend is None and verdict.clicked is None:
         click.echo(
-            f"mind: {verdict.judged} queries are judged and few have clicks, so nothing proves that users see better "
+            f"note: {verdict.judged} queries are judged and few have clicks, so nothing proves that users see better "
             f"hits: judge some (`es-ttc judge pool {name}`), or write it with --force for a trial (`es-ttc trial`)",
             err=True,
         )

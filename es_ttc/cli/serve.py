@@ -190,7 +190,7 @@ def _introduce(
         off.append("sira, hyde, query2doc (ES_TTC_LLM_URL)")
     problems = [f"[{name}] is {' and '.join(languages)}" for name, languages in unread.items() if languages]
     if problems:
-        told["mind"] = f"{', '.join(problems)}, which its encoder does not read (`es-ttc doctor`)"
+        told["note"] = f"{', '.join(problems)}, which its encoder does not read (`es-ttc doctor`)"
     if off:
         told["off"] = ", ".join(off)
     if indices:
