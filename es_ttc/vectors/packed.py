@@ -99,7 +99,7 @@ def unpack_tokens(blob: Blob) -> TokenVectors:
         finite = bool(np.isfinite(matrix if scales is None else scales).all())
     if not finite:
         raise ValueError("packed tokens: a value is not finite")
-    return TokenVectors(matrix, scales, _read_of(encoded) if encoded else 1.0, columns if bits else 0)
+    return TokenVectors(matrix, scales, _read_of(encoded), columns if bits else 0)
 
 
 def pack_norms(norms: ScaleNorms) -> bytes:

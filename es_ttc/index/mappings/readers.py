@@ -94,11 +94,6 @@ def unpack_feature(feature: Feature, blob: Blob) -> Any:
     return _UNPACK[feature](blob)
 
 
-def decoded_bytes(feature: Feature, blob: int) -> int:
-    """Return the size in memory of a feature that was unpacked from so many bytes; most are views of them."""
-    return _OFFSETS_GROW * blob if feature is Feature.OFFSETS else blob
-
-
 def layout_of(content: str) -> str:
     """Return the mark at the end of a content hash; empty where it has none."""
     return content.partition(_MARK)[2]
@@ -133,7 +128,8 @@ class BlobReader:
         if not values or values[0] is None:
             return None
         blob = _bytes(values[0])
-        return ReadFeature(unpack_feature(feature, blob), decoded_bytes(feature, len(blob)))
+        grows = _OFFSETS_GROW if feature is Feature.OFFSETS else 1  # most are views of the blob
+        return ReadFeature(unpack_feature(feature, blob), grows * len(blob))
 
 
 class DocValueReader(BlobReader):

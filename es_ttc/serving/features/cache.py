@@ -29,7 +29,7 @@ class KnownFeatures:
 
     def with_read(self, read: Read) -> "KnownFeatures":
         """Return this and features that were read."""
-        having = {feature: one.value for feature, one in read.items() if one.value is not ABSENT.value}
+        having = {feature: one.value for feature, one in read.items() if one is not ABSENT}
         stored = consistent({**self.stored, **having})
         return KnownFeatures(stored, self.known.union(read), self.nbytes + sum(one.nbytes for one in read.values()))
 

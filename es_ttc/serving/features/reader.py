@@ -297,7 +297,7 @@ class FeatureReader:
         lengths = {
             key: len(read.value)
             for key, stored in fetched.items()
-            if isinstance(read := stored.get(Feature.TOKENS), ReadFeature) and read.value is not ABSENT.value
+            if isinstance(read := stored.get(Feature.TOKENS), ReadFeature) and read is not ABSENT
         }
         if not lengths:
             return fetched

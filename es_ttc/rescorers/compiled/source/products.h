@@ -53,17 +53,19 @@ INLINE void dots(enum kind kind, int roles, const char *row, const char *ahead, 
 typedef struct {
   const float *vectors; /* (roles, dims) */
   ptrdiff_t roles, dims;
-  char *row; /* (dims,) levels of a row in codes, in whole blocks */
 #if defined(DOT_OF_BYTES)
   query_digits digits;
+#else
+  char *row; /* (dims,) levels of a row in codes, in whole blocks */
 #endif
 } query_vectors;
 
 static query_vectors vectors_in(const float *vectors, ptrdiff_t roles, ptrdiff_t dims, cutter *room) {
   query_vectors q = {.vectors = vectors, .roles = roles, .dims = dims};
-  q.row = cut(room, (size_t)whole_blocks(dims));
 #if defined(DOT_OF_BYTES)
   q.digits = digits_in(roles, dims, room);
+#else
+  q.row = cut(room, (size_t)whole_blocks(dims));
 #endif
   return q;
 }
@@ -83,19 +85,20 @@ INLINE void products_as(enum kind kind, int roles, const document_row *document,
   const loose_float *factors = (const loose_float *)(intptr_t)document->factors;
   for (ptrdiff_t t = 0; t < document->length; t++, row += width) {
     float found[FEW];
-    const char *ahead = end - row > AHEAD ? row + AHEAD : following + (AHEAD - (end - row)), *values = row;
+    const char *ahead = end - row > AHEAD ? row + AHEAD : following + (AHEAD - (end - row));
 #if defined(DOT_OF_BYTES)
-    if (kind >= INT8) {
+    if (kind >= INT8)
       integer_dots(kind, roles, row, ahead, q->dims, &q->digits, first, found);
-    } else
-#endif
-    {
-      if (is_coded(kind)) {
-        expand(kind, row, ahead, q->dims, 0, q->row);
-        values = ahead = q->row;
-      }
-      dots(kind < INT8 ? kind : INT8, roles, values, ahead, q->dims, q->vectors + first * q->dims, found);
+    else
+      dots(kind, roles, row, ahead, q->dims, q->vectors + first * q->dims, found);
+#else
+    const char *values = row;
+    if (is_coded(kind)) {
+      expand(kind, row, ahead, q->dims, 0, q->row);
+      values = ahead = q->row;
     }
+    dots(kind < INT8 ? kind : INT8, roles, values, ahead, q->dims, q->vectors + first * q->dims, found);
+#endif
     for (int r = 0; r < roles; r++) out[r * document->length + t] = kind >= INT8 ? found[r] * factors[t] : found[r];
   }
 }
