@@ -4,13 +4,11 @@ import asyncio
 import itertools
 import json
 import os
-import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any, Literal
 
 import psutil
@@ -21,7 +19,6 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.node import cluster, process
 from es_ttc.engine.node.spec import NodeSpec
-from es_ttc.engine.node.state import HOST
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import build_graph
@@ -29,6 +26,7 @@ from es_ttc.settings import EngineSettings, Settings
 from tests.serving.client import Reply, call
 from tests.serving.conftest import corpus, fill
 from tests.support.gateway import gateway_to
+from tests.support.own_node import free_ports
 
 pytestmark = pytest.mark.engine
 
@@ -75,7 +73,7 @@ SEARCHES: dict[str, Body] = {
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[cluster.Cluster]:
     try:
-        yield start_nodes(free_ports())
+        yield start_nodes(free_ports(NODES))
     finally:
         process.stop(NAME, Settings().cache_dir, drop_data=True)
 
@@ -84,21 +82,6 @@ def start_nodes(port: int) -> cluster.Cluster:
     """Start those nodes that do not run, on this port and the next ones."""
     spec = NodeSpec(Settings().cache_dir, NAME, port, heap="384m", short_lived=True, timeout=400)
     return cluster.start(spec, NODES)
-
-
-def free_ports() -> int:
-    """Return the first of three consecutive ports that nothing listens on."""
-    while True:
-        with ExitStack() as stack:
-            first = 0
-            try:
-                for number in range(NODES):
-                    probe = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-                    probe.bind((HOST, first + number if first else 0))
-                    first = first or probe.getsockname()[1]
-            except (OSError, OverflowError):
-                continue
-        return first
 
 
 def kill(node: process.Node) -> None:

@@ -134,3 +134,12 @@ def plugged(request: pytest.FixtureRequest) -> Plugged:
     """A node with the plugin, of one product after the other."""
     found: Plugged = request.getfixturevalue(f"{request.param}_plugged")
     return found
+
+
+@pytest.fixture(autouse=True)
+def revived(request: pytest.FixtureRequest) -> None:
+    """A node that a test before left dead is started again, so that one failure is one."""
+    if "plugged" in request.fixturenames:
+        node: OwnNode = request.getfixturevalue("plugged").node
+        if not node.lives:
+            node.restart()

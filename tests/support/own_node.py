@@ -1,19 +1,20 @@
 """A real node of a test's own, which may be killed, started again with its data, and stopped in the middle."""
 
-import dataclasses
 import os
+import random
 import signal
+import socket
 import subprocess
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import psutil
 
 from es_ttc.engine.node import process
 from es_ttc.engine.node.distribution import Distribution, NodeFolder
 from es_ttc.engine.node.spec import NodeSpec
-from es_ttc.engine.node.state import log_tail
+from es_ttc.engine.node.state import HOST, log_tail
 from es_ttc.settings import Settings
 
 
@@ -30,7 +31,7 @@ class OwnNode:
         self._spec = NodeSpec(
             cache_dir=Settings().cache_dir,
             name=f"tests-{os.getpid()}-{name}-{uuid.uuid4().hex[:6]}",
-            port=0,
+            port=free_ports(),
             heap="512m",
             owned=True,
             short_lived=True,
@@ -54,9 +55,7 @@ class OwnNode:
     def restart(self) -> None:
         """Start it again where it was, with its data."""
         self._node.stop()
-        port = int(self.url.rpartition(":")[2])
-        self._node = process.start(dataclasses.replace(self._spec, port=port), distribution=self._distribution)
-        assert self._node.url == self.url
+        self._node = process.start(self._spec, distribution=self._distribution)
 
     @property
     def folder(self) -> NodeFolder:
@@ -98,3 +97,13 @@ class OwnNode:
         found = identity.process() if identity else None
         assert found is not None
         return found
+
+
+def free_ports(count: int = 1) -> int:
+    """Return the first of some consecutive free ports that the system gives to nobody while the nodes are down."""
+    while True:
+        first = random.SystemRandom().randrange(20_000, 32_000)
+        with ExitStack() as stack, suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.socket()).bind((HOST, port))
+            return first
