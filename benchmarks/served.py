@@ -124,7 +124,7 @@ def documents(group: int, least: int = TOKENS) -> Iterator[tuple[str, str, Float
     """Yield a group's documents, the same at every call: id, text, unit token vectors; see :func:`fill`."""
     rng = np.random.default_rng(group)
     for number in range(WINDOW):
-        text = f"group{group} " + " ".join(f"word{word}" for word in rng.integers(0, 500, 200))
+        text = f"group{group} " + " ".join(map(str, rng.integers(0, 500, 200)))  # about TOKENS tokens
         tokens = TOKENS if least == TOKENS else int(rng.integers(least, 2 * TOKENS - least + 1))
         matrix = rng.standard_normal((tokens, DIMS), dtype=np.float32)
         yield f"{group}-{number}", text, matrix / np.linalg.norm(matrix, axis=1, keepdims=True)

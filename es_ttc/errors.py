@@ -83,6 +83,14 @@ class MissingText(EsTtcError):
     type = "ttc_missing_text_exception"
 
 
+class SeveralTexts(MissingText):
+    """The query has several texts: the types of these fields may tell which one ranks."""
+
+    def __init__(self, message: str, fields: frozenset[str]) -> None:
+        super().__init__(message)
+        self.fields = fields
+
+
 class MissingFeature(EsTtcError):
     """A method needs a feature (token vectors, norms, ...) that the index does not carry."""
 

@@ -319,12 +319,14 @@ def _proposed(sources: Sequence[Index], documents: Sequence[dict[str, Any]], *, 
     try:
         for source in sources:
             require_text_fields(source, DEFAULT_FIELDS)
-    except InvalidRequest as error:
+    except InvalidRequest:
         proposal = propose(documents)
         if not proposal.text_fields:
             raise
+        missing = ", ".join(name for name in DEFAULT_FIELDS if name not in source.leaf_fields)
+        lacks = f"index [{source.index}] has no field [{missing}]"
         options = f"--text-fields {','.join(proposal.text_fields)}"
-        take_proposal(f"{error}; proposed: {options}: {describe(documents, proposal.text_fields)}", yes=yes)
+        take_proposal(f"{lacks}; proposed: {options}: {describe(documents, proposal.text_fields)}", yes=yes)
         return {"text_fields": proposal.text_fields}
     return {}
 

@@ -162,7 +162,7 @@ def _first_fault(model: type[BaseModel], error: ValidationError) -> Fault:
     errors = error.errors(include_url=False, include_context=False)
     first = min(errors, key=lambda found: found["type"] != "extra_forbidden")
     kind = {"extra_forbidden": Kind.UNKNOWN, "missing": Kind.MISSING}.get(first["type"], Kind.WRONG)
-    path = tuple(str(part) for part in first["loc"])
+    path = tuple(part for part in map(str, first["loc"]) if "[" not in part)  # pydantic adds `[key]`, `literal[...]`
     return Fault(kind, path, _known_at(model, path), first["input"], problem_of(first))
 
 

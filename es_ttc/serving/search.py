@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Message, Send
 
-from es_ttc.errors import EsTtcError, RequestTooLarge
+from es_ttc.errors import EngineError, EsTtcError, RequestTooLarge, SeveralTexts
 from es_ttc.serving.engine_requests import EngineRefusal, FirstPass, ItemRefusal, Refusal
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
@@ -243,6 +243,8 @@ class Searches:
             try:
                 if isinstance(plan, EsTtcError):
                     raise plan
+                if isinstance(plan.problem, SeveralTexts):
+                    plan = await self._by_mapping(request, item, plan, plan.problem.fields)
                 self._callers.windows(request.incoming, 1 + len(plan.later))
                 accepted = self._accepted.has(request, item)
                 item.rescored = await self._rescoring.begin(request, item, plan, encode=accepted)
@@ -262,6 +264,17 @@ class Searches:
             else:
                 plans += [] if plan is None else [(item, plan)]
         return plans
+
+    async def _by_mapping(
+        self, request: SearchRequest, item: SearchItem, plan: SearchPlan, fields: frozenset[str]
+    ) -> SearchPlan:
+        """Return the plan of a search with several texts: those in fields that are no text, such as tenants, go."""
+        try:
+            analysed = await self._gateway.numbers.analysed(fields, request.caller(item))
+        except EngineError:
+            return plan
+        not_text = fields - analysed
+        return plan_search(item.body or {}, item.params, max_window=self._max_window, not_text=not_text) or plan
 
     async def _multi(self, request: SearchRequest, first: FirstPass) -> dict[str, Any]:
         room = asyncio.Semaphore(MAX_AT_ONCE)

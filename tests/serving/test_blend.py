@@ -388,7 +388,7 @@ def test_a_new_document_without_features_keeps_a_place_by_its_words(behind: Behi
         ({"candidates": 100}, "[ttc.candidates]"),
         ({"candidates": {"bm25": 100}}, "[ttc.candidates] unknown field [bm25], known fields are [count, knn]"),
         ({"method": "rr", "candidates": {"knn": 10}}, "[ttc.candidates] cannot be used with [rr]"),
-        ({"params": {"signals": {"lexicl": 1}}}, "lexical"),
+        ({"params": {"signals": {"lexicl": 1}}}, "parameter [signals.lexicl] of method [blend]"),
         ({"params": {"signals": {"sentences": 1}}, "on_error": "fail"}, "--chunks"),
     ],
 )

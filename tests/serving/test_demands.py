@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -316,6 +317,14 @@ def test_no_way_to_write_a_tenant_lets_another_one_join(tenants: Behind, place: 
         assert told["applied"], told
         assert ids
         assert all(name.startswith("acme") for name in ids), ids
+
+
+def test_the_text_of_a_search_is_the_one_in_a_text_field(tenants: Behind) -> None:
+    must = [{"match": {"tenant": "acme"}}, {"match": {"body": TEXT}}, {"multi_match": {"query": "5", "fields": ["n"]}}]
+    sent = b"\xef\xbb\xbf" + orjson.dumps({"query": {"bool": {"must": must}}, "rescore": {"ttc": {}}})
+    reply = call(tenants.gateway, "POST", f"/{tenants.index}/_search", sent)
+    assert reply.json()["ttc"]["applied"], reply.body
+    assert sorted(reply.ids) == ["acme-0", "acme-1", "acme-2"]
 
 
 @pytest.mark.parametrize("place", range(len(HIDING)))

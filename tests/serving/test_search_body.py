@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_ttc.errors import InvalidRequest, MissingText
+from es_ttc.errors import InvalidRequest, MissingText, SeveralTexts
 from es_ttc.serving.request.request import parse_params
 from es_ttc.serving.rescore.plan import SearchPlan, plan_search
 
@@ -223,6 +223,20 @@ def test_without_exactly_one_text_the_section_must_give_it(changes: dict[str, An
     assert "[ttc.query_text]" in str(problem)
     given_text = {"ttc": {"method": "a", "query_text": "cats"}}
     assert plan(body(**changes, rescore=given_text)).texts == ("cats",)
+
+
+def test_texts_in_fields_without_text_do_not_count() -> None:
+    brand = {"multi_match": {"query": "acme", "fields": ["brand^2", "maker"]}}
+    request = body(query={"bool": {"must": [{"match": {"tenant": "acme corp"}}, {"match": {"a": "cats"}}, brand]}})
+    problem = plan(request).problem
+    assert isinstance(problem, SeveralTexts)
+    assert problem.fields == {"tenant", "a", "brand", "maker"}
+    known = plan_search(request, [], max_window=1000, not_text={"tenant", "brand", "maker"})
+    assert known is not None
+    assert known.texts == ("cats",)
+    partly = plan_search(request, [], max_window=1000, not_text={"tenant", "brand"})
+    assert partly is not None
+    assert "2 different texts" in str(partly.problem)
 
 
 def test_the_text_may_stand_in_the_url() -> None:

@@ -10,6 +10,7 @@ import gzip
 import io
 import sys
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -30,7 +31,6 @@ MAX_RECORD_BYTES = 64 * 2**20
 MAX_COUNTED_BYTES = 16 * 2**20
 """Bytes of a file, compressed ones as they are, that are read to count its records."""
 
-_BOM = b"\xef\xbb\xbf"
 _MAX_RAW_CHARACTERS = 2_000  # characters of an overlong line in its record
 _PARQUET_ROWS = 256
 _CHECKED_EVERY = 100
@@ -201,7 +201,7 @@ class JsonLines:
                 while not rest.endswith(b"\n") and len(rest) > self._limit:
                     rest = lines.readline(self._limit + 1)
                 if number == 1:
-                    line = line.removeprefix(_BOM)
+                    line = line.removeprefix(BOM_UTF8)
                 if line.strip():
                     yield number, line
 

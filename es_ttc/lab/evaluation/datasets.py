@@ -8,6 +8,7 @@ Judgements by aspect, which BEIR does not have, are in ``qrels/SPLIT.aspects.tsv
 aspect TAB corpus-id TAB score`` below a header line, the order of TREC's diversity judgements.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -211,7 +212,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
                 continue
             place = f"[{path}] line {number}"
             try:
-                record = orjson.loads(line.removeprefix(b"\xef\xbb\xbf"))
+                record = orjson.loads(line.removeprefix(BOM_UTF8))
             except orjson.JSONDecodeError as error:
                 raise ConfigurationError(f"{place} is not JSON: {error}") from None
             if not isinstance(record, dict) or "_id" not in record or not isinstance(record.get("text"), str):

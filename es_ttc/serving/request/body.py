@@ -5,7 +5,7 @@ The clauses are `ttc` queries, and kNN clauses with a text or a section.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, NamedTuple
 
 from es_ttc.errors import InvalidRequest
@@ -83,37 +83,48 @@ _ONLY_IN_QUERY_STRING = (
 )
 
 
-def texts_of(query: Any) -> Iterator[str]:
-    """Yield every text that a native query ranks by, in order; nothing for a query of another kind or form."""
+def texts_of(query: Any, not_text: Set[str] = frozenset()) -> Iterator[str]:
+    """Yield every text that a native query ranks by, in order; nothing for a query of another kind or form.
+
+    Args:
+        query: The query.
+        not_text: Fields that are no analysed text: what is looked for in them alone is no text.
+    """
+    return (text for fields, text in fielded_texts(query) if not fields or not not_text >= {*fields})
+
+
+def fielded_texts(query: Any) -> Iterator[tuple[list[str], str]]:
+    """Yield every text of a native query with the fields in which it is looked for; none if they are not named."""
     if not isinstance(query, Mapping):
         return
     for kind, inner in query.items():
         if not isinstance(inner, Mapping):
             continue
         if kind in ("query_string", "simple_query_string"):
-            yield from _text(words_of(inner.get("query"), kind))
+            yield from _in_fields([], words_of(inner.get("query"), kind))
         elif kind in _TEXT_IN_QUERY:
-            yield from _text(inner.get("query"))
+            yield from _in_fields(_fields(inner), inner.get("query"))
         elif kind in _TEXT_BY_FIELD:
-            for value in inner.values():
-                yield from _text(value.get(_TEXT_BY_FIELD[kind]) if isinstance(value, Mapping) else value)
+            for name, value in inner.items():
+                text = value.get(_TEXT_BY_FIELD[kind]) if isinstance(value, Mapping) else value
+                yield from _in_fields([name], text)
         else:
             for part in _PARTS.get(kind, ()):
                 clauses = inner.get(part)
                 for clause in clauses if isinstance(clauses, list) else [clauses]:
-                    yield from texts_of(clause)
+                    yield from fielded_texts(clause)
 
 
-def texts_of_retriever(retriever: Any) -> Iterator[str]:
+def texts_of_retriever(retriever: Any, not_text: Set[str] = frozenset()) -> Iterator[str]:
     """Yield every text that a retriever ranks by, in order; nothing for one of another form."""
     for inner in retriever.values() if isinstance(retriever, Mapping) else ():
         if not isinstance(inner, Mapping):
             continue
         query, parts = inner.get("query"), inner.get("retrievers")
-        yield from _text(query) if isinstance(query, str) else texts_of(query)
+        yield from _text(query) if isinstance(query, str) else texts_of(query, not_text)
         yield from _text(inner.get("inference_text"))
         for part in [inner.get("retriever"), *(parts if isinstance(parts, list) else ())]:
-            yield from texts_of_retriever(part.get("retriever", part) if isinstance(part, Mapping) else None)
+            yield from texts_of_retriever(part.get("retriever", part) if isinstance(part, Mapping) else None, not_text)
 
 
 def words_of(text: Any, kind: str = "query_string") -> Any:
@@ -125,6 +136,16 @@ def words_of(text: Any, kind: str = "query_string") -> Any:
     for pattern in patterns:
         words = pattern.sub(" ", words)
     return text if words == text else " ".join(words.split())
+
+
+def _fields(clause: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a clause such as `multi_match`; none if it names patterns."""
+    names = [str(one).partition("^")[0] for one in clause.get("fields") or ()]
+    return [] if any("*" in name for name in names) else names
+
+
+def _in_fields(fields: list[str], value: Any) -> Iterator[tuple[list[str], str]]:
+    return ((fields, text) for text in _text(value))
 
 
 def _text(value: Any) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """A search request: its searches, decoded once, and its URL parameters, parsed once."""
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -214,6 +215,7 @@ class RequestReader:
         params = SearchParams.parse(incoming.query_string)
         if text is not None and not text.strip():
             text = params.url.get("source", "").encode(errors="surrogateescape")
+        text = text and text.removeprefix(BOM_UTF8)  # the engines ignore a byte order mark
         if text is None or not await self._offload.run(len(text), admits, text):
             return None
         if not is_template and not may_be_ours(text):

@@ -71,7 +71,8 @@ class Section(BaseModel):
     query_text: str | None = Field(
         None,
         description="The query's text; may be left out where the body's query has exactly one text. Of a query "
-        "string that is its words, without operators, field names and negated words.",
+        "string that is its words, without operators, field names and negated words. Of several texts, those that "
+        "are looked for only in fields that are no analysed text (a tenant, a number) do not count.",
     )
     query_texts: tuple[str, ...] | None = Field(
         None,

@@ -9,7 +9,7 @@ section stands in `ext`.
 Several items with a section run in order. Each has a plan of its own, which differs in section, texts and window.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
@@ -18,14 +18,14 @@ from pydantic import Field
 
 from es_ttc.common.entry_points import parse_params
 from es_ttc.common.validation import shown, unknown_field
-from es_ttc.errors import EsTtcError, InvalidRequest, MissingText
+from es_ttc.errors import EsTtcError, InvalidRequest, MissingText, SeveralTexts
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer, RerankerSignal
 from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.limits import check_query
-from es_ttc.serving.request.body import body_integer, boolean, texts_of, texts_of_retriever, url_integer
+from es_ttc.serving.request.body import body_integer, boolean, fielded_texts, texts_of, texts_of_retriever, url_integer
 from es_ttc.serving.request.section import (
     DEFAULT_METHOD,
     KEY,
@@ -211,10 +211,11 @@ def plan_search(
     params: Sequence[tuple[str, str]],
     *,
     max_window: int,
+    not_text: Set[str] = frozenset(),
 ) -> SearchPlan | None:
     """Parse a search; return None if it has no section in `rescore`.
 
-    The URL parameters override the body, as in the engines.
+    The URL parameters override the body, as in the engines. Fields of ``not_text`` are no analysed text.
 
     Raises:
         InvalidRequest: The section, or a part that the gateway needs, is invalid.
@@ -243,7 +244,7 @@ def plan_search(
         require_within(natives, page.window)
         page = replace(page, fetch=min(page.window, page.fetch))  # the groups beyond it are the engine's
     _take_from_url(rest, url)
-    texts, problem = _query_texts(section, rest)
+    texts, problem = _query_texts(section, rest, not_text)
     check_query(texts)
     highlights = take_highlights(rest) if "highlight" in rest else ()
     own_window = page.window if "window_size" in item else max(1, page.start + page.size)
@@ -516,25 +517,29 @@ def _ranks(name: str, url: Mapping[str, str], body: Mapping[str, Any], default: 
     return value
 
 
-def _query_texts(section: Section, body: Mapping[str, Any]) -> tuple[tuple[str, ...], EsTtcError | None]:
+def _query_texts(
+    section: Section, body: Mapping[str, Any], not_text: Set[str]
+) -> tuple[tuple[str, ...], EsTtcError | None]:
     """Return the query's texts; if there is not one set of them, none and why."""
     if section.query_text is not None or section.query_texts is not None:
         return _own_texts(section)
     try:
-        found = list(dict.fromkeys(_texts_in(body)))
+        found = list(dict.fromkeys(_texts_in(body, not_text)))
     except RecursionError:
         raise InvalidRequest("[query] is nested too deeply") from None
-    if len(found) != 1:
-        why = f"holds {len(found)} different texts" if found else "has no text of its own"
-        return (), MissingText(
-            f"[{KEY}.query_text] is missing and the query {why}: give the text in [{KEY}.query_text]"
-        )
-    return (found[0],), None
+    if len(found) == 1:
+        return (found[0],), None
+    fix = f"give the text in [{KEY}.query_text]"
+    if not found:
+        return (), MissingText(f"[{KEY}.query_text] is missing and the query has no text of its own: {fix}")
+    fields = frozenset(name for names, _ in fielded_texts(body.get("query")) for name in names)
+    why = f"[{KEY}.query_text] is missing and the query holds {len(found)} different texts: {fix}"
+    return (), SeveralTexts(why, fields)
 
 
-def _texts_in(body: Mapping[str, Any]) -> list[str]:
+def _texts_in(body: Mapping[str, Any], not_text: Set[str] = frozenset()) -> list[str]:
     """Return the texts that a search's query, or its retriever, ranks by."""
-    return [*texts_of(body.get("query")), *texts_of_retriever(body.get(_RETRIEVER))]
+    return [*texts_of(body.get("query"), not_text), *texts_of_retriever(body.get(_RETRIEVER), not_text)]
 
 
 def _own_texts(section: Section) -> tuple[tuple[str, ...], EsTtcError | None]:

@@ -11,6 +11,7 @@ engine's own words, and alone.
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -32,7 +33,6 @@ _MAX_AHEAD = 128
 _BYTES_AHEAD = 4 * 2**20
 """Maximum number of documents of one body that are encoded ahead, and of the bytes that wait for them."""
 _PIECE_BYTES = 2**20
-_BOM = b"\xef\xbb\xbf"
 _MAX_NAMES = 32
 """Maximum number of names in the beginning of a body that are looked up."""
 _NAMES = re.compile(rb'"_index"\s*:\s*("[^"]*")')
@@ -136,7 +136,7 @@ def _read_action(line: bytes) -> Action | None:
     if not line.strip():
         return None
     try:
-        [(operation, meta)] = orjson.loads(line.removeprefix(_BOM)).items()
+        [(operation, meta)] = orjson.loads(line.removeprefix(BOM_UTF8)).items()
         target, pipeline = meta.get("_index"), meta.get("pipeline")
     except AttributeError as error:
         raise ValueError("not an object") from error
@@ -279,7 +279,7 @@ def _malformed_in(lines: Mapping[int, bytes]) -> frozenset[int]:
 
 def _isolated(action: bytes, pipeline: str) -> bytes:
     """Return an action's line that names a pipeline, whichever it named before."""
-    [(operation, meta)] = orjson.loads(action.removeprefix(_BOM)).items()
+    [(operation, meta)] = orjson.loads(action.removeprefix(BOM_UTF8)).items()
     return orjson.dumps({operation: {**meta, "pipeline": pipeline}}) + b"\n"
 
 
