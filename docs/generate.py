@@ -43,7 +43,9 @@ DOCUMENTS_THAT_JOIN = (
     "another ([measured](../results/speed.md#processor-time-of-a-search)).\n",
     "| clause | condition for candidates |",
     "| --- | --- |",
-    "| `match`, `match_bool_prefix`, `multi_match`, `combined_fields` on analysed text, with the query's text | none |",
+    "| `match`, `match_bool_prefix` on analysed text, with the query's text | none |",
+    "| `multi_match`, `combined_fields` with the query's text, on all fields or on some of which one is analysed text "
+    "| none |",
     "| the same on a keyword, number, date, boolean or IP address, or with another text | the clause |",
     "| `query_string`, `simple_query_string` | none for plain words; with operators, field names, quotes or wildcards "
     "the clause |",

@@ -51,6 +51,10 @@ FREE: list[Any] = [
     {"dis_max": {"queries": [OURS, {"match": {"title": TEXT}}], "tie_breaker": 0.3}},
     {"pinned": {"ids": ["1"], "organic": OURS}},
     {"function_score": {"query": OURS, "boost": 2}},
+    {"multi_match": {"query": TEXT, "fields": ["body^3", "tenant"]}},
+    {"multi_match": {"query": TEXT}},
+    {"query_string": {"query": TEXT}},
+    {"simple_query_string": {"query": TEXT, "fields": ["*"]}},
 ]
 WHOLE: list[Any] = [
     OTHERS,
@@ -60,11 +64,11 @@ WHOLE: list[Any] = [
     {"match": {"body.raw": TEXT}},
     {"match_phrase": {"body": TEXT}},
     {"match_phrase_prefix": {"body": TEXT}},
-    {"multi_match": {"query": TEXT, "fields": ["body", "tenant"]}},
+    {"multi_match": {"query": TEXT, "fields": ["tenant", "price"]}},
+    {"multi_match": {"query": "no text of the section", "fields": ["body", "tenant"]}},
+    {"multi_match": {"query": "no text of the section"}},
     {"multi_match": {"query": TEXT, "fields": ["bod*"]}},
-    {"multi_match": {"query": TEXT}},
     {"multi_match": {"query": TEXT, "fields": ["body"], "type": "phrase"}},
-    {"query_string": {"query": TEXT}},
     *[
         {"query_string": {"query": text, "default_field": "body"}}
         for text in (

@@ -5,7 +5,8 @@ query demands holds for them. A query is read as a tree of what must match:
 
 | clause | what it demands |
 | --- | --- |
-| `match`, `match_bool_prefix`, `multi_match`, `combined_fields` | nothing, if their text is a text of the search and all their fields are analysed text in every searched index |
+| `match`, `match_bool_prefix` | nothing, if their text is a text of the search and their field is analysed text in every searched index |
+| `multi_match`, `combined_fields` | nothing, if their text is a text of the search and one of their fields is analysed text; or if they name no fields |
 | `query_string`, `simple_query_string` | the same, if the text has no syntax: operators, field names, quotes, wildcards |
 | `match_all` | nothing |
 | `neural`, `semantic`, `neural_sparse`, `text_expansion`, `sparse_vector` | their filters, if their text is a text of the search |
@@ -20,7 +21,7 @@ query demands holds for them. A query is read as a tree of what must match:
 """  # noqa: E501 - a table
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from es_ttc.serving.request.body import texts_of
@@ -89,7 +90,7 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
 
     try:
         own = {_words(text) for text in texts_of(body.get("query"))}
-        demands = _Demands({*map(_words, texts), *(own if len(own) == 1 else ())}, is_mapped_text)
+        demands = _Demands({*map(_words, texts)}, own if len(own) == 1 else set(), is_mapped_text)
         found = [] if not body.get("query") else demands.of(body["query"])
     except RecursionError:
         raise UndecidedDemands("[query] is nested too deeply") from None
@@ -154,8 +155,9 @@ def changes_scores(query: Any) -> bool:
 class _Demands:
     """What the clauses of one query demand."""
 
-    def __init__(self, texts: Collection[str], is_text: IsText) -> None:
+    def __init__(self, texts: Set[str], own: Set[str], is_text: IsText) -> None:
         self._texts = texts
+        self._own = own
         self._is_text = is_text
 
     def of(self, query: Any) -> list[Any]:
@@ -200,15 +202,18 @@ class _Demands:
             fields, options = _only_field(clause)
             return options.keys() <= _FULL_TEXT_OPTIONS and self._is_ours(options) and all(map(self._is_text, fields))
         if kind in _SEVERAL_FIELDS:
-            fields = _fields(clause)
-            return (
-                clause.keys() <= _STRING_OPTIONS
-                and clause.get("type", "best_fields") in _TYPES
-                and self._is_ours(clause)
-                and not (kind in _WITH_SYNTAX and _SYNTAX.search(clause["query"]))
-                and bool(fields)
-                and all(map(self._is_text, fields))
-            )
+            named = _fields(clause)
+            if named is None or not clause.keys() <= _STRING_OPTIONS or not self._is_ours(clause):
+                return False
+            if clause.get("type", "best_fields") not in _TYPES:
+                return False
+            if kind in _WITH_SYNTAX and _SYNTAX.search(clause["query"]):
+                return False
+            analysed = [self._is_text(name) for name in named]
+            if named and all(analysed):
+                return True
+            # A search box over texts and codes; with another text in the section it may be a restriction.
+            return _words(clause["query"]) in self._texts and (not named or any(analysed))
         if kind in ("semantic", "sparse_vector"):
             return self._is_ours(clause)
         if kind in _OF_A_FIELD:
@@ -217,7 +222,7 @@ class _Demands:
 
     def _is_ours(self, options: Query) -> bool:
         given = [options[key] for key in _MODEL_TEXTS if key in options]
-        return len(given) == 1 and isinstance(given[0], str) and _words(given[0]) in self._texts
+        return len(given) == 1 and isinstance(given[0], str) and _words(given[0]) in self._texts | self._own
 
     def _of_bool(self, query: Query, clause: Query) -> list[Any]:
         should = _listed(clause.get("should"))
@@ -293,11 +298,13 @@ def _only_field(clause: Query) -> tuple[list[str], Query]:
     return fields, options if isinstance(options, Mapping) else {"query": options}
 
 
-def _fields(clause: Query) -> list[str]:
-    """Return the fields of a clause such as `multi_match` by their names; none if it names none, or patterns."""
+def _fields(clause: Query) -> list[str] | None:
+    """Return the fields of a clause such as `multi_match` by their names, none if all are meant; None for patterns."""
     given = [*_listed(clause.get("fields")), *_listed(clause.get("default_field"))]
     names = [one.partition("^")[0] for one in given if isinstance(one, str)]
-    return names if len(names) == len(given) and not any("*" in name for name in names) else []
+    if names == ["*"]:
+        return []
+    return names if len(names) == len(given) and not any("*" in name for name in names) else None
 
 
 def _words(text: str) -> str:
