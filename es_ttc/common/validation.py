@@ -132,9 +132,10 @@ def sentence(fault: Fault, where: str) -> str:
         return f"[{where}] holds a value that cannot be read: {fault.problem}"
     if fault.kind is Kind.UNKNOWN and fault.known:
         return str(unknown_field(fault.path[-1], fault.known, ".".join((where, *fault.path[:-1]))))
-    field = f"[{where}.{fault.path[0]}]" if fault.path else f"[{where}]"
     if fault.kind is Kind.MISSING:
-        return f"{field} is missing: give it beside the other fields of [{where}]"
+        inside = ".".join((where, *fault.path[:-1]))
+        return f"[{inside}.{fault.path[-1]}] is missing: give it beside the other fields of [{inside}]"
+    field = f"[{where}.{fault.path[0]}]" if fault.path else f"[{where}]"
     return f"{field} is wrong, got {shown(fault.value)}: {fault.problem}"
 
 
@@ -162,7 +163,9 @@ def _first_fault(model: type[BaseModel], error: ValidationError) -> Fault:
     errors = error.errors(include_url=False, include_context=False)
     first = min(errors, key=lambda found: found["type"] != "extra_forbidden")
     kind = {"extra_forbidden": Kind.UNKNOWN, "missing": Kind.MISSING}.get(first["type"], Kind.WRONG)
-    path = tuple(part for part in map(str, first["loc"]) if "[" not in part)  # pydantic adds `[key]`, `literal[...]`
+    parts = list(map(str, first["loc"]))
+    # Pydantic adds parts of its own below a field: `[key]`, `literal[...]`.
+    path = tuple(parts[:1] + [part for part in parts[1:] if part != "[key]" and not part.startswith("literal[")])
     return Fault(kind, path, _known_at(model, path), first["input"], problem_of(first))
 
 

@@ -149,7 +149,7 @@ def test_the_union_is_what_is_counted_aggregated_grouped_and_paged(place: Place,
     window = choice.randrange(1, 15)
     union = matches.keys() | nearest
     asking = asked(query, len(nearest), window, aggs=AGGREGATIONS, track_total_hits=True)
-    for size in (100, 3):
+    for size in (100, 3, 0):
         whole = place.search({**asking, "size": size})
         answer = whole.json()
         assert "reason" not in answer["ttc"].get("candidates", {}) or not nearest

@@ -46,7 +46,8 @@ class Candidates(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    knn: int = Field(
+    knn: int | None = Field(
+        None,
         ge=0,
         le=MAX_CANDIDATES,
         description="How many documents, those nearest to the query by pooled vector; 0 for the window alone.",

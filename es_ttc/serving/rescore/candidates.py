@@ -206,6 +206,8 @@ class CandidateSearch:
         for hit in found:
             score = hit.pop("matched_queries", {}).get(_QUERY)
             boosted = (score or 0.0) * _boost_of(hit["_index"], boosts)
+            if score is not None and not self._plan.page.fetch:
+                continue  # nothing is fetched but counts, and the engine counts what the query matches
             if least is None or (score is not None and boosted >= least):
                 hits.append({**hit, "_score": boosted})
                 matches.append(score is not None)

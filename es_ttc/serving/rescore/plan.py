@@ -168,9 +168,18 @@ class SearchPlan:
     @property
     def total_up_to(self) -> int | None:
         """Up to where the engine counts documents; None if it counts all, or none."""
-        asked = dict(self.params).get("track_total_hits", self.body.get("track_total_hits", _TOTAL_UP_TO))
+        asked = self._total
         number = url_integer(asked) if isinstance(asked, str) else None if isinstance(asked, bool) else asked
         return number if isinstance(number, int) and number >= 0 else None
+
+    @property
+    def shows_more_than_hits(self) -> bool:
+        """Whether the response has a total or aggregations, which are those of all documents that are found."""
+        return self.aggregates or boolean(self._total) is not False
+
+    @property
+    def _total(self) -> Any:
+        return dict(self.params).get("track_total_hits", self.body.get("track_total_hits", _TOTAL_UP_TO))
 
     @property
     def aggregates(self) -> bool:

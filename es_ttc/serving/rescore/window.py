@@ -113,11 +113,10 @@ class WindowRescoring:
         method = Method(rescorer, params, bool(plan.section.detail), signals=calibration is not None)
         plan = plan.reading(method.fields)
         possible = plan.problem is None
-        begun = None
-        if plan.page.fetch and encode and possible:
-            begun = gateway.scorer.begin_encoding(method, plan.texts, request.caller(item))
+        begun = candidates = None
         count = candidates_of(plan, method) if possible else 0
-        candidates = None
+        if (plan.page.fetch or count) and encode and possible:
+            begun = gateway.scorer.begin_encoding(method, plan.texts, request.caller(item))
         if count:
             tokens = method.query_tokens
             candidates = CandidateSearch(gateway, known, request, item, plan, count, begun, tokens=tokens)
@@ -260,7 +259,8 @@ class WindowRescoring:
             unscored = kept or NO_FEATURES
             shown.append(shown_hit(hit, section, score, rescored, detail, explain=plan.explain, unscored=unscored))
         response["hits"]["hits"] = shown
-        if not plan.by_further_keys or response["hits"].get("max_score") is not None:  # Elasticsearch sets none then
+        without = plan.by_further_keys and response["hits"].get("max_score") is None  # Elasticsearch sets none then
+        if plan.page.fetch and not without:
             set_max_score(response, ranking.scores)
         return window, counts
 
@@ -356,9 +356,9 @@ class _ScoredWindow:
 
 def candidates_of(plan: SearchPlan, method: Method) -> int:
     """Return the number of candidates to request for a search."""
-    if not plan.page.size:
+    if not plan.page.size and not plan.shows_more_than_hits:
         return 0
-    if plan.section.candidates is not None:
+    if plan.section.candidates is not None and plan.section.candidates.knn is not None:
         return plan.section.candidates.knn
     return plan.page.window if method.partial is not None and method.partial.joins_nearest else 0
 
