@@ -101,7 +101,8 @@ def test_every_method_runs_and_bm25_agrees_with_memory(small: Collection, engine
     memory, _ = run(plan, collection, encoder)
     for name in through.methods:
         ours, theirs = memory.methods[name].scores, through.methods[name].scores
-        assert theirs.mean("ndcg@10") == pytest.approx(ours.mean("ndcg@10"), abs=0.05), name  # a tie or two
+        # Lucene rounds lengths, so near-ties of BM25 may fall otherwise, and `hybrid` counts ranks.
+        assert theirs.mean("ndcg@10") == pytest.approx(ours.mean("ndcg@10"), abs=0.05), name
 
 
 def test_numeric_fields_of_a_collection_are_those_of_its_index(
