@@ -197,6 +197,7 @@ def test_a_native_rescorer_bounds_the_window_of_a_section_after_it() -> None:
         ({"simple_query_string": {"query": "cats"}}, "cats"),
         ({"combined_fields": {"query": "cats", "fields": ["a"]}}, "cats"),
         ({"neural": {"v": {"query_text": "cats", "k": 3}}}, "cats"),
+        ({"more_like_this": {"fields": ["a"], "like": "cats"}}, "cats"),
         ({"bool": {"must": {"match": {"a": "cats"}}, "filter": {"match": {"b": "dogs"}}}}, "cats"),
         ({"bool": {"should": [{"match": {"a": "cats"}}, {"match": {"b": "cats"}}]}}, "cats"),
         ({"function_score": {"query": {"match": {"a": "cats"}}}}, "cats"),
@@ -227,7 +228,9 @@ def test_without_exactly_one_text_the_section_must_give_it(changes: dict[str, An
 
 def test_texts_in_fields_without_text_do_not_count() -> None:
     brand = {"multi_match": {"query": "acme", "fields": ["brand^2", "maker"]}}
-    request = body(query={"bool": {"must": [{"match": {"tenant": "acme corp"}}, {"match": {"a": "cats"}}, brand]}})
+    neural = {"neural": {"vector": {"query_text": "cats"}}}
+    must = [{"match": {"tenant": "acme corp"}}, {"match": {"a": "cats"}}, neural, brand]
+    request = body(query={"bool": {"must": must}})
     problem = plan(request).problem
     assert isinstance(problem, SeveralTexts)
     assert problem.fields == {"tenant", "a", "brand", "maker"}

@@ -101,13 +101,15 @@ def fielded_texts(query: Any) -> Iterator[tuple[list[str], str]]:
         if not isinstance(inner, Mapping):
             continue
         if kind in ("query_string", "simple_query_string"):
-            yield from _in_fields([], words_of(inner.get("query"), kind))
+            yield from _in_fields(_fields(inner), words_of(inner.get("query"), kind))
         elif kind in _TEXT_IN_QUERY:
             yield from _in_fields(_fields(inner), inner.get("query"))
+        elif kind == "more_like_this":
+            yield from _in_fields(_fields(inner), inner.get("like"))
         elif kind in _TEXT_BY_FIELD:
             for name, value in inner.items():
                 text = value.get(_TEXT_BY_FIELD[kind]) if isinstance(value, Mapping) else value
-                yield from _in_fields([name], text)
+                yield from _in_fields([name] if kind.startswith("match") else [], text)
         else:
             for part in _PARTS.get(kind, ()):
                 clauses = inner.get(part)
@@ -139,8 +141,9 @@ def words_of(text: Any, kind: str = "query_string") -> Any:
 
 
 def _fields(clause: Mapping[str, Any]) -> list[str]:
-    """Return the fields of a clause such as `multi_match`; none if it names patterns."""
-    names = [str(one).partition("^")[0] for one in clause.get("fields") or ()]
+    """Return the fields of a clause such as `multi_match`; none if it names none, or patterns."""
+    given = [clause.get("fields") or [], clause.get("default_field") or []]
+    names = [str(one).partition("^")[0] for part in given for one in (part if isinstance(part, list) else [part])]
     return [] if any("*" in name for name in names) else names
 
 
