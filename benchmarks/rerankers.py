@@ -52,6 +52,7 @@ DEPTHS = (10, 20, 50)
 MAX_CHARACTERS = 4000
 WEIGHTS = (0.5, 1.0, 2.0)
 _TIMED = 20
+_KEPT_AT_ONCE = 500
 
 
 class KeptScores:
@@ -64,7 +65,7 @@ class KeptScores:
         self._collection = collection
         self._texts = texts
         self._reranker = built_in()[MSMARCO_MINILM]()
-        self._new = False
+        self._new = 0
 
     def of(self, query: str, documents: Sequence[str]) -> Float64:
         """Return the scores of documents for a query, ``(n,)``."""
@@ -73,13 +74,16 @@ class KeptScores:
         if missing:
             found = self._scored(query, [documents[place] for place in missing])
             self._scores |= {keys[place]: score for place, score in zip(missing, found, strict=True)}
-            self._new = True
+            self._new += len(missing)
+            if self._new >= _KEPT_AT_ONCE:
+                self.keep()
         return np.array([self._scores[key] for key in keys])
 
     def keep(self) -> None:
         """Write the scores that are new."""
         if self._new:
             replace(self._file, json.dumps(self._scores).encode())
+            self._new = 0
 
     def ms_of_a_pair(self, query: str, documents: Sequence[str]) -> float:
         """Return the processor time of a pair, in ms."""
@@ -145,7 +149,6 @@ def measured(collection: Collection, encoder: Encoder, depths: Sequence[int]) ->
                 named = rankings.setdefault(added(depth, weight), {})
                 named[query] = blended(runs["blend"], scores, query, depth, weight)
         if number % 10 == 0:
-            scores.keep()
             print(f"{collection.name}: {number}/{len(collection.queries)} queries", file=sys.stderr)
     scores.keep()
     judged = {query: collection.qrels[query] for query in collection.queries}

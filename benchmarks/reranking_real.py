@@ -115,9 +115,7 @@ def cross_encoder(ready: Ready) -> Scoring:
     kept = KeptScores(ready.collection, texts)
 
     def score(query: int, positions: Sequence[int]) -> Sequence[float]:
-        values = kept.of(ready.names[query], [documents[position].id for position in positions])
-        kept.keep()
-        return list(values)
+        return list(kept.of(ready.names[query], [documents[position].id for position in positions]))
 
     return score
 
