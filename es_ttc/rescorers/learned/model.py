@@ -41,11 +41,7 @@ class StoredTrees(BaseModel):
     values: list[float]
 
     def arrays(self) -> Trees:
-        """Return the trees as arrays.
-
-        Raises:
-            OverflowError: A number does not fit.
-        """
+        """Return the trees as arrays."""
         return Trees(
             roots=np.array(self.roots, np.int32),
             feature=np.array(self.feature, np.int32),

@@ -54,11 +54,7 @@ class Trees:
     values: Float64
 
     def predict(self, rows: NDArray[np.floating]) -> Float64:
-        """Return the sum of the trees' values of each row, ``(n,)``.
-
-        Args:
-            rows: ``(n, f)``; NaN where a value is missing.
-        """
+        """Return the sum of the trees' values of each row, ``(n,)``."""
         if not len(self.roots):
             return np.zeros(len(rows))
         given = rows.astype(np.float64)

@@ -171,11 +171,7 @@ def _at_once(joined: Face, face: Face, x: Float64) -> tuple[Face, Float64]:
 
 
 def _one_alone(face: Face, x: Float64, excess: float) -> tuple[Face, Float64]:
-    """Lower the objective by one document, the face's last, whose coefficient is still 0.
-
-    Args:
-        excess: By how much its inner product with the residual exceeds l1: the slope with which the objective falls.
-    """
+    """Lower the objective by the face's last document, whose coefficient is still 0; its slope there is the excess."""
     others = np.arange(len(x)) < len(x) - 1
     across = face.hessian[:-1, -1]
     direction = np.append(-face.kept(others).solved(across), 1.0)

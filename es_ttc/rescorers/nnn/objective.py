@@ -69,10 +69,6 @@ def kkt_residual(x: Rows, slope: Float64) -> float:
 
     A positive coefficient's slope must be 0, a zero one's must not be negative: no document outside the selection has
     an inner product with the residual greater than l1.
-
-    Args:
-        x: ``(n,)``, no element negative.
-        slope: ``(n,)``, the gradient there.
     """
     return float(np.max(np.where(x > 0, np.abs(slope), -slope), initial=0.0))
 
@@ -94,10 +90,7 @@ def dual_point(rows: Rows, query: Rows, x: Rows, penalty: Penalty) -> Float64:
 def dual_objective(rows: Rows, query: Rows, point: Float64, penalty: Penalty) -> float:
     """Return the dual objective: no greater than ``P`` anywhere, and equal to its minimum at the dual's solution.
 
-    Args:
-        rows: ``(n, d)`` the dictionary.
-        query: ``(d,)``.
-        point: ``(d,)``; without l2 it must be feasible, as :func:`dual_point` gives it.
+    Without l2 the ``(d,)`` point must be feasible: no document's inner product with it is above l1.
     """
     value = float(query.astype(np.float64) @ point - point @ point / 2)
     if penalty.l2 == 0:

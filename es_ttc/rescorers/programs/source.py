@@ -1,12 +1,9 @@
 """Programs as source text: the permitted subset of Python, and compilation of such text to a function.
 
-The text of a program from a search is checked without being run: it must be a module with constants, helper functions
-and one ``def program(Q, D, S, ctx)``, in a subset of Python that has no access to files, network, processes, randomness
-or the interpreter's own objects. Anything else is refused, with one of the paper's constraints (section 3.2) as the
-reason.
-
-The checks keep a program honest and readable. Against malicious code they are the first of two barriers; the second is
-the process in which :mod:`es_ttc.sandbox` runs them.
+The text is checked without being run: a module with constants, helper functions and one ``def program(Q, D, S, ctx)``,
+without access to files, network, processes, randomness or the interpreter's own objects. Anything else is refused, with
+one of the paper's constraints (section 3.2) as the reason. Against malicious code the checks are the first of two
+barriers; the second is the process in which :mod:`es_ttc.sandbox` runs them.
 """
 
 import ast
@@ -196,11 +193,7 @@ def check(source: str) -> ast.Module:
 
 
 def compiled(source: str, *, seconds: float | None = None) -> Program:
-    """Check a program and return its function.
-
-    Args:
-        seconds: Time limit of a call, which ends itself (:mod:`.clocked`); None if a separate process can be killed.
-    """
+    """Check a program and return its function, which ends itself after `seconds` (:mod:`.clocked`), if given."""
     tree = check(source)
     namespace: dict[str, Any] = {"__builtins__": _restricted(), "__name__": "candidate"}
     if seconds is not None:
