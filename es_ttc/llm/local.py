@@ -31,11 +31,7 @@ _MAX_LOG = 2000  # last characters of the log, if it does not start
 
 @contextmanager
 def running_llm(*, threads: int = 1, port: int = 0) -> Iterator[str]:
-    """Run the server in a process of its own and yield its base URL.
-
-    Args:
-        threads: Number of processor threads. More than are idle make it many times slower.
-    """
+    """Run the server in a process of its own and yield its base URL."""
     command = [sys.executable, "-m", "es_ttc.llm.local", "--threads", str(threads), "--port", str(port)]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(  # noqa: S603 - this very file

@@ -59,11 +59,6 @@ def start(
 
     Args:
         spec: The spec of the first node. The others use the ports after its port, and data folders next to its own.
-        on_progress: Receives the number of downloaded bytes, then the seconds waited for the first node.
-
-    Raises:
-        InvalidRequest: A value is invalid, or another cluster of this name runs or was created before.
-        NodeError: A node could not be downloaded or did not start; the started ones are stopped again.
     """
     spec.check()
     if not 2 <= count <= MAX_NODES:

@@ -95,11 +95,7 @@ def node_folder(name: str, cache_dir: Path) -> NodeFolder:
 
 
 def stop(name: str, cache_dir: Path, *, drop_data: bool = False) -> bool:
-    """Stop a node; for the first one of a cluster, which has the cluster's name, stop all nodes.
-
-    Returns:
-        Whether it ran.
-    """
+    """Stop a node, or all nodes of the cluster of that name; return whether any ran."""
     folder = node_folder(name, cache_dir)
     state = State.read(folder.state)
     if state is None:

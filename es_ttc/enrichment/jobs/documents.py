@@ -73,11 +73,7 @@ class Documents:
                 yield key
 
     async def keys(self, job: Job, partition: int | None) -> AsyncGenerator[Key]:
-        """Yield the keys of documents to enrich, as of the last refresh.
-
-        Args:
-            partition: Partition of the job; None for all.
-        """
+        """Yield the keys of documents to enrich, as of the last refresh, of one partition or of all."""
         async with aclosing(self._matching(to_enrich(job))) as keys:
             async for key in keys:
                 if partition is None or partition_of(key, job.lanes) == partition:
@@ -96,14 +92,11 @@ class Documents:
         return [text for text in found if text.key in requested]
 
     async def write(self, job: Job, enrichments: Sequence[Enrichment]) -> tuple[set[Key], dict[Key, str]]:
-        """Write enrichment into documents whose text has not changed since the model read it.
+        """Write enrichment into documents whose text has not changed since; return these, and why others are rejected.
 
         Each document is written as a whole, or updated if features were attached to it, in one action with the expected
         version. If the version has changed meanwhile, the document is read again; if its text has changed too, it is
         skipped, because it needs a new enrichment.
-
-        Returns:
-            The written documents, and the reasons why the engine rejects others.
         """
         done: set[Key] = set()
         refused: dict[Key, str] = {}

@@ -104,9 +104,7 @@ async def take_encoding_turn(
 
 
 class EncodingWork:
-    """The work of jobs that encode; see :class:`~es_ttc.enrichment.jobs.turn.Work`.
-
-    Every followed index has a turn in a thread, so a backlog of one index delays no other.
+    """The work of jobs that encode; every followed index has a turn in a thread, so no backlog delays another.
 
     Attributes:
         ending: Set when the worker is told to stop: its turns end.

@@ -1,9 +1,8 @@
 """One worker's turn at one partition of a job.
 
-A turn acquires the partition's lease, works until its time is up or nothing is left to do, and releases the lease. The
-steps for a document are: look for a stored proposal for its text; otherwise call the model; store the proposal; filter;
-write the document; store the outcome. A turn may be killed between any two steps: the finished steps stay, and the next
-turn at the partition, after the lease has expired, continues from there.
+The steps for a document are: look for a stored proposal for its text; otherwise call the model; store the proposal;
+filter; write the document; store the outcome. A turn may be killed between any two steps: the finished steps stay, and
+the next turn at the partition, after the lease has expired, continues from there.
 """
 
 import asyncio

@@ -69,14 +69,10 @@ async def fill(
     everything: bool = False,
     report: Report | None = None,
 ) -> FillResult:
-    """Update the features of a source index.
+    """Update the features of a source index; `everything` also checks documents before the checkpoint, and failed ones.
 
     The fill ends when a pass finds no changes, or after ten passes if writers never pause. If it raises or is
     cancelled, everything written stays, and the next fill resumes.
-
-    Args:
-        everything: Check every document from the beginning, including those marked as failed: after a restored
-            snapshot, or to make sure.
     """
     if encoder.identity.key != target.spec.encoder.key:
         raise EncoderMismatch(

@@ -41,12 +41,7 @@ if (!params.key.equals(sent)) {{ ctx.{ROOT} = ['state': params.state]; }}
 
 @dataclass(frozen=True, slots=True)
 class FollowedIndex:
-    """An index whose writes are followed.
-
-    Attributes:
-        holder: The index with its features: a side index, or the index itself.
-        pipeline: Its final pipeline; None for an index with a side index, which has none.
-    """
+    """An index whose writes are followed, the one with its features, and its final pipeline, if it has one."""
 
     index: str
     holder: str

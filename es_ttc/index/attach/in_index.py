@@ -143,11 +143,9 @@ def pipeline_name(index: str) -> str:
 
 
 def stamping_pipeline(spec: IndexSpec, former: str, key: str = "") -> dict[str, Any]:
-    """Return the pipeline that marks written documents.
+    """Return the pipeline that marks written documents, after the final pipeline that the index had before.
 
-    Args:
-        former: The final pipeline that the index had before, which runs first; ``_none`` for none.
-        key: Key of the writes of es-ttc itself, which keep their features; empty if its writes are not followed.
+    Writes with the key, those of es-ttc itself, keep their features.
     """
     keyed = {"key": key} if key else {}
     script = {

@@ -35,11 +35,9 @@ class ChildProcessEnded(Exception):
 
 
 class ChildProcess(Generic[Argument, Answer]):
-    """A child process, started when it is made.
+    """A child process, started when it is made; it makes the function that answers calls for the first of them.
 
-    Args:
-        make: Returns the function that answers calls; the child makes it for the first call. It must be possible to
-            pickle ``make``, arguments, answers and errors.
+    It must be possible to pickle ``make``, arguments, answers and errors.
     """
 
     def __init__(self, make: Callable[[], Callable[[Argument], Answer]]) -> None:
@@ -51,12 +49,7 @@ class ChildProcess(Generic[Argument, Answer]):
         self.pid = self._process.pid
 
     def call(self, argument: Argument) -> Answer:
-        """Return the child's answer; one thread may call at a time.
-
-        Raises:
-            ChildProcessEnded: The child has ended.
-            Exception: What the function raised, with the child's traceback as its note.
-        """
+        """Return the child's answer, or raise its error; one thread may call at a time."""
         try:
             self._connection.send(argument)
             answer, error = self._connection.recv()
@@ -95,11 +88,7 @@ def _answer_calls(connection: Connection, make: Callable[[], Callable[[Argument]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How documents are written.
-
-    Attributes:
-        key: The key with which the index's pipeline lets features pass; empty if it has none.
-    """
+    """How documents are written, with the key of the index's pipeline, if it has one."""
 
     spec: IndexSpec
     key: str = ""

@@ -43,13 +43,7 @@ _REASONS = 3
 
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
-    """Options of an ingest.
-
-    Attributes:
-        id_field: The field of ids; None for ``_id``, or the content's hash if there is none.
-        patience: How writing is retried; None: as long as the engine's settings say.
-        processes: Processes that encode; None: this one.
-    """
+    """Options of an ingest; without a field of ids they come from ``_id`` or the content."""
 
     id_field: str | None = None
     batch: BatchLimits = field(default_factory=BatchLimits)

@@ -130,11 +130,7 @@ def open_source(path: str, types: Mapping[str, ColumnType] | None = MappingProxy
 
 
 def count_records(inputs: Inputs) -> int | None:
-    """Count the records of files by reading them anew; of a long file the part read stands for the whole.
-
-    Returns:
-        Their number, exact for files of up to :data:`MAX_COUNTED_BYTES`; None if an input is no file.
-    """
+    """Count the records of files by reading them anew, of a long one only the first part; None without a file."""
     total = 0
     for name in (source.name for source in inputs.sources):
         if name in ("", STDIN):
@@ -224,9 +220,8 @@ class JsonLines:
 class Csv:
     """Rows with a header line, UTF-8. An empty cell is an absent field.
 
-    Args:
-        delimiter: The separator; a header line without it that has semicolons is separated by these.
-        types: Types of columns by name; the others are found from the first rows. None: every value is text.
+    A header line without the delimiter that has semicolons is separated by these. Types of columns that are not given
+    are found from the first rows; without `types` every value is text.
     """
 
     def __init__(

@@ -37,11 +37,8 @@ class GraphMeta(BaseModel):
     """Metadata of a graph.
 
     Attributes:
-        source: Name of the index that is searched.
         holder: UUID of the index from which the vectors were read: the source, or its side index.
-        encoder: Identity of the vectors' encoder.
         builder: ``exact`` or ``hnsw`` (computed here), or ``engine`` (the engine's own kNN).
-        ready: Whether it is finished.
         checkpoint: For each shard of the holder the `_seq_no` up to which every write is in the graph.
         owner: Id of the running build; "" if none is known.
         beats: Number of heartbeats of that build.

@@ -40,12 +40,7 @@ _BLOB_SCRIPT = (
 
 @dataclass(frozen=True, slots=True)
 class ReadFeature:
-    """One feature of one document.
-
-    Attributes:
-        value: The value for rescorers; offsets with the names of their fields.
-        nbytes: Approximate size in memory.
-    """
+    """One feature of one document."""
 
     value: Any
     nbytes: int
@@ -65,19 +60,14 @@ class FeatureReader(Protocol):
     def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:
         """Return the part of a `_search` body that requests features, beside the query.
 
-        Args:
-            bare: Whether hits need no `_id`, and inline scripts are allowed, so that features are read faster.
+        With `bare` hits need no `_id`, and inline scripts are allowed, so that features are read faster.
         """
 
     def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:
         """Return a query for the same documents whose hits have what the features are read from."""
 
     def read(self, hit: Hit, feature: Feature) -> ReadFeature | None:
-        """Return a feature of a hit, or None if the document does not have it.
-
-        Raises:
-            ValueError: The stored value is damaged.
-        """
+        """Return a feature of a hit, or None if the document does not have it."""
 
 
 def marked(digest: str, layout: Layout) -> str:
@@ -86,11 +76,7 @@ def marked(digest: str, layout: Layout) -> str:
 
 
 def unpack_feature(feature: Feature, blob: Blob) -> Any:
-    """Return the feature in a blob.
-
-    Raises:
-        ValueError: The blob is damaged.
-    """
+    """Return the feature in a blob."""
     return _UNPACK[feature](blob)
 
 

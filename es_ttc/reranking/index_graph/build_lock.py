@@ -26,7 +26,7 @@ _SETTLING_SECONDS = 0.5
 
 
 async def acquire_build_lock(engine: Engine, meta: GraphMeta) -> tuple[str, GraphMeta, list[str]]:
-    """Resume the graph of a stopped build with the same parameters, or create a new one.
+    """Resume the graph of a stopped build with the same parameters, or create one.
 
     Returns:
         Its name, its metadata, and the names of abandoned unfinished graphs.

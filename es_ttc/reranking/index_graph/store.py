@@ -37,13 +37,7 @@ _LEAF = NEIGHBOURS.partition(".")[2]
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """One document of a graph.
-
-    Attributes:
-        hash: Content hash of the text that the vector was made from.
-        neighbours: Ids, nearest first.
-        vector: ``(d,)`` float32; None if it was not requested or is not stored.
-    """
+    """One document of a graph: the content hash of its text, its neighbours, nearest first, maybe its vector."""
 
     id: str
     hash: str

@@ -38,11 +38,7 @@ class ListwiseSorter(Protocol):
     """A reranker that puts a few documents in order."""
 
     async def order(self, documents: Sequence[int]) -> Sequence[int]:
-        """Return the documents, best first. Missing ones follow in their previous order; unknown ones are ignored.
-
-        Raises:
-            BudgetExhausted: The cost limit of the search is reached.
-        """
+        """Return the documents, best first. Missing ones follow in their previous order; unknown ones are ignored."""
 
 
 class Neighbours(Protocol):
@@ -135,11 +131,8 @@ class RerankedList:
     Attributes:
         documents: All documents that the strategy found, best first: the reranked ones, then those that the budget did
             not cover.
-        judged: Number of reranked documents.
         spent: Documents that count against the budget: distinct ones for a pointwise reranker, every one sent for a
             listwise one.
-        stopped: The reason why the strategy ended; exhausted if every document that it could find was reranked.
-        failure: The reranker's failure, if any.
         found_from: For each document found through the graph, the document whose neighbour it is.
         calls: The reranked documents, in the order in which they were first sent.
     """
@@ -159,11 +152,7 @@ def reranked_so_far(
     reranker: BudgetedReranker,
     found_from: dict[int, int] | None = None,
 ) -> RerankedList:
-    """Return the result for a ranking: reranked documents first, the others in first-pass order.
-
-    Args:
-        first_pass: Documents of the first pass. Those that are not in the ranking follow it.
-    """
+    """Return the result for a ranking: reranked documents first, the others in first-pass order."""
     seen = set(reranker.judged)
     top = _by_score([document for document in ranked if document in seen], reranker)
     placed = set(top)

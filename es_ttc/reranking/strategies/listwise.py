@@ -9,14 +9,10 @@ Count = Literal["shown", "distinct"]
 
 
 class ListwiseBudgetedReranker(BudgetedReranker):
-    """Sorts documents by windows that overlap by half, from the back to the front.
+    """Sorts documents by windows of w documents that overlap by half, from the back to the front.
 
     One pass moves the best w/2 documents to the front (Sun et al., RankGPT, EMNLP 2023). A pass ends early if a window
     has moved nothing into its front half, because the documents before it were in order already.
-
-    Args:
-        window: w, number of documents per call, at least 2. The step is w/2.
-        count: Whether a document counts each time it is sent, or once.
     """
 
     def __init__(self, reranker: ListwiseSorter, budget: int, window: int = 20, count: Count = "shown") -> None:

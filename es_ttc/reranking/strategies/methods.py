@@ -135,11 +135,7 @@ class RgsParams(_GraphParams):
 
 
 def with_defaults(params: StrategyParams, reranker: str | None) -> StrategyParams:
-    """Return parameters with the reranker, and its budget, that a request left out.
-
-    Args:
-        reranker: The reranker of a request that names none; None for spectral retrieval.
-    """
+    """Return parameters with the reranker, and its budget, that a request left out; without any, spectral retrieval."""
     name = params.reranker
     if name == AUTO:
         name = "spectral" if reranker is None or params.reranker_params else reranker
@@ -151,11 +147,7 @@ def with_defaults(params: StrategyParams, reranker: str | None) -> StrategyParam
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One strategy.
-
-    Attributes:
-        run: Runs it with its parameters, the first pass, neighbours, budgeted reranker and nearness to the query.
-    """
+    """One strategy; it runs with its parameters, the first pass, neighbours, reranker and nearness to the query."""
 
     name: str
     Params: type[StrategyParams]
