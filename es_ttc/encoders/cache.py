@@ -244,12 +244,6 @@ class EncodingStore:
         self._open = connection
         self._closer = weakref.finalize(self, connection.close)
 
-    @property
-    def _connection(self) -> sqlite3.Connection:
-        if self._open is None:
-            raise sqlite3.ProgrammingError("the file is not open")
-        return self._open
-
     def _after(self, error: sqlite3.DatabaseError, done: str) -> None:
         """React to a failure: recreate a damaged file, disable the cache, or ignore it."""
         code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE

@@ -255,6 +255,33 @@ class Engine(ABC):
         found: dict[str, Any] = await self.request("POST", f"/{_path(index)}/_search", params=params, body=body)
         return found
 
+    async def hits(self, index: str, body: Mapping[str, Any], **params: str) -> list[dict[str, Any]]:
+        """Return the hits of one `_search`, without a total; an answer from a part of the shards is an error."""
+        answer = await self.search(index, {"track_total_hits": False, **body}, **params)
+        require_all_shards(answer, index)
+        found: list[dict[str, Any]] = answer["hits"]["hits"]
+        return found
+
+    async def pages(
+        self,
+        index: str,
+        body: Mapping[str, Any],
+        *filters: Mapping[str, Any],
+        after: int = -1,
+        upto: int | None = None,
+        **params: str,
+    ) -> AsyncIterator[list[dict[str, Any]]]:
+        """Yield pages of hits in the order of writing, from one `_seq_no` to another; of one shard, by `preference`."""
+        until = {} if upto is None else {"lte": upto}
+        ordered = {**body, "sort": [{"_seq_no": "asc"}], "seq_no_primary_term": True}
+        while upto is None or after < upto:
+            query = {"bool": {"filter": [*filters, {"range": {"_seq_no": {"gt": after, **until}}}]}}
+            found = await self.hits(index, {**ordered, "query": query}, **params)
+            if not found:
+                return
+            yield found
+            after = found[-1]["_seq_no"]
+
     async def exact_search(self, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Run one `_search`; numbers that would change become :class:`es_ttc.common.exact_numbers.ExactNumber`."""
         token = exact.set(True)

@@ -46,7 +46,6 @@ class Calibration(BaseModel):
         blend: The weights of `blend` under which it was fitted; None for the default ones.
         model: For windows of 30 documents and more.
         few: Without the signal `blend`, for smaller windows: there a document's z-score is small for want of others.
-        queries: Number of judged queries.
         auc: Probability that a relevant hit has the greater relevance of two hits, on queries that were not fitted.
         error: Expected calibration error on these queries: how far relevance is from the share of relevant hits.
     """

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs.documents import Documents, DocumentText, Enrichment, Key, pages
+from es_ttc.enrichment.jobs.documents import Documents, DocumentText, Key, pages
 from es_ttc.enrichment.jobs.leases import HeldLease
 from es_ttc.enrichment.jobs.outcomes import DocumentResult
 from es_ttc.enrichment.jobs.rate_limit import SharedRateLimit
@@ -224,8 +224,8 @@ class _PartitionRun:
             [(each.kept.phrases, each.text.fields) for each in answered],
             self.relevance,
         )
-        enrichments = [Enrichment(each.text, left.kept) for each, left in zip(answered, found, strict=True)]
-        done, refused = await self.documents.write(self.job, enrichments)
+        phrases = [(each.text, left.kept) for each, left in zip(answered, found, strict=True)]
+        done, refused = await self.documents.write(self.job, phrases)
         results = []
         for each, left in zip(answered, found, strict=True):
             key = each.text.key

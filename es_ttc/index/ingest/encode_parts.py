@@ -17,7 +17,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Lock
-from typing import Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import Generic, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 from es_ttc.common.parent_process import end_with_parent
 from es_ttc.encoders.base import Encoder
@@ -109,19 +109,12 @@ class EncodedPart(NamedTuple):
     seconds: float
 
 
-class LoadEncoder(Protocol):
-    """Loads the encoder of the index in a process; it can be pickled."""
-
-    def __call__(self, *, threads: int) -> Encoder:
-        """Load the encoder, for a number of threads."""
-
-
 @dataclass(frozen=True, slots=True)
 class EncodeProcesses:
-    """Several processes that encode."""
+    """Several processes that encode; in each of them ``load(threads=…)``, which can be pickled, loads the encoder."""
 
     number: int
-    load: LoadEncoder
+    load: Callable[..., Encoder]
 
 
 EncodeProcess: TypeAlias = ChildProcess[Sequence[Prepared], EncodedPart]

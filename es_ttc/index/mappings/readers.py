@@ -135,7 +135,7 @@ class DocValueReader(BlobReader):
         return {"stored_fields": "_none_", "script_fields": scripts}
 
 
-class NestedReader:
+class NestedReader(BlobReader):
     """Reads token vectors from the nested vector fields themselves, and all other features from blobs.
 
     Engines return the vectors of a nested field in inner hits only, and there by a script. It returns bytes, because
@@ -145,12 +145,9 @@ class NestedReader:
     most_documents = 100
     as_text = True
 
-    def __init__(self) -> None:
-        self._blobs = BlobReader()
-
-    def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:  # noqa: ARG002
+    def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:
         """Request the blobs."""
-        return self._blobs.request([feature for feature in features if feature is not Feature.TOKENS])
+        return super().request([feature for feature in features if feature is not Feature.TOKENS], bare=bare)
 
     def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:
         """Add the nested vectors as inner hits, in the order of the tokens."""
@@ -170,19 +167,15 @@ class NestedReader:
     def read(self, hit: Hit, feature: Feature) -> ReadFeature | None:
         """Read the vectors of the inner hits, or unpack one blob."""
         if feature is not Feature.TOKENS:
-            return self._blobs.read(hit, feature)
+            return super().read(hit, feature)
         found = hit.get("inner_hits", {}).get(TOKENS, {}).get("hits", {}).get("hits")
         if not found:
             return None
         rows = [_bytes(token["fields"][_VECTOR_BYTES][0]) for token in found]
-        matrix = np.frombuffer(b"".join(rows), dtype="<f4").reshape(len(rows), -1)
-        if not np.isfinite(matrix).all():
-            raise ValueError("token vectors: a value is not finite")
-        tokens = TokenVectors(matrix)
-        return ReadFeature(tokens, tokens.nbytes)
+        return _finite_tokens(np.frombuffer(b"".join(rows), dtype="<f4").reshape(len(rows), -1))
 
 
-class SourceReader:
+class SourceReader(BlobReader):
     """Reads token vectors as numbers from `_source`, and all other features from blobs."""
 
     most_documents = 100  # numbers as text: a document of 256 tokens is about a megabyte
@@ -191,21 +184,16 @@ class SourceReader:
     def __init__(self, name: str, vectors: Callable[[Any], Any]) -> None:
         self._name = name
         self._vectors = vectors
-        self._blobs = BlobReader()
 
-    def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:  # noqa: ARG002
+    def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:
         """Request the vectors by their full name: Elasticsearch does not return them otherwise."""
         blobs = [feature for feature in features if feature is not Feature.TOKENS]
-        return {**self._blobs.request(blobs), "_source": [self._name] if len(blobs) < len(features) else False}
-
-    def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:  # noqa: ARG002
-        """Return the query itself."""
-        return query
+        return {**super().request(blobs, bare=bare), "_source": [self._name] if len(blobs) < len(features) else False}
 
     def read(self, hit: Hit, feature: Feature) -> ReadFeature | None:
         """Read the vectors, or unpack one blob."""
         if feature is not Feature.TOKENS:
-            return self._blobs.read(hit, feature)
+            return super().read(hit, feature)
         source = hit.get("_source", {})
         found = source.get(_ROOT, {}).get(_LEAF)
         if found is None:
@@ -216,10 +204,7 @@ class SourceReader:
             matrix = np.array(self._vectors(found), dtype=np.float32)
         except (KeyError, TypeError) as error:
             raise ValueError(f"token vectors: not a list of vectors ({error})") from error
-        if not np.isfinite(matrix).all():
-            raise ValueError("token vectors: a value is not finite")
-        tokens = TokenVectors(matrix)
-        return ReadFeature(tokens, tokens.nbytes)
+        return _finite_tokens(matrix)
 
 
 _ROOT, _, _LEAF = TOKENS.partition(".")
@@ -234,6 +219,13 @@ _READERS: Mapping[str, FeatureReader] = {
 
 def _names(features: Sequence[Feature]) -> list[str]:
     return [FEATURES[feature].name for feature in features]
+
+
+def _finite_tokens(matrix: Float32) -> ReadFeature:
+    if not np.isfinite(matrix).all():
+        raise ValueError("token vectors: a value is not finite")
+    tokens = TokenVectors(matrix)
+    return ReadFeature(tokens, tokens.nbytes)
 
 
 def _unpack_row(blob: Blob) -> Float32:

@@ -107,8 +107,3 @@ class Hnsw:
         cosines = np.take_along_axis(cosines, order, axis=1)
         numbers = np.where(np.isneginf(cosines), ABSENT, np.take_along_axis(keys, order, axis=1))
         return numbers.astype(np.int32), np.maximum(cosines, -1)
-
-
-def approximate(vectors: Float32, k: int) -> tuple[Numbers, Float32]:
-    """Return about the k nearest other documents of each document, from an HNSW index built for it."""
-    return Hnsw(vectors, k).nearest()

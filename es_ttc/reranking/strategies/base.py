@@ -65,23 +65,13 @@ class BudgetedReranker(ABC):
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
-        self._spent = 0
-        self._failure: Exception | None = None
+        self.spent = 0
+        self.failure: Exception | None = None
 
     @property
     def left(self) -> int:
         """Number of documents that may still be sent; 0 after a failure."""
-        return 0 if self._failure else self._budget - self._spent
-
-    @property
-    def spent(self) -> int:
-        """Number of documents that count against the budget."""
-        return self._spent
-
-    @property
-    def failure(self) -> Exception | None:
-        """The reranker's failure, :class:`BudgetExhausted`, or None."""
-        return self._failure
+        return 0 if self.failure else self._budget - self.spent
 
     @property
     @abstractmethod
@@ -95,14 +85,6 @@ class BudgetedReranker(ABC):
     @abstractmethod
     async def sort(self, documents: Sequence[int]) -> list[int]:
         """Return the documents in the reranker's order, as far as the budget allows; the others keep their order."""
-
-    def pay(self, documents: int) -> None:
-        """Count documents that are about to be sent."""
-        self._spent += documents
-
-    def fail(self, failure: Exception) -> None:
-        """Record a failure; nothing more is sent."""
-        self._failure = failure
 
 
 class StepLimit:

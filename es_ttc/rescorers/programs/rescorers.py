@@ -217,11 +217,6 @@ class Rocchio(FeedbackRescorer):
         return feedback(params.documents, params.weight)
 
 
-DEPTHS = (2, 3, 5, 10)
-WEIGHTS = (0.1, 0.3, 0.5, 0.7)
-"""The sixteen Rocchio/VPRF configurations of appendix D."""
-
-
 def feedback(depth: int, weight: float, temperature: float | None = None) -> Program:
     """Return the program that scores by the query interpolated with the centroid of its best documents.
 

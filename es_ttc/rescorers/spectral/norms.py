@@ -76,10 +76,15 @@ def _computed(tokens: TokenVectors, scales: Sequence[float]) -> ScaleNorms:
 def _lengths(tokens: Float32, scales: tuple[float, ...]) -> Float32:
     """Return the lengths of smoothed rows, ``(s, n)``, by the compiled loops where they are used."""
     if compiled.enabled():
-        from es_ttc.rescorers.compiled.smoothing import smoothed_lengths
+        from es_ttc.rescorers.compiled import loops
+        from es_ttc.rescorers.compiled.frequencies import transform_plan
+        from es_ttc.rescorers.compiled.room import compute_in_room
 
-        size = transform_size(len(tokens))
-        return smoothed_lengths(tokens, half_spectra(len(tokens), scales, size), size)
+        (length, dims), size = tokens.shape, transform_size(len(tokens))
+        lengths = np.empty((len(scales), length), dtype=np.float32)
+        given = np.ascontiguousarray(tokens), half_spectra(length, scales, size), transform_plan(size), lengths
+        compute_in_room(lambda room: loops.smoothed_lengths(*given, room, dims, len(scales), size))
+        return lengths
     squares = np.zeros((len(scales), len(tokens)))
     for _, smoothed in smoothed_columns(tokens, scales):
         squares += np.einsum("csn,csn->sn", smoothed, smoothed)
