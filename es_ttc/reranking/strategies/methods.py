@@ -21,7 +21,6 @@ MAX_BUDGET = 1000
 BY_THEMSELVES = ("dense", "maxsim", "spectral")
 """Rescorers that can be used as the reranker: their score of a document does not depend on other documents."""
 
-
 AUTO = "auto"
 MSMARCO_MINILM = "msmarco-minilm"
 """A cross-encoder on the CPU: a pair takes 20 to 90 ms, so a budget of 100 takes longer than a search may."""
