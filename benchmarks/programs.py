@@ -40,7 +40,7 @@ from es_ttc.lab.evaluation.methods import Method, resolve_one, retrieval
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, REVERSED, TOPIC
 from es_ttc.rescorers.programs.interface import TOPIC_LENGTH
-from es_ttc.rescorers.programs.rescorers import DEPTHS, WEIGHTS, ProgramParams, ProgramRescorer
+from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
 from es_ttc.settings import Settings
 from es_ttc.vectors.chunks import GRANULARITIES
 
@@ -49,6 +49,9 @@ ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
 MAIN = "ndcg@10"
 SIXTEEN = "Rocchio, best of 16 in each cell"
+DEPTHS = (2, 3, 5, 10)
+WEIGHTS = (0.1, 0.3, 0.5, 0.7)
+"""The sixteen Rocchio configurations of the paper's appendix D."""
 PAIRS = (("lexhybridrrf", "plain RRF"), ("crossroundrrf", "plain RRF"), ("softcentroid", SIXTEEN))
 
 SIZES: dict[str, tuple[int | None, int | None]] = {

@@ -247,7 +247,7 @@ def llm_url() -> Iterator[str]:
 
     It is llama.cpp's server, or under `make test-vllm` vLLM's.
     """
-    from es_ttc.llm.local import running_llm
+    from tests.support.local_llm import running_llm
     from tests.support.vllm import VARIABLE, vllm
 
     with vllm(python) if (python := os.environ.get(VARIABLE)) else running_llm() as url:

@@ -5,9 +5,9 @@ from time import process_time
 import numpy as np
 
 from benchmarks.claims.model import Claim, Finding, Verdict, cited, measured, tested
-from es_ttc.rescorers.nnn.fista import fista
 from es_ttc.rescorers.nnn.objective import Penalty
 from es_ttc.vectors.tokens import Float32
+from tests.rescorers.nnn.fista import fista
 
 _TOOLBANK = {  # C@5 of dense and NNN-Fix on NumpyBank, PandasBank, AWSBank: bge, MiniLM, distilbert
     "dense": (50.9, 14.1, 45.1, 45.3, 12.6, 40.2, 53.4, 15.7, 48.1),

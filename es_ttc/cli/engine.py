@@ -18,9 +18,8 @@ from es_ttc.engine.node import cluster, process
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.parts import DEFAULT_VERSION, VERSIONS
 from es_ttc.engine.node.plugin import Plugin
-from es_ttc.engine.node.report import clusters, reports
 from es_ttc.engine.node.spec import NodeSpec, Progress, ProgressCallback
-from es_ttc.engine.node.state import log_tail
+from es_ttc.engine.node.state import clusters, log_tail, reports
 from es_ttc.errors import InvalidRequest, NodeError
 from es_ttc.settings import GatewaySettings, Settings
 

@@ -21,13 +21,7 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter, or a pair of adapters for the two roles.
-
-    Attributes:
-        name: Its public name: the model's name for it, or the last part of its folder or repository.
-        revision: First 12 hexadecimal digits of the SHA-256 over configurations and weights.
-        folders: Its folder by role; the same folder if it serves both.
-    """
+    """An adapter, or a pair of adapters for the two roles: its folder by role, and a SHA-256 prefix of all files."""
 
     name: str
     revision: str
@@ -42,8 +36,8 @@ class Adapter:
 def shipped(model: Path) -> list[str]:
     """Return the names of the adapters in a model's folder, in alphabetical order.
 
-    Those in ``adapters/`` have the name of their folder. A pair for the two roles (``retrieval.query`` with
-    ``retrieval.passage`` or ``retrieval.document``) also counts as ``retrieval``.
+    A pair for the two roles (``retrieval.query`` with ``retrieval.passage`` or ``retrieval.document``) also counts as
+    ``retrieval``.
     """
     folders = (path.parent.relative_to(model) for path in model.rglob(ADAPTER_CONFIG) if path.parent != model)
     names = {folder.as_posix().removeprefix(f"{_SHIPPED_IN}/") for folder in folders}

@@ -5,8 +5,7 @@ this changes a unit row's component by up to 5e-7, in bfloat16 by up to 5e-3 (al
 only on the text's own length: the text is padded to the next step, the number of rows follows from the padded length,
 and an incomplete batch is filled with rows of padding. Vectors are then equal bit for bit.
 
-Kernels of attention also differ with and without a mask, and a batch without any padding has none. Where this changes
-the result, every batch has one spare row of padding.
+Kernels of attention also differ without a mask; where this changes the result, a batch has one spare row of padding.
 """
 
 from collections import defaultdict

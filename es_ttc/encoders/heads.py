@@ -43,9 +43,7 @@ class Mlp:
 
     Attributes:
         inner: ``(h, d)`` W1.
-        inner_bias: ``(h,)``.
         outer: ``(d, h)`` W2.
-        outer_bias: ``(d,)``.
         mix: ``(2,)`` keep and take.
     """
 
@@ -72,12 +70,7 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """``W (e - m)``: a linear projection (m = 0), a residual one of low rank (W = I + U V^T), a whitening.
-
-    Attributes:
-        matrix: ``(d, d)`` W.
-        mean: ``(d,)`` m.
-    """
+    """``W (e - m)``: a linear projection (m = 0), a residual one of low rank (W = I + U V^T), a whitening."""
 
     kind: ClassVar[Kind] = "linear"
     matrix: Float32
@@ -101,10 +94,6 @@ class Table:
 
     COLT learns a vector for each document, which cannot be computed from a text: a document that was not in the
     training data keeps its encoder's vector.
-
-    Attributes:
-        known: ``(n, d)`` unit rows.
-        learned: ``(n, d)`` their replacements.
     """
 
     kind: ClassVar[Kind] = "table"
@@ -135,11 +124,7 @@ class Head:
     layers: tuple[Layer, ...] = ()
 
     def __call__(self, rows: Float32) -> Float32:
-        """Return rows mapped, ``(n, d)``, of unit length.
-
-        Args:
-            rows: ``(n, d)`` float32 unit rows; zero rows stay.
-        """
+        """Return ``(n, d)`` unit rows mapped, of unit length; zero rows stay."""
         if not self.layers or not len(rows):
             return rows
         present = rows.any(axis=1)
@@ -179,11 +164,7 @@ class Head:
 
     @classmethod
     def of(cls, kinds: Sequence[Kind], arrays: Arrays, prefix: str) -> Self:
-        """Return the head with the weights of :meth:`arrays`.
-
-        Raises:
-            KeyError: A weight is missing.
-        """
+        """Return the head with the weights of :meth:`arrays`."""
         layers = [
             LAYERS[kind](*(arrays[f"{prefix}.{number}.{field.name}"] for field in fields(LAYERS[kind])))
             for number, kind in enumerate(kinds)

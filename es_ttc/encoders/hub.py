@@ -20,13 +20,9 @@ _IGNORED = ("openvino/*", "*.ot", "*.h5", "*.msgpack")
 
 
 def snapshot(name: str, backend: str, short_names: Sequence[str]) -> Path:
-    """Return the folder with a hub model's files.
+    """Return the folder with the files of a hub model for a backend; a bare name is sentence-transformers'.
 
     Hugging Face's own variables apply: ``HF_HUB_OFFLINE=1`` uses only the local cache, ``HF_TOKEN`` authenticates.
-
-    Args:
-        name: ``organisation/model``; a bare name is one of the sentence-transformers organisation.
-        backend: ``torch``, ``onnx`` or ``vllm``: only that backend's weights are downloaded.
     """
     repository = _repository(name)
     with _from_the_hub(_what(name, short_names)):

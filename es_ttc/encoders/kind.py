@@ -166,13 +166,7 @@ _LEGACY_POOLING: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class PoolingConfig:
-    """How a model's tokens become its pooled vector.
-
-    Attributes:
-        modes: Names by sentence-transformers: ``mean``, ``cls``, ``lasttoken``, ``max``, ...; more than one where
-            several vectors follow each other.
-        include_prompt: Whether leading special tokens and the prompt are pooled too.
-    """
+    """How tokens become the pooled vector: sentence-transformers' modes, with or without the prompt's tokens."""
 
     modes: tuple[str, ...] = ("mean",)
     include_prompt: bool = True

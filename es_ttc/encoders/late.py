@@ -39,7 +39,6 @@ class LateInteraction:
     Attributes:
         query_length: Maximum number of tokens of a query, special ones and the marker included.
         prompts: The marker and the prompt of each role.
-        expansion: How queries are filled up; None if they are not.
         skipped: By role, ids of tokens whose vectors are left out.
         kept_only: Ids of the only tokens of documents whose vectors are kept; None for all.
         projection: The layers after the transformer, as text.
@@ -68,11 +67,7 @@ class LateInteraction:
 
 
 def skipped_ids(words: Iterable[str], id_of: Callable[[str], int | None], unknown: str | None) -> frozenset[int]:
-    """Return the ids of the tokens whose vectors are left out.
-
-    A word that is no token of its own is dropped, as by the model's own library: its id is the unknown token's, which
-    stands for real text.
-    """
+    """Return the ids of the tokens whose vectors are left out; unknown words are dropped, as by the model's library."""
     none = None if unknown is None else id_of(unknown)
     found = {word: id_of(word) for word in words}
     return frozenset(

@@ -38,14 +38,7 @@ _PREFIXES: Mapping[str, Role] = {"query_prefix": "query", "document_prefix": "do
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """One linear layer after the transformer.
-
-    Attributes:
-        matrix: ``(outer, inner)`` float32.
-        bias: ``(outer,)`` float32, or None.
-        function: Name of the activation function's class.
-        residual: Whether its input is added to its output.
-    """
+    """One linear layer after the transformer, with the name of its activation function's class."""
 
     matrix: Float32
     bias: Float32 | None

@@ -16,12 +16,7 @@ _SAVED_BELOW = "base_model."
 
 
 def merge(model: Any, folder: Path) -> None:
-    """Add an adapter's products B A to the weights of a model, in place.
-
-    Args:
-        model: A transformers model in float32.
-        folder: ``adapter_config.json`` and ``adapter_model.safetensors``; nothing else is read.
-    """
+    """Add the products B A of an adapter's folder to the weights of a transformers model in float32, in place."""
     try:
         config = PeftConfig.from_pretrained(str(folder))
     except (TypeError, ValueError, KeyError) as error:

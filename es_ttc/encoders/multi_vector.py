@@ -30,7 +30,7 @@ from es_ttc.encoders.late import (
     require_vocabulary,
     skipped_ids,
 )
-from es_ttc.encoders.options import Dtype, identity_of
+from es_ttc.encoders.options import LoadOptions, identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.sentence_transformers import (
     ARITHMETIC,
@@ -49,27 +49,19 @@ from es_ttc.errors import ConfigurationError
 _TOKENS = "token_embeddings"
 
 
-def load_multi_vector(
-    files: ModelFiles,
-    *,
-    device: str = "auto",
-    dtype: Dtype = "auto",
-    dims: int | None = None,
-    max_length: int | None = None,
-) -> TextEncoder:
+def load_multi_vector(files: ModelFiles, options: LoadOptions) -> TextEncoder:
     """Load a late-interaction model; see :func:`es_ttc.encoders.load_encoder`."""
-    place = device_of(device, mps=True)
-    name = choose_dtype(place) if dtype == "auto" else dtype
+    place = device_of(options.device, mps=True)
+    name = choose_dtype(place) if options.dtype == "auto" else options.dtype
     _require_projection(files.folder)
     loaded = _load(files.folder, place)
     model = TorchTokens(loaded, source=str(files.folder), bfloat16=name == "bfloat16")
     late = settings_of(loaded, source=str(files.folder))
     identity = identity_of(
         files,
+        options,
         own_dims=model.dims,
-        dims=dims,
         own_max_length=late.document_length,
-        max_length=max_length,
         prompts=late.prompts,
         late=late.digest,
     )

@@ -33,9 +33,7 @@ class PackedModel:
     """The contents of the package's file.
 
     Attributes:
-        dims: Components of a token's vector.
         inner: Components inside a feed-forward block.
-        epsilon: Added to variances before their root.
         pieces: The vocabulary with its log-probabilities.
         special: Ids of ``<s>``, ``</s>``, ``<pad>`` and ``<unk>``.
         tensors: ``(rows, blocks)`` of :data:`_BLOCK_DTYPE`, or float32, by name.
@@ -53,11 +51,7 @@ class PackedModel:
 
 
 def write(weights: Path, folder: Path) -> None:
-    """Write model.onnx and tokenizer.json, made from the package's file, into a folder.
-
-    Raises:
-        ValueError: It is another kind of file.
-    """
+    """Write model.onnx and tokenizer.json, made from the package's file, into a folder."""
     model = read(weights)
     write_onnx(model, folder / "model.onnx")
     write_tokenizer(model, folder / "tokenizer.json")

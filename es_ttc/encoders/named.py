@@ -10,11 +10,9 @@ Backend = Literal["torch", "onnx", "vllm"]
 
 @dataclass(frozen=True, slots=True)
 class NamedEncoder:
-    """An encoder with a short name.
+    """An encoder with a short name, and the extra of es-ttc that each backend needs; the first backend is the default.
 
     Attributes:
-        public: The public name, which identities carry.
-        extras: The extra of es-ttc that each of its backends needs; the first backend is the default.
         languages: Languages that it is trained for, as its card states; empty: many.
     """
 

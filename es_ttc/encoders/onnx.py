@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from es_ttc.encoders.base import Float32, Role
 from es_ttc.encoders.kind import max_length_of, pooling_of, read_json
-from es_ttc.encoders.options import identity_of
+from es_ttc.encoders.options import LoadOptions, identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
 from es_ttc.encoders.windows import InputWindow, Reader, prompts_differ, role_prompts
@@ -39,22 +39,20 @@ _graphs: WeakValueDictionary[Any, "OnnxGraph"] = WeakValueDictionary()
 _INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 
 
-def load_onnx(
-    files: ModelFiles, *, dims: int | None = None, max_length: int | None = None, threads: int | None = None
-) -> TextEncoder:
+def load_onnx(files: ModelFiles, options: LoadOptions) -> TextEncoder:
     """Load a model on ONNX Runtime; see :func:`es_ttc.encoders.load_encoder`."""
     if files.onnx is None:
         raise ConfigurationError(f"encoder [{files.model}] has no ONNX model: take @torch")
     config = read_json(files.folder / "config_sentence_transformers.json")
     prompts = role_prompts(config.get("prompts") or {}, config.get("default_prompt_name"))
-    model = OnnxModel(files.onnx, *_pooling(files.folder), threads=threads or os.cpu_count() or 1)
+    model = OnnxModel(files.onnx, *_pooling(files.folder), threads=options.threads or os.cpu_count() or 1)
     identity = identity_of(
         files,
+        options,
         own_dims=model.dims,
-        dims=config.get("truncate_dim") if dims is None else dims,
         own_max_length=files.max_length or max_length_of(files.folder),
-        max_length=max_length,
         prompts=prompts,
+        usual_dims=config.get("truncate_dim"),
     )
     tokenizer = Tokenizer.from_file(str(files.folder / "tokenizer.json"))
     reader = Reader(tokenizer, max_length=identity.max_length, prompts=prompts)

@@ -9,7 +9,7 @@ from es_ttc.encoders.kind import read_object
 from es_ttc.encoders.late import LateModel, LateReader, require_vocabulary
 from es_ttc.encoders.late_files import Projection, read_late
 from es_ttc.encoders.onnx import OnnxGraph, shared_graph
-from es_ttc.encoders.options import identity_of
+from es_ttc.encoders.options import LoadOptions, identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder
 from es_ttc.encoders.windows import InputWindow
@@ -19,9 +19,7 @@ _NOT_PROJECTED = "last_hidden_state"
 """The name of a graph's output that exporters of transformers give to token vectors before any projection."""
 
 
-def load_late_onnx(
-    files: ModelFiles, *, dims: int | None = None, max_length: int | None = None, threads: int | None = None
-) -> TextEncoder:
+def load_late_onnx(files: ModelFiles, options: LoadOptions) -> TextEncoder:
     """Load a late-interaction model on ONNX Runtime; see :func:`es_ttc.encoders.load_encoder`."""
     if files.onnx is None:
         raise ConfigurationError(f"encoder [{files.model}] has no ONNX model: take @torch")
@@ -29,13 +27,12 @@ def load_late_onnx(
     embeddings = read_object(files.folder / "config.json").get("vocab_size")
     if embeddings:
         require_vocabulary(found.tokenizer.get_vocab().values(), embeddings, str(files.folder))
-    model = OnnxTokens(files.onnx, found.projections, threads=threads or os.cpu_count() or 1)
+    model = OnnxTokens(files.onnx, found.projections, threads=options.threads or os.cpu_count() or 1)
     identity = identity_of(
         files,
+        options,
         own_dims=model.dims,
-        dims=dims,
         own_max_length=found.late.document_length,
-        max_length=max_length,
         prompts=found.late.prompts,
         late=found.late.digest,
     )

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from es_ttc.encoders.base import EncoderIdentity, Role
@@ -13,25 +14,31 @@ from es_ttc.errors import ConfigurationError
 Dtype = Literal["auto", "float32", "bfloat16"]
 
 
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a model is loaded; see :func:`es_ttc.encoders.load_encoder`."""
+
+    device: str = "auto"
+    dtype: Dtype = "auto"
+    dims: int | None = None
+    max_length: int | None = None
+    threads: int | None = None
+
+
 def identity_of(
     files: ModelFiles,
+    options: LoadOptions,
     *,
     own_dims: int,
-    dims: int | None,
     own_max_length: int,
-    max_length: int | None,
     prompts: Mapping[Role, str],
+    usual_dims: int | None = None,
     adapter: str = "",
     late: str = "",
 ) -> EncoderIdentity:
-    """Return the identity of a model with some options.
-
-    Args:
-        dims: Number of components to keep; None for all.
-        max_length: The requested limit; None for its own.
-        adapter: The adapter's name and revision, or "".
-        late: The digest of a late-interaction model's settings, or "".
-    """
+    """Return the identity of a model with some options; its configuration may keep fewer components than it has."""
+    dims = usual_dims if options.dims is None else options.dims
+    max_length = options.max_length
     for option, requested, own in (("dims", dims, own_dims), ("max_length", max_length, own_max_length)):
         if requested is not None and not 1 <= requested <= own:
             raise ConfigurationError(f"{option} [{requested}] must be from 1 to {own} for encoder [{files.model}]")

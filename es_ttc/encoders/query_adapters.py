@@ -48,11 +48,9 @@ class QueryAdapter:
 
 
 class QueryAdapters:
-    """Adapters by the names to which searches are sent.
+    """Adapters by index, alias, or pattern of these with ``*``, of which the first that matches is taken.
 
-    Args:
-        adapters: By index, alias, or pattern of them with ``*``; the first that matches is taken.
-        on_trial: Whether they are used only where :data:`in_trial` says so.
+    With `on_trial` they are used only where :data:`in_trial` says so.
     """
 
     def __init__(self, adapters: Mapping[str, QueryAdapter], *, on_trial: bool = False) -> None:
@@ -64,11 +62,7 @@ class QueryAdapters:
 
     @classmethod
     def read(cls, folders: Mapping[str, Path], cache_dir: Path, *, on_trial: bool = False) -> Self:
-        """Read the folders of the setting.
-
-        Raises:
-            ConfigurationError: One is no adapter of queries.
-        """
+        """Read the folders of the setting."""
         return cls(
             {
                 pattern: QueryAdapter.read(folder.expanduser(), cache_dir, f"{SETTING}.{pattern}")
@@ -86,12 +80,7 @@ class QueryAdapters:
     def over(self, encoder: Encoder, target: str) -> Encoder:
         """Return the encoder of a search's queries: that of the documents, with the target's adapter if it has one.
 
-        Args:
-            encoder: The encoder of the documents.
-            target: Indices as in a request's path. Several names have an adapter only if it is the same for all.
-
-        Raises:
-            EncoderMismatch: The adapter was learned over another encoder.
+        Several names in a request's path have an adapter only if it is the same for all.
         """
         adapter = self.of(target)
         if adapter is None or (self._on_trial and not in_trial.get()):

@@ -3,16 +3,16 @@
 import importlib.util
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from es_ttc.encoders import adapters, fetched, hub, packages, trained
-from es_ttc.encoders.adapters import Adapter
 from es_ttc.encoders.base import TOKENS_FROM, Encoder
 from es_ttc.encoders.hashing import ADAPTER_CONFIG, FileHashes, revision
 from es_ttc.encoders.kind import Kind, require_served
 from es_ttc.encoders.named import SHORT_NAMES, Backend, NamedEncoder, named
-from es_ttc.encoders.options import Dtype
+from es_ttc.encoders.options import Dtype, LoadOptions
 from es_ttc.encoders.packages import ModelFiles, missing_package
 from es_ttc.encoders.two_encoders import TwoEncoders
 from es_ttc.errors import ConfigurationError
@@ -63,27 +63,25 @@ def load_encoder(
         threads: Number of concurrent windows of the ONNX backend; None: one per processor. Torch has its own setting
             (``torch.set_num_threads``, ``OMP_NUM_THREADS``).
     """
-    cache = cache_dir or Settings().cache_dir
+    options = LoadOptions(device, dtype, dims, max_length, threads)
+    return _load(name, adapter, cache_dir or Settings().cache_dir, options)
+
+
+def _load(name: str, adapter: str | None, cache: Path, options: LoadOptions) -> Encoder:
     pooled, two, tokens = name.partition(TOKENS_FROM)
     if two:
-        first = load_encoder(
-            pooled, adapter=adapter, cache_dir=cache, device=device, dtype=dtype, dims=dims, max_length=max_length,
-            threads=threads,
-        )  # fmt: skip
-        return TwoEncoders(first, load_encoder(tokens, cache_dir=cache, device=device, dtype=dtype, threads=threads))
+        first = _load(pooled, adapter, cache, options)
+        return TwoEncoders(first, _load(tokens, None, cache, replace(options, dims=None, max_length=None)))
     model, backend, named_dtype, named_adapter = parse_name(with_adapter(name, adapter))
     folder = _trained(name, model, named_adapter)
     if folder is not None:
-
-        def below(base: str) -> Encoder:
-            return load_encoder(
-                base, cache_dir=cache, device=device, dtype=dtype, dims=dims, max_length=max_length, threads=threads
-            )
-
         own = f"@{backend}{f':{named_dtype}' if named_dtype else ''}" if backend else ""
         card = trained.ModelCard.read(folder)
         under = f"{model}{own}" if named_adapter else on_backend(card.base.name, own)
-        return trained.load_trained(folder, card, below, under, FileHashes(cache))
+        return trained.load_trained(
+            folder, card, lambda base: _load(base, None, cache, options), under, FileHashes(cache)
+        )
+    options = replace(options, dtype=named_dtype or options.dtype)
     backend = backend or ("torch" if named_adapter else _default_backend(model))
     if backend != "torch" and named_adapter:
         raise ConfigurationError(f"encoder [{name}]: only the torch backend applies adapters, take @torch")
@@ -101,9 +99,9 @@ def load_encoder(
     if backend == "vllm":
         from es_ttc.encoders.vllm import load_vllm
 
-        return load_vllm(files, Settings(), dims=dims, max_length=max_length)
+        return load_vllm(files, Settings(), options)
     if backend == "onnx":
-        if (named_dtype or dtype) != "auto" or device not in ("auto", "cpu"):
+        if options.dtype != "auto" or options.device not in ("auto", "cpu"):
             raise ConfigurationError(
                 f"encoder [{name}] runs in the ONNX model's own arithmetic on the CPU: leave out dtype and device, or "
                 f"take @torch"
@@ -111,32 +109,27 @@ def load_encoder(
         if late:
             from es_ttc.encoders.onnx_late import load_late_onnx
 
-            return load_late_onnx(files, dims=dims, max_length=max_length, threads=threads)
+            return load_late_onnx(files, options)
         from es_ttc.encoders.onnx import load_onnx
 
-        return load_onnx(files, dims=dims, max_length=max_length, threads=threads)
+        return load_onnx(files, options)
     if late:
         from es_ttc.encoders.multi_vector import load_multi_vector
 
-        return load_multi_vector(files, device=device, dtype=named_dtype or dtype, dims=dims, max_length=max_length)
+        return load_multi_vector(files, options)
+    return _on_torch(files, options, named_adapter, cache)
+
+
+def _on_torch(files: ModelFiles, options: LoadOptions, adapter: str | None, cache: Path) -> "TextEncoder":
     from es_ttc.encoders.sentence_transformers import load_torch
 
-    def loaded(found: Adapter | None) -> "TextEncoder":
-        return load_torch(
-            files,
-            adapter=found,
-            device=device,
-            dtype=named_dtype or dtype,
-            dims=dims,
-            max_length=max_length,
-            load_adapted=with_shipped,
-        )
+    def load_adapted(name: str) -> "TextEncoder | None":
+        return _on_torch(files, options, name, cache) if name in adapters.shipped(files.folder) else None
 
-    def with_shipped(requested: str) -> "TextEncoder | None":
-        known = requested in adapters.shipped(files.folder)
-        return loaded(_adapter(files.folder, requested, cache)) if known else None
-
-    return loaded(_adapter(files.folder, named_adapter, cache) if named_adapter else None)
+    if adapter is not None and importlib.util.find_spec("peft") is None:
+        raise missing_package("peft", "es-ttc[adapters]")
+    found = None if adapter is None else adapters.find(files.folder, adapter, FileHashes(cache))
+    return load_torch(files, options, found, load_adapted)
 
 
 def _trained(name: str, model: str, adapter: str | None) -> Path | None:
@@ -217,12 +210,6 @@ def parse_name(name: str) -> EncoderName:
     if not (plus and model and adapter) or Path(whole.model).is_dir():
         return whole
     return _without_adapter(model)._replace(adapter=adapter)
-
-
-def _adapter(model: Path, name: str, cache_dir: Path) -> Adapter:
-    if importlib.util.find_spec("peft") is None:
-        raise missing_package("peft", "es-ttc[adapters]")
-    return adapters.find(model, name, FileHashes(cache_dir))
 
 
 def _without_adapter(name: str) -> EncoderName:

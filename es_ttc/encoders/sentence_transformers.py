@@ -17,7 +17,7 @@ from es_ttc.encoders.adapters import Adapter
 from es_ttc.encoders.base import Role
 from es_ttc.encoders.batches import Batch, fixed_batches
 from es_ttc.encoders.devices import device_of
-from es_ttc.encoders.options import Dtype, identity_of
+from es_ttc.encoders.options import Dtype, LoadOptions, identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowModel, WindowVectors
 from es_ttc.encoders.windows import InputWindow, Reader, copied, prompts_differ, role_prompts
@@ -34,17 +34,13 @@ DEFAULT_MAX_LENGTH = 512
 
 def load_torch(
     files: ModelFiles,
-    *,
-    adapter: Adapter | None = None,
-    device: str = "auto",
-    dtype: Dtype = "auto",
-    dims: int | None = None,
-    max_length: int | None = None,
-    load_adapted: Callable[[str], TextEncoder | None] = lambda _: None,
+    options: LoadOptions,
+    adapter: Adapter | None,
+    load_adapted: Callable[[str], TextEncoder | None],
 ) -> TextEncoder:
     """Load a model on sentence-transformers; see :func:`es_ttc.encoders.load_encoder`."""
-    place = device_of(device, mps=True)
-    name = choose_dtype(place) if dtype == "auto" else dtype
+    place = device_of(options.device, mps=True)
+    name = choose_dtype(place) if options.dtype == "auto" else options.dtype
     folders: dict[Role, Path | None] = {"query": None, "document": None, **(adapter.folders if adapter else {})}
     # A role with an adapter has its own weights, so that texts of both roles can be encoded at the same time.
     models = {folder: _load(files.folder, place, folder) for folder in dict.fromkeys(folders.values())}
@@ -58,11 +54,11 @@ def load_torch(
     prompts = role_prompts(sentence_model.prompts, sentence_model.default_prompt_name)
     identity = identity_of(
         files,
+        options,
         own_dims=model.dims,
-        dims=sentence_model.truncate_dim if dims is None else dims,
         own_max_length=model.max_length,
-        max_length=max_length,
         prompts=prompts,
+        usual_dims=sentence_model.truncate_dim,
         adapter=adapter.identity if adapter else "",
     )
     for run in runs.values():

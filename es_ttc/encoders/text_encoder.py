@@ -15,12 +15,7 @@ from es_ttc.errors import EncoderError, InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class WindowVectors:
-    """A model's result for a window of t tokens, not normalised.
-
-    Attributes:
-        pooled: ``(d,)`` float32.
-        tokens: ``(t, d)`` float32, or None if they were not requested.
-    """
+    """A model's result for a window of t tokens, ``(d,)`` and ``(t, d)`` float32, not normalised."""
 
     pooled: Float32
     tokens: Float32 | None
@@ -44,13 +39,7 @@ class TextReader(Protocol):
 
 
 class TextEncoder:
-    """An :class:`~es_ttc.encoders.base.Encoder` on any backend.
-
-    Args:
-        backend: Backend and arithmetic, for display and as part of a cache's key.
-        load_adapted: Loads the same model with an adapter that it ships, or returns None.
-        distinguishes_roles: Whether a text may have one vector as a query and another as a document.
-    """
+    """An :class:`~es_ttc.encoders.base.Encoder` on any backend, with what loads adapters that the model ships."""
 
     def __init__(
         self,
@@ -62,29 +51,14 @@ class TextEncoder:
         *,
         distinguishes_roles: bool = False,
     ) -> None:
-        self._identity = identity
-        self._backend = backend
+        self.identity = identity
+        self.backend = backend
         self._reader = reader
         self._model = model
         self._load_adapted = load_adapted
-        self._distinguishes_roles = distinguishes_roles
+        self.distinguishes_roles = distinguishes_roles
         self._adapted: dict[str, TextEncoder | None] = {}
         self._loading = threading.Lock()
-
-    @property
-    def identity(self) -> EncoderIdentity:
-        """The encoder's identity."""
-        return self._identity
-
-    @property
-    def backend(self) -> str:
-        """Backend and arithmetic for display."""
-        return self._backend
-
-    @property
-    def distinguishes_roles(self) -> bool:
-        """Whether a text may have one vector as a query and another as a document."""
-        return self._distinguishes_roles
 
     def encode(
         self, texts: Sequence[str], *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024
@@ -97,7 +71,7 @@ class TextEncoder:
         chosen = [reading.windows if tokens else reading.windows[:1] for reading in readings]
         flat = [window for windows in chosen for window in windows]
         vectors = iter(self._model.run(flat, role=role, tokens=tokens))
-        pooled = np.zeros((len(texts), self._identity.dims), dtype=np.float32)
+        pooled = np.zeros((len(texts), self.identity.dims), dtype=np.float32)
         matrices: list[Float32] = []
         offsets: list[NDArray[np.int32]] = []
         for position, windows in enumerate(chosen):
@@ -119,7 +93,7 @@ class TextEncoder:
 
     def shortened(self, max_length: int) -> "TextEncoder":
         """Return this encoder, with shared weights, with at most ``max_length`` tokens per input."""
-        if max_length >= self._identity.max_length:
+        if max_length >= self.identity.max_length:
             return self
 
         def adapted(adapter: str) -> TextEncoder | None:
@@ -127,27 +101,27 @@ class TextEncoder:
             return None if found is None else found.shortened(max_length)
 
         return TextEncoder(
-            replace(self._identity, max_length=max_length),
-            self._backend,
+            replace(self.identity, max_length=max_length),
+            self.backend,
             self._reader.shortened(max_length),
             self._model,
             adapted,
-            distinguishes_roles=self._distinguishes_roles,
+            distinguishes_roles=self.distinguishes_roles,
         )
 
     def _join(self, rows: list[Float32], max_tokens: int) -> Float32:
         if not rows:
-            return np.zeros((0, self._identity.dims), dtype=np.float32)
+            return np.zeros((0, self.identity.dims), dtype=np.float32)
         return rows[0][:max_tokens] if len(rows) == 1 else np.concatenate(rows)[:max_tokens]
 
     def _unit(self, rows: Float32, position: int) -> Float32:
         """Truncate rows to ``dims`` components and normalise them."""
-        cut = rows[:, : self._identity.dims]
+        cut = rows[:, : self.identity.dims]
         norms: Float32 = np.sqrt(np.einsum("ij,ij->i", cut, cut))[:, None]
         if not np.isfinite(norms).all():
             raise EncoderError(
-                f"text {position} got components that are no finite numbers from {self._identity.model} "
-                f"({self._backend}): take float32 arithmetic"
+                f"text {position} got components that are no finite numbers from {self.identity.model} "
+                f"({self.backend}): take float32 arithmetic"
             )
         norms[norms == 0] = 1
         return cut / norms

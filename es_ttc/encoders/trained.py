@@ -82,17 +82,8 @@ class TrainedEncoder:
     ) -> None:
         self.bases: Mapping[Role, Encoder] = base if isinstance(base, Mapping) else dict.fromkeys(ROLES, base)
         self.heads = heads
-        self._identity = identity
-
-    @property
-    def identity(self) -> EncoderIdentity:
-        """The identity of the result."""
-        return self._identity
-
-    @property
-    def backend(self) -> str:
-        """The backend of the base encoder."""
-        return self.bases["document"].backend
+        self.identity = identity
+        self.backend = self.bases["document"].backend
 
     @cached_property
     def distinguishes_roles(self) -> bool:
@@ -117,12 +108,12 @@ class TrainedEncoder:
     def shortened(self, max_length: int) -> "TrainedEncoder":
         """Return the same encoder for texts truncated to ``max_length`` tokens."""
         shorter = {role: base.shortened(max_length) for role, base in self.bases.items()}
-        identity = replace(self._identity, max_length=shorter["document"].identity.max_length)
+        identity = replace(self.identity, max_length=shorter["document"].identity.max_length)
         return TrainedEncoder(shorter, self.heads, identity)
 
     def over(self, wrap: Callable[[Encoder], Encoder]) -> "TrainedEncoder":
         """Return the same encoder with its base encoders wrapped, for a cache, because heads are fast."""
-        return TrainedEncoder({role: wrap(base) for role, base in self.bases.items()}, self.heads, self._identity)
+        return TrainedEncoder({role: wrap(base) for role, base in self.bases.items()}, self.heads, self.identity)
 
 
 def is_trained(folder: Path) -> bool:

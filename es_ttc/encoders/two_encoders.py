@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Role
+from es_ttc.encoders.base import Encoder, Encodings, Role
 
 
 class TwoEncoders:
@@ -16,21 +16,9 @@ class TwoEncoders:
     def __init__(self, pooled: Encoder, tokens: Encoder) -> None:
         self._pooled = pooled
         self._tokens = tokens
-
-    @property
-    def identity(self) -> EncoderIdentity:
-        """The identity of both."""
-        return replace(self._pooled.identity, tokens=self._tokens.identity)
-
-    @property
-    def backend(self) -> str:
-        """Both backends, for display."""
-        return f"{self._pooled.backend}; tokens: {self._tokens.backend}"
-
-    @property
-    def distinguishes_roles(self) -> bool:
-        """Whether the pooled vector of a text depends on its role."""
-        return self._pooled.distinguishes_roles
+        self.identity = replace(pooled.identity, tokens=tokens.identity)
+        self.backend = f"{pooled.backend}; tokens: {tokens.backend}"
+        self.distinguishes_roles = pooled.distinguishes_roles
 
     def encode(
         self, texts: Sequence[str], *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024

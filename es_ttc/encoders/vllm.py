@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from es_ttc.encoders.base import Float32, Role
 from es_ttc.encoders.kind import max_length_of, read_json
-from es_ttc.encoders.options import identity_of
+from es_ttc.encoders.options import LoadOptions, identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
 from es_ttc.encoders.windows import InputWindow, Reader, prompts_differ, role_prompts
@@ -32,9 +32,7 @@ _PROBE_SECONDS = 30.0
 _STUCK_SECONDS = 3600.0
 
 
-def load_vllm(
-    files: ModelFiles, settings: Settings, *, dims: int | None = None, max_length: int | None = None
-) -> TextEncoder:
+def load_vllm(files: ModelFiles, settings: Settings, options: LoadOptions) -> TextEncoder:
     """Return an encoder whose model runs behind ``encoder_url``; see :func:`es_ttc.encoders.load_encoder`."""
     if settings.encoder_url is None:
         raise ConfigurationError(
@@ -53,11 +51,11 @@ def load_vllm(
         )
     identity = identity_of(
         files,
+        options,
         own_dims=served,
-        dims=config.get("truncate_dim") if dims is None else dims,
         own_max_length=files.max_length or max_length_of(files.folder),
-        max_length=max_length,
         prompts=prompts,
+        usual_dims=config.get("truncate_dim"),
     )
     tokenizer = Tokenizer.from_file(str(files.folder / "tokenizer.json"))
     reader = Reader(tokenizer, max_length=identity.max_length, prompts=prompts)

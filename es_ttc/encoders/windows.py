@@ -20,11 +20,9 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True, slots=True)
 class InputWindow:
-    """One input of the model.
+    """One input of the model of t tokens, special ones and the prompt's included.
 
     Attributes:
-        ids: The t tokens, special ones and the prompt's included.
-        type_ids: t token type ids.
         offsets: ``(t, 2)`` int32, characters of the text; special tokens and the prompt's have empty spans.
         lead: Tokens before the text's own: leading special tokens and the prompt's.
         unattended: Tokens at the end that the others do not attend to (query expansion).
@@ -48,12 +46,7 @@ class WindowedText:
 
 
 def role_prompts(prompts: Mapping[str, str | None], default_name: str | None) -> dict[Role, str]:
-    """Return each role's prompt, chosen as sentence-transformers does ("" for none).
-
-    Args:
-        prompts: The model's prompts by name (``config_sentence_transformers.json``).
-        default_name: The name of the prompt for roles without one of their own.
-    """
+    """Return each role's prompt, chosen as sentence-transformers does ("" for none)."""
     default = prompts.get(default_name) if default_name else None
 
     def first_of(*names: str) -> str:

@@ -34,11 +34,7 @@ class EngineAddress:
         return str(URL.build(scheme=self.scheme, host=self.host, port=self.port)).rstrip("/") + self.prefix
 
     def target(self, raw_path: bytes, query_string: bytes) -> URL:
-        """Return the URL of a request to this node.
-
-        Scheme, host and port are always those of this address: the URL is built from its parts, never parsed from a
-        joined text.
-        """
+        """Return the URL of a request to this node, built from its parts, so that it never leaves this host."""
         if not _TARGET.fullmatch(raw_path) or not _QUERY.fullmatch(query_string):
             raise InvalidRequest(
                 f"the request target [{_excerpt(raw_path)}] is not a path: it must begin with [/] and hold neither "
@@ -54,20 +50,12 @@ class EngineAddress:
 
 
 def engine_addresses(settings: EngineSettings) -> tuple[EngineAddress, ...]:
-    """Return the addresses from the settings: URLs separated by commas, or a cloud id.
-
-    Raises:
-        ConfigurationError: One of them is not an http or https URL.
-    """
+    """Return the addresses from the settings: URLs separated by commas, or a cloud id."""
     return tuple(dict.fromkeys(_address(url) for url in engine_urls(settings.engine)))
 
 
 def engine_urls(engine: str) -> list[URL]:
-    """Return the URLs of the setting ``engine``, with their credentials.
-
-    Raises:
-        ConfigurationError: One of them is not an http or https URL.
-    """
+    """Return the URLs of the setting ``engine``, with their credentials."""
     return [_url(part.strip()) for part in _SEPARATOR.split(engine)]
 
 

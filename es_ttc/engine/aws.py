@@ -33,11 +33,7 @@ class RequestSigner:
         self._service = service
 
     async def headers(self, method: str, url: URL, body: bytes | None) -> dict[str, str]:
-        """Return the headers that sign a request.
-
-        Raises:
-            ConfigurationError: Expired credentials cannot be renewed.
-        """
+        """Return the headers that sign a request."""
         waits = getattr(self._credentials, "refresh_needed", None)
         if len(body or b"") >= _LONG or (waits is not None and waits()):
             return await asyncio.to_thread(self._headers, method, url, body)

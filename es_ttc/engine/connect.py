@@ -18,14 +18,7 @@ from es_ttc.settings import EngineSettings
 
 
 async def connect(settings: EngineSettings) -> Engine:
-    """Detect the engine's product and return its adapter; the caller closes it.
-
-    Raises:
-        ConfigurationError: The address is not a URL, or the settings are not for this product.
-        UnsupportedEngine: The engine is too old.
-        EngineError: It returned an error, or it is neither of the two products.
-        EngineUnavailable: It cannot be reached.
-    """
+    """Detect the engine's product and return its adapter; the caller closes it."""
     url = ",".join(address.url for address in engine_addresses(settings))
     try:
         info = await engine_info(settings)
@@ -81,13 +74,7 @@ def _explained(error: EngineError, url: str) -> EngineError:
 
 
 async def engine_info(settings: EngineSettings) -> Any:
-    """Return the engine's response to ``GET /``.
-
-    Raises:
-        ConfigurationError: The address is not a URL, or its certificates or credentials cannot be read.
-        EngineError: The engine returned an error.
-        EngineUnavailable: It cannot be reached.
-    """
+    """Return the engine's response to ``GET /``."""
     nodes = NodePool(engine_addresses(settings))
     engine = "the engine at " + ",".join(address.url for address in nodes.addresses)
     headers = {"accept": "application/json", "accept-encoding": "identity", **service_headers(settings)}

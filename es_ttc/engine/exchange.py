@@ -23,11 +23,7 @@ READ_POSTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The engine's response.
-
-    Attributes:
-        body: Decoded body; None if it was empty.
-    """
+    """The engine's response; the body is decoded, or None if it was empty."""
 
     status: int
     body: Any
@@ -70,12 +66,7 @@ async def answer_of(
     seconds: float,
     accept: Sequence[int] = (),
 ) -> Answer:
-    """Return the response to a request; a read is repeated where that may help.
-
-    Raises:
-        EngineError: The engine returned an error.
-        EngineUnavailable: It returned no response in time, or stayed busy (429, 502, 503, 504).
-    """
+    """Return the response to a request; a read is repeated where that may help."""
     repeatable = method in ("GET", "HEAD") or (method == "POST" and path.rpartition("/")[2] in READ_POSTS)
     other_nodes = nodes > 1
 

@@ -34,11 +34,7 @@ _MAY_BE_UNREAD = frozenset({400, 408, 413, 414, 417, 431})
 
 
 def service_headers(settings: EngineSettings) -> dict[str, str]:
-    """Return the headers with the settings' own credentials; none if there are none.
-
-    Raises:
-        ConfigurationError: A file with credentials cannot be read, or is empty.
-    """
+    """Return the headers with the settings' own credentials; none if there are none."""
     api_key = _secret("api_key", settings.api_key, settings.api_key_file)
     if api_key is not None:
         return {"Authorization": f"ApiKey {api_key}"}

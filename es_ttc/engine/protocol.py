@@ -44,12 +44,10 @@ class Capabilities:
     """Capabilities of an engine: detected, never configured.
 
     Attributes:
-        version: The version's numbers, e.g. ``(3, 5, 0)``.
         vectors: Whether it has a vector field and kNN search (OpenSearch's k-NN plugin, Elasticsearch's dense_vector).
         knn_engine: For OpenSearch the k-NN engine to name in mappings, ``lucene`` or ``faiss``; "" on Elasticsearch.
         licence: Elasticsearch's licence type (``basic``, ``enterprise``...); "apache-2.0" on OpenSearch.
         max_content_length: Maximum size of an HTTP body, in bytes.
-        serverless: Whether it is Elasticsearch Serverless.
     """
 
     product: Product
@@ -207,10 +205,6 @@ class Engine(ABC):
         """Send one JSON request and return the decoded body.
 
         Reads are repeated up to three times if the engine cannot be reached or is busy.
-
-        Raises:
-            EngineError: The engine returned an error.
-            EngineUnavailable: It returned no response in time, or stayed busy (429, 502, 503, 504).
         """
         payload = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         answer = await self._send(method, path, params or {}, payload, JSON, timeout or self._timeout)
@@ -233,11 +227,7 @@ class Engine(ABC):
             await self.request("PUT", path, body=_without_managed_settings(body))
 
     async def delete_index(self, name: str) -> None:
-        """Delete one index.
-
-        Raises:
-            InvalidRequest: The name matches more than one index.
-        """
+        """Delete one index."""
         await self.request("DELETE", f"/{path_of_one(name)}")
 
     async def mapping(self, index: str) -> dict[str, Any]:
@@ -254,10 +244,6 @@ class Engine(ABC):
 
         Args:
             lines: NDJSON lines without their newline: action, source, action, source...
-
-        Raises:
-            EngineError: The engine rejected the bulk as a whole.
-            EngineUnavailable: It returned no response in time, or was busy; some actions may have been applied.
         """
         body = b"\n".join(lines) + b"\n"
         params = {"filter_path": "items.*._id,items.*.status,items.*.error"}
@@ -268,6 +254,33 @@ class Engine(ABC):
         """Run one `_search`."""
         found: dict[str, Any] = await self.request("POST", f"/{_path(index)}/_search", params=params, body=body)
         return found
+
+    async def hits(self, index: str, body: Mapping[str, Any], **params: str) -> list[dict[str, Any]]:
+        """Return the hits of one `_search`, without a total; an answer from a part of the shards is an error."""
+        answer = await self.search(index, {"track_total_hits": False, **body}, **params)
+        require_all_shards(answer, index)
+        found: list[dict[str, Any]] = answer["hits"]["hits"]
+        return found
+
+    async def pages(
+        self,
+        index: str,
+        body: Mapping[str, Any],
+        *filters: Mapping[str, Any],
+        after: int = -1,
+        upto: int | None = None,
+        **params: str,
+    ) -> AsyncIterator[list[dict[str, Any]]]:
+        """Yield pages of hits in the order of writing, from one `_seq_no` to another; of one shard, by `preference`."""
+        until = {} if upto is None else {"lte": upto}
+        ordered = {**body, "sort": [{"_seq_no": "asc"}], "seq_no_primary_term": True}
+        while upto is None or after < upto:
+            query = {"bool": {"filter": [*filters, {"range": {"_seq_no": {"gt": after, **until}}}]}}
+            found = await self.hits(index, {**ordered, "query": query}, **params)
+            if not found:
+                return
+            yield found
+            after = found[-1]["_seq_no"]
 
     async def exact_search(self, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Run one `_search`; numbers that would change become :class:`es_ttc.common.exact_numbers.ExactNumber`."""
@@ -280,11 +293,7 @@ class Engine(ABC):
     async def scan(
         self, index: str, query: Mapping[str, Any], *, source: Sequence[str] | bool, batch: int = 1000
     ) -> AsyncIterator[dict[str, Any]]:
-        """Yield every hit of a query in a stable order through a point in time.
-
-        Raises:
-            EngineUnavailable: A shard did not answer.
-        """
+        """Yield every hit of a query in a stable order through a point in time."""
         order = "_shard_doc" if await self._sorts_by_position() else "_id"
         pit = self.point_in_time
         opened = await self.request("POST", f"/{index}/{pit.opened_at}", params={"keep_alive": PIT_KEEP_ALIVE})
@@ -319,11 +328,7 @@ class Engine(ABC):
         await self.request("POST", f"/{_path(index)}/_refresh")
 
     async def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
-        """Return the number of matching documents.
-
-        Raises:
-            EngineUnavailable: A shard did not answer.
-        """
+        """Return the number of matching documents."""
         body = {"query": query} if query is not None else None
         answer = await self.request("POST", f"/{_path(index)}/_count", body=body)
         require_all_shards(answer, index)

@@ -74,12 +74,7 @@ NOT_OFFERED = frozenset({401, 403, 404, 410})
 
 @dataclass(frozen=True, slots=True)
 class EngineVersion:
-    """A product and its version.
-
-    Attributes:
-        numbers: The version's numbers, e.g. ``(3, 5, 0)``.
-        serverless: Whether it is Elasticsearch Serverless, which is newer than any version and tells old numbers.
-    """
+    """A product and its version; Serverless is newer than any version and tells old numbers."""
 
     product: Product
     numbers: Version
@@ -118,11 +113,7 @@ class EngineVersion:
 
 
 def identify(info: Any, url: str) -> EngineVersion:
-    """Return the product and the version that a response to ``GET /`` names.
-
-    Raises:
-        EngineError: It is neither of the two products.
-    """
+    """Return the product and the version that a response to ``GET /`` names."""
     version: Mapping[str, Any] = info.get("version", {}) if isinstance(info, Mapping) else {}
     if version.get("distribution") == "opensearch":
         return EngineVersion("opensearch", version_numbers(info))

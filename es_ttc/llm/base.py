@@ -20,10 +20,8 @@ class Message:
 class JsonSchema:
     """A JSON schema for answers, for endpoints that can enforce one.
 
-    Attributes:
-        name: Name of the schema; letters, digits, ``_`` and ``-``.
-        schema: A JSON schema. Close its objects (``additionalProperties: false``): some endpoints otherwise let a model
-            add keys until its tokens are spent.
+    Close its objects (``additionalProperties: false``): some endpoints otherwise let a model add keys until its tokens
+    are spent.
     """
 
     name: str
@@ -75,28 +73,15 @@ class LanguageModel(Protocol):
     async def __aexit__(self, *exc: object) -> None: ...
 
     async def models(self, *, seconds: float | None = None) -> list[str]:
-        """Return the names of the available models; also used as a health check.
-
-        Raises:
-            LlmError: The model does not answer.
-        """
+        """Return the names of the available models; also used as a health check."""
 
     async def model(self, *, seconds: float | None = None) -> str:
-        """Return the model's name.
-
-        Raises:
-            ConfigurationError: It does not follow from the settings.
-            LlmError: The endpoint does not answer.
-        """
+        """Return the model's name."""
 
     async def complete(
         self, prompt: str, *, schema: JsonSchema | None = None, seconds: float | None = None, **options: Any
     ) -> Reply:
-        """Return the model's continuation of a text.
-
-        Raises:
-            LlmError: The model returned no answer or an error; its ``failure`` says which.
-        """
+        """Return the model's continuation of a text."""
 
     async def chat(
         self,
@@ -106,8 +91,4 @@ class LanguageModel(Protocol):
         seconds: float | None = None,
         **options: Any,
     ) -> Reply:
-        """Return the model's answer as an assistant.
-
-        Raises:
-            LlmError: The model returned no answer or an error; its ``failure`` says which.
-        """
+        """Return the model's answer as an assistant."""

@@ -7,14 +7,9 @@ instructions.
 
 import argparse
 import os
-import select
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import click
 
@@ -24,28 +19,6 @@ from es_ttc.settings import Settings
 MODEL = "gemma-3-270m"
 _SLOTS = 4
 _CONTEXT = 2048  # tokens of one request and its answer
-_START_SECONDS = 120.0
-_STOP_SECONDS = 10.0
-_MAX_LOG = 2000  # last characters of the log, if it does not start
-
-
-@contextmanager
-def running_llm(*, threads: int = 1, port: int = 0) -> Iterator[str]:
-    """Run the server in a process of its own and yield its base URL.
-
-    Args:
-        threads: Number of processor threads. More than are idle make it many times slower.
-    """
-    command = [sys.executable, "-m", "es_ttc.llm.local", "--threads", str(threads), "--port", str(port)]
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(  # noqa: S603 - this very file
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-        )
-        with process:
-            try:
-                yield _address(process, log)
-            finally:
-                _end(process)
 
 
 def serve(threads: int, port: int) -> None:
@@ -83,26 +56,6 @@ def model_file(cache_dir: Path) -> Path:
             # Complete or not at all, even if another process does the same.
             Path(assemble(Path(folder) / path.name)).replace(path)
     return path
-
-
-def _address(process: "subprocess.Popen[bytes]", log: IO[bytes]) -> str:
-    """Wait until the server prints its address."""
-    if process.stdout is None:
-        raise RuntimeError("the server's output is not read")
-    ready, _, _ = select.select([process.stdout], [], [], _START_SECONDS)
-    line = process.stdout.readline().decode().strip() if ready else ""
-    if not line.startswith("http"):
-        log.seek(0)
-        log_tail = log.read().decode(errors="replace").strip()[-_MAX_LOG:]
-        raise ConfigurationError(f"the local model cannot be served: {log_tail or 'it does not say why'}")
-    return line
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    try:
-        process.communicate(timeout=_STOP_SECONDS)  # closes its standard input
-    except subprocess.TimeoutExpired:
-        process.kill()
 
 
 def main() -> None:

@@ -39,12 +39,7 @@ class Generator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A loaded model.
-
-    Attributes:
-        sampling: Returns vLLM's sampling parameters for parameters and a schema.
-        refusals: Exceptions for a rejected request; all others mean that the model is broken.
-    """
+    """A loaded model; exceptions other than `refusals` mean that it is broken."""
 
     generator: Generator
     sampling: Callable[[Mapping[str, Any], JsonSchema | None], Any]
@@ -68,11 +63,7 @@ class _Question:
 
 
 class OfflineLlm:
-    """One model in this process. Use as an async context manager, in one event loop.
-
-    Args:
-        load: Loads a model by name and options in JSON; for tests of faults.
-    """
+    """One model in this process. Use as an async context manager, in one event loop."""
 
     def __init__(self, settings: LlmSettings, load: Callable[[str, bytes], Loaded] | None = None) -> None:
         if settings.llm_offline is None:

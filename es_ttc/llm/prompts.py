@@ -33,12 +33,7 @@ class Prompt:
 
 
 def read_prompt(path: Path, placeholders: Collection[str]) -> Prompt:
-    """Read a prompt from a file.
-
-    Args:
-        path: A text file in UTF-8.
-        placeholders: Names that must occur in it, each at least once, and no others.
-    """
+    """Read a prompt from a file, in which each of the placeholders occurs, and no other."""
     return checked_prompt(path.name, prompt_text(path), placeholders)
 
 

@@ -42,12 +42,7 @@ class Cells:
 
     @classmethod
     def of(cls, offsets: Offsets, most: int = MAX_CELLS) -> "Cells":
-        """Return the columns for a document's tokens.
-
-        Args:
-            offsets: ``(n, 3)`` int32 field ordinal, first character, end character of each token; special tokens
-                have no characters.
-        """
+        """Return the columns for a document's ``(n, 3)`` offsets of tokens."""
         with_text = offsets[:, 2] > offsets[:, 1]
         spans = offsets[with_text]
         tokens = max(1, -(-len(spans) // most))
@@ -60,15 +55,9 @@ class Cells:
         return cls(spans, tokens, with_text, starts)
 
     def matrix(self, cosines: Float32) -> dict[str, Any]:
-        """Return rows of cosines, quantised and JSON-ready.
+        """Return ``(r, n)`` cosines as bytes, JSON-ready: ``low + byte / 255 * (high - low)`` is a column's greatest.
 
-        Args:
-            cosines: ``(r, n)``, r and n 1 or more.
-
-        Returns:
-            ``low``, ``high`` and ``values``, base64 of ``(r, c)`` uint8, row by row: ``low + byte / 255 * (high -
-            low)`` is the greatest cosine of the column's tokens. ``elsewhere``, where there are tokens without text:
-            each row's greatest cosine at one of them.
+        ``values`` is base64 of ``(r, c)`` uint8, ``elsewhere`` each row's greatest cosine at a token without text.
         """
         clipped = np.clip(cosines, -1, 1)
         values = np.maximum.reduceat(clipped[:, self.with_text], self.starts, axis=1)
@@ -90,16 +79,9 @@ def evidence_map(
 ) -> dict[str, Any]:
     """Return the map of one document, JSON-ready; empty for a document without text.
 
-    Args:
-        query: The query. Of several texts the one with the greatest cosine counts at each position.
-        norms: Their norms by scale, or None where they must be computed.
-        offsets: ``(n, 3)``, see :meth:`Cells.of`.
-        scales: s ascending scales, ``inf`` for the mean.
-
-    Returns:
-        ``tokens`` (``field`` ordinals, ``start`` and ``end`` characters of the columns), ``tokens_per_cell``,
-        ``spectral`` with a row for each of ``scales`` and, if the query carries token vectors, ``late`` with a row for
-        each of ``query_tokens``; a token without text of its own (a special one, say) is None there.
+    ``tokens`` (``field`` ordinals, ``start`` and ``end`` characters of the columns), ``tokens_per_cell``, ``spectral``
+    with a row for each of ``scales`` and, if the query carries token vectors, ``late`` with one for each of
+    ``query_tokens``.
     """
     cells = Cells.of(offsets)
     if not len(cells.spans):

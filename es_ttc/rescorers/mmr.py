@@ -112,13 +112,7 @@ def relevance(query: Query, pooled: Float32) -> Float32:
 def greedy(
     relevances: Float32, pooled: Float32, trade_off: float, documents: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Pick documents by maximal marginal relevance.
-
-    Args:
-        relevances: ``(k,)``.
-        pooled: ``(k, d)`` unit rows.
-        trade_off: lambda, from 0 to 1.
-        documents: How many to pick; all where there are fewer.
+    """Pick documents by maximal marginal relevance, from ``(k,)`` relevances and ``(k, d)`` unit rows.
 
     Returns:
         The places of the picked ones in order, and for each that of the nearest one picked before it (its own for

@@ -23,12 +23,7 @@ MIN_WINDOW = 30
 
 
 class Logistic(BaseModel):
-    """A logistic regression.
-
-    Attributes:
-        intercept: The log-odds of relevance where all signals are 0.
-        weights: By signal the log-odds that 1 of it adds, 0 or more.
-    """
+    """A logistic regression: log-odds where all signals are 0, and what 1 of each signal adds to them, 0 or more."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -51,7 +46,6 @@ class Calibration(BaseModel):
         blend: The weights of `blend` under which it was fitted; None for the default ones.
         model: For windows of 30 documents and more.
         few: Without the signal `blend`, for smaller windows: there a document's z-score is small for want of others.
-        queries: Number of judged queries.
         auc: Probability that a relevant hit has the greater relevance of two hits, on queries that were not fitted.
         error: Expected calibration error on these queries: how far relevance is from the share of relevant hits.
     """
@@ -68,10 +62,6 @@ class Calibration(BaseModel):
     error: float
 
     def probabilities(self, signals: Mapping[str, Float32]) -> Float32:
-        """Return the relevance of k documents, ``(k,)`` float32 in [0, 1]; NaN where a document lacks a signal.
-
-        Args:
-            signals: ``(k,)`` float32 of each signal of the models, NaN where a document lacks it.
-        """
+        """Return the relevance of k documents, ``(k,)`` float32 in [0, 1]; NaN where a document lacks a signal."""
         whole = int(np.logical_and.reduce([~np.isnan(signals[name]) for name in self.model.weights]).sum())
         return (self.model if whole >= MIN_WINDOW else self.few).of(signals).astype(np.float32)

@@ -33,18 +33,10 @@ def require_dims(documents: Iterable[TokenVectors], vectors: Float32) -> None:
 
 
 def token_similarities(vectors: Float32, documents: Iterable[TokenVectors], outs: Iterable[Float32]) -> None:
-    """Write the cosines of every query vector with every token vector of each document.
+    """Write the ``(r, n)`` cosines of every query vector with every token vector of each document.
 
-    float32 tokens are read where they are. Others are widened block by block into one reused buffer, multiplied while
-    they are in the cache, and the products of rows with factors are then scaled: no matrix is dequantised as a whole.
-    Tokens in codes are multiplied by the rotated query vectors.
-
-    Args:
-        vectors: ``(r, d)`` float32 unit rows.
-        outs: For each document a ``(r, n)`` float32 array, written.
-
-    Raises:
-        ValueError: A document's vectors have another number of components than the query's.
+    float32 tokens are read where they are. Others are widened block by block into one reused buffer: no matrix is
+    dequantised as a whole. Tokens in codes are multiplied by the rotated query vectors.
     """
     documents = list(documents)
     require_dims(documents, vectors)

@@ -20,13 +20,7 @@ from es_ttc.rescorers.relevance import Calibration
 
 
 class Tuned(BaseModel):
-    """One method's parameters, and on what they were chosen; the file has further figures for people.
-
-    Attributes:
-        params: Its parameters as a request writes them.
-        split: Whose queries they were chosen on.
-        encoder: Identity of the encoder; None where the method needs none.
-    """
+    """One method's parameters as a request writes them, and on what they were chosen; the file has further figures."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -58,11 +52,7 @@ class MethodWithParams(Protocol):
 
 
 class TunedDefaults:
-    """What stands in place of the methods' own defaults.
-
-    Args:
-        relevance: By name of an index the calibration of its hits' relevance.
-    """
+    """What stands in place of the methods' own defaults; `relevance` has calibrations by name of an index."""
 
     def __init__(
         self,
@@ -109,14 +99,10 @@ class TunedDefaults:
         return cls(found, served, relevance)
 
     def parse(self, method: MethodWithParams, raw: Mapping[str, Any]) -> tuple[Params, dict[str, Any]]:
-        """Return a request's parameters, and those of them that are tuned values.
+        """Return the parameters of a request to a rescorer or retriever, and those of them that are tuned values.
 
-        What the request gives wins. Where the tuned values do not go together with it (a number of documents, and an
-        l1 that chooses it by itself), or with a retriever that is another method of the same name, the request alone
-        counts.
-
-        Args:
-            method: A rescorer, or the retriever of the same name, whose parameters include the rescorer's.
+        What the request gives wins. Where the tuned values do not go together with it, or with a retriever that is
+        another method of the same name, the request alone counts.
         """
         params = entry_points.parse_params(method.Params, raw, method.name, self._served)
         tuned = {name: value for name, value in self._params.get(method.name, {}).items() if name not in raw}

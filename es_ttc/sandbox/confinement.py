@@ -50,12 +50,7 @@ def seccomp() -> Any:
 
 
 def lock(memory: int, cpu_seconds: int) -> None:
-    """Permanently restrict this process to computing.
-
-    Args:
-        memory: Maximum additional address space, in bytes.
-        cpu_seconds: Maximum processor time, in seconds.
-    """
+    """Permanently restrict this process to computing, with so many more bytes and seconds of processor time."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     taken = _address_space()
     for kind, most in (

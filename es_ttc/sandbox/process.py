@@ -36,12 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """Resource limits of a process.
-
-    Attributes:
-        memory_mb: Memory in addition to that of the interpreter and numpy, in MiB.
-        cpu_seconds: Processor time, from its start to its end.
-    """
+    """Resource limits of a process: memory beyond that of the interpreter and numpy, and processor time."""
 
     memory_mb: int
     cpu_seconds: int
@@ -49,14 +44,7 @@ class ProcessLimits:
 
 @dataclass(frozen=True, slots=True)
 class SharedMoments:
-    """The moments of a sample of queries, shared (:class:`es_ttc.vectors.moments.Moments`).
-
-    Attributes:
-        mean: ``(d,)`` float32.
-        factor: ``(directions, d)`` float32.
-        directions: Rows of the factor.
-        size: Queries of the sample.
-    """
+    """The moments of a sample of queries, shared: ``(d,)`` mean and ``(directions, d)`` factor, float32."""
 
     mean: Shared
     factor: Shared
@@ -66,14 +54,7 @@ class SharedMoments:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs of a program; q queries, n documents.
-
-    Attributes:
-        query_texts: q texts.
-        queries: ``(q, d)`` float32 unit rows.
-        documents: ``(n, d)`` float32 unit rows.
-        sample: A sample of queries for statistics along queries; None: the queries themselves.
-    """
+    """The inputs of a program: q queries, n documents, the sizes (q, n, d), a sample for statistics along queries."""
 
     query_texts: Sequence[str]
     queries: Shared

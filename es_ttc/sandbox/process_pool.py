@@ -35,13 +35,7 @@ _GIVEN_UP = "nobody waited any longer"
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """Resource limits of served programs.
-
-    Attributes:
-        seconds: Time for one window, in seconds, the encoder's included.
-        memory_mb: Memory of a process in addition to that of the interpreter and numpy, in MiB.
-        processes: Maximum number of idle processes that are kept.
-    """
+    """Resource limits of served programs: for one window, of a process besides the interpreter, of idle processes."""
 
     seconds: float = 10.0
     memory_mb: int = 512

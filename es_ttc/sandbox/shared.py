@@ -49,11 +49,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class SharedTexts:
-    """Texts as one block of UTF-8.
-
-    Attributes:
-        ends: ``(n,)`` int64, the end of each text.
-    """
+    """Texts as one block of UTF-8, with the end of each, ``(n,)`` int64."""
 
     blob: Shared
     ends: Shared
@@ -69,12 +65,7 @@ class SharedTexts:
 
 @dataclass(frozen=True, slots=True)
 class SharedChunks:
-    """The chunks of n documents at one granularity, shared.
-
-    Attributes:
-        vectors: ``(count, d)`` float32.
-        starts: ``(n + 1,)`` int64.
-    """
+    """The chunks of n documents at one granularity: ``(count, d)`` float32 and ``(n + 1,)`` int64 starts, shared."""
 
     vectors: Shared
     starts: Shared

@@ -70,12 +70,7 @@ def send(
     descriptors: Sequence[int] = (),
     deadline: float | None = None,
 ) -> None:
-    """Send a message, with open descriptors of which the receiver gets copies.
-
-    Raises:
-        PeerClosed: The other process has closed the connection.
-        TimeoutError: It was not received by the deadline, a time of `time.monotonic`.
-    """
+    """Send a message, with open descriptors of which the receiver gets copies."""
     body = orjson.dumps(about)
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
     try:
@@ -93,13 +88,7 @@ def send(
 def receive(
     channel: socket.socket, limit: Limit, *, descriptors: bool = False, deadline: float | None = None
 ) -> Message:
-    """Return the next message and, if requested, the descriptors that came with it.
-
-    Raises:
-        PeerClosed: The other process has closed the connection.
-        MalformedMessage: It sent something else.
-        TimeoutError: The message is not complete by the deadline, a time of `time.monotonic`.
-    """
+    """Return the next message and, if requested, the descriptors that came with it."""
     header, received = _exactly(channel, _HEADER.size, descriptors, deadline)
     sizes = _HEADER.unpack(header)
     for size, most in zip(sizes, limit, strict=True):

@@ -166,7 +166,8 @@ def test_a_folder_that_can_not_take_more_costs_nothing_but_time(
     cached: CachedEncoder, counting: Counting, encoder: Encoder, caplog: pytest.LogCaptureFixture
 ) -> None:
     # SQLite's own way to show a full disk.
-    connection = cached._store._connection
+    connection = cached._store._open
+    assert connection is not None
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages}")
     for _ in range(2):

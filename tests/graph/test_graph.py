@@ -9,7 +9,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
 from es_ttc.reranking.graph import ABSENT, GraphParams, NeighbourGraph, build, statistics, takers_of, update
-from es_ttc.reranking.graph.nearest import approximate, exact
+from es_ttc.reranking.graph.nearest import Hnsw, exact
 from es_ttc.reranking.graph.prune import robust_prune
 from es_ttc.reranking.graph.statistics import reachable
 from es_ttc.vectors.tokens import Float32
@@ -55,7 +55,7 @@ def test_equal_documents_are_neighbours_in_the_order_of_their_numbers() -> None:
 
 def test_the_approximate_neighbours_are_nearly_all_exact() -> None:
     vectors = corpus(3000)
-    found, cosines = approximate(vectors, 10)
+    found, cosines = Hnsw(vectors, 10).nearest()
     wanted, _ = exact(vectors, 10)
     recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), wanted.tolist(), strict=True)])
     assert recall > 0.95

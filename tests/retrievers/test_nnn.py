@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from es_ttc.errors import InvalidRequest
 from es_ttc.rescorers.base import Feature, Query
 from es_ttc.rescorers.nnn import Dictionary, Penalty, Solution, select, solve
-from es_ttc.rescorers.nnn.objective import objective
 from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Retrieved
 from es_ttc.retrievers.memory import MemorySearch
 from es_ttc.retrievers.nnn import CorpusSolution, SearchLimits, column_generation
 from es_ttc.retrievers.nnn.retriever import NnnRetrieverParams, solver
 from es_ttc.vectors.tokens import Float32
+from tests.rescorers.nnn.certificates import objective
 from tests.rescorers.nnn.problems import KINDS, rows_of
 from tests.retrievers.test_memory import search_over, unit
 

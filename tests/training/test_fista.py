@@ -6,8 +6,8 @@ import torch
 
 from es_ttc.lab.training.recipes.nnn import lacking, lipschitz, selection_scores, unrolled
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
-from es_ttc.rescorers.nnn.fista import fista
-from es_ttc.rescorers.nnn.fista import lipschitz as bound_of
+from tests.rescorers.nnn.fista import fista
+from tests.rescorers.nnn.fista import lipschitz as bound_of
 from tests.rescorers.nnn.problems import rows_of, unit
 
 SHAPES = [("general", 7, 4), ("general", 30, 6), ("alike", 12, 5), ("duplicates", 9, 4)]

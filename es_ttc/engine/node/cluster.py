@@ -4,7 +4,6 @@ The first node has the cluster's name, the others a number after it. Every node 
 recovers after any of its nodes was stopped or killed, as soon as most of them run again.
 """
 
-import http.client
 import socket
 import time
 from collections.abc import Sequence
@@ -59,11 +58,6 @@ def start(
 
     Args:
         spec: The spec of the first node. The others use the ports after its port, and data folders next to its own.
-        on_progress: Receives the number of downloaded bytes, then the seconds waited for the first node.
-
-    Raises:
-        InvalidRequest: A value is invalid, or another cluster of this name runs or was created before.
-        NodeError: A node could not be downloaded or did not start; the started ones are stopped again.
     """
     spec.check()
     if not 2 <= count <= MAX_NODES:
@@ -148,18 +142,7 @@ def _await_all(cluster: Cluster, timeout: float) -> None:
     count = len(cluster.nodes)
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        if all(_has(node, count) for node in cluster.nodes):
+        if all(process.is_healthy(node.port, "5s", wait_for_nodes=count) for node in cluster.nodes):
             return
         time.sleep(process.POLL_SECONDS)
     raise NodeError(f"the {count} nodes of cluster [{cluster.name}] did not find each other within {timeout:.0f} s")
-
-
-def _has(node: Node, count: int) -> bool:
-    connection = http.client.HTTPConnection(HOST, node.port, timeout=process.ANSWER_SECONDS)
-    try:
-        connection.request("GET", f"/_cluster/health?wait_for_nodes={count}&wait_for_status=yellow&timeout=5s")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()

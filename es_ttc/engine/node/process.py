@@ -9,6 +9,7 @@ import http.client
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlencode
 
 import psutil
 
 from es_ttc.common.private_files import open_private
-from es_ttc.engine.node import account, checks
-from es_ttc.engine.node.configuration import prepare
+from es_ttc.engine.node import account
+from es_ttc.engine.node.configuration import held_by, prepare
 from es_ttc.engine.node.distribution import Command, Distribution, NodeFolder
 from es_ttc.engine.node.files import locked, make_folder, remove
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
@@ -79,8 +81,8 @@ def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: 
                 return _reuse(running, folder, spec, product, on_progress)
             if running:
                 _require_same_cluster(running, spec)
-            checks.port_is_free(spec.port)
-            checks.data_is_ours(folder, product, user)
+            _require_free(spec.port)
+            _require_own_data(folder, product, user)
             command = _install(folder, spec, product, base, user, on_progress)
             return _launch(command, folder, spec, product, user, on_progress)
         finally:
@@ -95,11 +97,7 @@ def node_folder(name: str, cache_dir: Path) -> NodeFolder:
 
 
 def stop(name: str, cache_dir: Path, *, drop_data: bool = False) -> bool:
-    """Stop a node; for the first one of a cluster, which has the cluster's name, stop all nodes.
-
-    Returns:
-        Whether it ran.
-    """
+    """Stop a node, or all nodes of the cluster of that name; return whether any ran."""
     folder = node_folder(name, cache_dir)
     state = State.read(folder.state)
     if state is None:
@@ -134,6 +132,52 @@ def _reuse(
             f"node [{spec.name}] runs already and ends with process {state.owner.pid}: choose another --name"
         )
     return node
+
+
+def _require_free(port: int | None) -> None:
+    """Raise an error if a port is in use; None and 0 leave the choice to the node."""
+    if not port:
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            reason = _listener(port) or error.strerror
+            raise NodeError(f"port {port} cannot be used ({reason}): choose another --port, or none") from error
+
+
+def _require_own_data(folder: NodeFolder, product: Distribution, user: str | None) -> None:
+    """Refuse a data folder with other files, of another running node, or that the node's user cannot enter."""
+    if not account.reachable(folder.data.parent, user):
+        raise InvalidRequest(
+            f"data folder [{folder.data}] cannot be entered by user [{user}], which the engine runs as: choose another"
+        )
+    held = held_by(folder.data)
+    if held not in (None, product.product):
+        raise InvalidRequest(
+            f"data folder [{folder.data}] holds {f'data of {held}' if held else 'something else'}: choose an empty one"
+        )
+    for note in folder.path.parent.glob("*.json"):
+        other = State.read(note)
+        if other and note != folder.state and other.data == str(folder.data) and other.lives:
+            raise InvalidRequest(
+                f"data folder [{folder.data}] is in use by node [{other.name}]: stop that node or choose another folder"
+            )
+
+
+def _listener(port: int) -> str:
+    try:
+        connections = psutil.net_connections("tcp")
+        pids = [
+            entry.pid
+            for entry in connections
+            if entry.status == psutil.CONN_LISTEN and getattr(entry.laddr, "port", None) == port
+        ]
+        name = psutil.Process(pids[0]).name() if pids and pids[0] else ""
+    except psutil.Error:
+        return ""
+    return f"taken by {name}, process {pids[0]}" if name else ""
 
 
 def _require_same_cluster(before: State, spec: NodeSpec) -> None:
@@ -248,7 +292,7 @@ def _await(
     while (elapsed := time.monotonic() - began) < timeout:
         on_progress(Progress("start", elapsed, timeout, detail))
         port = read_port(folder)
-        if port and _answers(port):
+        if port and is_healthy(port, "2s"):
             return port
         if not lives():
             raise NodeError(
@@ -261,11 +305,12 @@ def _await(
     )
 
 
-def _answers(port: int) -> bool:
-    """Return whether the node has a master and its indices are open."""
+def is_healthy(port: int, timeout: str, **wanted: str | int) -> bool:
+    """Return whether a node has a master, its indices are open, and its cluster's health is as wanted."""
+    query = urlencode({"wait_for_status": "yellow", "timeout": timeout, **wanted})
     connection = http.client.HTTPConnection(HOST, port, timeout=ANSWER_SECONDS)
     try:
-        connection.request("GET", "/_cluster/health?wait_for_status=yellow&timeout=2s")
+        connection.request("GET", f"/_cluster/health?{query}")
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False

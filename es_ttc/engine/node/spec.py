@@ -11,13 +11,7 @@ from es_ttc.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of one step.
-
-    Attributes:
-        stage: ``fetch`` counts bytes, ``start`` counts seconds.
-        done: Amount done.
-        total: Total: all bytes, or the timeout in seconds.
-    """
+    """Progress of one step: ``fetch`` counts bytes, ``start`` seconds up to the timeout."""
 
     stage: Literal["fetch", "start"]
     done: float
@@ -55,16 +49,12 @@ class NodeSpec:
 
     Attributes:
         cache_dir: Folder of downloads and nodes (`Settings.cache_dir`).
-        name: Its name; lower-case letters, digits, ``_`` and ``-``.
         port: HTTP port; None for 9200 or the next free one, 0 for any free one.
         data_dir: Folder of the data; None for the node's own folder.
-        heap: Java heap, e.g. ``1g`` or ``512m``.
         owned: Whether the node ends with this process, even if that is killed.
         short_lived: Whether it starts in about half of the processor time (5.0 s against 9.5 s measured), with slower
             searches later: the compiler optimises less. For tests and demonstrations.
-        keep_data: Whether the data are kept when the node stops.
         timeout: Timeout of the start in seconds, without downloads.
-        cluster: Its cluster; None for a single node.
     """
 
     cache_dir: Path

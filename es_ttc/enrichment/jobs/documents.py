@@ -13,8 +13,8 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.ingest.by_id import hits_by_id
 from es_ttc.index.ingest.compose import compose
-from es_ttc.index.ingest.rewrite import DocumentRewriter, FullDocument
-from es_ttc.index.ingest.update import DocumentUpdater, PartialDocument
+from es_ttc.index.ingest.rewrite import DocumentRewriter
+from es_ttc.index.ingest.update import DocumentUpdater
 from es_ttc.index.mappings.enrichment import EnrichmentTarget
 from es_ttc.index.mappings.spec import ENRICHED, ENRICHED_BY
 
@@ -38,14 +38,6 @@ class DocumentText:
     hash: str
 
 
-@dataclass(frozen=True, slots=True)
-class Enrichment:
-    """The enrichment of one document."""
-
-    text: DocumentText
-    phrases: tuple[str, ...]
-
-
 class Documents:
     """The documents of one index, for jobs."""
 
@@ -66,18 +58,12 @@ class Documents:
         """Count the documents with a job's enrichment."""
         return await self._engine.count(self.target.index, {"term": {ENRICHED_BY: job}})
 
-    async def keys_written_by(self, job: str) -> AsyncGenerator[Key]:
+    def keys_written_by(self, job: str) -> AsyncGenerator[Key]:
         """Yield the keys of documents with a job's enrichment."""
-        async with aclosing(self._matching({"term": {ENRICHED_BY: job}})) as keys:
-            async for key in keys:
-                yield key
+        return self._matching({"term": {ENRICHED_BY: job}})
 
     async def keys(self, job: Job, partition: int | None) -> AsyncGenerator[Key]:
-        """Yield the keys of documents to enrich, as of the last refresh.
-
-        Args:
-            partition: Partition of the job; None for all.
-        """
+        """Yield the keys of documents to enrich, as of the last refresh, of one partition or of all."""
         async with aclosing(self._matching(to_enrich(job))) as keys:
             async for key in keys:
                 if partition is None or partition_of(key, job.lanes) == partition:
@@ -95,26 +81,29 @@ class Documents:
         found = [text_of((hit["_id"], hit.get("_routing")), hit.get("_source") or {}, fields) for hit in hits]
         return [text for text in found if text.key in requested]
 
-    async def write(self, job: Job, enrichments: Sequence[Enrichment]) -> tuple[set[Key], dict[Key, str]]:
-        """Write enrichment into documents whose text has not changed since the model read it.
+    async def write(
+        self, job: Job, phrases: Sequence[tuple[DocumentText, Sequence[str]]]
+    ) -> tuple[set[Key], dict[Key, str]]:
+        """Write phrases into documents whose text has not changed since; return these, and why others are rejected.
 
         Each document is written as a whole, or updated if features were attached to it, in one action with the expected
         version. If the version has changed meanwhile, the document is read again; if its text has changed too, it is
         skipped, because it needs a new enrichment.
-
-        Returns:
-            The written documents, and the reasons why the engine rejects others.
         """
         done: set[Key] = set()
         refused: dict[Key, str] = {}
-        for start in range(0, len(enrichments), _WHOLE_AT_ONCE):
-            await self._write(job, enrichments[start : start + _WHOLE_AT_ONCE], done, refused)
+        for start in range(0, len(phrases), _WHOLE_AT_ONCE):
+            await self._write(job, phrases[start : start + _WHOLE_AT_ONCE], done, refused)
         return done, refused
 
     async def _write(
-        self, job: Job, enrichments: Sequence[Enrichment], done: set[Key], refused: dict[Key, str]
+        self,
+        job: Job,
+        phrases: Sequence[tuple[DocumentText, Sequence[str]]],
+        done: set[Key],
+        refused: dict[Key, str],
     ) -> None:
-        waiting = {each.text.key: each for each in enrichments}
+        waiting = {text.key: (text, kept) for text, kept in phrases}
         for _ in range(_MAX_ATTEMPTS):
             current = [
                 whole for whole in await self._reader.read([name for name, _ in waiting]) if whole.key in waiting
@@ -122,12 +111,13 @@ class Documents:
             actions: list[BulkLines] = []
             keys: list[Key] = []
             for whole in current:
-                each = waiting[whole.key]
+                text, kept = waiting[whole.key]
                 now = text_of(whole.key, whole.source, self.target.spec.text_fields)
-                if now.hash != each.text.hash:
+                if now.hash != text.hash:
                     continue
+                marks = {"enriched": job.plan.key, "enriched_by": job.id, "enriched_text": text.hash}
                 try:
-                    actions.append(BulkLines(whole.id, _lines(whole, job, each)))
+                    actions.append(BulkLines(whole.id, whole.lines({"enrichment": kept, **marks})))
                     keys.append(whole.key)
                 except TypeError as error:
                     refused[whole.key] = f"its source cannot be written again: {error}"
@@ -182,11 +172,6 @@ def text_of(key: Key, source: Mapping[str, Any], fields: Sequence[str]) -> Docum
         return DocumentText(key, "", (), "")
     digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return DocumentText(key, text, tuple(text[span.start : span.end] for span in spans), digest)
-
-
-def _lines(whole: FullDocument | PartialDocument, job: Job, each: Enrichment) -> tuple[bytes, bytes]:
-    marks = {"enriched": job.plan.key, "enriched_by": job.id, "enriched_text": each.text.hash}
-    return whole.lines({"enrichment": each.phrases, **marks})
 
 
 async def pages(keys: AsyncGenerator[Key], size: int = _PAGE) -> AsyncGenerator[list[Key]]:

@@ -9,7 +9,7 @@ few seconds; a worker that is killed loses these seconds, and the next one finds
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,12 +27,11 @@ from es_ttc.index.attach.fill import FillResult, fill
 from es_ttc.index.attach.followed_writes import follow_writes, is_followed
 from es_ttc.index.attach.in_index import attach_inside
 from es_ttc.index.attach.side_index import attach_beside
-from es_ttc.index.attach.source import Checkpoint, DocumentVersion, positions
+from es_ttc.index.attach.source import Checkpoint, positions
 from es_ttc.index.attach.source_checks import require_readable, require_updatable
-from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, Target, WriteResult
 from es_ttc.index.mappings.attached import CHECKPOINT
 from es_ttc.index.mappings.encoder import load_encoder_for
-from es_ttc.index.mappings.spec import STATE, IndexSpec
+from es_ttc.index.mappings.spec import STATE
 from es_ttc.index.mappings.write_options import WriteOptions
 from es_ttc.settings import Settings
 
@@ -104,9 +103,7 @@ async def take_encoding_turn(
 
 
 class EncodingWork:
-    """The work of jobs that encode; see :class:`~es_ttc.enrichment.jobs.turn.Work`.
-
-    Every followed index has a turn in a thread, so a backlog of one index delays no other.
+    """The work of jobs that encode; every followed index has a turn in a thread, so no backlog delays another.
 
     Attributes:
         ending: Set when the worker is told to stop: its turns end.
@@ -278,9 +275,9 @@ class _RecordedTarget:
     def __init__(self, run: _EncodingRun, held: FeatureLocation) -> None:
         self._run = run
         self._held = held
-        self._target: Target = target_of(run.store.engine, held)
-        self.spec: IndexSpec = held.spec
-        self.doc_value_fields = self._target.doc_value_fields
+        self._target = target_of(run.store.engine, held)
+        self.spec, self.doc_value_fields = held.spec, self._target.doc_value_fields
+        self.refresh, self.marks, self.write = self._target.refresh, self._target.marks, self._target.write
 
     async def load(self) -> Checkpoint:
         """Return the checkpoint in the job's record."""
@@ -291,18 +288,6 @@ class _RecordedTarget:
         await self._run.require_same(self._held)
         self._run.checkpoint = self._run.checkpoint.model_copy(update={"shards": dict(reached)})
         await self._run.save_sometimes()
-
-    async def refresh(self) -> None:
-        """Make everything written so far visible to :meth:`marks`."""
-        await self._target.refresh()
-
-    async def marks(self, versions: Sequence[DocumentVersion]) -> list[FeatureVersion | None]:
-        """Return the state of documents' features."""
-        return await self._target.marks(versions)
-
-    async def write(self, items: Sequence[FeatureWrite]) -> WriteResult:
-        """Write features."""
-        return await self._target.write(items)
 
     async def remove_orphans(self) -> int:
         """Remove the features of deleted documents, if a side index has more documents than its source."""

@@ -1,9 +1,8 @@
 """One worker's turn at one partition of a job.
 
-A turn acquires the partition's lease, works until its time is up or nothing is left to do, and releases the lease. The
-steps for a document are: look for a stored proposal for its text; otherwise call the model; store the proposal; filter;
-write the document; store the outcome. A turn may be killed between any two steps: the finished steps stay, and the next
-turn at the partition, after the lease has expired, continues from there.
+The steps for a document are: look for a stored proposal for its text; otherwise call the model; store the proposal;
+filter; write the document; store the outcome. A turn may be killed between any two steps: the finished steps stay, and
+the next turn at the partition, after the lease has expired, continues from there.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs.documents import Documents, DocumentText, Enrichment, Key, pages
+from es_ttc.enrichment.jobs.documents import Documents, DocumentText, Key, pages
 from es_ttc.enrichment.jobs.leases import HeldLease
 from es_ttc.enrichment.jobs.outcomes import DocumentResult
 from es_ttc.enrichment.jobs.rate_limit import SharedRateLimit
@@ -225,8 +224,8 @@ class _PartitionRun:
             [(each.kept.phrases, each.text.fields) for each in answered],
             self.relevance,
         )
-        enrichments = [Enrichment(each.text, left.kept) for each, left in zip(answered, found, strict=True)]
-        done, refused = await self.documents.write(self.job, enrichments)
+        phrases = [(each.text, left.kept) for each, left in zip(answered, found, strict=True)]
+        done, refused = await self.documents.write(self.job, phrases)
         results = []
         for each, left in zip(answered, found, strict=True):
             key = each.text.key

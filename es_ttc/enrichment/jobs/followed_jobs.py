@@ -57,12 +57,9 @@ async def stop_enrichment(store: JobStore, index: str) -> None:
 
 
 async def start_next(store: JobStore, jobs: Sequence[EncodingJob]) -> list[EncodingJob]:
-    """Make jobs for the indices that were added behind an alias or a data stream, and end those of deleted ones.
+    """Make jobs for indices added behind an alias or a data stream, end those of deleted ones; return all that run.
 
     The first turn of a new job prepares its index, and makes the job that enriches it.
-
-    Returns:
-        The running jobs.
     """
     running = {job.index: job for job in jobs}
     for name in sorted({job.name for job in jobs if job.name}):
@@ -85,12 +82,9 @@ async def start_next(store: JobStore, jobs: Sequence[EncodingJob]) -> list[Encod
 
 
 async def enrich_like(store: JobStore, before: str, index: str) -> bool:
-    """Make the job that enriches a new index behind an alias or a data stream, like that of an index before it.
+    """Make the job that enriches a new index behind a name like an index before it; return whether there is one.
 
     It has the plan and the options of that job, and its budget anew. One that is paused is paused here too.
-
-    Returns:
-        Whether the index is enriched: not if the index before it is not, or no more.
     """
     try:
         pattern = await store.enrichment.get(enrichment_job_id(before))

@@ -31,11 +31,7 @@ _PRIORITY = 0
 
 @dataclass(frozen=True, slots=True)
 class EnrichmentOptions:
-    """How the documents written to an index are enriched.
-
-    Attributes:
-        prompt: Name or file of the prompt; None for the default of the model's API.
-    """
+    """How the documents written to an index are enriched."""
 
     prompt: str | None = None
     budget: Budget = field(default_factory=lambda: Budget(tokens=None, cost=None))
@@ -93,14 +89,7 @@ async def follow(
     *,
     plugin_timeout: str | None = None,
 ) -> list[Followed]:
-    """Prepare every index behind a name so that what any client writes is encoded, and enriched if requested.
-
-    Raises:
-        InvalidRequest: One of them has no features, or the plugin's processor, or enrichment is requested for features
-            in a side index. Nothing was changed.
-        ConfigurationError: The plugin is requested, and the engine does not have it. Nothing was changed.
-        EngineError: The engine returned an error.
-    """
+    """Prepare every index behind a name so that what any client writes is encoded, and enriched if requested."""
     locations = await feature_locations(engine, name)
     if plugin_timeout is not None:
         for held in locations:

@@ -47,11 +47,7 @@ class VersionConflict(Exception):
 
 
 class JobIndices:
-    """The indices with the records of jobs.
-
-    Args:
-        jobs: Name of the index of jobs; the names of the others begin with it.
-    """
+    """The indices with the records of jobs; the names of the others begin with that of the jobs'."""
 
     def __init__(self, engine: Engine, jobs: str) -> None:
         self.engine = engine
@@ -115,10 +111,7 @@ class JobIndices:
         *,
         conflicts: Collection[int],
     ) -> Any:
-        """Return the answer to a write of one record.
-
-        An engine makes a deleted index again with the first write to it.
-        """
+        """Return the answer to a write of one record; undo one that made a deleted index again."""
         path = f"/{self.jobs}/{endpoint}/{quote(name, safe='')}"
         try:
             answer = await self.engine.request(method, path, params=params, body=body)

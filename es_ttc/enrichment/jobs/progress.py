@@ -55,11 +55,9 @@ async def enrichment_status(store: JobStore, job: Job) -> JobStatus[Job]:
 
 
 async def enrichment_progress(store: JobStore, job: Job, unenriched: int | None) -> Progress:
-    """Count the progress of a job that enriches.
+    """Count the progress of a job that enriches, given the number of its documents without its enrichment.
 
-    Args:
-        unenriched: Number of its documents without its enrichment, those that failed or have no text included; None
-            if the job has ended, or they cannot be counted.
+    It is None if the job has ended, or if they cannot be counted.
     """
     found = await store.outcomes.counts(job.id)
     by_outcome = {bucket["key"]: bucket["doc_count"] for bucket in found["outcomes"]["buckets"]}

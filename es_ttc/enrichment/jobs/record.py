@@ -160,11 +160,7 @@ class JobRecord(BaseModel, ABC):
 
 
 class EncodingJob(JobRecord):
-    """A continuous job that encodes the documents that any client writes to one concrete index.
-
-    Attributes:
-        name: Alias or data stream that is followed; empty for the index alone.
-    """
+    """A continuous job that encodes what any client writes to one concrete index, maybe one behind the alias `name`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -238,9 +234,7 @@ class Progress(BaseModel):
     """Progress of a job, counted in the engine on request; each kind has some of the counts.
 
     Attributes:
-        done: Documents with features or enrichment.
         deferred: Documents that failed and will be retried.
-        pending: Documents to process, as of the last refresh.
         removed: Deleted documents whose features were removed from a side index.
         reused: Documents for whose text a proposal was stored.
         rate: Documents per second: of the encoder's time, or in the last minute.
@@ -283,11 +277,7 @@ J_co = TypeVar("J_co", bound=JobRecord, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class JobStatus(Generic[J_co]):
-    """A job with its progress.
-
-    Attributes:
-        waits_for: The job on the same index that is processed first; None if there is none.
-    """
+    """A job with its progress, and the job on the same index that is processed first, if any."""
 
     job: J_co
     progress: Progress

@@ -63,11 +63,7 @@ class Jobs(Generic[AnyJob]):
         return (await self._read(name))[0]
 
     async def change(self, name: str, change: Callable[[AnyJob], AnyJob | None]) -> AnyJob:
-        """Change a job's record; after a conflict, the change is applied to the newer version.
-
-        Args:
-            change: Returns the changed record, or None to leave it unchanged.
-        """
+        """Change a job's record, unless `change` returns None; after a conflict it is applied to the newer version."""
         for _ in range(_MAX_TRIES):
             job, version = await self._read(name)
             changed = change(job)

@@ -22,12 +22,7 @@ _RESTART_SECONDS = 2.0
 
 
 class SupervisedProgram:
-    """A program that runs during the block; if it dies, it is started again.
-
-    Args:
-        environment: Its environment; None for that of this process.
-        quiet: Whether its output is dropped.
-    """
+    """A program that runs during the block; if it dies, it is started again."""
 
     def __init__(
         self, command: Sequence[str], name: str, environment: Mapping[str, str] | None = None, *, quiet: bool = False

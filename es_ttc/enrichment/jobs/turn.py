@@ -32,11 +32,7 @@ class TurnEnd(StrEnum):
 
 
 class Turn(NamedTuple):
-    """A partition of a job that waits for a worker, as a message to workers.
-
-    Attributes:
-        priority: 0 to 9, greater ones first.
-    """
+    """A partition of a job that waits for a worker, as a message to workers; priorities 0 to 9, greater ones first."""
 
     job: str
     partition: int = 0
@@ -79,10 +75,7 @@ async def hold_turn(
 ) -> TurnEnd:
     """Work on one partition of a job with its lease; pause the job for errors that an operator must see to.
 
-    Args:
-        seconds: Time after which the partition of a killed worker is taken over.
-        is_refusal: Returns whether an operator must see to an error of the engine; after others the next turn tries
-            again.
+    After `seconds` the partition of a killed worker is taken over.
     """
     lease = await store.leases.claim(job, partition, secrets.token_hex(8), seconds)
     if lease is None:

@@ -20,12 +20,7 @@ DEFAULT_TAU = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Frequencies:
-    """Document frequencies.
-
-    Attributes:
-        documents: Number of documents of the index, |C|.
-        counts: Number of documents with a phrase in any of the fields, by phrase.
-    """
+    """Number of documents of an index, |C|, and of those with a phrase in any of the fields."""
 
     documents: int
     counts: Mapping[str, int]
@@ -33,12 +28,7 @@ class Frequencies:
 
 @dataclass(frozen=True, slots=True)
 class FieldFrequencies:
-    """What BM25 takes a word's IDF from, field by field.
-
-    Attributes:
-        documents: Number of documents that have a field, by field.
-        counts: Number of documents with a word in a field, by field and word.
-    """
+    """What BM25 takes a word's IDF from: documents that have a field, and those with a word in it."""
 
     documents: Mapping[str, int]
     counts: Mapping[str, Mapping[str, int]]
@@ -71,13 +61,7 @@ async def field_frequencies(
 def by_frequency(
     phrases: Sequence[Phrase], frequencies: Frequencies, *, tau: float, present: bool
 ) -> tuple[list[Phrase], list[DroppedPhrase]]:
-    """Keep phrases with DF <= tau |C|, and on the query side DF > 0.
-
-    Args:
-        tau: Maximum share of the documents that may have a phrase, 0 to 1.
-        present: Whether a document must have it: on the query side, where it would otherwise match nothing. On the
-            document side the enrichment itself adds new vocabulary.
-    """
+    """Keep phrases with DF <= tau |C|, and with `present`, on the query side, DF > 0: others match nothing there."""
     check_tau(tau)
     kept: list[Phrase] = []
     dropped: list[DroppedPhrase] = []

@@ -37,27 +37,24 @@ async def filtered(
     relevance: Relevance | None = None,
 ) -> list[FilteredPhrases]:
     """Filter the proposals for some documents."""
-    owned = [list(texts) for _, texts in documents]
     if plan.whole:
         rare = [(_whole(proposals), list[DroppedPhrase]()) for proposals, _ in documents]
-        early: list[list[DroppedPhrase]] = [[] for _ in documents]
     else:
-        rare, early = await _rare(engine, target, plan, documents)
-    like: list[tuple[list[Phrase], list[DroppedPhrase]]] = [(phrases, []) for phrases, _ in rare]
-    similar: list[list[float]] = [[] for _ in rare]
-    if relevance is not None:
-        texts = [" ".join(each) for each in owned]
-        similar = await relevance.similarities(
-            [(text, phrases) for text, (phrases, _) in zip(texts, rare, strict=True)]
-        )
-        like = [
-            by_similarity(phrases, cosines, least=relevance.least)
-            for (phrases, _), cosines in zip(rare, similar, strict=True)
-        ]
-    return [
-        FilteredPhrases(tuple(phrase.text for phrase in kept[: plan.most]), (*first, *common, *unlike), tuple(cosines))
-        for first, (_, common), (kept, unlike), cosines in zip(early, rare, like, similar, strict=True)
-    ]
+        rare = await _rare(engine, target, plan, documents)
+    if relevance is None:
+        return [FilteredPhrases(_texts(phrases, plan), tuple(dropped)) for phrases, dropped in rare]
+    similar = await relevance.similarities(
+        [(" ".join(texts), phrases) for (_, texts), (phrases, _) in zip(documents, rare, strict=True)]
+    )
+    found = []
+    for (phrases, dropped), cosines in zip(rare, similar, strict=True):
+        like, unlike = by_similarity(phrases, cosines, least=relevance.least)
+        found.append(FilteredPhrases(_texts(like, plan), (*dropped, *unlike), tuple(cosines)))
+    return found
+
+
+def _texts(phrases: Sequence[Phrase], plan: Plan) -> tuple[str, ...]:
+    return tuple(phrase.text for phrase in phrases[: plan.most])
 
 
 def _whole(proposals: Sequence[str]) -> list[Phrase]:
@@ -67,8 +64,8 @@ def _whole(proposals: Sequence[str]) -> list[Phrase]:
 
 async def _rare(
     engine: Engine, target: EnrichmentTarget, plan: Plan, documents: Sequence[tuple[Sequence[str], Sequence[str]]]
-) -> tuple[list[tuple[list[Phrase], list[DroppedPhrase]]], list[list[DroppedPhrase]]]:
-    """Return each document's rare phrases with its common ones, and what was dropped before these were counted."""
+) -> list[tuple[list[Phrase], list[DroppedPhrase]]]:
+    """Return each document's rare phrases, and what was dropped: first by form, then the common ones."""
     proposed = [
         candidates(proposals, most_words=plan.most_words, limit=_CANDIDATES * plan.most) for proposals, _ in documents
     ]
@@ -80,5 +77,8 @@ async def _rare(
     screened = [screen(*each) for each in zip(proposed, of_phrases, of_texts, strict=True)]
     texts = [phrase.text for phrases, _ in screened for phrase in phrases]
     frequencies = await document_frequencies(engine, target.index, target.spec.text_fields, texts)
-    rare = [by_frequency(phrases, frequencies, tau=plan.tau, present=False) for phrases, _ in screened]
-    return rare, [dropped for _, dropped in screened]
+    found = []
+    for phrases, dropped in screened:
+        rare, common = by_frequency(phrases, frequencies, tau=plan.tau, present=False)
+        found.append((rare, [*dropped, *common]))
+    return found

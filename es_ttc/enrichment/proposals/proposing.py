@@ -21,7 +21,6 @@ class Proposals:
 
     phrases: tuple[str, ...]
     usage: Usage
-    calls: int
 
 
 class NoReadableProposal(Exception):
@@ -57,5 +56,5 @@ async def propose(llm: LanguageModel, plan: Plan, text: str) -> Proposals:
         if plan.api == "completions" and reply.finish == "length":
             found = found[:-1] or found  # the last one is truncated
         if found:
-            return Proposals(tuple(found), usage, attempt + 1)
+            return Proposals(tuple(found), usage)
     raise NoReadableProposal(" ".join(answer.split())[:_MAX_EXCERPT], usage)

@@ -30,11 +30,7 @@ class Relevance:
     least: float
 
     async def similarities(self, documents: Sequence[tuple[str, Sequence[Phrase]]]) -> list[list[float]]:
-        """Return the cosine of each phrase and its document.
-
-        Raises:
-            EncoderError: A text could not be encoded.
-        """
+        """Return the cosine of each phrase and its document."""
         return await asyncio.to_thread(self._similarities, documents)
 
     def _similarities(self, documents: Sequence[tuple[str, Sequence[Phrase]]]) -> list[list[float]]:
@@ -62,12 +58,7 @@ def by_similarity(
 
 
 async def relevance_of(plan: Plan, target: EnrichmentTarget, settings: Settings) -> Relevance | None:
-    """Return the filter of a plan, with the encoder of its index; None if the plan has none.
-
-    Raises:
-        EncoderMismatch: The configured encoder is not the index's.
-        ConfigurationError: It cannot be loaded.
-    """
+    """Return the filter of a plan, with the encoder of its index; None if the plan has none."""
     if plan.min_similarity is None:
         return None
     encoder = await asyncio.to_thread(_encoder_of, target.spec.encoder, settings.encoder, settings.cache_dir)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Engine, delete_if_there, none_if_missing
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.attach.in_index import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
@@ -16,6 +15,7 @@ from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import ROOT, STATE
 
 _REMOVE = {"script": {"lang": "painless", "source": f"ctx._source.remove('{ROOT}')"}}
+_WITH_FEATURES = {"exists": {"field": STATE}}
 _PASSES = 100
 """Number of passes over documents that other clients changed meanwhile."""
 
@@ -75,7 +75,7 @@ async def _traces(engine: Engine, source: Index) -> AttachedObjects:
         raise InvalidRequest(
             f"index [{source.index}] was made by es-ttc, features and all: `es-ttc index delete` deletes it"
         )
-    documents = await engine.count(source.index, _with_features()) if inside else 0
+    documents = await engine.count(source.index, _WITH_FEATURES) if inside else 0
     return AttachedObjects(source.index, tuple(await sides_of(engine, source.index)), inside, documents)
 
 
@@ -94,19 +94,16 @@ async def _empty_documents(
 ) -> None:
     """Remove the features from the documents; a document that changes meanwhile is read again."""
     body: dict[str, Any] = {
-        "query": _with_features(),
+        "query": _WITH_FEATURES,
         "size": MAX_DOCUMENTS,
         "_source": False,
         "seq_no_primary_term": True,
         "version": True,
-        "track_total_hits": False,
     }
     done = fruitless = 0
     while fruitless < _PASSES:
         await engine.refresh(source.index)
-        answer = await engine.search(source.index, body)
-        require_all_shards(answer, source.index)
-        found = [DocumentVersion.of(hit) for hit in answer["hits"]["hits"]]
+        found = [DocumentVersion.of(hit) for hit in await engine.hits(source.index, body)]
         if not found:
             return
         sent = [BulkLines(version.id, _relieving(version)) for version in found]
@@ -122,10 +119,6 @@ async def _empty_documents(
     raise EngineError(
         f"documents of [{source.index}] are written too often to be relieved of their features: try again"
     )
-
-
-def _with_features() -> dict[str, Any]:
-    return {"exists": {"field": STATE}}
 
 
 def _relieving(version: DocumentVersion) -> tuple[bytes, bytes]:

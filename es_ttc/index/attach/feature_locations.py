@@ -83,10 +83,7 @@ async def contents_of(engine: Engine, held: FeatureLocation) -> IndexCounts:
 
 
 async def written_since_fill(engine: Engine, held: FeatureLocation) -> int:
-    """Count the documents of a source index that were written since its side index was filled.
-
-    Their features are of an earlier text until they are filled again, or there are none.
-    """
+    """Count the documents of a source index that were written since its side index was filled."""
     reached = await SideIndexTarget(engine, held.source, held.index, held.spec).load()
     found = await asyncio.gather(
         *(

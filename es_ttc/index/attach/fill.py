@@ -69,21 +69,17 @@ async def fill(
     everything: bool = False,
     report: Report | None = None,
 ) -> FillResult:
-    """Update the features of a source index.
+    """Update the features of a source index; `everything` also checks documents before the checkpoint, and failed ones.
 
     The fill ends when a pass finds no changes, or after ten passes if writers never pause. If it raises or is
     cancelled, everything written stays, and the next fill resumes.
-
-    Args:
-        everything: Check every document from the beginning, including those marked as failed: after a restored
-            snapshot, or to make sure.
     """
     if encoder.identity.key != target.spec.encoder.key:
         raise EncoderMismatch(
             f"the features of index [{source.index}] are those of [{target.spec.encoder.key}], and the encoder is "
             f"[{encoder.identity.key}]: fill with the same encoder (--encoder), or attach again with the new one"
         )
-    return await _FillRun(engine, source, target, encoder, report, everything=everything).run()
+    return await _FillRun(engine, source, target, encoder, report, everything).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,31 +91,25 @@ class _Batch:
     reached: int
 
 
+@dataclass
 class _FillRun:
     """One fill: its stages, and their common counts."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        source: Index,
-        target: Target,
-        encoder: Encoder,
-        report: Report | None,
-        *,
-        everything: bool,
-    ) -> None:
-        self.engine = engine
-        self.source = source
-        self.target = target
-        self.encoder = encoder
-        self.everything = everything
-        self.report = report
-        self.outcome = FillResult(source.index)
-        self.texts = TextReader(engine, source.index, target.spec.text_fields)
-        self.reached: dict[int, int] = {}
-        self.checkpoint: dict[int, int] = {}
-        self.saved = self.started = 0.0
-        self.first_round = True
+    engine: Engine
+    source: Index
+    target: Target
+    encoder: Encoder
+    report: Report | None
+    everything: bool
+    reached: dict[int, int] = field(default_factory=dict)
+    checkpoint: dict[int, int] = field(default_factory=dict)
+    saved: float = 0.0
+    started: float = 0.0
+    first_round: bool = True
+
+    def __post_init__(self) -> None:
+        self.outcome = FillResult(self.source.index)
+        self.texts = TextReader(self.engine, self.source.index, self.target.spec.text_fields)
 
     async def run(self) -> FillResult:
         self.started = self.saved = time.monotonic()

@@ -5,8 +5,8 @@ The pipeline consists of the engine's own processors, so no plugin is needed, or
 passes it last. It drops whatever a client sends below ``ttc`` and marks the document as pending. Writes with the key
 keep their features: es-ttc's own writers send it.
 
-A partial update in a `_bulk` runs no pipeline on either product. In an index that es-ttc created it drops all fields
-below ``ttc``, which are outside `_source`; in an attached index the ``_version`` of the features no longer fits.
+A partial update in a `_bulk` runs no pipeline. In an index that es-ttc created it drops all fields below ``ttc``, which
+are outside `_source`; in an attached index the ``_version`` of the features no longer fits.
 """
 
 import secrets
@@ -41,12 +41,7 @@ if (!params.key.equals(sent)) {{ ctx.{ROOT} = ['state': params.state]; }}
 
 @dataclass(frozen=True, slots=True)
 class FollowedIndex:
-    """An index whose writes are followed.
-
-    Attributes:
-        holder: The index with its features: a side index, or the index itself.
-        pipeline: Its final pipeline; None for an index with a side index, which has none.
-    """
+    """An index whose writes are followed, the one with its features, and its final pipeline, if it has one."""
 
     index: str
     holder: str

@@ -143,11 +143,9 @@ def pipeline_name(index: str) -> str:
 
 
 def stamping_pipeline(spec: IndexSpec, former: str, key: str = "") -> dict[str, Any]:
-    """Return the pipeline that marks written documents.
+    """Return the pipeline that marks written documents, after the final pipeline that the index had before.
 
-    Args:
-        former: The final pipeline that the index had before, which runs first; ``_none`` for none.
-        key: Key of the writes of es-ttc itself, which keep their features; empty if its writes are not followed.
+    Writes with the key, those of es-ttc itself, keep their features.
     """
     keyed = {"key": key} if key else {}
     script = {
@@ -216,14 +214,14 @@ class InIndexTarget:
 
     async def load(self) -> Checkpoint:
         """Return the checkpoint of an earlier fill."""
-        inside = (await self._meta()).get(ROOT, {}).get("inside", {})
+        inside = (await _meta_of(self._engine, self._source)).get(ROOT, {}).get("inside", {})
         if inside.get("source") != self._source.uuid:
             return {}
         return {int(shard): seq_no for shard, seq_no in inside["checkpoint"].items()}
 
     async def save(self, reached: Checkpoint) -> None:
         """Save the checkpoint; in an index that es-ttc created, each document contains its own state."""
-        meta = await self._meta()
+        meta = await _meta_of(self._engine, self._source)
         if ROOT not in meta:
             raise EngineError(f"index [{self._source.index}] was detached while it was filled")
         ours = self.spec.as_meta()
@@ -292,9 +290,6 @@ class InIndexTarget:
     async def remove_orphans(self) -> int:
         """Do nothing: features are deleted with their documents."""
         return 0
-
-    async def _meta(self) -> Mapping[str, Any]:
-        return await _meta_of(self._engine, self._source)
 
     def _mark(self, version: DocumentVersion) -> FeatureVersion:
         fields = version.fields

@@ -9,12 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Engine, delete_if_there, none_if_missing
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
 from es_ttc.index.attach.fill import FillResult, Report, fill
 from es_ttc.index.attach.map_vectors import carry_over, heads_between
-from es_ttc.index.attach.source import MAX_DOCUMENTS, Checkpoint, DocumentVersion
+from es_ttc.index.attach.source import MAX_DOCUMENTS, Checkpoint, DocumentVersion, routing_of
 from es_ttc.index.attach.source_checks import require_readable
 from es_ttc.index.attach.target import (
     FeatureVersion,
@@ -238,11 +237,8 @@ class SideIndexTarget:
             **request,
             "docvalue_fields": [*_MARKS, *request.get("docvalue_fields", ())],
             "seq_no_primary_term": True,
-            "track_total_hits": False,
         }
-        answer = await self._engine.search(self.side, body)
-        require_all_shards(answer, self.side)
-        hits = {_key(hit): hit for hit in answer["hits"]["hits"]}
+        hits = {_key(hit): hit for hit in await self._engine.hits(self.side, body)}
         return [self._found(version, hits.get(version.key)) for version in versions]
 
     async def write(self, items: Sequence[FeatureWrite]) -> WriteResult:
@@ -273,7 +269,7 @@ class SideIndexTarget:
             return 0
         removed = 0
         async for page in self._pages():
-            requested = [{"_id": _key(hit)[0], "_source": False, **_routing(_key(hit)[1])} for hit in page]
+            requested = [{"_id": _key(hit)[0], "_source": False, **routing_of(_key(hit)[1])} for hit in page]
             answer = await self._engine.request("POST", f"/{self._source.index}/_mget", body={"docs": requested})
             gone = [hit for hit, doc in zip(page, answer["docs"], strict=True) if doc.get("found") is False]
             actions = [BulkLines(_key(hit)[0], (bulk_line({"delete": _expected(hit)}),)) for hit in gone]
@@ -285,24 +281,9 @@ class SideIndexTarget:
     async def _pages(self) -> AsyncIterator[list[dict[str, Any]]]:
         """Yield the ids of all documents of the side index, without reading stored fields."""
         for shard in range(self._source.shards):
-            after = -1
-            while True:
-                body = {
-                    "query": {"bool": {"filter": [{"range": {"_seq_no": {"gt": after}}}, _NOT_CHECKPOINT]}},
-                    "sort": [{"_seq_no": "asc"}],
-                    "size": MAX_DOCUMENTS,
-                    "stored_fields": "_none_",
-                    "docvalue_fields": [ID, ROUTING],
-                    "seq_no_primary_term": True,
-                    "track_total_hits": False,
-                }
-                answer = await self._engine.search(self.side, body, preference=f"_shards:{shard}")
-                require_all_shards(answer, self.side)
-                page = answer["hits"]["hits"]
-                if not page:
-                    break
+            body = {"size": MAX_DOCUMENTS, "stored_fields": "_none_", "docvalue_fields": [ID, ROUTING]}
+            async for page in self._engine.pages(self.side, body, _NOT_CHECKPOINT, preference=f"_shards:{shard}"):
                 yield page
-                after = page[-1]["_seq_no"]
 
     def _found(self, version: DocumentVersion, hit: Mapping[str, Any] | None) -> StoredFeatures | None:
         if hit is None:
@@ -327,7 +308,7 @@ class SideIndexTarget:
             "source": self._source.uuid,
             "seq_no": version.seq_no,
             "term": version.term,
-            **_routing(version.routing),
+            **routing_of(version.routing),
         }
         if item.mark is None or item.mark.own is None:
             action: Mapping[str, object] = {"create": routed(version)}
@@ -345,8 +326,4 @@ def _key(hit: Mapping[str, Any]) -> tuple[str, str | None]:
 def _expected(hit: Mapping[str, Any]) -> dict[str, Any]:
     identifier, routing = _key(hit)
     expected = {"if_seq_no": hit["_seq_no"], "if_primary_term": hit["_primary_term"]}
-    return {"_id": identifier, **_routing(routing), **expected}
-
-
-def _routing(routing: str | None) -> dict[str, str]:
-    return {} if routing is None else {"routing": routing}
+    return {"_id": identifier, **routing_of(routing), **expected}

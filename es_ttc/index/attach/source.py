@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
 from es_ttc.index.mappings.indices import Index, indices_behind
@@ -116,7 +115,7 @@ async def count_between(engine: Engine, source: Index, after: Checkpoint, upto: 
     total = 0
     for shard in range(source.shards):
         if after.get(shard, -1) < upto[shard]:
-            body = {"query": _between(after.get(shard, -1), upto[shard])}
+            body = {"query": {"range": {"_seq_no": {"gt": after.get(shard, -1), "lte": upto[shard]}}}}
             params = {"preference": f"_shards:{shard}"}
             total += (await engine.request("POST", f"/{source.index}/_count", params=params, body=body))["count"]
     return total
@@ -126,31 +125,9 @@ async def versions_between(
     engine: Engine, index: str, shard: int, after: int, upto: int, fields: Sequence[str] = ()
 ) -> AsyncIterator[list[DocumentVersion]]:
     """Yield pages of the documents last written to a shard between two seq_nos, in the order of writing."""
-    while after < upto:
-        hits = await _page(engine, index, shard, _between(after, upto), fields)
-        if not hits:
-            return
+    body = {"size": MAX_DOCUMENTS, "_source": False, "docvalue_fields": list(fields), "version": True}
+    async for hits in engine.pages(index, body, after=after, upto=upto, preference=f"_shards:{shard}"):
         yield [DocumentVersion.of(hit) for hit in hits]
-        after = hits[-1]["_seq_no"]
-
-
-async def _page(
-    engine: Engine, index: str, shard: int, query: Mapping[str, Any], fields: Sequence[str]
-) -> list[dict[str, Any]]:
-    body = {
-        "query": query,
-        "sort": [{"_seq_no": "asc"}],
-        "size": MAX_DOCUMENTS,
-        "_source": False,
-        "docvalue_fields": list(fields),
-        "seq_no_primary_term": True,
-        "version": True,
-        "track_total_hits": False,
-    }
-    answer = await engine.search(index, body, preference=f"_shards:{shard}")
-    require_all_shards(answer, index)
-    hits: list[dict[str, Any]] = answer["hits"]["hits"]
-    return hits
 
 
 class TextReader:
@@ -172,7 +149,7 @@ class TextReader:
         waiting = list(versions)
         while waiting:
             part, waiting = waiting[: self._at_once], waiting[self._at_once :]
-            items = [{"_id": each.id, "_source": self._fields, **_routing(each.routing)} for each in part]
+            items = [{"_id": each.id, "_source": self._fields, **routing_of(each.routing)} for each in part]
             answer = await self._engine.request("POST", f"/{self._index}/_mget", body={"docs": items})
             documents = []
             for version, found in zip(part, answer["docs"], strict=True):
@@ -190,12 +167,9 @@ class TextReader:
             self._at_once = max(1, min(MAX_DOCUMENTS, 2 * self._at_once, _MAX_CHARACTERS // max(longest, 1)))
 
 
-def _routing(routing: str | None) -> dict[str, str]:
+def routing_of(routing: str | None) -> dict[str, str]:
+    """Return the routing of a document for a request, if it has one."""
     return {} if routing is None else {"routing": routing}
-
-
-def _between(after: int, upto: int) -> dict[str, Any]:
-    return {"range": {"_seq_no": {"gt": after, "lte": upto}}}
 
 
 def _length(value: Any) -> int:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.compose import value_at
@@ -94,10 +93,7 @@ def _alias_path(mapping: Mapping[str, Any], name: str) -> str | None:
 
 async def _why_unreadable(engine: Engine, source: Index, name: str) -> str | None:
     """Return why the text of a field cannot be read, by a sample of documents that have it in the index."""
-    body = {"query": {"exists": {"field": name}}, "size": _SAMPLE, "_source": [name], "track_total_hits": False}
-    answer = await engine.search(source.index, body)
-    require_all_shards(answer, source.index)
-    hits = answer["hits"]["hits"]
+    hits = await engine.hits(source.index, {"query": {"exists": {"field": name}}, "size": _SAMPLE, "_source": [name]})
     values = [value_at(hit.get("_source") or {}, name) for hit in hits]
     parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
     if any(isinstance(part, Mapping) for part in parts):

@@ -19,9 +19,6 @@ class FeatureVersion:
     """The state of a document's features in a target.
 
     Attributes:
-        state: Its ``ttc.state``; None if it has none.
-        hash: Content hash of its features; None if it has none.
-        encoder: Identity of their encoder.
         current: Whether they were made from the requested version.
         outdated: Whether the target has features of a later version already.
         own: `_seq_no` and `_primary_term` of the target's own document, which a write expects.
@@ -75,11 +72,7 @@ class WriteResult:
 
 
 class Target(Protocol):
-    """The place where features are stored.
-
-    Attributes:
-        doc_value_fields: Doc values of the source's documents that :meth:`marks` reads.
-    """
+    """The place where features are stored; :meth:`marks` reads some doc values of the source's documents."""
 
     spec: IndexSpec
     doc_value_fields: Sequence[str]

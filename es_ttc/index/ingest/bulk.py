@@ -72,13 +72,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Limits of retries while the engine cannot accept documents.
-
-    Attributes:
-        seconds: Time from the first attempt after which no further one is made.
-        attempts: Maximum number of attempts for one document; None: no limit.
-        first_wait: Seconds before the second attempt; each further wait is twice as long.
-    """
+    """Limits of retries while the engine cannot accept documents; each wait is twice as long as the one before."""
 
     seconds: float = 150.0
     attempts: int | None = None
@@ -136,12 +130,9 @@ async def batches(
 async def write(
     engine: Engine, index: str, actions: Sequence[BulkAction], patience: RetryPolicy | None = None
 ) -> list[BulkItem]:
-    """Write one batch; temporarily rejected actions are sent again after a wait.
+    """Write one batch, and return each action's result; temporarily rejected actions are sent again after a wait.
 
     Sending twice is safe: every action contains its document's id, or the expected version.
-
-    Returns:
-        Each action's result, in order: written, or rejected permanently.
     """
     patience = patience or RetryPolicy()
     begun = time.monotonic()

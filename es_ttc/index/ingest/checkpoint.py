@@ -45,12 +45,7 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class IngestRunKey:
-    """The properties that must be the same to resume a run.
-
-    Attributes:
-        index_uuid: Its UUID: an index created again under the same name has none of the documents.
-        id_field: Field of the ids; None for ``_id`` or the content's hash.
-    """
+    """The properties that must be the same to resume a run; an index created again has another UUID."""
 
     index: str
     index_uuid: str

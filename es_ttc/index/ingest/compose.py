@@ -27,13 +27,10 @@ class Span(NamedTuple):
 
 
 def compose(document: Document, text_fields: Sequence[str]) -> tuple[str, tuple[Span, ...]]:
-    """Join a document's non-empty text fields by one space.
+    """Join a document's non-empty text fields by one space; return the text, and the position of each field in it.
 
     A field is text, a number, a boolean, or a list of them (joined by one space, as one text); a dotted name also
     addresses objects and lists of objects. Absent, null and empty fields are skipped.
-
-    Returns:
-        The text, and the position of each field in it.
     """
     parts: list[str] = []
     spans: list[Span] = []
@@ -81,14 +78,9 @@ def document_json(document: Document) -> bytes:
 
 
 def locate(offsets: NDArray[np.int32], spans: Sequence[Span]) -> NDArray[np.int32]:
-    """Convert character offsets in the composed text to offsets in its fields.
+    """Convert character offsets in the composed text, ``(n, 2)``, to field ordinals and offsets there, ``(n, 3)``.
 
-    Args:
-        offsets: ``(n, 2)`` first and end character of each token in the composed text; empty for special tokens.
-
-    Returns:
-        ``(n, 3)`` int32: ordinal of the field, first and end character in the field's text. A token without
-        characters is (0, 0, 0). A token that reaches over a joining space is cut to the field it ends in.
+    A token without characters is (0, 0, 0). One that reaches over a joining space is cut to the field it ends in.
     """
     located = np.zeros((len(offsets), 3), dtype=np.int32)
     with_text = offsets[:, 1] > offsets[:, 0]
@@ -104,10 +96,7 @@ def locate(offsets: NDArray[np.int32], spans: Sequence[Span]) -> NDArray[np.int3
 
 
 def value_at(document: Document, name: str) -> Any:
-    """Return a field's value by its literal name, else by its path through objects and lists of objects.
-
-    Return None if it is absent.
-    """
+    """Return a field's value by its literal name, else by its path through objects and lists; None if it is absent."""
     if name in document:
         return document[name]
     head, dot, rest = name.partition(".")

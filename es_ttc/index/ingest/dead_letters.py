@@ -96,12 +96,9 @@ class DeadLetterFile:
                 raise _unwritable(self.path, error) from error
 
     def forget(self, position: int) -> frozenset[int]:
-        """Remove this run's letters from a position on, because their documents are read again.
+        """Remove this run's letters of documents that are read again; return the sequence numbers of the others.
 
         An incomplete last line from a kill is removed too: its document is beyond every checkpoint.
-
-        Returns:
-            The sequence numbers of this run's remaining letters.
         """
         if not self.path.exists():
             return frozenset()

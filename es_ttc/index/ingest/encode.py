@@ -32,13 +32,7 @@ from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 @dataclass(frozen=True, slots=True)
 class TokenFeatures:
-    """The stored features of a document's tokens; n tokens.
-
-    Attributes:
-        vectors: ``(n, d)``, in the index's storage type.
-        norms: Of the vectors as stored, at the index's scales, in steps.
-        offsets: ``(n, 3)`` int32: ordinal of the text field, first and end character of each token.
-    """
+    """The stored features of a document's n tokens: vectors, norms of these as stored, ``(n, 3)`` offsets in fields."""
 
     vectors: TokenVectors
     norms: ScaleNorms
@@ -47,14 +41,12 @@ class TokenFeatures:
 
 @dataclass(frozen=True, slots=True)
 class SpanFeatures:
-    """The stored features of a document's spans, of all grids; m spans.
+    """The stored features of a document's m spans, of all grids.
 
     Attributes:
         vectors: ``(m, d)`` float32 unit rows.
-        scales: ``(m,)`` the scale of each span.
-        positions: ``(m,)`` the token at the centre of each span.
-        offsets: For each span the ordinal of the text field at its centre, and the first and end character under its
-            main lobe; None if no token under it has text of its own.
+        positions: The token at the centre of each span.
+        offsets: The field ordinal at its centre, and the characters under its main lobe; None without any text.
     """
 
     vectors: Float32
@@ -69,13 +61,7 @@ Composed = tuple[str, Sequence[Span]]
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A batch of texts, encoded.
-
-    Attributes:
-        encodings: Of the whole texts.
-        chunks: One for each text; empty if the index has no chunks.
-        reversed: ``(n, d)`` the texts' pooled vectors as queries; None if the index does not store them.
-    """
+    """A batch of texts, encoded: whole, as chunks if the index has any, as ``(n, d)`` queries if it stores them."""
 
     encodings: Encodings
     chunks: Sequence[DocumentChunks] = ()
@@ -84,17 +70,13 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class DocumentFeatures:
-    """The stored features of one document.
+    """The stored features of one document; None where it has no text, or the index does not store them.
 
     Attributes:
         hash: Content hash of its text fields.
-        pooled: ``(d,)`` float32 unit vector; None for a document without text.
-        tokens: None for a document without text, and if the index stores no tokens.
+        pooled: ``(d,)`` float32 unit vector.
         truncated: Whether its text has more tokens than the index stores.
-        spans: None for a document without text, and if the index has no spans.
-        chunks: None for a document without text, and if the index has no chunks.
-        reversed: ``(d,)`` float32 unit vector of the document as a query; None for a document without text, and if the
-            index does not store it.
+        reversed: ``(d,)`` float32 unit vector of the document as a query.
     """
 
     hash: str
@@ -131,8 +113,7 @@ def encode_apart(
     """Encode texts; after a failure, split them until the offending text is alone.
 
     Returns:
-        Ranges of positions with their encodings, in order; and positions of the texts that cannot be encoded, with
-        the reason.
+        Ranges of positions with their encodings, in order; and positions of texts that cannot be encoded, with reasons.
     """
     done: list[tuple[range, Encoded]] = []
     refused: list[tuple[int, EncoderError]] = []
@@ -186,22 +167,13 @@ def _features(
 
 
 def share_read(offsets: NDArray[np.int32], spans: Sequence[Span]) -> float:
-    """Return the share of a text's characters up to the last stored token, in (0, 1].
-
-    Args:
-        offsets: ``(n, 2)`` first and end character of each token in the composed text.
-    """
+    """Return the share of a text's characters up to the last stored token, in (0, 1]."""
     end = int(offsets[:, 1].max(initial=0))
     return end / spans[-1].end if end else 1.0
 
 
 def token_features(matrix: Float32, offsets: NDArray[np.int32], spec: IndexSpec, read: float = 1.0) -> TokenFeatures:
-    """Return the stored features of a document's tokens.
-
-    Args:
-        matrix: ``(n, d)`` float32 unit rows.
-        offsets: ``(n, 3)`` int32 ordinal of the text field, first and end character of each.
-    """
+    """Return the stored features of a document's tokens, ``(n, d)`` unit rows with ``(n, 3)`` offsets."""
     vectors = replace(quantise(matrix, spec.codec if spec.tokens == "packed" else "float32"), read=read)
     # Norms of the stored vectors, not of the encoded ones: a rescorer that computes them gets the same values.
     norms = scale_norms(as_stored(vectors), stored_scales(spec)).in_steps()

@@ -17,7 +17,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Lock
-from typing import Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import Generic, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 from es_ttc.common.parent_process import end_with_parent
 from es_ttc.encoders.base import Encoder
@@ -35,11 +35,9 @@ class ChildProcessEnded(Exception):
 
 
 class ChildProcess(Generic[Argument, Answer]):
-    """A child process, started when it is made.
+    """A child process, started when it is made; it makes the function that answers calls for the first of them.
 
-    Args:
-        make: Returns the function that answers calls; the child makes it for the first call. It must be possible to
-            pickle ``make``, arguments, answers and errors.
+    It must be possible to pickle ``make``, arguments, answers and errors.
     """
 
     def __init__(self, make: Callable[[], Callable[[Argument], Answer]]) -> None:
@@ -51,12 +49,7 @@ class ChildProcess(Generic[Argument, Answer]):
         self.pid = self._process.pid
 
     def call(self, argument: Argument) -> Answer:
-        """Return the child's answer; one thread may call at a time.
-
-        Raises:
-            ChildProcessEnded: The child has ended.
-            Exception: What the function raised, with the child's traceback as its note.
-        """
+        """Return the child's answer, or raise its error; one thread may call at a time."""
         try:
             self._connection.send(argument)
             answer, error = self._connection.recv()
@@ -95,11 +88,7 @@ def _answer_calls(connection: Connection, make: Callable[[], Callable[[Argument]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How documents are written.
-
-    Attributes:
-        key: The key with which the index's pipeline lets features pass; empty if it has none.
-    """
+    """How documents are written, with the key of the index's pipeline, if it has one."""
 
     spec: IndexSpec
     key: str = ""
@@ -120,19 +109,12 @@ class EncodedPart(NamedTuple):
     seconds: float
 
 
-class LoadEncoder(Protocol):
-    """Loads the encoder of the index in a process; it can be pickled."""
-
-    def __call__(self, *, threads: int) -> Encoder:
-        """Load the encoder, for a number of threads."""
-
-
 @dataclass(frozen=True, slots=True)
 class EncodeProcesses:
-    """Several processes that encode."""
+    """Several processes that encode; in each of them ``load(threads=…)``, which can be pickled, loads the encoder."""
 
     number: int
-    load: LoadEncoder
+    load: Callable[..., Encoder]
 
 
 EncodeProcess: TypeAlias = ChildProcess[Sequence[Prepared], EncodedPart]

@@ -43,13 +43,7 @@ _REASONS = 3
 
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
-    """Options of an ingest.
-
-    Attributes:
-        id_field: The field of ids; None for ``_id``, or the content's hash if there is none.
-        patience: How writing is retried; None: as long as the engine's settings say.
-        processes: Processes that encode; None: this one.
-    """
+    """Options of an ingest; without a field of ids they come from ``_id`` or the content."""
 
     id_field: str | None = None
     batch: BatchLimits = field(default_factory=BatchLimits)
@@ -127,8 +121,6 @@ async def ingest(
     else:
         concrete, mapping = await one_mapping(engine, index)
     spec = spec_of_own(concrete, mapping)
-    followed = WriteOptions.of(mapping)
-    key = "" if followed is None else followed.key
     if spec.encoder.key != encoder.identity.key:
         raise EncoderMismatch(
             f"index [{concrete}] holds vectors of [{spec.encoder.key}], and the encoder is [{encoder.identity.key}]: "
@@ -138,9 +130,15 @@ async def ingest(
                 "ingest with the index's own encoder (--encoder), or make another index",
             )
         )
-    run = _IngestRun(
-        engine, concrete, spec, key, encoder, inputs, dead_letters, options or IngestOptions(), checkpoint, report
+    options = options or IngestOptions()
+    followed = WriteOptions.of(mapping)
+    layout = Layout(spec, "" if followed is None else followed.key)
+    encoders = (
+        PartEncoders.in_processes(layout, options.processes)
+        if options.processes
+        else PartEncoders.in_threads(layout, encoder)
     )
+    run = _IngestRun(engine, concrete, spec, encoders, inputs, dead_letters, options, checkpoint, report)
     with run.ids:
         return await run.run(rejected_before)
 
@@ -153,46 +151,33 @@ class _Encoding:
     encoded: asyncio.Task[EncodedPart]
 
 
+@dataclass
 class _IngestRun:
     """One ingest: its stages, and their common counts (changed by the event loop's thread only)."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        index: str,
-        spec: IndexSpec,
-        key: str,
-        encoder: Encoder,
-        inputs: Inputs,
-        dead_letters: DeadLetters,
-        options: IngestOptions,
-        checkpoint: Checkpoint | None,
-        report: Report | None,
-    ) -> None:
-        self.engine = engine
-        self.index = index
-        self.spec = spec
-        self.inputs = inputs
-        self.dead_letters = dead_letters
-        self.options = options
-        self.checkpoint = checkpoint
-        self.report = report
-        position = checkpoint.position if checkpoint else 0
+    engine: Engine
+    index: str
+    spec: IndexSpec
+    encoders: PartEncoders
+    inputs: Inputs
+    dead_letters: DeadLetters
+    options: IngestOptions
+    checkpoint: Checkpoint | None
+    report: Report | None
+    max_bytes: int = 0
+    saved: float = 0.0
+    started: float = 0.0
+    ended: bool = False
+
+    def __post_init__(self) -> None:
+        position = self.checkpoint.position if self.checkpoint else 0
         processes = self.options.processes
-        layout = Layout(spec, key)
-        self.encoders = (
-            PartEncoders.in_processes(layout, processes) if processes else PartEncoders.in_threads(layout, encoder)
-        )
         self.outcome = IngestResult(resumed_at=position, processes=processes.number if processes else 1)
         self.settled = CompletedPrefix(position)
-        self.records = enumerate(inputs.records())
+        self.records = enumerate(self.inputs.records())
         self.ids = WrittenIds()
-        self.unchanged = UnchangedFilter(engine, index, spec)
-        self.max_bytes = 0
-        self.saved = 0.0
-        self.started = 0.0
+        self.unchanged = UnchangedFilter(self.engine, self.index, self.spec)
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="ingest-read")
-        self.ended = False
 
     async def run(self, rejected_before: Collection[int]) -> IngestResult:
         self.started = self.saved = time.monotonic()

@@ -27,12 +27,7 @@ _IDS = ("id", "_id", "uuid", "key", "sku", "isbn", "asin", "number", "nr", "no")
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What the first documents suggest.
-
-    Attributes:
-        text_fields: The fields to encode: the title first, then by length; empty if no field has text.
-        id_field: The field of ids; None if there is none, or documents carry `_id`.
-    """
+    """What the first documents suggest: fields to encode, the title first, then by length; a field of ids, if any."""
 
     text_fields: tuple[str, ...]
     id_field: str | None

@@ -130,11 +130,7 @@ def open_source(path: str, types: Mapping[str, ColumnType] | None = MappingProxy
 
 
 def count_records(inputs: Inputs) -> int | None:
-    """Count the records of files by reading them anew; of a long file the part read stands for the whole.
-
-    Returns:
-        Their number, exact for files of up to :data:`MAX_COUNTED_BYTES`; None if an input is no file.
-    """
+    """Count the records of files by reading them anew, of a long one only the first part; None without a file."""
     total = 0
     for name in (source.name for source in inputs.sources):
         if name in ("", STDIN):
@@ -175,26 +171,55 @@ class Documents:
         return Record(self.name, number, raw)
 
 
-class JsonLines:
+class _TextFile:
+    """A file of text, decompressed if its name ends in .gz, or standard input; counts the bytes read."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._size = Path(name).stat().st_size if name != STDIN else None
+        self._raw: BinaryIO | None = None
+        self._position = 0
+
+    @property
+    def fraction(self) -> float | None:
+        """Bytes read of the file's size; None on standard input."""
+        if self._size is None:
+            return None
+        if self._raw is not None and not self._raw.closed:
+            self._position = self._raw.tell()
+        return min(self._position / self._size, 1.0) if self._size else 1.0
+
+    @contextmanager
+    def _opened(self) -> Iterator[BinaryIO]:
+        """Return the decompressed stream, and close the file afterwards."""
+        if self.name == STDIN:
+            yield sys.stdin.buffer
+            return
+        try:
+            with Path(self.name).open("rb") as self._raw:
+                if self.name.lower().endswith(".gz"):
+                    with gzip.open(self._raw) as unpacked:
+                        yield cast("BinaryIO", unpacked)
+                else:
+                    yield self._raw
+        except (EOFError, OSError, zlib.error) as error:
+            raise InvalidRequest(f"file [{self.name}] cannot be read on: {error}") from error
+
+
+class JsonLines(_TextFile):
     """JSON objects, one per line. Blank lines are skipped; a byte order mark and CRLF are accepted.
 
     Numbers stay exact, also beyond 64 bits or with more digits than a double has.
     """
 
     def __init__(self, name: str, *, limit: int = MAX_RECORD_BYTES) -> None:
-        self.name = name
-        self._stream = _Stream(name)
+        super().__init__(name)
         self._limit = limit
-
-    @property
-    def fraction(self) -> float | None:
-        """Bytes read of the file's size."""
-        return self._stream.fraction
 
     def rows(self) -> Iterator[tuple[int, bytes]]:
         """Yield lines; an overlong one is cut to just above the limit."""
         number = 0
-        with self._stream.opened() as lines:
+        with self._opened() as lines:
             while line := lines.readline(self._limit + 1):
                 number += 1
                 rest = line
@@ -221,34 +246,27 @@ class JsonLines:
         return Record(self.name, number, document)
 
 
-class Csv:
+class Csv(_TextFile):
     """Rows with a header line, UTF-8. An empty cell is an absent field.
 
-    Args:
-        delimiter: The separator; a header line without it that has semicolons is separated by these.
-        types: Types of columns by name; the others are found from the first rows. None: every value is text.
+    A header line without the delimiter that has semicolons is separated by these. Types of columns that are not given
+    are found from the first rows; without `types` every value is text.
     """
 
     def __init__(
         self, name: str, *, delimiter: str = ",", types: Mapping[str, ColumnType] | None = MappingProxyType({})
     ) -> None:
-        self.name = name
-        self._stream = _Stream(name)
+        super().__init__(name)
         self._delimiter = delimiter
         self._given = types
         self._text: frozenset[str] = frozenset()
         self._header: list[str] = []
         self.types: Mapping[str, ColumnType] = {}
 
-    @property
-    def fraction(self) -> float | None:
-        """Bytes read of the file's size."""
-        return self._stream.fraction
-
     def rows(self) -> Iterator[tuple[int, list[str] | csv.Error]]:
         """Yield rows below the header, without blank ones."""
         csv.field_size_limit(MAX_RECORD_BYTES)  # the module's own limit of 128 KiB is below a long document
-        with self._stream.opened() as binary:
+        with self._opened() as binary:
             # Bytes that are not UTF-8 become lone surrogates, which are rejected row by row with a reason.
             text = io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape", newline="")
             first = text.readline()
@@ -364,38 +382,3 @@ def _json_value(value: Any) -> Any:
         case list():
             return [_json_value(item) for item in value]
     return value
-
-
-class _Stream:
-    """A file's bytes, decompressed if its name ends in .gz, or standard input; counts the bytes read."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._size = Path(name).stat().st_size if name != STDIN else None
-        self._raw: BinaryIO | None = None
-        self._position = 0
-
-    @property
-    def fraction(self) -> float | None:
-        """Bytes read of the file's size; None on standard input."""
-        if self._size is None:
-            return None
-        if self._raw is not None and not self._raw.closed:
-            self._position = self._raw.tell()
-        return min(self._position / self._size, 1.0) if self._size else 1.0
-
-    @contextmanager
-    def opened(self) -> Iterator[BinaryIO]:
-        """Return the decompressed stream, and close the file afterwards."""
-        if self._name == STDIN:
-            yield sys.stdin.buffer
-            return
-        try:
-            with Path(self._name).open("rb") as self._raw:
-                if self._name.lower().endswith(".gz"):
-                    with gzip.open(self._raw) as unpacked:
-                        yield cast("BinaryIO", unpacked)
-                else:
-                    yield self._raw
-        except (EOFError, OSError, zlib.error) as error:
-            raise InvalidRequest(f"file [{self._name}] cannot be read on: {error}") from error

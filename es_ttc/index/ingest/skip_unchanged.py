@@ -1,7 +1,7 @@
 """Which documents an index has: unchanged ones before a write, missing ones at the end of an ingest."""
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice
 from tempfile import SpooledTemporaryFile
@@ -10,7 +10,6 @@ from typing import Self
 import numpy as np
 import orjson
 
-from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.ingest.prepare import Prepared
 from es_ttc.index.mappings.spec import DOCUMENT, ENCODER, IndexSpec
@@ -113,15 +112,7 @@ async def missing_from(engine: Engine, index: str, ids: WrittenIds) -> tuple[int
     missing: set[str] = set()
     for page in ids.pages():
         query = {"ids": {"values": page}}
-        if await _count(engine, index, query) < len(page):
-            body = {"query": query, "size": len(page), "_source": False, "track_total_hits": False}
-            answer = await engine.search(index, body)
-            require_all_shards(answer, index)
-            missing |= set(page) - {hit["_id"] for hit in answer["hits"]["hits"]}
+        if await engine.count(index, query) < len(page):
+            hits = await engine.hits(index, {"query": query, "size": len(page), "_source": False})
+            missing |= set(page) - {hit["_id"] for hit in hits}
     return len(missing), sorted(missing)[:_MAX_EXAMPLES]
-
-
-async def _count(engine: Engine, index: str, query: Mapping[str, object]) -> int:
-    answer = await engine.search(index, {"query": query, "size": 0, "track_total_hits": True})
-    require_all_shards(answer, index)
-    return int(answer["hits"]["total"]["value"])

@@ -11,13 +11,7 @@ from es_ttc.index.mappings.spec import ENCODER, STATE, IndexSpec
 
 @dataclass(frozen=True, slots=True)
 class IndexCounts:
-    """Counts of one index, as of the last refresh.
-
-    Attributes:
-        states: Documents by the value of ``ttc.state``.
-        other_encoder: Documents with features of another encoder than the index's.
-        bytes: Size of the primary shards on disk; None if the engine does not tell this user.
-    """
+    """Counts of one index, as of the last refresh; bytes on disk are None if the engine does not tell this user."""
 
     documents: int
     states: dict[str, int]

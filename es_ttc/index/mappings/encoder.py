@@ -13,10 +13,7 @@ def load_encoder_for(
     """Load an encoder by name, with the dimensions, the length and the adapter of an index.
 
     An adapter is added only if the name has none and the model ships the index's: the stored identity cannot cause any
-    other file to be read.
-
-    Returns:
-        The encoder. Its identity is the index's, unless the name means another model, revision, prompts or adapter.
+    other file to be read. The name may mean another model; the caller compares identities.
     """
     encoder = load_encoder(name, cache_dir=cache_dir, threads=threads)
     own = encoder.identity

@@ -25,7 +25,7 @@ class EnrichmentTarget:
     """An index whose documents can be enriched.
 
     Attributes:
-        attached: Whether the features were added to the documents of an existing index (`es-ttc attach --in-index`):
+        attached: Whether features were added to the documents of an existing index (`es-ttc attach --in-index`):
             these have all fields below ``ttc`` in ``_source``, and are updated in place.
         key: The key with which the index's pipeline lets features pass; empty if it has none.
     """

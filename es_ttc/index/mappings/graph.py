@@ -1,9 +1,8 @@
 """The mapping of a neighbour graph's index: one document for each document of the source, with the same id.
 
 The graph is stored in an index of its own. In the source, a write of a document by another client would drop the
-neighbours (they are not in `_source`), while its neighbours' edges to it would stay; building the graph again would
-write every document of the source, including token vectors; and an unfinished graph could not be distinguished from a
-finished one. Here an alias points to a finished graph, or does not exist.
+neighbours (they are not in `_source`), and building the graph again would write every document. An alias points to a
+finished graph, or does not exist.
 
 Each document has the content hash of its vector, and (unless the engine's own kNN built the graph) the vector itself, 4
 bytes per component as doc values. So the graph is updated without reading the source's stored fields, which contain
@@ -37,11 +36,8 @@ class GraphMeta(BaseModel):
     """Metadata of a graph.
 
     Attributes:
-        source: Name of the index that is searched.
         holder: UUID of the index from which the vectors were read: the source, or its side index.
-        encoder: Identity of the vectors' encoder.
         builder: ``exact`` or ``hnsw`` (computed here), or ``engine`` (the engine's own kNN).
-        ready: Whether it is finished.
         checkpoint: For each shard of the holder the `_seq_no` up to which every write is in the graph.
         owner: Id of the running build; "" if none is known.
         beats: Number of heartbeats of that build.

@@ -30,7 +30,6 @@ class IndexOptions:
     Attributes:
         analyzer: Of the text fields. ``english`` (stemming, stop words) is common for BM25 baselines on these engines,
             including BEIR's; ``standard`` for text in other languages without an analyzer of their own.
-        shards: Primary shards; None for the engine's default.
         replicas: Copies of each shard; None for one as soon as there is a second node.
     """
 
@@ -51,12 +50,7 @@ def analyzer_of(language: str | None) -> str:
 
 
 def index_body(spec: IndexSpec, capabilities: Capabilities, options: IndexOptions | None = None) -> dict[str, Any]:
-    """Return settings and mappings of an index with this spec; the user's own fields stay dynamic.
-
-    Raises:
-        InvalidRequest: A text field's name cannot be mapped, or a document may have more spans than engines allow.
-        ConfigurationError: The engine cannot store the encoder's vectors.
-    """
+    """Return settings and mappings of an index with this spec; the user's own fields stay dynamic."""
     options = options or IndexOptions()
     ours = feature_properties(spec, capabilities)
     text = _text_properties(spec.text_fields, {"type": "text", "analyzer": options.analyzer})
@@ -71,12 +65,7 @@ def index_body(spec: IndexSpec, capabilities: Capabilities, options: IndexOption
 
 
 def feature_properties(spec: IndexSpec, capabilities: Capabilities) -> dict[str, Any]:
-    """Return the mappings of the fields below ``ttc``, by their names inside it.
-
-    Raises:
-        InvalidRequest: A document may have more nested vectors than engines allow.
-        ConfigurationError: The engine cannot store the encoder's vectors.
-    """
+    """Return the mappings of the fields below ``ttc``, by their names inside it."""
     _check_nested_objects(spec)
     return {field.leaf: field_mapping(field, spec, capabilities) for field in fields(spec)}
 

@@ -47,11 +47,7 @@ def following_processor(spec: IndexSpec, options: WriteOptions) -> dict[str, Any
 
 
 async def check_processor(engine: Engine, step: Mapping[str, Any]) -> None:
-    """Check that the engine has the processor and accepts its options; nothing is changed.
-
-    Args:
-        step: A processor with a key: the document of the simulation has it, so the gateway is not asked.
-    """
+    """Check that the engine has the processor and accepts its options; it has a key, so the gateway is not asked."""
     document = {"_source": {ROOT: {KEY.removeprefix(f"{ROOT}."): step[PROCESSOR]["key"]}}}
     body = {"pipeline": {"processors": [step]}, "docs": [document]}
     try:
@@ -75,11 +71,7 @@ def pipeline_name(index: str) -> str:
 
 
 async def add_pipeline(engine: Engine, name: str, waiting: EncodeMode | None = None) -> dict[str, Any]:
-    """Add the processor to every write to an index, or replace its options.
-
-    Returns:
-        The index, the pipeline's name and the processor.
-    """
+    """Add the processor to every write to an index, or replace its options; return index, pipeline and processor."""
     index, spec = await resolve_index(engine, name)
     pipeline = pipeline_name(index)
     present = await _final_pipeline(engine, index)

@@ -24,12 +24,7 @@ def matching(text: str, fields: Sequence[str]) -> dict[str, Any]:
 def nearest(vector: Float32, k: int, product: Product, *, among: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the part of a `_search` body that finds the k documents with the nearest pooled vectors.
 
-    Both products return the score (1 + cosine) / 2.
-
-    Args:
-        vector: ``(d,)`` float32, the query's pooled vector.
-        k: Number of documents; the body's ``size`` says how many of them are returned.
-        among: A query that the documents match; None for all documents.
+    Both products return the score (1 + cosine) / 2. The documents match the query `among`, if it is given.
     """
     values, filtered = vector.tolist(), {} if among is None else {"filter": among}
     if product == "opensearch":

@@ -40,12 +40,7 @@ _BLOB_SCRIPT = (
 
 @dataclass(frozen=True, slots=True)
 class ReadFeature:
-    """One feature of one document.
-
-    Attributes:
-        value: The value for rescorers; offsets with the names of their fields.
-        nbytes: Approximate size in memory.
-    """
+    """One feature of one document."""
 
     value: Any
     nbytes: int
@@ -65,19 +60,14 @@ class FeatureReader(Protocol):
     def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:
         """Return the part of a `_search` body that requests features, beside the query.
 
-        Args:
-            bare: Whether hits need no `_id`, and inline scripts are allowed, so that features are read faster.
+        With `bare` hits need no `_id`, and inline scripts are allowed, so that features are read faster.
         """
 
     def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:
         """Return a query for the same documents whose hits have what the features are read from."""
 
     def read(self, hit: Hit, feature: Feature) -> ReadFeature | None:
-        """Return a feature of a hit, or None if the document does not have it.
-
-        Raises:
-            ValueError: The stored value is damaged.
-        """
+        """Return a feature of a hit, or None if the document does not have it."""
 
 
 def marked(digest: str, layout: Layout) -> str:
@@ -86,11 +76,7 @@ def marked(digest: str, layout: Layout) -> str:
 
 
 def unpack_feature(feature: Feature, blob: Blob) -> Any:
-    """Return the feature in a blob.
-
-    Raises:
-        ValueError: The blob is damaged.
-    """
+    """Return the feature in a blob."""
     return _UNPACK[feature](blob)
 
 
@@ -149,7 +135,7 @@ class DocValueReader(BlobReader):
         return {"stored_fields": "_none_", "script_fields": scripts}
 
 
-class NestedReader:
+class NestedReader(BlobReader):
     """Reads token vectors from the nested vector fields themselves, and all other features from blobs.
 
     Engines return the vectors of a nested field in inner hits only, and there by a script. It returns bytes, because
@@ -159,12 +145,9 @@ class NestedReader:
     most_documents = 100
     as_text = True
 
-    def __init__(self) -> None:
-        self._blobs = BlobReader()
-
-    def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:  # noqa: ARG002
+    def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:
         """Request the blobs."""
-        return self._blobs.request([feature for feature in features if feature is not Feature.TOKENS])
+        return super().request([feature for feature in features if feature is not Feature.TOKENS], bare=bare)
 
     def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:
         """Add the nested vectors as inner hits, in the order of the tokens."""
@@ -184,19 +167,15 @@ class NestedReader:
     def read(self, hit: Hit, feature: Feature) -> ReadFeature | None:
         """Read the vectors of the inner hits, or unpack one blob."""
         if feature is not Feature.TOKENS:
-            return self._blobs.read(hit, feature)
+            return super().read(hit, feature)
         found = hit.get("inner_hits", {}).get(TOKENS, {}).get("hits", {}).get("hits")
         if not found:
             return None
         rows = [_bytes(token["fields"][_VECTOR_BYTES][0]) for token in found]
-        matrix = np.frombuffer(b"".join(rows), dtype="<f4").reshape(len(rows), -1)
-        if not np.isfinite(matrix).all():
-            raise ValueError("token vectors: a value is not finite")
-        tokens = TokenVectors(matrix)
-        return ReadFeature(tokens, tokens.nbytes)
+        return _finite_tokens(np.frombuffer(b"".join(rows), dtype="<f4").reshape(len(rows), -1))
 
 
-class SourceReader:
+class SourceReader(BlobReader):
     """Reads token vectors as numbers from `_source`, and all other features from blobs."""
 
     most_documents = 100  # numbers as text: a document of 256 tokens is about a megabyte
@@ -205,21 +184,16 @@ class SourceReader:
     def __init__(self, name: str, vectors: Callable[[Any], Any]) -> None:
         self._name = name
         self._vectors = vectors
-        self._blobs = BlobReader()
 
-    def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:  # noqa: ARG002
+    def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:
         """Request the vectors by their full name: Elasticsearch does not return them otherwise."""
         blobs = [feature for feature in features if feature is not Feature.TOKENS]
-        return {**self._blobs.request(blobs), "_source": [self._name] if len(blobs) < len(features) else False}
-
-    def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:  # noqa: ARG002
-        """Return the query itself."""
-        return query
+        return {**super().request(blobs, bare=bare), "_source": [self._name] if len(blobs) < len(features) else False}
 
     def read(self, hit: Hit, feature: Feature) -> ReadFeature | None:
         """Read the vectors, or unpack one blob."""
         if feature is not Feature.TOKENS:
-            return self._blobs.read(hit, feature)
+            return super().read(hit, feature)
         source = hit.get("_source", {})
         found = source.get(_ROOT, {}).get(_LEAF)
         if found is None:
@@ -230,10 +204,7 @@ class SourceReader:
             matrix = np.array(self._vectors(found), dtype=np.float32)
         except (KeyError, TypeError) as error:
             raise ValueError(f"token vectors: not a list of vectors ({error})") from error
-        if not np.isfinite(matrix).all():
-            raise ValueError("token vectors: a value is not finite")
-        tokens = TokenVectors(matrix)
-        return ReadFeature(tokens, tokens.nbytes)
+        return _finite_tokens(matrix)
 
 
 _ROOT, _, _LEAF = TOKENS.partition(".")
@@ -248,6 +219,13 @@ _READERS: Mapping[str, FeatureReader] = {
 
 def _names(features: Sequence[Feature]) -> list[str]:
     return [FEATURES[feature].name for feature in features]
+
+
+def _finite_tokens(matrix: Float32) -> ReadFeature:
+    if not np.isfinite(matrix).all():
+        raise ValueError("token vectors: a value is not finite")
+    tokens = TokenVectors(matrix)
+    return ReadFeature(tokens, tokens.nbytes)
 
 
 def _unpack_row(blob: Blob) -> Float32:

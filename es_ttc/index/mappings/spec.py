@@ -73,12 +73,7 @@ DEFAULT_SCALES: tuple[float, ...] = (1, 3, 5, 7, 10, 15, 20, 30, math.inf)
 
 @dataclass(frozen=True, slots=True)
 class SpanGrid:
-    """Positions of spans in a document.
-
-    Attributes:
-        scale: Width L in tokens of the smoothing kernel (Spectral Retrieval, section III-B), finite, 1 or more.
-        stride: Tokens from one span's centre to the next, 1 or more.
-    """
+    """Positions of spans in a document: width L in tokens of the kernel, and tokens from one centre to the next."""
 
     scale: float
     stride: int

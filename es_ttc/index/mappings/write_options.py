@@ -26,10 +26,8 @@ class WriteOptions:
     Attributes:
         encode: ``now``: writes through the gateway are encoded on their way. ``later``: workers encode all documents.
         enrich: Whether workers also enrich documents by a language model.
-        key: The value of ``ttc.key`` that the index's pipeline accepts; empty if the index has no pipeline, because
-            its features are in a side index.
-        plugin_timeout: Time limit of the plugin's processor for the gateway, in the engines' time format; None if the
-            index's pipeline is one of the engine's own processors.
+        key: The value of ``ttc.key`` that the index's pipeline accepts; empty for features in a side index.
+        plugin_timeout: Time limit of the plugin's processor for the gateway; None for the engine's own processors.
     """
 
     encode: Encode

@@ -37,11 +37,7 @@ def method_for(documents: int) -> Method:
 
 
 def build(vectors: Float32, params: GraphParams | None = None) -> NeighbourGraph:
-    """Return the graph of a corpus.
-
-    Args:
-        vectors: ``(n, d)`` unit rows.
-    """
+    """Return the graph of a corpus of ``(n, d)`` unit rows."""
     params = params or GraphParams()
     every = np.arange(len(vectors), dtype=np.int32)
     tables = [table for _, table in steps(vectors, every, params)]
@@ -51,12 +47,7 @@ def build(vectors: Float32, params: GraphParams | None = None) -> NeighbourGraph
 def steps(
     vectors: Float32, rows: Numbers, params: GraphParams, method: Method | None = None
 ) -> Iterator[tuple[Numbers, Numbers]]:
-    """Yield batches of documents with their neighbours, ``(m,)`` and ``(m, R)``.
-
-    Args:
-        vectors: ``(n, d)`` unit rows, of the whole corpus.
-        method: How nearest documents are found; None: by the corpus's size.
-    """
+    """Yield batches of documents with their neighbours, ``(m,)`` and ``(m, R)``, in a corpus of unit rows."""
     index = None
     if (method or method_for(len(vectors))) == "hnsw":
         index = nearest.Hnsw(vectors, params.candidates)

@@ -45,12 +45,7 @@ _BLOCK_BYTES = 64 * 2**20
 
 
 def exact(vectors: Float32, k: int, *, rows: Numbers | None = None) -> tuple[Numbers, Float32]:
-    """Return the k nearest other documents of each document, by cosine.
-
-    Args:
-        vectors: ``(n, d)`` unit rows.
-        k: Number of neighbours, 1 or more; there are never more than n - 1.
-        rows: Numbers of the documents whose neighbours are returned; None: all.
+    """Return the k nearest other documents of each document, or of some rows, by cosine of ``(n, d)`` unit rows.
 
     Returns:
         Their numbers ``(m, k')`` and cosines ``(m, k')``, nearest first; of equal cosines the lower number first.
@@ -80,11 +75,7 @@ _EXPANSION = 128
 
 
 class Hnsw:
-    """An HNSW index over vectors, for about the k nearest documents of each.
-
-    Args:
-        vectors: ``(n, d)`` unit rows.
-    """
+    """An HNSW index over ``(n, d)`` unit rows, for about the k nearest documents of each."""
 
     def __init__(self, vectors: Float32, k: int) -> None:
         try:
@@ -116,8 +107,3 @@ class Hnsw:
         cosines = np.take_along_axis(cosines, order, axis=1)
         numbers = np.where(np.isneginf(cosines), ABSENT, np.take_along_axis(keys, order, axis=1))
         return numbers.astype(np.int32), np.maximum(cosines, -1)
-
-
-def approximate(vectors: Float32, k: int) -> tuple[Numbers, Float32]:
-    """Return about the k nearest other documents of each document, from an HNSW index built for it."""
-    return Hnsw(vectors, k).nearest()

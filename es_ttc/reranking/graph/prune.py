@@ -14,20 +14,11 @@ _BLOCK_BYTES = 128 * 2**20
 
 
 def robust_prune(vectors: Float32, documents: Numbers, candidates: Numbers, degree: int, alpha: float) -> Numbers:
-    """Choose each document's neighbours among its candidates.
+    """Choose the neighbours of m documents among ``(m, k)`` candidates: ``(m, degree)``, nearest first.
 
     The nearest candidate is taken, and every other one that is alpha times nearer to it than to the document is
-    dropped. This repeats with the remaining candidates until R are taken.
-
-    Args:
-        vectors: ``(n, d)`` unit rows; distance is Euclidean.
-        documents: ``(m,)`` the documents whose neighbours are chosen.
-        candidates: ``(m, k)`` numbers in any order. The document itself and :data:`ABSENT` are skipped; a number occurs
-            at most once in a row.
-        alpha: 1 or more; the greater, the more neighbours are kept.
-
-    Returns:
-        ``(m, degree)``, nearest first, :data:`ABSENT` at the end.
+    dropped. This repeats with the remaining candidates until R are taken. The document itself and :data:`ABSENT` are
+    skipped; a number occurs at most once in a row.
     """
     chosen = np.full((len(documents), degree), ABSENT, np.int32)
     width = max(1, candidates.shape[1])

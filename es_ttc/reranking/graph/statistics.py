@@ -11,14 +11,7 @@ from es_ttc.reranking.graph.nearest import ABSENT, NeighbourGraph
 
 @dataclass(frozen=True, slots=True)
 class GraphStatistics:
-    """Statistics of a graph.
-
-    Attributes:
-        out_degrees: Least, median and greatest number of neighbours.
-        in_degrees: Least, median and greatest number of documents that have a document as neighbour.
-        isolated: Number of documents without edges in either direction.
-        components: Sizes of the weakly connected components, greatest first, without isolated documents.
-    """
+    """Statistics of a graph: least, median and greatest degree; sizes of weakly connected components, descending."""
 
     documents: int
     edges: int

@@ -62,13 +62,8 @@ def takers_of(near: Numbers, written: Numbers, vectors: Float32, farthest: Numbe
     """Return the documents that may take a written one as neighbour; the others need not be considered.
 
     RobustPrune reads candidates by distance and stops when it has R. So a document with R neighbours, none of which
-    occludes another, takes no document that is farther than its farthest neighbour.
-
-    Args:
-        near: ``(m, k)`` as for :func:`update`.
-        written: ``(m,)`` the written documents.
-        vectors: ``(n, d)`` float32; rows of other documents are not read.
-        farthest: ``(n,)`` each document's farthest neighbour; :data:`ABSENT` if it has fewer than R, or may lose one.
+    occludes another, takes no document that is farther than its farthest neighbour; `farthest` has :data:`ABSENT` where
+    it has fewer than R, or may lose one.
     """
     at, place = np.nonzero(near != ABSENT)
     hosts = near[at, place]

@@ -26,7 +26,7 @@ _SETTLING_SECONDS = 0.5
 
 
 async def acquire_build_lock(engine: Engine, meta: GraphMeta) -> tuple[str, GraphMeta, list[str]]:
-    """Resume the graph of a stopped build with the same parameters, or create a new one.
+    """Resume the graph of a stopped build with the same parameters, or create one.
 
     Returns:
         Its name, its metadata, and the names of abandoned unfinished graphs.
@@ -45,9 +45,8 @@ async def acquire_build_lock(engine: Engine, meta: GraphMeta) -> tuple[str, Grap
     graphs = await graphs_of(engine, meta.source)
     others = [other for other, found in graphs.items() if other not in (name, *left) and not found.ready]
     mine = name in graphs and graphs[name].owner == ours.owner
-    if not mine or any(
-        other < name for other in others
-    ):  # both builds see each other by now: the one with the lesser name continues
+    # Both builds see each other by now: the one with the lesser name continues.
+    if not mine or any(other < name for other in others):
         if begun and mine:
             await engine.delete_index(name)
         raise _running(meta.source)
@@ -65,9 +64,7 @@ async def heartbeat(engine: Engine, name: str, meta: GraphMeta) -> AsyncIterator
             count += 1
             try:
                 await save(engine, name, meta.model_copy(update={"beats": count}))
-            except (
-                EngineError
-            ) as error:  # the next one may succeed; a lasting failure occurs in the build's own calls too
+            except EngineError as error:  # a lasting failure occurs in the build's own calls too
                 logger.warning("the heartbeat of a build could not be written: %s", error)
 
     task = asyncio.create_task(beat())

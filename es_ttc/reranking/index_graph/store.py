@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Engine, delete_if_there, none_if_missing
 from es_ttc.errors import EngineError
 from es_ttc.index.attach.target import bulk_line
@@ -37,13 +36,7 @@ _LEAF = NEIGHBOURS.partition(".")[2]
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """One document of a graph.
-
-    Attributes:
-        hash: Content hash of the text that the vector was made from.
-        neighbours: Ids, nearest first.
-        vector: ``(d,)`` float32; None if it was not requested or is not stored.
-    """
+    """One document of a graph: the content hash of its text, its neighbours, nearest first, maybe its vector."""
 
     id: str
     hash: str
@@ -93,26 +86,22 @@ async def pages(
     engine: Engine, graph: str, *, vectors: bool = False, query: Mapping[str, Any] | None = None
 ) -> AsyncIterator[list[GraphNode]]:
     """Yield a graph's documents, those of a query or all, in the order of writing."""
-    after = -1
-    while True:
-        body = {
-            "query": {"bool": {"filter": [*([query] if query else []), {"range": {"_seq_no": {"gt": after}}}]}},
-            "sort": [{"_seq_no": "asc"}],
-            "seq_no_primary_term": True,
-            **_search_fields(AT_ONCE, vectors=vectors),
-        }
-        answer = await engine.search(graph, body)
-        require_all_shards(answer, graph)
-        hits = answer["hits"]["hits"]
-        if not hits:
-            return
+    filters = [query] if query else []
+    async for hits in engine.pages(graph, _search_fields(AT_ONCE, vectors=vectors), *filters):
         yield [_node(hit) for hit in hits]
-        after = hits[-1]["_seq_no"]
 
 
 async def nodes(engine: Engine, graph: str, ids: Collection[str], *, vectors: bool = False) -> dict[str, GraphNode]:
     """Return some documents of a graph, by id; missing ones are absent."""
-    return await _matching(engine, graph, lambda part: {"ids": {"values": part}}, sorted(ids), vectors=vectors)
+    requested = sorted(ids)
+
+    async def part(start: int) -> list[dict[str, Any]]:
+        some = requested[start : start + AT_ONCE]
+        query = {"ids": {"values": some}}
+        return await engine.hits(graph, {"query": query, **_search_fields(len(some), vectors=vectors)})
+
+    parts = await asyncio.gather(*(part(start) for start in range(0, len(requested), AT_ONCE)))
+    return {node.id: node for hits in parts for node in map(_node, hits)}
 
 
 async def nodes_linking_to(engine: Engine, graph: str, ids: Collection[str]) -> dict[str, GraphNode]:
@@ -142,23 +131,9 @@ def unpacked(blob: str) -> Float32:
     return vector
 
 
-async def _matching(
-    engine: Engine, graph: str, query: Any, requested: Sequence[str], *, vectors: bool
-) -> dict[str, GraphNode]:
-    async def part(start: int) -> list[Any]:
-        ids = requested[start : start + AT_ONCE]
-        answer = await engine.search(graph, {"query": query(ids), **_search_fields(len(ids), vectors=vectors)})
-        require_all_shards(answer, graph)
-        hits: list[Any] = answer["hits"]["hits"]
-        return hits
-
-    parts = await asyncio.gather(*(part(start) for start in range(0, len(requested), AT_ONCE)))
-    return {node.id: node for hits in parts for node in map(_node, hits)}
-
-
 def _search_fields(size: int, *, vectors: bool = False) -> dict[str, Any]:
     fields = [ID, HASH, *([NODE_VECTOR] if vectors else [])]
-    return {"size": size, "_source": [NEIGHBOURS], "docvalue_fields": fields, "track_total_hits": False}
+    return {"size": size, "_source": [NEIGHBOURS], "docvalue_fields": fields}
 
 
 def _node(hit: Mapping[str, Any]) -> GraphNode:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location
@@ -39,6 +38,8 @@ class VectorSource:
     def __init__(self, engine: Engine, held: FeatureLocation) -> None:
         self.held = held
         self.index = held.holder
+        self.source = held.source.index
+        self.encoder = held.spec.encoder.key
         self._engine = engine
         self._reader: FeatureReader = reader_of(held.spec.layout)
 
@@ -46,16 +47,6 @@ class VectorSource:
     async def of(cls, engine: Engine, name: str) -> "VectorSource":
         """Return the vectors of the index of this name."""
         return cls(engine, await feature_location(engine, name))
-
-    @property
-    def source(self) -> str:
-        """The name of the source index."""
-        return self.held.source.index
-
-    @property
-    def encoder(self) -> str:
-        """The identity of the vectors' encoder."""
-        return self.held.spec.encoder.key
 
     async def count(self) -> int:
         """Return the number of documents that have a vector."""
@@ -66,21 +57,11 @@ class VectorSource:
     ) -> AsyncIterator[list[VectorDocument]]:
         """Yield the documents last written between two checkpoints, shard by shard, in the order of writing."""
         for shard in sorted(upto):
-            at = after.get(shard, -1)
-            while at < upto[shard]:
-                body = {
-                    "query": {"range": {"_seq_no": {"gt": at, "lte": upto[shard]}}},
-                    "sort": [{"_seq_no": "asc"}],
-                    "seq_no_primary_term": True,
-                    **self._search_body(min(AT_ONCE, self._reader.most_documents), vectors=vectors),
-                }
-                answer = await self._engine.search(self.held.index, body, preference=f"_shards:{shard}")
-                require_all_shards(answer, self.held.index)
-                hits = answer["hits"]["hits"]
-                if not hits:
-                    break
+            body = self._search_body(min(AT_ONCE, self._reader.most_documents), vectors=vectors)
+            async for hits in self._engine.pages(
+                self.held.index, body, after=after.get(shard, -1), upto=upto[shard], preference=f"_shards:{shard}"
+            ):
                 yield [self._document(hit) for hit in hits]
-                at = hits[-1]["_seq_no"]
 
     async def existing(self, ids: Collection[str]) -> set[str]:
         """Return those of some ids that have a document with a vector."""
@@ -89,10 +70,8 @@ class VectorSource:
         for start in range(0, len(requested), AT_ONCE):
             part = requested[start : start + AT_ONCE]
             query = {"bool": {"filter": [{"ids": {"values": part}}, _IS_READY]}}
-            body = {"query": query, "size": len(part), "_source": False, "track_total_hits": False}
-            answer = await self._engine.search(self.held.index, body)
-            require_all_shards(answer, self.held.index)
-            found.update(hit["_id"] for hit in answer["hits"]["hits"])
+            body = {"query": query, "size": len(part), "_source": False}
+            found.update(hit["_id"] for hit in await self._engine.hits(self.held.index, body))
         return found
 
     async def documents(self, ids: Collection[str]) -> list[VectorDocument]:
@@ -103,9 +82,7 @@ class VectorSource:
         for start in range(0, len(requested), size):
             part = requested[start : start + size]
             body = {"query": {"ids": {"values": part}}, **self._search_body(len(part), vectors=True)}
-            answer = await self._engine.search(self.held.index, body)
-            require_all_shards(answer, self.held.index)
-            found += [self._document(hit) for hit in answer["hits"]["hits"]]
+            found += [self._document(hit) for hit in await self._engine.hits(self.held.index, body)]
         return sorted(found, key=lambda one: one.id)
 
     async def nearest(self, documents: Sequence[tuple[str, Float32]], k: int) -> list[list[str]]:
@@ -118,11 +95,10 @@ class VectorSource:
         room = asyncio.Semaphore(_SEARCHES_AT_ONCE)
 
         async def search(identifier: str, vector: Float32) -> list[str]:
-            body = {**nearest(vector, k + 1, product), "size": k + 1, "_source": False, "track_total_hits": False}
+            body = {**nearest(vector, k + 1, product), "size": k + 1, "_source": False}
             async with room:
-                answer = await self._engine.search(self.held.index, body)
-            require_all_shards(answer, self.held.index)
-            return [hit["_id"] for hit in answer["hits"]["hits"] if hit["_id"] != identifier][:k]
+                hits = await self._engine.hits(self.held.index, body)
+            return [hit["_id"] for hit in hits if hit["_id"] != identifier][:k]
 
         return list(await asyncio.gather(*(search(identifier, vector) for identifier, vector in documents)))
 
@@ -135,7 +111,7 @@ class VectorSource:
     def _search_body(self, size: int, *, vectors: bool) -> dict[str, Any]:
         body: dict[str, Any] = self._reader.request([Feature.POOLED]) if vectors else {"_source": False}
         values = [*body.get("docvalue_fields", ()), HASH, STATE]
-        return {**body, "docvalue_fields": values, "size": size, "track_total_hits": False}
+        return {**body, "docvalue_fields": values, "size": size}
 
     def _document(self, hit: Mapping[str, Any]) -> VectorDocument:
         fields = hit.get("fields", {})

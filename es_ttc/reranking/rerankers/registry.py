@@ -60,17 +60,20 @@ class Rerankers:
 
     def named(self, name: str) -> Calls:
         """Return a reranker; the same object at every call."""
-        if name in self._built_in and name not in self._made:
-            self._made[name] = self.calls(self._built_in[name](), name)
-        elif name == MSMARCO_MINILM and name not in self._settings and name not in self._made:
+        if name in self._made:
+            return self._made[name]
+        if name in self._settings:
+            found, settings = self._settings[name]
+            reranker = found.make(settings)
+        elif name in self._built_in:
+            reranker = self._built_in[name]()
+        elif name == MSMARCO_MINILM:
             raise ConfigurationError(
                 f"reranker [{MSMARCO_MINILM}] is not installed: pip install 'es-ttc[cross-encoder]'"
             )
-        elif name not in self._settings and name not in self._made:
+        else:
             raise InvalidRequest(f"unknown reranker [{name}]{did_you_mean(name, self.names)}")
-        if name not in self._made:
-            found, settings = self._settings[name]
-            self._made[name] = self.calls(found.make(settings), name)
+        self._made[name] = self.calls(reranker, name)
         return self._made[name]
 
     def calls(self, reranker: Reranker, name: str) -> Calls:

@@ -38,11 +38,7 @@ class ListwiseSorter(Protocol):
     """A reranker that puts a few documents in order."""
 
     async def order(self, documents: Sequence[int]) -> Sequence[int]:
-        """Return the documents, best first. Missing ones follow in their previous order; unknown ones are ignored.
-
-        Raises:
-            BudgetExhausted: The cost limit of the search is reached.
-        """
+        """Return the documents, best first. Missing ones follow in their previous order; unknown ones are ignored."""
 
 
 class Neighbours(Protocol):
@@ -69,23 +65,13 @@ class BudgetedReranker(ABC):
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
-        self._spent = 0
-        self._failure: Exception | None = None
+        self.spent = 0
+        self.failure: Exception | None = None
 
     @property
     def left(self) -> int:
         """Number of documents that may still be sent; 0 after a failure."""
-        return 0 if self._failure else self._budget - self._spent
-
-    @property
-    def spent(self) -> int:
-        """Number of documents that count against the budget."""
-        return self._spent
-
-    @property
-    def failure(self) -> Exception | None:
-        """The reranker's failure, :class:`BudgetExhausted`, or None."""
-        return self._failure
+        return 0 if self.failure else self._budget - self.spent
 
     @property
     @abstractmethod
@@ -99,14 +85,6 @@ class BudgetedReranker(ABC):
     @abstractmethod
     async def sort(self, documents: Sequence[int]) -> list[int]:
         """Return the documents in the reranker's order, as far as the budget allows; the others keep their order."""
-
-    def pay(self, documents: int) -> None:
-        """Count documents that are about to be sent."""
-        self._spent += documents
-
-    def fail(self, failure: Exception) -> None:
-        """Record a failure; nothing more is sent."""
-        self._failure = failure
 
 
 class StepLimit:
@@ -135,11 +113,8 @@ class RerankedList:
     Attributes:
         documents: All documents that the strategy found, best first: the reranked ones, then those that the budget did
             not cover.
-        judged: Number of reranked documents.
         spent: Documents that count against the budget: distinct ones for a pointwise reranker, every one sent for a
             listwise one.
-        stopped: The reason why the strategy ended; exhausted if every document that it could find was reranked.
-        failure: The reranker's failure, if any.
         found_from: For each document found through the graph, the document whose neighbour it is.
         calls: The reranked documents, in the order in which they were first sent.
     """
@@ -159,11 +134,7 @@ def reranked_so_far(
     reranker: BudgetedReranker,
     found_from: dict[int, int] | None = None,
 ) -> RerankedList:
-    """Return the result for a ranking: reranked documents first, the others in first-pass order.
-
-    Args:
-        first_pass: Documents of the first pass. Those that are not in the ranking follow it.
-    """
+    """Return the result for a ranking: reranked documents first, the others in first-pass order."""
     seen = set(reranker.judged)
     top = _by_score([document for document in ranked if document in seen], reranker)
     placed = set(top)

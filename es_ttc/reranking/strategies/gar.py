@@ -19,10 +19,7 @@ async def gar(
 ) -> RerankedList:
     """Score batches until the budget is spent.
 
-    Args:
-        seeds: Documents of the first batch; None: as many as in the other batches.
-        alternate: Whether every other batch comes from the first pass. Otherwise the first pass is used only when there
-            are no neighbours, which makes this a best-first search.
+    Unless they `alternate`, the first pass is used only when there are no neighbours: a best-first search.
     """
     met: set[int] = set()
     frontier: dict[int, tuple[float, int]] = {}  # document -> (score of the best document that led to it, that one)

@@ -9,32 +9,18 @@ Count = Literal["shown", "distinct"]
 
 
 class ListwiseBudgetedReranker(BudgetedReranker):
-    """Sorts documents by windows that overlap by half, from the back to the front.
+    """Sorts documents by windows of w documents that overlap by half, from the back to the front.
 
     One pass moves the best w/2 documents to the front (Sun et al., RankGPT, EMNLP 2023). A pass ends early if a window
     has moved nothing into its front half, because the documents before it were in order already.
-
-    Args:
-        window: w, number of documents per call, at least 2. The step is w/2.
-        count: Whether a document counts each time it is sent, or once.
     """
 
     def __init__(self, reranker: ListwiseSorter, budget: int, window: int = 20, count: Count = "shown") -> None:
         super().__init__(budget)
+        self.window = window
+        self.pays_repeats = count == "shown"
         self._reranker = reranker
-        self._window = window
-        self._count = count
         self._judged: dict[int, None] = {}
-
-    @property
-    def window(self) -> int:
-        """Number of documents per call."""
-        return self._window
-
-    @property
-    def pays_repeats(self) -> bool:
-        """Whether a document counts each time it is sent."""
-        return self._count == "shown"
 
     @property
     def judged(self) -> Sequence[int]:
@@ -51,7 +37,7 @@ class ListwiseBudgetedReranker(BudgetedReranker):
         settled = self._settled(ranked)
         end = len(ranked)
         while end > 0:
-            start = max(0, end - self._window)
+            start = max(0, end - self.window)
             sent = ranked[start:end]
             ordered = await self.order(sent)
             if ordered is None:
@@ -60,7 +46,7 @@ class ListwiseBudgetedReranker(BudgetedReranker):
             moved = ordered[: len(ordered) // 2] != sent[: len(sent) // 2]
             if start == 0 or (not moved and start <= settled):
                 break
-            end = start + self._window // 2
+            end = start + self.window // 2
         return ranked
 
     async def order(self, documents: Sequence[int]) -> list[int] | None:
@@ -71,12 +57,12 @@ class ListwiseBudgetedReranker(BudgetedReranker):
         sent = self._affordable(documents)
         if len(sent) < min(2, len(documents)):
             return None
-        self.pay(self._cost(sent))
+        self.spent += self._cost(sent)
         try:
             answer = await self._reranker.order(sent)
         except Exception as error:  # noqa: BLE001 - a failing reranker ends the search without an error
-            self.fail(error)
-            self.pay(-self._cost(sent) if isinstance(error, BudgetExhausted) else 0)
+            self.failure = error
+            self.spent -= self._cost(sent) if isinstance(error, BudgetExhausted) else 0
             return None
         self._judged.update(dict.fromkeys(sent))
         placed = set(sent)

@@ -21,7 +21,6 @@ MAX_BUDGET = 1000
 BY_THEMSELVES = ("dense", "maxsim", "spectral")
 """Rescorers that can be used as the reranker: their score of a document does not depend on other documents."""
 
-
 AUTO = "auto"
 MSMARCO_MINILM = "msmarco-minilm"
 """A cross-encoder on the CPU: a pair takes 20 to 90 ms, so a budget of 100 takes longer than a search may."""
@@ -135,11 +134,7 @@ class RgsParams(_GraphParams):
 
 
 def with_defaults(params: StrategyParams, reranker: str | None) -> StrategyParams:
-    """Return parameters with the reranker, and its budget, that a request left out.
-
-    Args:
-        reranker: The reranker of a request that names none; None for spectral retrieval.
-    """
+    """Return parameters with the reranker, and its budget, that a request left out; without any, spectral retrieval."""
     name = params.reranker
     if name == AUTO:
         name = "spectral" if reranker is None or params.reranker_params else reranker
@@ -151,11 +146,7 @@ def with_defaults(params: StrategyParams, reranker: str | None) -> StrategyParam
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One strategy.
-
-    Attributes:
-        run: Runs it with its parameters, the first pass, neighbours, budgeted reranker and nearness to the query.
-    """
+    """One strategy; it runs with its parameters, the first pass, neighbours, reranker and nearness to the query."""
 
     name: str
     Params: type[StrategyParams]

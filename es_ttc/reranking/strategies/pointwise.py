@@ -34,25 +34,25 @@ class PointwiseBudgetedReranker(BudgetedReranker):
         return sorted(documents, key=lambda document: -self._scores.get(document, -math.inf))
 
     async def _score(self, documents: list[int]) -> None:
-        self.pay(len(documents))
+        self.spent += len(documents)
         scores: Mapping[int, float]
         try:
             answer = list(await self._reranker.scores(documents))
         except PartialScores as error:
-            self.fail(error.cause)
+            self.failure = error.cause
             scores = error.scores
             if isinstance(error.cause, BudgetExhausted):
-                self.pay(len(scores) - len(documents))  # the others were not sent
+                self.spent += len(scores) - len(documents)  # the others were not sent
         except Exception as error:  # noqa: BLE001 - a failing reranker ends the search without an error
-            self.fail(error)
-            self.pay(-len(documents) if isinstance(error, BudgetExhausted) else 0)
+            self.failure = error
+            self.spent -= len(documents) if isinstance(error, BudgetExhausted) else 0
             return
         else:
             if len(answer) != len(documents):
-                self.fail(ValueError(f"the reranker gave {len(answer)} scores for {len(documents)} documents"))
+                self.failure = ValueError(f"the reranker gave {len(answer)} scores for {len(documents)} documents")
                 return
             scores = dict(enumerate(answer))
         if not all(map(math.isfinite, scores.values())):
-            self.fail(ValueError("the reranker gave a score that is not finite"))
+            self.failure = ValueError("the reranker gave a score that is not finite")
             return
         self._scores.update((documents[place], float(score)) for place, score in sorted(scores.items()))

@@ -11,11 +11,7 @@ from es_ttc.vectors.tokens import Float32
 
 
 async def retrieve_and_rerank(first_pass: Sequence[int], reranker: BudgetedReranker) -> RerankedList:
-    """Rerank as many documents of the first pass as the budget allows.
-
-    Args:
-        reranker: The budgeted reranker; a listwise one makes one pass over as many documents as one pass can pay for.
-    """
+    """Rerank as many documents of the first pass as the budget, or one pass of a listwise window, allows."""
     reach = (
         within_one_pass(reranker, len(first_pass)) if isinstance(reranker, ListwiseBudgetedReranker) else reranker.left
     )
@@ -33,12 +29,6 @@ def within_one_pass(reranker: ListwiseBudgetedReranker, documents: int) -> int:
 
 
 def mixed(reranked: Float32, first_pass: Float32, weight: float) -> Float32:
-    """Return the weighted mean of a reranker's scores and the scores before it, as ``1 / (1 + exp(-mean))``.
-
-    Args:
-        reranked: ``(n,)`` the reranker's scores.
-        first_pass: ``(n,)`` the scores of the same documents before it.
-        weight: Weight of the latter, beside 1 for the reranker's; both are z-scores over these documents.
-    """
+    """Return ``1 / (1 + exp(-mean))``, the mean of z-scores of a reranker, ``(n,)``, and weighted ones before it."""
     known = np.ones(len(reranked), np.bool_)
     return logistic((z_scores(reranked, known) + weight * z_scores(first_pass, known)) / (1 + weight))

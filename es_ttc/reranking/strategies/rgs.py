@@ -26,8 +26,7 @@ async def rgs(
 ) -> RerankedList:
     """Expand the best document that is not expanded yet, rerank its neighbours, and repeat.
 
-    Args:
-        length: L, length of the list. Documents that are cut are not expanded, and rank below the list.
+    Documents that are cut from the list of L are not expanded, and rank below it.
     """
     waiting = list(dict.fromkeys(first_pass))
     met: set[int] = set()

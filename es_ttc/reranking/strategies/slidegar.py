@@ -25,11 +25,7 @@ async def slidegar(
     *,
     frontier: Frontier = "dropped",
 ) -> RerankedList:
-    """Keep the better half of the window, fill it up, and repeat until the budget is spent.
-
-    Args:
-        frontier: Whether neighbours that were not taken are dropped, as in the paper, or kept for later turns.
-    """
+    """Keep the better half of the window, fill it up, and repeat until the budget is spent."""
     step = reranker.window // 2
     met: set[int] = set()
     sources: dict[int, int] = {}  # neighbour -> the document whose neighbour it is

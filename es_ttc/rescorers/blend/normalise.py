@@ -67,11 +67,7 @@ NORMALISED: Mapping[Normalisation, Callable[[Float32, Mask], Float32]] = {
 
 
 def comparable(scores: Float32, normalise: Normalisation) -> Float32:
-    """Return several signals made comparable, ``(k, s)``.
-
-    Args:
-        scores: ``(k, s)``, a signal in each column; NaN where a document does not have it.
-    """
+    """Return several signals made comparable, ``(k, s)``; NaN where a document does not have one."""
     columns = [
         NORMALISED[normalise](np.nan_to_num(column), ~np.isnan(column)) for column in np.ascontiguousarray(scores.T)
     ]

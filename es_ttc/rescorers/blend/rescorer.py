@@ -169,12 +169,7 @@ class BlendRescorer:
 
 
 def shown_mean(shares: Mapping[SignalName, Float32], normalise: Normalisation) -> Float32:
-    """Return the sum of the signals' shares as it is shown: not negative, in the same order.
-
-    Args:
-        shares: ``(k,)`` by signal.
-        normalise: How the signals were made comparable: z-scores are of either sign.
-    """
+    """Return the sum of the signals' shares as it is shown: not negative, in the same order."""
     mean: Float32 = np.sum(list(shares.values()), axis=0, dtype=np.float32)
     return logistic(mean) if normalise == "z" else mean
 

@@ -23,12 +23,7 @@ SignalName = Literal["lexical", "dense", "spectral", "late_interaction", "senten
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One signal.
-
-    Attributes:
-        reads: The features of documents and of the query that it needs.
-        score: Returns ``(m,)`` scores of a window of m documents that have these features.
-    """
+    """One signal: the features that it needs, and the ``(m,)`` scores of a window of m documents that have them."""
 
     reads: frozenset[Feature]
     score: Callable[[Query, Window], Float32]
@@ -36,12 +31,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class SignalScores:
-    """One signal's scores of a window of k documents.
-
-    Attributes:
-        scores: ``(k,)`` float32; 0 where the document does not have the signal.
-        known: ``(k,)`` bool, which documents have it.
-    """
+    """One signal's ``(k,)`` scores of a window, 0 where a document does not have it, and which documents do."""
 
     scores: Float32
     known: Mask
@@ -128,10 +118,7 @@ def _in_one_pass(query: Query, window: Window) -> dict[SignalName, SignalScores]
 
 
 def signal_scores(name: SignalName, query: Query, window: Window) -> SignalScores:
-    """Return a signal's scores of the documents that have it.
-
-    A document that the query does not match has the lexical score 0: it is a score, not a missing one.
-    """
+    """Return a signal's scores of the documents that have it."""
     signal = SIGNALS[name]
     known = documents_with(signal.reads - {Feature.FIRST_PASS}, window)
     scores = np.zeros(len(window), np.float32)

@@ -23,11 +23,11 @@ DENSE_BESIDE_SPECTRAL = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What a window says of its signals before any judgement.
+    """How far each signal can be trusted in this window, 0 to 1; needs no judgements.
 
     Attributes:
-        words: How far `lexical` can be trusted, 0 to 1: :func:`weight_of_words`.
-        vectors: How far all others can, which read vectors, 0 to 1: :func:`weight_of_vectors`.
+        words: Trust in `lexical`: :func:`weight_of_words`.
+        vectors: Trust in all others, which read vectors: :func:`weight_of_vectors`.
     """
 
     words: float
@@ -71,11 +71,7 @@ def weight_of_vectors(window: Window) -> float:
 
 
 def trust_in_vectors(reads: Sequence[float]) -> float:
-    """Return how far scores of vectors can be trusted; see :func:`weight_of_vectors`.
-
-    Args:
-        reads: The share of each document's text that the encoder read; none of documents without token vectors.
-    """
+    """Return how far scores of vectors can be trusted, from the share of each text that was read."""
     return math.sqrt(_mean_share(reads))
 
 

@@ -3,8 +3,8 @@
 Installing es-ttc compiles them where there is a C compiler, and its wheels bring them along; without them the same
 scores come from numpy. ``window`` turns documents into what the loops read, and ``source/greatest.h`` is one call for
 them, which runs without the interpreter's lock: inner products (``products.h``; ``tiles.h`` for many query vectors) and
-convolutions (``smoothing.h``; ``transform.h``, with the plans of ``frequencies``). ``smoothing`` computes the norms
-that are stored at indexing time (``lengths.h``). The extension has a build for each kind of processor, and takes the
+convolutions (``smoothing.h``; ``transform.h``, with the plans of ``frequencies``). ``lengths.h`` computes the norms
+that are stored at indexing time. The extension has a build for each kind of processor, and takes the
 quickest one that the processor runs. The variable ``ES_TTC_COMPILED=false`` switches them off in a process.
 """
 

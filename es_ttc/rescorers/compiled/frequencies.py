@@ -10,13 +10,7 @@ from es_ttc.vectors.tokens import Float32
 
 
 class HalfFrequencies(NamedTuple):
-    """The frequencies 0 to size / 2, in ascending order of their places.
-
-    Attributes:
-        frequencies: ``(size // 2 + 1,)`` int64.
-        places: Where each of them is.
-        mirrors: Where its opposite is, which is itself for 0 and size / 2.
-    """
+    """The frequencies 0 to size / 2 in the order of their places, with these and the places of their opposites."""
 
     frequencies: NDArray[np.int64]
     places: NDArray[np.int64]
@@ -25,11 +19,7 @@ class HalfFrequencies(NamedTuple):
 
 @lru_cache(maxsize=64)
 def in_frequency(size: int) -> NDArray[np.int64]:
-    """Return the order in which decimation in frequency leaves a transform's frequencies, ``(size,)``.
-
-    The steps are those of ``source/transform.h``: of three where the size is three times a power of two, then of four,
-    then of two.
-    """
+    """Return the order in which ``source/transform.h`` (radix 3, then 4, then 2) leaves a transform's frequencies."""
     if size == 1:
         return np.zeros(1, dtype=np.int64)
     radix = next(radix for radix in (3, 4, 2) if size % radix == 0)
@@ -47,11 +37,7 @@ def half_frequencies(size: int) -> HalfFrequencies:
 
 @lru_cache(maxsize=64)
 def transform_plan(size: int) -> Float32:
-    """Return what transforms of a size read, packed as ``source/transform.h`` expects it.
-
-    Cosines and sines of ``2 pi t / size``; of ``pi k / size`` for the half of the frequencies; their places and their
-    mirrors, int32.
-    """
+    """Return what transforms of a size read, packed as ``source/transform.h`` expects it."""
     half = half_frequencies(size)
     angles = 2 * np.pi * np.arange(size) / size
     half_angles = np.pi * half.frequencies / size

@@ -26,12 +26,6 @@ _PACKED = Struct(f"={_COLUMNS}q")
 class Table:
     """The addresses of a window's documents that have tokens, in the order of their lengths; it keeps them alive.
 
-    Args:
-        norms: Their stored norms; None where there are none.
-        scales: s scales but 1, whose norms are to be read.
-        norms_of_scales: Gives a document's norms of these scales, ``(s, n)`` float32, stored or from its tokens.
-        kernels: The kernels of their lengths; None where nothing is smoothed.
-
     Attributes:
         places: ``(k,)`` which documents these are.
         rows: ``(k, _COLUMNS)`` int64. The arrays behind the addresses live as long as the table.
@@ -62,9 +56,6 @@ class KernelTable:
 
     A window of a thousand documents has hundreds of lengths, so they are read in one step, by length. Beyond
     ``MAX_BYTES`` of spectra it begins anew.
-
-    Args:
-        spectra: Gives the spectra of a length's kernels, as the loops read them, and the transforms' size.
     """
 
     MAX_BYTES = 32 * 2**20
@@ -75,14 +66,7 @@ class KernelTable:
         self._clear()
 
     def of(self, lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], Sequence[Any]]:
-        """Return addresses and sizes, and what they are valid with.
-
-        Args:
-            lengths: ``(k,)`` ascending, 1 or more.
-
-        Returns:
-            ``(k, 3)`` int64: the addresses of spectra and plan, and the transforms' size; and the arrays at them.
-        """
+        """Return ``(k, 3)`` addresses of spectra and plan, and the size, by ascending lengths; and the arrays there."""
         with self._lock:
             if self._bytes > self.MAX_BYTES:
                 self._clear()
@@ -109,14 +93,7 @@ class KernelTable:
 
 
 class _Row(NamedTuple):
-    """A document's row, all but what belongs to its length; it holds as long as the document does.
-
-    Attributes:
-        document: Removes the row when the document is no more.
-        norms: The norms that it has the address of; they live as long as the row.
-        scales: Their scales.
-        row: The row's bytes.
-    """
+    """A document's row without what belongs to its length; it holds as long as the document and the norms do."""
 
     document: "_Key"
     norms: ScaleNorms | None
@@ -217,10 +194,8 @@ def greatest_cosines(
     """Write the greatest cosines of some of a table's documents with every query vector.
 
     Args:
-        table: k documents, in the order of their lengths, whose vectors have as many components as the query's.
         vectors: ``(r, d)`` float32, C-contiguous.
-        out: ``(k, c, r)`` float32, C-contiguous, of which this part is written: c = 1 for the greatest over all scales,
-            or one row for each scale.
+        out: ``(k, c, r)`` float32, C-contiguous: c = 1 for the greatest over all scales, or one row for each scale.
         plain: How many of the query vectors, the last ones, are compared with the tokens themselves alone.
         identity: Whether the tokens themselves count for the others.
         mean: Whether the mean of all tokens counts.

@@ -21,11 +21,7 @@ _OURS = "ttc"
 
 @dataclass(frozen=True, slots=True)
 class NumericField:
-    """A numeric field.
-
-    Attributes:
-        missing: Its value in a document that has none; None if the trees have a side for such documents.
-    """
+    """A numeric field; `missing` is its value in a document that has none, or None if the trees have a side for it."""
 
     name: str
     missing: float | None = None
@@ -82,11 +78,7 @@ def fields_problem(fields: Sequence[NumericField]) -> str | None:
 
 
 def field_columns(fields: Sequence[NumericField], numbers: Mapping[str, Float64], documents: int) -> Float64:
-    """Return the fields' values as a model reads them, ``(k, f)``; NaN where a document has none.
-
-    Args:
-        numbers: ``(k,)`` values by field, NaN where a document has none; a field may be absent.
-    """
+    """Return the fields' values as a model reads them, ``(k, f)``; NaN where a document has none."""
     columns = np.full((documents, len(fields)), np.nan)
     for place, field in enumerate(fields):
         if field.name in numbers:
@@ -96,14 +88,7 @@ def field_columns(fields: Sequence[NumericField], numbers: Mapping[str, Float64]
 
 
 def as_number(values: object) -> float | None:
-    """Return the number of a field, the least of several; None if there is none.
-
-    Args:
-        values: A number, or several, as an engine or a JSON document gives them.
-
-    Raises:
-        ValueError: One is no number.
-    """
+    """Return the number of a field, the least of several; None if there is none."""
     several: Iterable[object] = values if isinstance(values, list) else [values]
     found = [_number(value) for value in several if value is not None]
     return min(found, default=None)

@@ -41,21 +41,12 @@ class StoredTrees(BaseModel):
     values: list[float]
 
     def arrays(self) -> Trees:
-        """Return the trees as arrays.
-
-        Raises:
-            OverflowError: A number does not fit.
-        """
-        return Trees(
-            roots=np.array(self.roots, np.int32),
-            feature=np.array(self.feature, np.int32),
-            threshold=np.array(self.threshold, np.float64),
-            left=np.array(self.left, np.int32),
-            right=np.array(self.right, np.int32),
-            missing=np.array(self.missing, np.int32),
-            default_left=np.array(self.default_left, np.bool_),
-            values=np.array(self.values, np.float64),
-        )
+        """Return the trees as arrays."""
+        kinds = {"threshold": np.float64, "values": np.float64, "default_left": np.bool_}
+        arrays: dict[str, Any] = {
+            name: np.array(values, kinds.get(name, np.int32)) for name, values in self.model_dump().items()
+        }
+        return Trees(**arrays)
 
 
 class StoredField(BaseModel):

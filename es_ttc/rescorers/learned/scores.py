@@ -20,21 +20,12 @@ class Predictor(Protocol):
 
 
 def features_of(scores: Float32) -> Float32:
-    """Return the signals of a window's documents, ``(k, s)``: z-scores of each signal; NaN where one is missing.
-
-    Args:
-        scores: ``(k, s)`` the signals' scores; NaN where a document does not have one.
-    """
+    """Return z-scores of ``(k, s)`` scores of signals; NaN where a document does not have one."""
     return np.where(np.isnan(scores), np.float32(np.nan), comparable(scores, "z"))
 
 
 def rows_of(features: Float32, columns: Float64) -> NDArray[np.floating]:
-    """Return what trees read, ``(k, s + f)``: the signals, then the numeric fields with their own values.
-
-    Args:
-        features: ``(k, s)``, what :func:`features_of` gives.
-        columns: ``(k, f)``, what :func:`es_ttc.rescorers.learned.fields.field_columns` gives.
-    """
+    """Return what trees read, ``(k, s + f)``: the signals, then the numeric fields with their own values."""
     return np.concatenate([features, columns], axis=1) if columns.shape[1] else features
 
 
@@ -52,11 +43,6 @@ def learned_scores(
     blend: float,
     trees: Predictor,
 ) -> Float64:
-    """Return a model's scores of a window's documents, ``(k,)``; see :class:`RankingModel`.
-
-    Args:
-        scores: ``(k, s)`` the signals' scores; NaN where a document does not have one.
-        columns: ``(k, f)`` the numeric fields' values; NaN where a document has none.
-    """
+    """Return a model's scores of a window's documents, ``(k,)``, from ``(k, s)`` signals and ``(k, f)`` fields."""
     features = features_of(scores)
     return blend * start_of(features, weights) + trees.predict(rows_of(features, columns))

@@ -35,12 +35,10 @@ class Trees:
 
     Attributes:
         roots: ``(t,)`` the first node, or leaf, of each tree.
-        feature: ``(m,)`` the feature that each inner node reads.
-        threshold: ``(m,)`` the greatest value that goes left.
-        left: ``(m,)`` the left child.
-        right: ``(m,)`` the right child.
-        missing: ``(m,)`` one of :class:`Missing`.
-        default_left: ``(m,)`` bool, whether a missing value goes left.
+        feature: ``(m,)`` the feature that each inner node reads; the next five have a value a node too.
+        threshold: The greatest value that goes left.
+        missing: One of :class:`Missing`.
+        default_left: Bool, whether a missing value goes left.
         values: ``(l,)`` the value of each leaf.
     """
 
@@ -54,11 +52,7 @@ class Trees:
     values: Float64
 
     def predict(self, rows: NDArray[np.floating]) -> Float64:
-        """Return the sum of the trees' values of each row, ``(n,)``.
-
-        Args:
-            rows: ``(n, f)``; NaN where a value is missing.
-        """
+        """Return the sum of the trees' values of each row, ``(n,)``."""
         if not len(self.roots):
             return np.zeros(len(rows))
         given = rows.astype(np.float64)

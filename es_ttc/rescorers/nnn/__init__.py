@@ -1,7 +1,7 @@
 """NNN decoding: choose documents as a set, by a sparse non-negative reconstruction of the query.
 
-``objective`` (the problem and its certificates), ``dictionary`` (the documents' vectors, all and selected),
-``active_set`` (the solver), ``fista`` (the paper's solver), ``path`` (all l1 at once), ``rescorer``.
+``objective`` (the problem), ``dictionary`` (the documents' vectors, all and selected), ``active_set`` (the solver),
+``path`` (all l1 at once), ``rescorer``.
 """
 
 from es_ttc.rescorers.nnn.active_set import Solution, solve, solve_batch

@@ -2,18 +2,10 @@
 
 The state is a selection of documents and the minimum of the objective on it, which has positive coefficients only. Any
 document whose inner product with the residual exceeds l1 improves on it; none left is the Karush-Kuhn-Tucker
-certificate. Two steps lead on:
-
-- *several at once*: the worst offenders join, those that the new minimum makes negative leave, and the outcome is taken
-  if it is feasible and lower. This is fast and usual, but nothing guarantees it;
-- *one alone*, where that fails: the worst offender grows until the objective stops falling or another document's
-  coefficient reaches zero and leaves. This always lowers the objective, for dependent and duplicate vectors too.
-
-The objective falls at every step and each state is its selection's minimum, so no selection comes twice and there are
-finitely many: the method ends. A limit of iterations protects against rounding.
-
-Cost: one product of the dictionary with the residual an iteration (in the dictionary's own precision, offenders near
-the threshold again in float64), and small dense solves of the selection's size.
+certificate. The worst offenders join at once, those that the new minimum makes negative leave, and the outcome is taken
+if it is feasible and lower. Where that fails, the worst offender grows alone until the objective stops falling or
+another coefficient reaches zero: this always lowers the objective. So no selection comes twice, and the method ends; a
+limit of iterations protects against rounding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -171,11 +163,7 @@ def _at_once(joined: Face, face: Face, x: Float64) -> tuple[Face, Float64]:
 
 
 def _one_alone(face: Face, x: Float64, excess: float) -> tuple[Face, Float64]:
-    """Lower the objective by one document, the face's last, whose coefficient is still 0.
-
-    Args:
-        excess: By how much its inner product with the residual exceeds l1: the slope with which the objective falls.
-    """
+    """Lower the objective by the face's last document, whose coefficient is still 0; its slope there is the excess."""
     others = np.arange(len(x)) < len(x) - 1
     across = face.hessian[:-1, -1]
     direction = np.append(-face.kept(others).solved(across), 1.0)

@@ -66,11 +66,7 @@ _INDEPENDENT = 1e-12
 class Face:
     """A selection S of m documents: ``P`` on it is ``1/2 x^T H x - b^T x`` plus a constant, all float64.
 
-    Attributes:
-        support: ``(m,)`` the documents' places in the dictionary.
-        rows: ``(m, d)`` their vectors.
-        hessian: ``(m, m)``, ``H = D_S D_S^T + l2 I``.
-        target: ``(m,)``, ``b = D_S q - l1``.
+    ``H = D_S D_S^T + l2 I`` is the `hessian`, ``b = D_S q - l1`` the `target`.
     """
 
     support: Places

@@ -28,11 +28,7 @@ def greatest_l1(dictionary: Dictionary, query: Rows) -> float:
 def changes(
     dictionary: Dictionary, query: Rows, *, l2: float = 0.0, l1: float = 0.0, tolerance: float = TOLERANCE
 ) -> Iterator[Solution]:
-    """Yield a solution just after each change of the selection as l1 falls; the last is that for ``l1`` itself.
-
-    Args:
-        query: ``(d,)``.
-    """
+    """Yield a solution just after each change of the selection as l1 falls; the last is that for ``l1`` itself."""
     vector = query.astype(np.float64)
     slack = tolerance * float(np.linalg.norm(vector)) * dictionary.longest
     current = greatest_l1(dictionary, query)
@@ -67,12 +63,7 @@ def select(dictionary: Dictionary, query: Rows, documents: int, *, l2: float = 0
 
 
 def _until_change(dictionary: Dictionary, query: Float64, solution: Solution, slack: float) -> float:
-    """Return by how much l1 falls until a document joins or leaves; infinite where none ever does.
-
-    Args:
-        query: ``(d,)``.
-        slack: What a document must exceed l1 by for the solver to take it in.
-    """
+    """Return by how much l1 falls until a document joins or leaves; infinite where none ever does."""
     face = Face.empty(dictionary.dims).extended(solution.support, dictionary, query, solution.penalty)
     growth = face.solved(np.ones(len(face.support)))
     fall = growth @ face.rows

@@ -97,11 +97,7 @@ class NnnRescorer:
 
 
 def scores(x: Float64) -> Float32:
-    """Return coefficients as scores: all positive, those of zero coefficients below all others and decreasing.
-
-    Args:
-        x: ``(k,)`` coefficients in first-pass order, none negative.
-    """
+    """Return coefficients as scores: all positive, those of zero coefficients below all others and decreasing."""
     selected = x >= _LEAST_COEFFICIENT
     rest = int(np.count_nonzero(~selected))
     ceiling = float(np.min(x, where=selected, initial=np.inf)) if rest < len(x) else 1.0
@@ -111,12 +107,7 @@ def scores(x: Float64) -> Float32:
 
 
 def details(solution: Solution, rows: Float32, query: Float64, ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Return each document's part in a solution; see :meth:`NnnRescorer.detail`.
-
-    Args:
-        rows: ``(k, d)`` the documents' vectors.
-        query: ``(d,)``.
-    """
+    """Return each document's part in a solution; see :meth:`NnnRescorer.detail`."""
     vectors = rows.astype(np.float64)
     relevance = vectors @ query
     unexplained = vectors @ solution.residual

@@ -1,8 +1,4 @@
-"""The channels that the programs from CoverageTriple on share, for any set of query vectors.
-
-The programs are cumulative (the paper's costs rise by whole passes over the queries), so each is the one before it
-with something added, and all of them use these channels.
-"""
+"""The channels that the programs from CoverageTriple on share, for any set of query vectors."""
 
 from es_ttc.rescorers.programs.interface import PASSAGE, QUERY, TOPIC_LENGTH, Chunks, Context
 from es_ttc.rescorers.programs.primitives.fusion import reciprocal_rank_fusion
@@ -20,9 +16,6 @@ class Coverage:
 
     "All channels are debiased by subtracting their respective embedding centroids": the mean of all chunks of a
     channel is subtracted from each, and rows are made unit again. Queries are left as they are.
-
-    Args:
-        documents: ``(n, d)`` unit rows.
     """
 
     def __init__(self, documents: Float32, context: Context) -> None:
@@ -44,12 +37,8 @@ class Hybrid:
     """The channels of LexicalHybridRRF (B.5) and, with all four lexical ones, of CrossRoundRRF (B.6) and beyond.
 
     Coverage's eight; the cosine with the document read under the query adapter (B.1: the paper's cost of B.5 is B.4's
-    plus one pass over the documents, which is this one); lexical channels, which stay the same for refined queries.
-
-    Args:
-        documents: ``(n, d)`` unit rows.
-        all_lexical: Whether coverage of query words and rare words are channels too (B.6).
-        cross: Whether queries read under the passage adapter score documents too (B.8).
+    plus this one pass over the documents); lexical channels, which stay the same for refined queries; with `cross` the
+    queries read under the passage adapter (B.8).
     """
 
     def __init__(self, documents: Float32, context: Context, *, all_lexical: bool, cross: bool = False) -> None:

@@ -17,12 +17,7 @@ from es_ttc.vectors.tokens import Float32
 
 
 class Measured(NamedTuple):
-    """One row of the measured table.
-
-    Attributes:
-        c: Its cost ratio, pooled over the collections measured.
-        delta: Its median difference from dense retrieval in nDCG@10: no one collection rules it.
-    """
+    """One row of the measured table: cost ratio, and median difference from dense retrieval in nDCG@10."""
 
     name: str
     c: float

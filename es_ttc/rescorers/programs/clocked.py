@@ -1,9 +1,7 @@
 """Programs with a time limit: every loop iteration and every call of the program's own functions checks the clock.
 
-A thread cannot be stopped from outside, so a program in the caller's thread must end itself. The check is the first
-statement of each loop's body, outside of the program's own ``try``, so no ``except`` and no ``finally`` of the program
-keeps a loop alive. A single call (numpy, a regular expression, arithmetic on huge integers) is not interrupted: that
-needs a separate process, as in the gateway.
+The check is the first statement of each loop's body, outside of the program's own ``try``, so no ``except`` and no
+``finally`` keeps a loop alive. A single call (numpy, a regular expression) is not interrupted: that needs a process.
 """
 
 import ast

@@ -34,9 +34,8 @@ class TextEncoder(Protocol):
 
 
 def encode_fn(encoder: TextEncoder) -> EncodeFn:
-    """Return the interface's ``encode_fn``.
+    """Return the interface's ``encode_fn``: the retrieval adapters are the encoder's two roles.
 
-    The retrieval adapters are the encoder's two roles, with the prompts and the adapters that the index was made with.
     The other two are the adapters of those names that the model ships; where it ships none they are the document role:
     "channels collapse to a single view" (section 3.1).
     """

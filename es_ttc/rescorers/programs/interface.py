@@ -1,9 +1,7 @@
 """The interface of Test-Time Compute programs (section 3.1), kept literally: ``P(Q, D, S, ctx) -> S'``.
 
-Any function of this form runs here, including those of other program searches. It may use the four capabilities of the
-paper's context: ``ctx.encode_fn``, the texts and the ids. The additional methods that this project's programs use
-(:meth:`Context.chunks`, :meth:`Context.view`...) return vectors made at ingest if there are some, else they call
-``encode_fn``.
+A program may use the four capabilities of the paper's context: ``ctx.encode_fn``, the texts and the ids. The other
+methods return vectors made at ingest if there are some, else they call ``encode_fn``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +45,6 @@ class Chunks:
     Attributes:
         vectors: ``(m, d)`` float32 unit rows.
         starts: ``(n + 1,)``: document i owns chunks ``starts[i]`` to ``starts[i + 1]`` (exclusive); it may own none.
-        texts: m texts.
     """
 
     vectors: Float32
@@ -94,12 +91,7 @@ class Context:
         return self._chunks[granularity]
 
     def view(self, documents: Float32, adapter: str, max_length: int | None = None) -> Float32:
-        """Return whole documents under another adapter or length, ``(n, d)``.
-
-        Args:
-            documents: ``(n, d)`` the documents as they are, whose empty rows stay empty.
-            max_length: Tokens read of each; the encoder's limit if None.
-        """
+        """Return whole documents under another adapter or length, ``(n, d)``; their empty rows stay empty."""
         if (adapter, max_length) in self.views:
             return self.views[adapter, max_length]
         self.index_texts += len(self.doc_texts)
@@ -108,12 +100,7 @@ class Context:
         return encoded
 
     def expand(self, queries: Float32, anchors: NDArray[np.intp], adapter: str = QUERY) -> Float32:
-        """Encode each query with its anchor's best-matching sentence behind it (B.7), ``(q, d)``.
-
-        Args:
-            queries: ``(q, d)``, which choose the sentence.
-            anchors: ``(q,)`` one document a query. One without sentences leaves the query's text alone.
-        """
+        """Encode each query with its anchor's best-matching sentence behind it (B.7), ``(q, d)``."""
         sentences = self.chunks("sentences")
         texts = []
         for row, (text, anchor) in enumerate(zip(self.query_texts, anchors, strict=True)):

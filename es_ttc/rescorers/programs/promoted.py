@@ -1,8 +1,7 @@
-"""Promoted programs: a folder of them, read when the gateway starts.
+"""Promoted programs: a folder of ``NAME.py`` and ``NAME.json`` (its manifest), read when the gateway starts.
 
-A program has two files: ``NAME.py``, its source, and ``NAME.json``, its manifest. The folder is configured in the
-settings and read once, so no request can add code. A source is checked again (:mod:`.source`) and must have the hash
-that was promoted. The caller decides where it runs: the gateway uses separate processes (es_ttc.sandbox).
+No request can add code. A source is checked again (:mod:`.source`) and must have the hash that was promoted. The
+caller decides where it runs: the gateway uses separate processes (es_ttc.sandbox).
 """
 
 import hashlib

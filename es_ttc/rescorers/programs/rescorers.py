@@ -80,7 +80,6 @@ class ProgramRescorer:
         """Return the program's own scores of several queries on the same documents, ``(q, k)``: the paper's form.
 
         Args:
-            window: The documents; its first-pass scores are those of a single query.
             lexical_scores: ``(q, k)`` the lexical engine's scores, for several queries; the window's own where None.
         """
         return self._run(queries, window, params, lexical_scores, None)
@@ -218,17 +217,10 @@ class Rocchio(FeedbackRescorer):
         return feedback(params.documents, params.weight)
 
 
-DEPTHS = (2, 3, 5, 10)
-WEIGHTS = (0.1, 0.3, 0.5, 0.7)
-"""The sixteen Rocchio/VPRF configurations of appendix D."""
-
-
 def feedback(depth: int, weight: float, temperature: float | None = None) -> Program:
     """Return the program that scores by the query interpolated with the centroid of its best documents.
 
-    Args:
-        weight: Of the centroid, in [0, 1].
-        temperature: Of the softmax weights; None for a uniform mean (classical Rocchio without negatives, VPRF).
+    Without a temperature of the softmax the mean is uniform (classical Rocchio without negatives, VPRF).
     """
 
     def program(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:
@@ -244,12 +236,7 @@ softcentroid = feedback(3, 0.5, 0.05)
 def context_of(
     queries: Sequence[Query], window: Window, granularities: Collection[Granularity], *, engine_lexical: bool
 ) -> Context:
-    """Return the context of some queries over one window.
-
-    Args:
-        window: The documents. Chunks made at ingest are taken as they are.
-        engine_lexical: Whether the first pass's scores are the lexical channel; then there must be one query.
-    """
+    """Return the context of some queries over one window; with `engine_lexical` there must be one query."""
     texts = ["" for _ in window.ids] if window.chunks is None else [own.text for own in window.chunks]
     stored: dict[Granularity, Chunks] = {}
     views: dict[tuple[str, int | None], Float32] = {}

@@ -1,8 +1,4 @@
-"""The rounds of the programs from CrossRoundRRF on: a first ranking, queries refined by it, further rankings.
-
-Each program adds rounds to those of the one before. A :class:`Search` holds what all rounds of one batch share; its
-methods make one refined query matrix or one set of anchors each.
-"""
+"""The rounds of the programs from CrossRoundRRF on: a first ranking, queries refined by it, further rankings."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,15 +26,7 @@ gate up to .7 gives the same result (`benchmarks.programs_constants` at commit c
 
 @dataclass(slots=True)
 class Search:
-    """A batch of queries and its rounds so far.
-
-    Attributes:
-        queries: ``(q, d)``.
-        documents: ``(n, d)``.
-        context: Texts, chunks, encoder.
-        hybrid: The channels of a round.
-        rounds: By name, each round's ``(q, n)`` scores, in the order in which they were added.
-    """
+    """A batch of ``(q, d)`` queries over ``(n, d)`` documents, and the ``(q, n)`` scores of its rounds, by name."""
 
     queries: Float32
     documents: Float32

@@ -1,12 +1,9 @@
 """Programs as source text: the permitted subset of Python, and compilation of such text to a function.
 
-The text of a program from a search is checked without being run: it must be a module with constants, helper functions
-and one ``def program(Q, D, S, ctx)``, in a subset of Python that has no access to files, network, processes, randomness
-or the interpreter's own objects. Anything else is refused, with one of the paper's constraints (section 3.2) as the
-reason.
-
-The checks keep a program honest and readable. Against malicious code they are the first of two barriers; the second is
-the process in which :mod:`es_ttc.sandbox` runs them.
+The text is checked without being run: a module with constants, helper functions and one ``def program(Q, D, S, ctx)``,
+without access to files, network, processes, randomness or the interpreter's own objects. Anything else is refused, with
+one of the paper's constraints (section 3.2) as the reason. Against malicious code the checks are the first of two
+barriers; the second is the process in which :mod:`es_ttc.sandbox` runs them.
 """
 
 import ast
@@ -84,21 +81,9 @@ def _names(text: str) -> frozenset[str]:
 
 
 _PROGRAMS = "es_ttc.rescorers.programs"
+_PRIMITIVES = "anchors discriminant feedback fusion lexical matching moments standardise vectors"
 _OWN_MODULES = (
-    *(
-        f"{_PROGRAMS}.primitives.{name}"
-        for name in (
-            "anchors",
-            "discriminant",
-            "feedback",
-            "fusion",
-            "lexical",
-            "matching",
-            "moments",
-            "standardise",
-            "vectors",
-        )
-    ),
+    *(f"{_PROGRAMS}.primitives.{name}" for name in _PRIMITIVES.split()),
     *(f"{_PROGRAMS}.{name}" for name in ("channels", "frontier", "interface", "rounds")),
     "es_ttc.vectors.chunks",
     "es_ttc.vectors.tokens",
@@ -196,11 +181,7 @@ def check(source: str) -> ast.Module:
 
 
 def compiled(source: str, *, seconds: float | None = None) -> Program:
-    """Check a program and return its function.
-
-    Args:
-        seconds: Time limit of a call, which ends itself (:mod:`.clocked`); None if a separate process can be killed.
-    """
+    """Check a program and return its function, which ends itself after `seconds` (:mod:`.clocked`), if given."""
     tree = check(source)
     namespace: dict[str, Any] = {"__builtins__": _restricted(), "__name__": "candidate"}
     if seconds is not None:
@@ -298,11 +279,8 @@ class _Checks:
                 names = _LIBRARIES[module] if module in _LIBRARIES else importable(module)
                 for alias in node.names:
                     if alias.name not in names:
-                        near = nearest(alias.name, names)
-                        hint = f": did you mean [{near}]?" if near else ""
-                        self._refuse(
-                            Reason.EXTERNAL, node, f"[{module}] gives programs no [{printable(alias.name)}]{hint}"
-                        )
+                        detail = f"[{module}] gives programs no [{printable(alias.name)}]{_hint(alias.name, names)}"
+                        self._refuse(Reason.EXTERNAL, node, detail)
                     self._bound.add(alias.asname or alias.name)
 
     def _module(self, node: ast.AST, name: str) -> None:
@@ -395,19 +373,16 @@ class _Checks:
         if isinstance(node.value, ast.Name) and node.value.id == "ctx" and name not in _CONTEXT:
             self._refuse(Reason.FORBIDDEN, node, f"[ctx.{printable(name)}]: ctx gives {', '.join(sorted(_CONTEXT))}")
         if name.startswith("_") or name not in _ATTRIBUTES:
-            near = nearest(name, _ATTRIBUTES)
-            hint = f": did you mean [.{near}]?" if near else ""
+            hint = _hint(name, _ATTRIBUTES, ".")
             self._refuse(Reason.FORBIDDEN, node, f"[.{printable(name)}] is no attribute that programs may use{hint}")
 
     def _library(self, node: ast.AST, module: str, path: str) -> None:
         if module == "numpy" and path.partition(".")[0] == "random":
             self._refuse(Reason.DETERMINISTIC, node, "numpy.random: equal inputs must give equal scores")
         known = _NUMPY if module == "numpy" else _LIBRARIES[module]
-        if path in known:
-            return
-        near = nearest(path, known)
-        hint = f": did you mean [{near}]?" if near else ""
-        self._refuse(Reason.FORBIDDEN, node, f"[{module}.{printable(path)}] is not one that programs may use{hint}")
+        if path not in known:
+            detail = f"[{module}.{printable(path)}] is not one that programs may use{_hint(path, known)}"
+            self._refuse(Reason.FORBIDDEN, node, detail)
 
     def _comparison(self, node: ast.Compare) -> None:
         if not any(isinstance(one, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for one in node.ops):
@@ -448,6 +423,11 @@ class _Checks:
 
     def _refuse(self, reason: Reason, node: ast.AST, detail: str) -> None:
         raise Refused(reason, f"line {getattr(node, 'lineno', 1)}: {detail}")
+
+
+def _hint(name: str, known: frozenset[str], sign: str = "") -> str:
+    near = nearest(name, known)
+    return f": did you mean [{sign}{near}]?" if near else ""
 
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:

@@ -35,13 +35,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A document's chunks, each list in the order of the text.
-
-    Attributes:
-        sentences: Sentences, at most :data:`MAX_CHUNKS`.
-        pairs: Each two consecutive sentences; the one sentence of a document that has no other.
-        paragraphs: Paragraphs, at most :data:`MAX_CHUNKS`.
-    """
+    """A document's chunks, each list in the order of the text; `pairs` are consecutive sentences, or the only one."""
 
     sentences: tuple[Span, ...]
     pairs: tuple[Span, ...]
@@ -59,12 +53,7 @@ class Split:
 
 
 def split(text: str, fields: Iterable[tuple[int, int]] = (), *, most: int = MAX_CHUNKS) -> Split:
-    """Cut a document.
-
-    Args:
-        fields: First and end character of each of its fields, which no chunk but a run crosses; the whole text if
-            empty.
-    """
+    """Cut a document, of which no chunk but a run crosses a field's end."""
     parts = [part for start, end in (list(fields) or [(0, len(text))]) for part in _paragraphs(text, start, end)]
     sentences = _runs(_joined(text, (one for part in parts for one in _sentences(text, part))), most)
     pairs = tuple(Span(a.start, b.end) for a, b in pairwise(sentences)) or sentences

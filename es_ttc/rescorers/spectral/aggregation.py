@@ -1,7 +1,6 @@
-"""From the cosines at every position to one number a scale: the maximum, and the milder choices of section VIII-B.
+"""Reduce the cosines at every position to one number a scale: the maximum, and the milder choices of section VIII-B.
 
-Each function takes ``(..., width)`` cosines, NaN after a document's last position, and ``counts``, the number of
-positions (1 or more), of a shape that broadcasts to ``(...)``. ``pool`` goes on from scales to one score.
+Functions take ``(..., width)`` cosines, NaN after a document's last position, and ``counts``, its number of positions.
 """
 
 import numpy as np
@@ -45,11 +44,7 @@ Float64 = NDArray[np.float64]
 
 
 def pool(scores: Float32, params: SpectralParams) -> Float32:
-    """Return one score for the scores of all scales, ``(..., s)`` to ``(...)``.
-
-    Args:
-        scores: ``(..., s)`` float32, the score of each scale, ascending as ``params.scales``.
-    """
+    """Return one score of the scores of all scales, which ascend as ``params.scales``: ``(..., s)`` to ``(...)``."""
     if params.pool == "max":
         greatest: Float32 = scores.max(axis=-1)
         return greatest

@@ -31,8 +31,7 @@ class Block:
     Attributes:
         documents: ``(b,)`` their places in the window.
         lengths: ``(b,)`` their numbers of tokens, 1 or more.
-        cosines: ``(b, r, s, width)`` float32: document, query vector, scale, position; NaN after the last position.
-            Valid until the next block is asked for.
+        cosines: ``(b, r, s, width)``, NaN after the last position; valid until the next block is asked for.
     """
 
     documents: NDArray[np.intp]
@@ -43,14 +42,9 @@ class Block:
 def blocks(
     vectors: Float32, tokens: Sequence[TokenVectors], norms: Sequence[ScaleNorms] | None, scales: tuple[float, ...]
 ) -> Iterator[Block]:
-    """Yield the cosines of a window's documents, those without any token left out.
+    """Yield the cosines of a window's documents with ``(r, d)`` vectors, those without any token left out.
 
-    A document's cosines do not depend on what else is in the window.
-
-    Args:
-        vectors: ``(r, d)`` float32 unit rows.
-        norms: One :class:`ScaleNorms` a document; scales that it lacks are computed from the tokens.
-        scales: s ascending scales, ``inf`` for the mean.
+    A document's cosines do not depend on what else is in the window. Norms that are not stored come from the tokens.
     """
     for size, places in _by_transform_size(tokens).items():
         block = max(1, _BLOCK_BYTES // (4 * size * len(vectors) * len(scales)))

@@ -13,16 +13,10 @@ from es_ttc.vectors.tokens import Float32
 def evidence(
     score: float, best: int, cosines: Float32, scales: tuple[float, ...], offsets: NDArray[np.int32] | None
 ) -> dict[str, Any]:
-    """Describe one document's score for one query vector, JSON-ready.
+    """Describe one document's score for one query vector, from ``(s, n)`` cosines and ``(n, 3)`` offsets, JSON-ready.
 
-    Args:
-        cosines: ``(s, n)`` the cosines behind it, n 1 or more.
-        offsets: ``(n, 3)`` int32 field ordinal, start and end character of each token, if the index has them.
-
-    Returns:
-        ``score``; this ``scale`` (a number of tokens, or ``"mean"``); the ``position`` of its greatest cosine and this
-        ``cosine``; ``tokens`` ``[first, end)`` under the main lobe there; and, given offsets and at least one token
-        with text of its own, ``field`` (ordinal), ``start`` and ``end`` (characters).
+    The ``scale`` with its greatest ``cosine``, the ``position`` of it, ``tokens`` ``[first, end)`` under the main lobe
+    there, and, where a token has text, ``field`` (ordinal), ``start`` and ``end`` (characters).
     """
     position = int(np.argmax(cosines[best]))
     first, end = main_lobe(cosines.shape[1], scales[best], position)
@@ -37,11 +31,7 @@ def evidence(
 
 
 def main_lobe(length: int, scale: float, position: int) -> tuple[int, int]:
-    """Return the tokens ``[first, end)`` that count positively and most: those nearer to the centre than L.
-
-    For a document of even length the kernel's centre stands half a token before the position (see
-    :func:`es_ttc.rescorers.spectral.smoothing.same_start`).
-    """
+    """Return the tokens ``[first, end)`` that count positively and most: those nearer to the centre than L."""
     if scale == IDENTITY:
         return position, position + 1
     if scale == MEAN:
@@ -56,11 +46,7 @@ def cosine_of(value: float | np.floating[Any]) -> float:
 
 
 def characters_under(offsets: NDArray[np.int32], first: int, end: int, position: int) -> dict[str, int]:
-    """Return the text under tokens ``[first, end)``, in the field of the token with text nearest to the position.
-
-    Returns:
-        ``field`` (ordinal), ``start`` and ``end`` (characters); nothing where no token has text of its own.
-    """
+    """Return ``field``, ``start`` and ``end`` of the text under tokens, in the field nearest to the position."""
     spans = offsets[first:end]
     with_text = np.flatnonzero(spans[:, 2] > spans[:, 1])
     if not len(with_text):

@@ -41,17 +41,11 @@ def greatest_cosines(
 ) -> Float32:
     """Return the greatest cosine of every document with every query vector, ``(k, r)``; -1 for an empty document.
 
-    A document's cosines do not depend on what else is in the window.
+    A document's cosines do not depend on what else is in the window. Norms that are not stored come from the tokens.
 
     Args:
-        vectors: ``(r, d)`` float32 unit rows.
-        norms: One :class:`ScaleNorms` a document; scales that it lacks are computed from the tokens.
-        scales: s ascending scales, ``inf`` for the mean.
         plain: ``(p, d)`` float32 unit rows that are compared with the tokens themselves alone, in the same pass: their
             cosines follow the others, ``(k, r + p)``.
-
-    Raises:
-        ValueError: A document's vectors have another number of components than the query's.
     """
     further = 0 if plain is None else len(plain)
     every = vectors if plain is None else np.concatenate([vectors, plain])
@@ -88,11 +82,7 @@ def greatest_by_scale(
 
 
 def with_wrong_norms(cosines: Float32) -> NDArray[np.intp]:
-    """Return the places of documents with a cosine above 1: their stored norms are not those of their vectors.
-
-    Args:
-        cosines: ``(k, ...)``.
-    """
+    """Return the places of documents with a cosine above 1: their stored norms are not those of their vectors."""
     return np.flatnonzero((cosines > _MAX_COSINE).any(axis=tuple(range(1, cosines.ndim))))
 
 

@@ -1,7 +1,7 @@
 """Row norms of smoothed token matrices: the part of the spectral score that does not depend on the query.
 
-Convolution is linear, so ``<q, (k_L * E)[i]> = (k_L * f)[i]`` with ``f = E q``; only the length of the smoothed row is
-missing to make it the cosine of section III-C, and it is the same for every query. Ingest computes and stores it once.
+``<q, (k_L * E)[i]> = (k_L * E q)[i]``, so only the length of the smoothed row is missing to make it the cosine of
+section III-C. Ingest computes and stores it once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,14 +33,9 @@ _kept: dict[int, _Kept] = {}
 
 
 def scale_norms(tokens: Float32, scales: Sequence[float]) -> ScaleNorms:
-    """Return ``||(k_L * E)[i]||`` for every position of a document and every scale but L = 1, whose norms are 1.
+    """Return ``||(k_L * E)[i]||`` for every position of ``(n, d)`` tokens and every scale but L = 1, whose norms are 1.
 
-    Memory beside the input grows with n x s, not with n x s x d. For scores that equal those of the stored vectors to
-    rounding, give the vectors as they are stored, ``as_stored(quantise(matrix, codec))``: a rotation changes no length.
-
-    Args:
-        tokens: ``(n, d)`` float32 rows; n may be 0.
-        scales: Scales L in tokens, 1 or more; ``inf`` is the mean-pool endpoint.
+    For scores that equal those of the stored vectors, give these: ``as_stored(quantise(matrix, codec))``.
     """
     kept = tuple(scale for scale in scales if scale != IDENTITY)
     values = np.empty((len(kept), len(tokens)), dtype=np.float32)
@@ -55,11 +50,7 @@ def scale_norms(tokens: Float32, scales: Sequence[float]) -> ScaleNorms:
 
 
 def norms_of_scales(tokens: TokenVectors, stored: ScaleNorms | None, scales: Sequence[float]) -> Float32:
-    """Return the norms of the wanted scales, ``(s, n)`` float32: those that are stored, the rest from the tokens.
-
-    Raises:
-        ValueError: The stored norms belong to a document of another length.
-    """
+    """Return the norms of the wanted scales, ``(s, n)`` float32: those that are stored, the rest from the tokens."""
     if stored is None:
         return _computed(tokens, scales).lengths()
     lengths = stored.lengths()
@@ -83,17 +74,17 @@ def _computed(tokens: TokenVectors, scales: Sequence[float]) -> ScaleNorms:
 
 
 def _lengths(tokens: Float32, scales: tuple[float, ...]) -> Float32:
-    """Return the lengths of smoothed rows, ``(s, n)``, by the compiled loops where they are used.
-
-    numpy smooths a few components at a time and adds up the squares. One product with the kernels' Toeplitz matrices is
-    up to 1 ms faster than numpy for documents of less than about 200 tokens on an idle machine, but it takes the cores
-    that the encoder computes on, and then costs 10 ms more (benchmarks/spectral_kernel.py).
-    """
+    """Return the lengths of smoothed rows, ``(s, n)``, by the compiled loops where they are used."""
     if compiled.enabled():
-        from es_ttc.rescorers.compiled.smoothing import smoothed_lengths
+        from es_ttc.rescorers.compiled import loops
+        from es_ttc.rescorers.compiled.frequencies import transform_plan
+        from es_ttc.rescorers.compiled.room import compute_in_room
 
-        size = transform_size(len(tokens))
-        return smoothed_lengths(tokens, half_spectra(len(tokens), scales, size), size)
+        (length, dims), size = tokens.shape, transform_size(len(tokens))
+        lengths = np.empty((len(scales), length), dtype=np.float32)
+        given = np.ascontiguousarray(tokens), half_spectra(length, scales, size), transform_plan(size), lengths
+        compute_in_room(lambda room: loops.smoothed_lengths(*given, room, dims, len(scales), size))
+        return lengths
     squares = np.zeros((len(scales), len(tokens)))
     for _, smoothed in smoothed_columns(tokens, scales):
         squares += np.einsum("csn,csn->sn", smoothed, smoothed)
@@ -101,12 +92,7 @@ def _lengths(tokens: Float32, scales: tuple[float, ...]) -> Float32:
 
 
 def smoothed_columns(tokens: Float32, scales: tuple[float, ...]) -> Iterator[tuple[slice, Float32]]:
-    """Yield ``k_L * E``, a few components at a time: which ones, and ``(c, s, n)`` float32, valid until the next.
-
-    Args:
-        tokens: ``(n, d)`` float32 rows, n 1 or more.
-        scales: s finite scales above 1.
-    """
+    """Yield ``k_L * E`` of ``(n, d)`` tokens, some components at a time, ``(c, s, n)``, valid until the next."""
     length, dims = tokens.shape
     size = transform_size(length)
     chunk = max(1, _CHUNK_BYTES // (4 * size * len(scales)))

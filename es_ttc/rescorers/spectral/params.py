@@ -22,8 +22,7 @@ _STEPS = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
 class SpectralParams(Params):
     """What spectral rescoring can be told.
 
-    ``scales`` takes numbers and ``"mean"`` in any order and holds them ascending, each once, the mean as ``inf``; the
-    weights follow their scales.
+    ``scales`` takes numbers and ``"mean"`` in any order and holds them ascending, each once, the mean as ``inf``.
     """
 
     query: Literal["pooled", "tokens"] = Field(

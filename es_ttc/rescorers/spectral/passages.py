@@ -22,15 +22,7 @@ MATCH_SCALE = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A stretch of one text field.
-
-    Attributes:
-        field: Ordinal of the field.
-        start: First character.
-        end: Character after the last one.
-        score: Cosine with the query, in [-1, 1].
-        match: First character, and character after the last one, of the text inside it that is nearest to the query.
-    """
+    """A stretch of one text field, by characters; `match` is the text inside it that is nearest to the query."""
 
     field: int
     start: int
@@ -45,8 +37,7 @@ def best_passages(
     """Return a document's best passages, best first; those of one field do not overlap.
 
     Args:
-        vectors: ``(r, d)`` float32 unit rows, what compares with document tokens; the best row counts.
-        norms: Their norms by scale, or None where they must be computed.
+        vectors: ``(r, d)`` unit rows; the best row counts.
         offsets: ``(n, 3)`` int32 field ordinal, first character, end character of each token.
     """
     for block in blocks(vectors, [tokens], None if norms is None else [norms], (MATCH_SCALE, PASSAGE_SCALE)):
@@ -56,12 +47,7 @@ def best_passages(
 
 
 def _apart(wide: Float32, offsets: NDArray[np.int32], count: int) -> list[int]:
-    """Return positions of the greatest cosines whose main lobes share no token of their field, greatest first.
-
-    Args:
-        wide: ``(n,)`` cosines at the scale of passages.
-        offsets: ``(n, 3)``, see :func:`best_passages`; a token without text of its own is no position.
-    """
+    """Return positions of the greatest cosines whose main lobes share no token of their field, greatest first."""
     left: Float32 = np.where(offsets[:, 2] > offsets[:, 1], wide, np.float32(-np.inf))
     reach = math.ceil(PASSAGE_SCALE)
     positions: list[int] = []

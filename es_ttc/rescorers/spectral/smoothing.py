@@ -29,12 +29,7 @@ MEAN = math.inf
 
 
 def sinc_kernel(length: int, scale: float) -> Float64:
-    """Return ``k_L``, ``(length,)`` float64: ``sinc((t - c) / L)`` about the centre ``c = (length - 1) / 2``, sum 1.
-
-    Args:
-        length: The document's number of tokens N, 1 or more; the kernel is as long as the document.
-        scale: The scale L in tokens, finite, 1 or more: the distance from the centre to the first zero.
-    """
+    """Return ``k_L``, ``(length,)`` float64: ``sinc((t - c) / L)`` about the centre ``c = (length - 1) / 2``, sum 1."""
     offsets = np.arange(length) - (length - 1) / 2
     kernel = np.sinc(offsets / scale)
     normalised: Float64 = kernel / kernel.sum()
@@ -47,10 +42,9 @@ def kernel_bank(length: int, scales: Sequence[float]) -> Float64:
 
 
 def same_start(length: int) -> int:
-    """Return which element of the full convolution of two signals of this length is the first of the ``same`` part.
+    """Return which element of the full convolution of two signals of this length is the first of numpy's ``same`` part.
 
-    This is numpy's (and everyone's) ``mode="same"``: signals are taken as zero outside the document. For an even
-    length the kernel's centre falls half a token before the position that it is reported at.
+    For an even length the kernel's centre falls half a token before the position that it is reported at.
     """
     return (length - 1) // 2
 
@@ -69,8 +63,7 @@ _SIZE_STEPS = (2, 3)  # transform sizes are these times a power of two: at most 
 def transform_size(length: int) -> int:
     """Return the transform size for documents of a length: long enough that wrapping never reaches the ``same`` part.
 
-    The full convolution has ``2N - 1`` elements, and those past the size wrap to the start, of which the first
-    ``same_start(N)`` are thrown away anyway; so about 1.5 N are enough.
+    Elements past the size wrap to the start, of which ``same_start(N)`` are thrown away: about 1.5 N are enough.
     """
     needed = 2 * length - 1 - same_start(length)
     power = 1
@@ -85,14 +78,12 @@ def smooth(signals: Float32, lengths: Sequence[int], scales: tuple[float, ...], 
     """Convolve the signals of several documents with the kernels of their own lengths (``same``, zeros outside).
 
     Args:
-        signals: ``(b, r, size)`` float32: r signals a document, zero from the document's length on; ``size`` is even
-            and no less than the :func:`transform_size` of any length.
-        lengths: The b documents' numbers of tokens. Equal ones are cheapest side by side.
-        scales: s finite scales above 1.
+        signals: ``(b, r, size)`` float32, zero from each document's length on; ``size`` is even and no less than the
+            :func:`transform_size` of any length.
+        lengths: The documents' numbers of tokens. Equal ones are cheapest side by side.
 
     Returns:
-        ``(b, r, s, size)`` float32, valid until the thread's next call with the same scratch; a document's values
-        stand at its positions, and what follows them has no meaning.
+        ``(b, r, s, size)`` float32, valid until the thread's next call with the same scratch.
     """
     documents, roles, size = signals.shape
     bins = size // 2 + 1
@@ -123,9 +114,7 @@ def kernel_spectra(length: int, scales: tuple[float, ...], size: int) -> Complex
 def half_spectra(length: int, scales: tuple[float, ...], size: int) -> Float32:
     """Return the spectra of a document length's kernels about their centres, ``(s, size // 2 + 1)``; kept for reuse.
 
-    A kernel is symmetric about its centre, so they are real. They are divided by the size, so that an inverse transform
-    without this factor gives the convolution, and in the order of
-    :func:`es_ttc.rescorers.compiled.frequencies.half_frequencies`.
+    They are real, divided by the size, and in the order of `half_frequencies`.
     """
     return _kept_halves.get((length, scales, size), _halves)
 

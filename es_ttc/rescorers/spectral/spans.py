@@ -19,16 +19,9 @@ def span_positions(length: int, stride: int) -> NDArray[np.intp]:
 
 
 def span_vectors(tokens: Float32, scale: float, stride: int) -> tuple[NDArray[np.intp], Float32]:
-    """Return the spans of one document.
+    """Return the tokens at the centres of a document's spans, ``(m,)``, and ``(m, d)`` float32 unit rows.
 
-    Args:
-        tokens: ``(n, d)`` float32 rows; n may be 0.
-        scale: The scale L in tokens, finite, 1 or more.
-        stride: Tokens from one centre to the next, 1 or more.
-
-    Returns:
-        ``(m,)`` the tokens at their centres, and ``(m, d)`` float32 unit rows. Where tokens cancel each other out,
-        there is no direction and so no span.
+    Where tokens cancel each other out, there is no direction and so no span.
     """
     positions = span_positions(len(tokens), stride)
     rows = np.empty((len(positions), tokens.shape[1]), dtype=np.float32)

@@ -17,8 +17,8 @@ import pytest
 from es_ttc.cli.app import run
 from es_ttc.engine.node import account, process
 from es_ttc.engine.node.files import make_folder, remove
-from es_ttc.engine.node.report import reports
 from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.engine.node.state import reports
 from es_ttc.errors import InvalidRequest, NodeError
 from es_ttc.settings import Settings
 

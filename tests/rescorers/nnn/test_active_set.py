@@ -10,8 +10,9 @@ from scipy.optimize import nnls
 
 from es_ttc.rescorers.nnn.active_set import TOLERANCE, Solution, solve, solve_batch
 from es_ttc.rescorers.nnn.dictionary import Dictionary
-from es_ttc.rescorers.nnn.fista import fista
-from es_ttc.rescorers.nnn.objective import Float64, Penalty, duality_gap, gradient, kkt_residual, objective
+from es_ttc.rescorers.nnn.objective import Float64, Penalty
+from tests.rescorers.nnn.certificates import duality_gap, gradient, kkt_residual, objective
+from tests.rescorers.nnn.fista import fista
 from tests.rescorers.nnn.problems import KINDS, Problem, problem_of, problems, projected_gradient, unit
 
 

@@ -6,16 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.nnn.active_set import solve
-from es_ttc.rescorers.nnn.objective import (
-    Penalty,
-    dual_objective,
-    dual_point,
-    duality_gap,
-    gradient,
-    kkt_residual,
-    objective,
-    residual,
-)
+from es_ttc.rescorers.nnn.objective import Penalty, dual_objective
+from tests.rescorers.nnn.certificates import dual_point, duality_gap, gradient, kkt_residual, objective, residual
 from tests.rescorers.nnn.problems import Problem, problems
 
 

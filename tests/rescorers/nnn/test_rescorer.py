@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.nnn.active_set import solve
 from es_ttc.rescorers.nnn.dictionary import Dictionary
-from es_ttc.rescorers.nnn.objective import Penalty, residual
+from es_ttc.rescorers.nnn.objective import Penalty
 from es_ttc.rescorers.nnn.rescorer import NnnParams, NnnRescorer, scores
 from es_ttc.vectors.tokens import Float32
+from tests.rescorers.nnn.certificates import residual
 from tests.rescorers.nnn.problems import KINDS, rows_of, unit
 from tests.rescorers.windows import query_of
 

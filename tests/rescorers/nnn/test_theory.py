@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from es_ttc.rescorers.nnn.active_set import solve
 from es_ttc.rescorers.nnn.dictionary import Dictionary
-from es_ttc.rescorers.nnn.fista import fista
 from es_ttc.rescorers.nnn.objective import Penalty
+from tests.rescorers.nnn.fista import fista
 from tests.rescorers.nnn.problems import KINDS, rows_of, unit
 
 

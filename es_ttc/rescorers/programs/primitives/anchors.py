@@ -11,12 +11,7 @@ Positions = NDArray[np.intp]
 
 
 def top(order: Positions, share: float) -> Positions:
-    """Return the best share of a ranking, best first, rounded up.
-
-    Args:
-        order: ``(n,)`` positions, best first; n >= 1 here and below.
-        share: In (0, 1].
-    """
+    """Return the best share of a ranking, best first, rounded up."""
     return order[: share_of(len(order), share)]
 
 
@@ -32,11 +27,9 @@ def diverse(order: Positions, documents: Float32) -> int:
 
 
 def consensus(order: Positions, documents: Float32) -> tuple[Positions, Positions]:
-    """Part the top quarter by mutual similarity (B.8).
+    """Part the top quarter by mutual similarity (B.8): the core, and the rest of it with the bottom half (negatives).
 
-    Returns:
-        The core, whose mean similarity to the other members is at least the members' median, and the negatives: the
-        rest of the quarter and the bottom half.
+    The mean similarity of a core document to the other members is at least the members' median.
     """
     quarter = top(order, 1 / 4)
     mutual = _mean_similarity(documents[quarter])
@@ -45,13 +38,7 @@ def consensus(order: Positions, documents: Float32) -> tuple[Positions, Position
 
 
 def momentum(order: Positions, before: NDArray[np.int32], after: NDArray[np.int32]) -> tuple[int, int]:
-    """Return the top-half document that rose most and the bottom-half document that fell most (B.10).
-
-    Args:
-        order: ``(n,)`` the current ranking.
-        before: ``(n,)`` ranks before the refinement.
-        after: ``(n,)`` ranks after it.
-    """
+    """Return the top-half document that rose most and the bottom-half document that fell most (B.10)."""
     risen = before - after
     upper, lower = top(order, 1 / 2), bottom(order, 1 / 2)
     return int(upper[np.argmax(risen[upper])]), int(lower[np.argmin(risen[lower])])
@@ -71,10 +58,7 @@ def hardest_negative(order: Positions, documents: Float32) -> int:
 
 
 def _mean_similarity(documents: Float32) -> Float32:
-    """Return each document's mean cosine with the others, ``(n,)``; 0 for one alone.
-
-    A sum of vectors stands for the matrix of pairs: a quarter of a large corpus has too many of those.
-    """
+    """Return each document's mean cosine with the others, ``(n,)``; 0 for one alone."""
     others = documents.sum(axis=0, dtype=np.float64).astype(np.float32) - documents
     mean: Float32 = np.einsum("ij,ij->i", documents, others) / np.float32(max(1, len(documents) - 1))
     return np.round(mean, 6)

@@ -12,12 +12,7 @@ from es_ttc.vectors.tokens import Float32
 def fisher(documents: Float32, top: Float32, bottom: Float32) -> Float32:
     """Return ``d . normalise(d_top - d_bottom)`` for every document, ``(q, n)`` (B.12).
 
-    The paper's Fisher discriminant is this difference of means, without the within-class covariance.
-
-    Args:
-        documents: ``(n, d)``.
-        top: ``(q, d)`` centroids of the best documents.
-        bottom: ``(q, d)`` centroids of the worst.
+    The paper's Fisher discriminant is this difference of ``(q, d)`` centroids, without the within-class covariance.
     """
     projected: Float32 = normalise(top - bottom) @ documents.T
     return projected

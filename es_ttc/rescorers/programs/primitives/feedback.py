@@ -11,25 +11,14 @@ Mask = NDArray[np.bool_]
 
 
 def centroids(documents: Float32, members: Mask) -> Float32:
-    """Return the mean vector of each query's members, ``(q, d)``; zero if there are none.
-
-    Args:
-        documents: ``(n, d)``.
-        members: ``(q, n)``.
-    """
+    """Return the mean vector of each query's ``(q, n)`` members, ``(q, d)``; zero if there are none."""
     counts = np.maximum(1, members.sum(axis=1, dtype=np.int64))[:, None]
     mean: Float32 = (members.astype(np.float32) @ documents) / counts.astype(np.float32)
     return mean
 
 
 def rocchio(queries: Float32, positive: Float32, negative: Float32) -> Float32:
-    """Return ``normalise(q + d_pos - d_neg)`` (B.6; Rocchio 1971 with weights of 1).
-
-    Args:
-        queries: ``(q, d)``.
-        positive: ``(q, d)`` centroids of what is taken as relevant.
-        negative: ``(q, d)`` centroids of what is not.
-    """
+    """Return ``normalise(q + d_pos - d_neg)`` (B.6; Rocchio 1971 with weights of 1)."""
     return normalise(queries + positive - negative)
 
 
@@ -42,12 +31,7 @@ def around_median(scores: Float32) -> tuple[Mask, Mask]:
 
 
 def residual(queries: Float32, centroid: Float32) -> Float32:
-    """Return the part of each query that is orthogonal to a centroid, ``q - proj(q, c)`` (B.6); not unit.
-
-    Args:
-        queries: ``(q, d)``.
-        centroid: ``(q, d)``; the query itself is returned where it is zero.
-    """
+    """Return the part of each query that is orthogonal to a centroid, ``q - proj(q, c)`` (B.6); not unit."""
     axis = normalise(centroid)
     along: Float32 = np.einsum("ij,ij->i", queries, axis)[:, None]
     return queries - along * axis
@@ -61,12 +45,8 @@ def contrast(positive: Float32, negative: Float32) -> Float32:
 def top_centroid(documents: Float32, scores: Float32, depth: int, temperature: float | None = None) -> Float32:
     """Return the centroid of each query's best documents, ``(q, d)``; not unit.
 
-    Args:
-        documents: ``(n, d)``.
-        scores: ``(q, n)``.
-        depth: Documents that take part; all where there are fewer.
-        temperature: Weights are ``softmax(score / temperature)`` (appendix D's SoftCentroid); None weighs all equally
-            (the uniform mean of VPRF, Li et al. 2023).
+    Weights are ``softmax(score / temperature)`` (appendix D's SoftCentroid); None weighs all equally (VPRF, Li et al.
+    2023).
     """
     best = order_of(scores)[:, :depth]
     if best.shape[1] == 0:

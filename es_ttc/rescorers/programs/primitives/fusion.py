@@ -12,13 +12,9 @@ _DECIMALS = 6
 
 
 def ranks(scores: Float32) -> NDArray[np.int32]:
-    """Return each document's rank for each query, 1 for the greatest score.
+    """Return each document's rank for each query, ``(q, n)``: 1 for the greatest score, a NaN last.
 
-    Equal scores share the best rank among them (1, 1, 3), so ranks do not depend on the documents' order, and a
-    channel with equal scores (no query word in any document) gives all documents rank 1.
-
-    Args:
-        scores: ``(q, n)``; a NaN ranks last.
+    Equal scores share the best rank among them (1, 1, 3), so ranks do not depend on the documents' order.
     """
     queries, documents = scores.shape
     if documents == 0:
@@ -34,14 +30,7 @@ def ranks(scores: Float32) -> NDArray[np.int32]:
 
 
 def reciprocal_rank_fusion(channels: Sequence[Float32]) -> Float32:
-    """Return ``RRF(d) = sum_i 1 / rank_i(d)`` (B.5), without the constant of Cormack et al. (SIGIR 2009).
-
-    Args:
-        channels: At least one ``(q, n)`` matrix of scores.
-
-    Returns:
-        ``(q, n)``, in (0, number of channels].
-    """
+    """Return ``RRF(d) = sum_i 1 / rank_i(d)`` (B.5), ``(q, n)``, without the constant of Cormack et al. (2009)."""
     fused: Float32 = np.zeros(channels[0].shape, np.float32)
     for channel in channels:
         fused += np.float32(1) / ranks(channel)
@@ -49,12 +38,7 @@ def reciprocal_rank_fusion(channels: Sequence[Float32]) -> Float32:
 
 
 def order_of(scores: Float32, ties: Float32 | None = None) -> NDArray[np.intp]:
-    """Return the documents of each row in the order of their scores, best first.
-
-    Args:
-        scores: ``(q, n)``.
-        ties: ``(q, n)`` scores that order documents of equal ones; the documents' own order where they are equal too.
-    """
+    """Return the documents of each row, best first; those of equal scores by `ties`, then in their own order."""
     keys = [-np.round(one, _DECIMALS) for one in ((scores,) if ties is None else (ties, scores))]
     order: NDArray[np.intp] = np.lexsort(keys, axis=1)
     return order

@@ -12,12 +12,8 @@ LEAST = -1.0
 def max_sim(similarities: Float32, starts: NDArray[np.intp]) -> Float32:
     """Return the greatest similarity of any of a document's chunks (B.2; MaxSim of Khattab and Zaharia, SIGIR 2020).
 
-    Args:
-        similarities: ``(q, m)`` of all chunks, those of a document side by side.
-        starts: ``(n + 1,)``: document i owns chunks ``starts[i]`` to ``starts[i + 1]`` (exclusive).
-
-    Returns:
-        ``(q, n)``, :data:`LEAST` for a document without chunks.
+    Document i owns the ``(q, m)`` similarities ``starts[i]`` to ``starts[i + 1]`` (exclusive); without any it scores
+    :data:`LEAST`.
     """
     owned = np.diff(starts) > 0
     result: Float32 = np.full((len(similarities), len(owned)), LEAST, np.float32)
@@ -29,15 +25,7 @@ def max_sim(similarities: Float32, starts: NDArray[np.intp]) -> Float32:
 def top_mean_sim(similarities: Float32, starts: NDArray[np.intp]) -> Float32:
     """Return the mean similarity of a document's chunks above the query's median over all chunks (B.4).
 
-    A document none of whose chunks lies above it scores its greatest similarity, which is at most the median: below
-    every document that has such a chunk.
-
-    Args:
-        similarities: ``(q, m)`` of all chunks, as in :func:`max_sim`.
-        starts: ``(n + 1,)``, as there.
-
-    Returns:
-        ``(q, n)``, :data:`LEAST` for a document without chunks.
+    A document none of whose chunks lies above it scores its greatest similarity, which is at most the median.
     """
     result = max_sim(similarities, starts)
     owned = np.diff(starts) > 0
@@ -53,13 +41,7 @@ def top_mean_sim(similarities: Float32, starts: NDArray[np.intp]) -> Float32:
 
 
 def best_chunk(similarities: Float32, starts: NDArray[np.intp], documents: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return for each query the place of the most similar chunk of one document; -1 where it has none.
-
-    Args:
-        similarities: ``(q, m)``.
-        starts: ``(n + 1,)``.
-        documents: ``(q,)`` one document a query.
-    """
+    """Return for each query the place of the most similar chunk of its one document, ``(q,)``; -1 where it has none."""
     places = np.full(len(documents), -1, np.intp)
     for query, document in enumerate(documents):
         start, end = starts[document], starts[document + 1]

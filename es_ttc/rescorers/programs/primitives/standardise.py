@@ -10,11 +10,7 @@ NO_DEVIATION = 1e-6
 
 
 def along_documents(scores: Float32) -> Float32:
-    """Z-score every query's row: the difference from that query's mean, in standard deviations.
-
-    Args:
-        scores: ``(q, n)``.
-    """
+    """Z-score every query's row of ``(q, n)`` scores: the difference from its mean, in standard deviations."""
     if scores.shape[1] == 0:
         return scores
     mean = scores.mean(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
@@ -23,13 +19,9 @@ def along_documents(scores: Float32) -> Float32:
 
 
 def along_queries(scores: Float32, documents: Float32, sample: Moments) -> Float32:
-    """Z-score every document's column: the difference from that document's mean (B.1).
+    """Z-score every document's column of ``(q, n)`` cosines, by the queries of a sample (B.1).
 
-    Args:
-        scores: ``(q, n)`` cosines of queries and documents.
-        documents: ``(n, d)``.
-        sample: The queries whose mean and deviation are taken: the batch's own, as in the paper, or a stored sample,
-            with which one query alone gets the score that it would get in any batch.
+    The batch's own queries, as in the paper, or a stored sample, with which a query gets the same score in any batch.
     """
     mean, deviation = sample.similarities(documents)
     return standardised(scores, mean, deviation)

@@ -6,11 +6,7 @@ from es_ttc.vectors.tokens import Float32
 
 
 def normalise(vectors: Float32) -> Float32:
-    """Give rows unit length; a zero row stays zero.
-
-    Args:
-        vectors: ``(m, d)``.
-    """
+    """Give rows unit length; a zero row stays zero."""
     norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
     norms[norms == 0] = 1
     unit: Float32 = vectors / norms
@@ -26,11 +22,7 @@ def finite(vectors: Float32) -> Float32:
 def debias(vectors: Float32) -> Float32:
     """Subtract the rows' own mean, then give them unit length again (B.4).
 
-    Without the second step the subtraction would move all of a query's similarities by one constant. A single row has
-    no direction left after it and stays as it is, as do rows that all are equal.
-
-    Args:
-        vectors: ``(m, d)`` unit rows of one channel.
+    A single row has no direction left after it and stays as it is, as do rows that all are equal.
     """
     if len(vectors) < 2:
         return vectors

@@ -32,20 +32,15 @@ def fista(
 def iterates(
     rows: Rows, queries: Rows, penalty: Penalty, *, restart: bool = False, bound: float | None = None
 ) -> Iterator[Rows]:
-    """Yield the coefficients after the first step, the second, and so on without end.
+    """Yield the coefficients after the first step, the second, and so on without end, ``(b, n)``.
 
     The first is ``ReLU(D q - l1) / L``: it ranks documents as dense retrieval does.
 
     Args:
-        rows: ``(n, d)`` the dictionary.
         queries: ``(b, d)`` of the rows' type, whose precision is the computation's; solved independently.
-        penalty: l1 and l2.
         restart: Forget the momentum of a query whenever it points uphill (O'Donoghue and Candes, "Adaptive Restart
             for Accelerated Gradient Schemes", the gradient scheme): far fewer steps, not in the paper.
         bound: ``L``, from :func:`lipschitz` with the same l2, which is computed if None.
-
-    Yields:
-        ``(b, n)`` coefficients, of the rows' type, none negative; a new array at each step.
     """
     size = lipschitz(rows, penalty.l2) if bound is None else bound
     step = 1 / size if size > 0 else 0.0
