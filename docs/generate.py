@@ -39,7 +39,8 @@ DOCUMENTS_THAT_JOIN = (
     "With `candidates` the documents nearest to the query by pooled vector join the window, if the caller may read "
     "them and they meet the query's conditions (table below, and `min_score`). Their first-pass score is the "
     "engine's own score of the query, 0 if the query does not match them. Totals, aggregations and `collapse` include "
-    'them, also with `"size": 0`, unless the section has `"candidates": {"count": false}`. Aggregations cost one more request, `inner_hits` '
+    'them, also with `"size": 0`, unless the section has `"candidates": {"count": false}`. Aggregations cost one more '
+    "request, `inner_hits` "
     "another ([measured](../results/speed.md#processor-time-of-a-search)).\n",
     "| clause | condition for candidates |",
     "| --- | --- |",
