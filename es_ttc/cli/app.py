@@ -56,7 +56,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
 }
 """All commands with the first sentence of their help, in the order in which help lists them."""
-_MODULES = {"fill": "attach", "detach": "attach"}
+_MODULES = {"fill": "attach", "detach": "attach", "explain": "search", "ui": "serve", "trial": "learn"}
 """Modules of commands that do not have the command's name."""
 
 

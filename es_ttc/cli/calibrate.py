@@ -21,8 +21,7 @@ from es_ttc.cli.common import (
     with_engine,
 )
 from es_ttc.cli.judged import SEED, JudgedQueries, with_llm_flag
-from es_ttc.cli.model_options import CommandGroup
-from es_ttc.cli.signatures import FILE, FOLDER, command
+from es_ttc.cli.model_options import FILE, FOLDER, CommandGroup, command
 from es_ttc.common.interruption import interruptible
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine

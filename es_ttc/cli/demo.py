@@ -13,13 +13,12 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from es_ttc.cli.common import AsJson, given, print_json, require_packages, stderr, stdout
+from es_ttc.cli.common import AsJson, given, print_json, require_packages, stderr, stdout, step
 from es_ttc.cli.engine import progress_of
+from es_ttc.cli.model_options import command
 from es_ttc.cli.prompt import Choices, Prompt
 from es_ttc.cli.searching import CliQuery, Target, compare, curl, search
 from es_ttc.cli.serve import page_address
-from es_ttc.cli.signatures import command
-from es_ttc.cli.steps import step
 from es_ttc.cli.views import Comparison, Row, listing, method_table
 from es_ttc.cli.views import answer as shown
 from es_ttc.common.interruption import InterruptibleRunner, interruptible

@@ -18,7 +18,7 @@ from es_ttc.cli import tables
 from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judged import judgements_option, load_judged, require_one_source, with_llm_flag
-from es_ttc.cli.model_options import ARGUMENTS
+from es_ttc.cli.model_options import ARGUMENTS, FILE, FOLDER, command
 from es_ttc.cli.options import (
     codec_option,
     first_pass_option,
@@ -27,7 +27,6 @@ from es_ttc.cli.options import (
     ranking_models_option,
     token_pooling_option,
 )
-from es_ttc.cli.signatures import FILE, FOLDER, command
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation import provenance

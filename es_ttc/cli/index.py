@@ -24,9 +24,8 @@ from es_ttc.cli.common import (
     run_to_completion,
     with_engine,
 )
-from es_ttc.cli.model_options import CommandGroup
+from es_ttc.cli.model_options import CommandGroup, command
 from es_ttc.cli.options import check_codec, feature_options, strip_html_option
-from es_ttc.cli.signatures import command
 from es_ttc.cli.size_estimates import SAMPLE_TEXT, size_sentence
 from es_ttc.cli.tables import properties
 from es_ttc.engine.protocol import Engine

@@ -30,8 +30,8 @@ from es_ttc.cli.common import (
     take_proposal,
     warn_of_language,
 )
+from es_ttc.cli.model_options import command
 from es_ttc.cli.options import strip_html_option, text_fields_flag
-from es_ttc.cli.signatures import command
 from es_ttc.cli.size_estimates import size_sentence
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.connect import connected

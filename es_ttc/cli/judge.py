@@ -25,9 +25,8 @@ from es_ttc.cli.common import (
 )
 from es_ttc.cli.judge_pool import grade_by_llm, make_pools
 from es_ttc.cli.judged import interval_text, read_judged, with_llm_flag
-from es_ttc.cli.model_options import CommandGroup
+from es_ttc.cli.model_options import FILE, CommandGroup, command
 from es_ttc.cli.options import GatewayUrl, NamesType, params_option
-from es_ttc.cli.signatures import FILE, command
 from es_ttc.cli.tables import table
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, InvalidRequest

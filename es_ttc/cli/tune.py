@@ -25,8 +25,8 @@ from es_ttc.cli.judged import (
     told_of_file,
     with_llm_flag,
 )
+from es_ttc.cli.model_options import FILE, command
 from es_ttc.cli.options import JsonObjectType, first_pass_option, params_option
-from es_ttc.cli.signatures import FILE, command
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, sample, splits
