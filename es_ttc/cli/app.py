@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from es_ttc import __version__
-from es_ttc.cli.model_options import CommandGroup
-from es_ttc.cli.options import examples
+from es_ttc.cli.model_options import CommandGroup, examples
 from es_ttc.common.validation import did_you_mean
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.logs import configure_logs

@@ -31,7 +31,7 @@ from es_ttc.cli.common import (
     with_engine,
 )
 from es_ttc.cli.model_options import command
-from es_ttc.cli.options import check_codec, explicit_options, feature_options, strip_html_option
+from es_ttc.cli.options import StripHtml, check_codec, explicit_options, feature_options
 from es_ttc.cli.size_estimates import size_sentence
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.connect import connected
@@ -75,7 +75,6 @@ _READ = 20
     "es-ttc attach products --encoder mpnet",
 )
 @feature_options
-@strip_html_option
 def attach(
     name: str,
     /,
@@ -90,6 +89,7 @@ def attach(
     ] = False,
     dry_run: Annotated[bool, "Say what the features would take on disk; write nothing."] = False,
     yes: Annotated[bool, "Take the proposed text fields without a question."] = False,
+    strip_html: StripHtml = "auto",
     as_json: AsJson,
     **features: Any,
 ) -> int:
@@ -111,7 +111,7 @@ def attach(
     settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
     context = click.get_current_context()
     check_codec(context, features["tokens"])
-    chosen = explicit_options(context, features)
+    chosen = explicit_options(context, features | {"strip_html": strip_html})
     named = encoder is not None or adapter is not None
     request = _Request(settings, name, chosen, encoder_named=named, inside=in_index, yes=yes or dry_run)
     if dry_run:
@@ -211,7 +211,6 @@ def _left(own: dict[str, int]) -> str:
 
 
 def _report_fill(name: str, filled: Sequence[FillResult], *, as_json: bool) -> int:
-    """Report how a fill ended."""
     data = {"name": name, "indices": [asdict(each) for each in filled]}
     print_result(data, "\n".join(map(_sentence, filled)), as_json=as_json)
     for each in filled:
@@ -366,7 +365,6 @@ async def _watch(settings: Settings, name: str, *, everything: bool = False) -> 
 
 
 async def _encoder_of(settings: Settings, name: str, found: Sequence[Found]) -> Encoder:
-    """Load the encoder of an index's features."""
     spec = next((held.spec for _, held in found if held is not None), None)
     if spec is None:
         raise InvalidRequest(f"[{name}] has no features yet: run `es-ttc attach {name}`")

@@ -201,7 +201,6 @@ def relevance(
 
 
 def _show(name: str, fit: Fit) -> None:
-    """Display the figures, by number of judged queries too, and the reliability."""
     relevant = fit.hits.relevant
     console = tables.heading(
         f"{name}: {fit.hits.queries:,} queries, {len(relevant):,} judged hits, {int(relevant.sum()):,} relevant"

@@ -138,7 +138,6 @@ def _start_node(stack: ExitStack, console: Console, settings: GatewaySettings) -
 
 
 def _prepare(settings: GatewaySettings) -> tuple[Encoder, list[Collection]]:
-    """Load and generate what needs no engine."""
     encoder = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
     return encoder, [stdlib.generate(), limit_style.generate()]
 
@@ -312,7 +311,6 @@ def _curl(stage: DemoSession, index: str, query: CliQuery) -> str:
 
 
 def _prompt(console: Console, stage: DemoSession) -> None:
-    """Search until the user has enough."""
     from es_ttc.lab.evaluation.methods import names
 
     def answer(text: str, choices: Choices) -> RenderableType:
@@ -340,7 +338,6 @@ def _prompt(console: Console, stage: DemoSession) -> None:
 
 
 def _serve(console: Console, stage: DemoSession) -> None:
-    """Leave everything up until Ctrl-C."""
     console.print(heading("Serving until Ctrl-C"))
     console.print(Text(f"page     {page_address(stage.gateway, stage.exhibits[0].index)}"))
     console.print(Text(f"gateway  {stage.gateway}\nengine   {stage.engine}"))

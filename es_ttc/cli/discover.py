@@ -281,7 +281,6 @@ def _require_names(names: Sequence[str]) -> None:
 
 
 def _proposer(plan: Plan, name: str, *, blind: bool) -> Proposer:
-    """Return the proposer of a name; a resumed search may use another one."""
     if name == "grammar":
         return GrammarProposer(plan.seed, plan.distance)
     if name == "llm":

@@ -110,7 +110,6 @@ def packages() -> list[Check]:
 
 
 def _versions(*packages: str) -> str:
-    """Return the versions of those of some packages that are installed."""
     return ", ".join(f"{name} {version}" for name in packages if (version := _version(name)))
 
 

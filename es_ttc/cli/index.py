@@ -25,7 +25,7 @@ from es_ttc.cli.common import (
     with_engine,
 )
 from es_ttc.cli.model_options import CommandGroup, command
-from es_ttc.cli.options import check_codec, feature_options, strip_html_option
+from es_ttc.cli.options import StripHtml, check_codec, feature_options
 from es_ttc.cli.size_estimates import SAMPLE_TEXT, size_sentence
 from es_ttc.cli.tables import properties
 from es_ttc.engine.protocol import Engine
@@ -75,7 +75,7 @@ def create(
     engine: EngineUrl,
     encoder: EncoderName,
     adapter: AdapterName,
-    strip_html: Annotated[str, strip_html_option],
+    strip_html: StripHtml = "auto",
     shards: Annotated[int | None, Field(ge=1), "Number of primary shards. Default: the engine's own."] = None,
     replicas: Annotated[int | None, Field(ge=0), "Number of replicas. Default: one, if there is a second node."] = None,
     language: Annotated[

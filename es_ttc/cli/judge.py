@@ -365,7 +365,6 @@ def _show(overview: Overview) -> None:
 
 
 async def _write_corpus(client: Engine, index: str, out: Path) -> None:
-    """Write the texts of an index's documents as `corpus.jsonl`."""
     fields = (await alike_locations(client, index))[0].spec.text_fields
     rest = [name for name in fields if name != "title"]
     with progress_bar() as bar, (out / CORPUS).open("wb") as lines:

@@ -1,7 +1,8 @@
 """Commands whose options are declared once: in the signatures of functions, or as fields of pydantic models."""
 
 import inspect
-from collections.abc import Callable, Container, Iterator, Mapping
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from types import NoneType, UnionType
@@ -10,8 +11,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import click
 from pydantic.fields import FieldInfo
 
-from es_ttc.cli.options import all_of, examples
-
+_MAX_EXAMPLE = 73
+"""Characters of a line of an example, beside its indentation and a backslash."""
 MAX_SENTENCE = 300
 ARGUMENTS = "es_ttc.arguments"
 """Key of a command's arguments in the context's `meta`."""
@@ -49,7 +50,6 @@ def flags(*names: str) -> dict[str, str]:
 
 
 def _field(model: Any, path: str) -> Any:
-    """Return a field of a model or of a nested one."""
     *outer, name = path.split("__")
     for step in outer:
         model = model.__pydantic_fields__[step].annotation
@@ -187,7 +187,7 @@ def command(
             positional = [values.pop(argument) for argument in arguments]
             return function(*positional, **values)
 
-        declared = all_of([option for parameter in parameters for option in _declarations(parameter)])(callback)
+        declared = options_of(function)(callback)
         made: click.Command = click.command(name, cls=ModelCommand, epilog=examples(*lines))(declared)
         if group is not None:
             group.add_command(made)
@@ -197,7 +197,6 @@ def command(
 
 
 def _declarations(parameter: inspect.Parameter) -> Iterator[Callable[..., Any]]:
-    """Yield the decorators that declare a parameter."""
     kind: Any = parameter.annotation
     told: list[Any] = []
     if get_origin(kind) is Annotated:
@@ -243,3 +242,37 @@ def _value(parameter: inspect.Parameter, kind: Any, told: list[Any], types: list
     elif not is_required:
         value["default"] = parameter.default
     return value
+
+
+def options_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a decorator that adds the options in the signature of a function; see :func:`command`."""
+    parameters = inspect.signature(function).parameters.values()
+    return all_of([option for parameter in parameters for option in _declarations(parameter)])
+
+
+def all_of(options: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """Return a decorator that adds several options, in this order."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def examples(*lines: str) -> str:
+    """Return an epilog of command lines; those that are longer than a terminal go on in a further line."""
+    return "\n".join(("\b", "Examples:", *(f"  {part}" for line in lines for part in _broken(line))))
+
+
+def _broken(line: str) -> list[str]:
+    """Break a command line before options, so that it can be copied from a terminal of 80 columns."""
+    first, *options = re.split(r" (?=--)", line)
+    parts = [first]
+    for option in options:
+        if len(parts[-1]) + len(option) < _MAX_EXAMPLE:
+            parts[-1] += f" {option}"
+        else:
+            parts.append(f"    {option}")
+    return [f"{part} \\" for part in parts[:-1]] + parts[-1:]

@@ -97,7 +97,6 @@ def _found(
     *,
     beside: bool,
 ) -> tuple[list[Ranking], dict[str, dict[str, Any]]]:
-    """Search and count through the gateway at hand, or through one of our own that ends with the search."""
     encoder = encoder_of_index(settings, name) if gateway is None else None
 
     async def ask(client: Engine) -> tuple[list[Ranking], dict[str, dict[str, Any]]]:

@@ -20,8 +20,7 @@ from es_ttc.cli.common import (
     require_packages,
 )
 from es_ttc.cli.evaluating import cached_encoder, stages
-from es_ttc.cli.model_options import CommandGroup, ModelCommand, flags, model_options, nested, parted
-from es_ttc.cli.options import all_of, examples
+from es_ttc.cli.model_options import CommandGroup, ModelCommand, all_of, examples, flags, model_options, nested, parted
 from es_ttc.cli.train_rank import rank
 from es_ttc.common.interruption import interruptible
 from es_ttc.lab.training.options import ColtOptions, DenseOptions, HeadOptions, LateOptions, LoopOptions, NnnOptions
@@ -84,7 +83,6 @@ def _train(
     as_json: bool,
     start: Path | None = None,
 ) -> None:
-    """Run one training over a frozen encoder, and display the result."""
     require_packages("training", ("torch",), "train")
     from es_ttc.lab.training.session import TrainingRequest, run
 
@@ -124,7 +122,6 @@ def _train_late(
     _: str, data: Sequence[Path], model: Any, chosen: Mapping[str, Any], loop: LoopOptions, *,
     out: Path, backbone: str, queries: int | None, resume: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Fine-tune a backbone, and display the result."""
     require_packages("training", ("torch", "sentence_transformers"), "train")
     from es_ttc.lab.training.late.session import LateRequest, run
 

@@ -185,7 +185,6 @@ def _tune_weights(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Find the weights of blend's signals, display them, and write them if they gain something clear."""
     fixed = registry.parse_params(registry.load("blend"), params)
     assert isinstance(fixed, BlendParams)  # noqa: S101 - blend's own
     names = signal_names(signals)
@@ -216,7 +215,6 @@ def _tune_weights(
 
 
 def _worth_table(found: WeightTuning) -> Table:
-    """Return what is lost by leaving each signal out."""
     metric, folds = found.tuning.metric, len(found.tuning.by_fold)
     rows = [(one.signal, interval_text(one.equal), interval_text(one.refitted)) for one in found.worth]
     columns = ("without", "equal weights", f"weights refitted in {folds} folds")

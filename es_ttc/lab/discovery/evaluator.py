@@ -162,7 +162,6 @@ class _Counted:
         return self._task.inputs.size[2]
 
     def _count(self, reading: str, texts: int) -> None:
-        """Count a reading, once."""
         if reading not in self.usage.readings:
             self.usage.readings.add(reading)
             self.usage.index_texts += texts

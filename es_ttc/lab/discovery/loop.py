@@ -88,7 +88,6 @@ def _generation(
     propose: Callable[[Sequence[Record]], Proposal],
     distance: float,
 ) -> Record:
-    """Run one generation: propose, screen, measure, store."""
     start = time.monotonic()
     proposal = Proposal(source="", origin="none")
     outcome: dict[str, Any]

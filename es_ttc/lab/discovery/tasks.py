@@ -258,7 +258,6 @@ def _queries(collection: Collection, ids: Sequence[str], size: int, documents: i
 
 
 def _documents(collection: Collection, queries: Sequence[str], size: int, seed: int) -> tuple[str, ...]:
-    """Return all documents with judgements for the queries, and others up to the limit."""
     known = [document.id for document in collection.documents if document.text or document.title]
     judged = {document for query in queries for document in collection.qrels[query]}
     others = _sample([one for one in known if one not in judged], max(0, size - len(judged)), seed)

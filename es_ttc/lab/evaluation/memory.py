@@ -301,7 +301,6 @@ class MemorySearcher:
         return replace(window, calibration=self._moments) if Feature.CALIBRATION in needs else window
 
     def _numbers(self, name: str) -> NDArray[np.float64]:
-        """Return a numeric field of all documents, ``(n,)``; NaN where one has no value."""
         if name not in self._columns:
             self._columns[name] = field_values(self._collection, name)
         return self._columns[name]
@@ -324,7 +323,6 @@ def _with_whole_corpus(first: Ranking, size: int) -> Ranking:
 
 
 def _each(answer: Callable[[T], Ranking], queries: Iterable[T], name: str, progress: Progress) -> Found:
-    """Answer each query in turn, and time it."""
     rankings: list[Ranking] = []
     seconds: list[float] = []
     inputs = list(queries)

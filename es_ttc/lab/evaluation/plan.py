@@ -82,7 +82,6 @@ def evaluate(
 
 
 def _few(collection: Collection) -> Iterator[str]:
-    """Return a warning if intervals cannot be trusted."""
     if len(collection.queries) < TRUSTED_QUERIES:
         yield (
             f"intervals of {len(collection.queries)} queries are too narrow, trust them from {TRUSTED_QUERIES} on; "
@@ -110,7 +109,6 @@ def _unjudged(collection: Collection, scores: Mapping[str, QueryScores], baselin
 
 
 def _label(document: Document) -> str:
-    """Return the title of a document, or the beginning of its text."""
     return document.title or textwrap.shorten(document.text, _LABEL, placeholder="\N{HORIZONTAL ELLIPSIS}")
 
 

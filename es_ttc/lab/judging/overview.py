@@ -178,7 +178,6 @@ class Overview:
 
     @cached_property
     def _by_judge(self) -> dict[str, dict[str, int]]:
-        """How many of a query's pooled documents each judge has graded."""
         pooled = {query.id: set(query.documents) for query in self.queries}
         counts: dict[str, dict[str, int]] = {}
         for one in self.judgements:

@@ -190,7 +190,6 @@ class JudgementStore:
             body["search_after"] = hits[-1]["sort"]
 
     def _record(self, kind: str, name: str, query: str, **more: Any) -> BulkLines:
-        """Return the lines that write a record."""
         return record_lines(name, {"kind": kind, "key": name, "index": self.index, "query": query, **more})
 
     def _pool_record(self, query: PooledQuery) -> BulkLines:

@@ -94,7 +94,6 @@ def _target(
 
 
 def _with_reranker(pool: Pool, scores: Float32, reranked: Mapping[str, float]) -> Float32:
-    """Return blend's scores with its signal `reranker`."""
     places = [place for place, name in enumerate(pool.documents) if name in reranked]
     found = np.array([reranked[pool.documents[place]] for place in places], np.float32)
     with_reranker = scores.copy()
@@ -156,7 +155,6 @@ async def _rerank(
 
 
 async def _passages(engine: Engine, index: str, names: Sequence[str], fields: Sequence[str]) -> list[Passage]:
-    """Return the text fields of documents."""
     body = {"query": {"ids": {"values": [*names]}}, "size": len(names), "_source": [*fields]}
     found = {hit["_id"]: hit.get("_source", {}) for hit in (await engine.search(index, body))["hits"]["hits"]}
     return [passage_of(found.get(name, {}), fields) for name in names]

@@ -137,7 +137,6 @@ async def log_for_caller(
 
 
 def _require_signals(pools: Sequence[Pool], signals: Sequence[SignalName], index: str) -> None:
-    """Refuse an index that lacks what a signal reads."""
     scores = np.concatenate([pool.scores for pool in pools])
     if not len(scores):
         raise InvalidRequest(f"no query finds a document in index [{index}]: are these its queries?")
@@ -199,7 +198,6 @@ class PoolLog:
     async def _scored(
         self, queries: Sequence[Query], found: Sequence[FoundWindow], keys: Mapping[Document, Key]
     ) -> list["_Scores"]:
-        """Return each query's scores."""
         shape = len(self._signals)
         scored = [
             _Scores(np.full((len(one.hits), shape), np.nan, np.float32), [], [None] * len(one.hits)) for one in found
@@ -225,7 +223,6 @@ class PoolLog:
         places: Mapping[Key, Sequence[tuple[int, int]]],
         scored: Sequence["_Scores"],
     ) -> None:
-        """Put the scores of a block's documents into those of the queries."""
         of_query: dict[int, list[tuple[int, Any]]] = defaultdict(list)
         for key, stored in zip(block, documents, strict=True):
             if self._needs <= stored.keys():

@@ -78,7 +78,6 @@ def lasting(name: str) -> str:
 
 
 def _page(folder: Path, content: Mapping[str, Any]) -> str:
-    """Return a card as a Markdown page."""
     data, base = content["data"], content["base"]["identity"]
     command = "learn" if content["kind"] == "learn" else f"train {content['kind']}"
     figures = content["metrics"]

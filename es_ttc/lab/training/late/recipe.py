@@ -96,7 +96,6 @@ def _by_rank(mined: Sequence[Places]) -> Iterable[int]:
 
 
 def _judged(collection: Collection, index: Bm25, progress: Progress) -> JudgedTexts:
-    """Return the queries with a relevant document in the corpus."""
     relevant = relevant_places(collection)
     texts = [collection.queries[query] for query in relevant]
     mined = []

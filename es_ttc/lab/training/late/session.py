@@ -240,7 +240,6 @@ def checkpoint_of(out: Path) -> Path:
 
 
 def _sample(task: LateTask, seed: int) -> list[str]:
-    """Return documents at random, for the first projection."""
     count = min(_SAMPLED, len(task.documents))
     drawn = np.random.default_rng(seed).choice(len(task.documents), count, replace=False)
     return [task.documents[place] for place in np.sort(drawn)]
