@@ -29,7 +29,6 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.feature_locations import alike_locations, feature_locations
 from es_ttc.index.mappings.calibration import calibrate as write
 from es_ttc.lab.evaluation import provenance
-from es_ttc.lab.evaluation.plots import reliability
 from es_ttc.lab.evaluation.report import rendered, replace, require_writable, score
 from es_ttc.lab.learning.query_log import read_log
 from es_ttc.lab.ranking.relevance import MIN_QUERIES, Fit, evaluated, judged_hits
@@ -183,8 +182,7 @@ def relevance(
     }
     if report is not None:
         replace(report / "relevance.json", file_content(summary))
-        diagram = reliability(*zip(*((one.relevance, one.share) for one in fit.bins), strict=True))
-        page = rendered("relevance.html.j2", **{**summary, "index": name, "diagram": diagram})
+        page = rendered("relevance.html.j2", **{**summary, "index": name})
         replace(report / "index.html", page.encode())
         stderr.print(f"report: {escape(str(report / 'index.html'))}", highlight=False, soft_wrap=True)
     if out is not None and not fit.lacking:

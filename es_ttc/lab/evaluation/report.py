@@ -10,7 +10,6 @@ import numpy as np
 import orjson
 
 from es_ttc.errors import ConfigurationError
-from es_ttc.lab.evaluation import plots
 from es_ttc.lab.evaluation.bootstrap import CONFIDENCE, TIE, Comparison
 from es_ttc.lab.evaluation.metrics import headline_metrics
 from es_ttc.lab.evaluation.results import CollectionResult, Evaluation, MethodResult
@@ -67,10 +66,6 @@ def render(evaluation: Evaluation) -> str:
             "sentence": sentence(one, main),
             "moved": moved(one, leader(one, main), main),
             "families": families(one),
-            "plots": {
-                "metrics": plots.metric_bars(one, headline),
-                "deltas": plots.query_deltas(one, main),
-            },
         }
         for one in evaluation.collections
     ]
