@@ -14,12 +14,11 @@ from es_ttc.cli.model_options import command
 from es_ttc.cli.options import Filter, GatewayUrl, NamesType, first_pass_option, params_option
 from es_ttc.cli.searching import CliQuery, Target, match_body
 from es_ttc.cli.views import Hit, Ranking, answer
-from es_ttc.encoders.base import Encoder, fix_for, name_in, or_folder
+from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EncoderMismatch, InvalidRequest
+from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.feature_locations import alike_locations
-from es_ttc.index.mappings.encoder import load_encoder_for
-from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.index.mappings.encoder import check_encoder, load_encoder_for
 from es_ttc.lab.evaluation.methods import resolve_one
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings, Settings
@@ -124,19 +123,6 @@ def encoder_of_index(settings: Settings, name: str) -> Encoder:
     encoder = load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
     check_encoder(name, spec, encoder)
     return encoder
-
-
-def check_encoder(name: str, spec: IndexSpec, encoder: Encoder) -> None:
-    """Refuse to search an index with another encoder than its own."""
-    if encoder.identity.key != spec.encoder.key:
-        raise EncoderMismatch(
-            f"index [{name}] was encoded by [{spec.encoder.key}], and the encoder here is [{encoder.identity.key}]: "
-            + fix_for(
-                spec.encoder.key,
-                [encoder.identity.key],
-                f"set ES_TTC_ENCODER to {name_in(spec.encoder.key)}{or_folder(spec.encoder.key)}",
-            )
-        )
 
 
 def as_dict(name: str, asked: CliQuery, rankings: Sequence[Ranking]) -> dict[str, Any]:

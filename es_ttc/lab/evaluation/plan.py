@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.errors import ConfigurationError, EncoderMismatch, InvalidRequest
+from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.ingest.compose import compose
+from es_ttc.index.mappings.encoder import check_encoder
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid, TokenStorage
 from es_ttc.lab.evaluation.datasets import Collection, field_values
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
@@ -300,11 +301,7 @@ def _through_engine(
         spec = plan.spec(collection, encoder)
         opening = temporary_index(settings, collection, spec, encoder, progress, graph=graph, fields=plan.fields)
     with opening as index:
-        if index.spec.encoder.key != encoder.identity.key:
-            raise EncoderMismatch(
-                f"index [{index.name}] was encoded by [{index.spec.encoder.key}], and the encoder here is "
-                f"[{encoder.identity.key}]: name the index's with --encoder"
-            )
+        check_encoder(index.name, index.spec, encoder)
         require_possible(plan.methods, plan.first_pass, plan.window, index.documents)
         queries = encode_queries(list(collection.queries.values()), encoder, tokens=False, progress=progress)
         with engine_searcher(

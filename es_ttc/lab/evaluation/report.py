@@ -39,13 +39,13 @@ class ChangedQuery:
 def rendered(template: str, **values: Any) -> str:
     """Return one of the templates of pages with its values."""
     try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
     except ImportError as error:
         raise ConfigurationError("the report needs jinja2: pip install 'es-ttc[evaluate]'") from error
 
     environment = Environment(
         loader=PackageLoader("es_ttc.lab.evaluation"),
-        autoescape=True,
+        autoescape=select_autoescape((".html.j2",)),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

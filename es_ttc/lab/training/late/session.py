@@ -34,8 +34,8 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation.metrics import check_metric
 from es_ttc.lab.evaluation.rankings import Progress, silent
-from es_ttc.lab.evaluation.report import require_writable
-from es_ttc.lab.training.artefact import PACKAGES, PAGE, claim, lasting, markdown_page
+from es_ttc.lab.evaluation.report import rendered, require_writable
+from es_ttc.lab.training.artefact import PACKAGES, PAGE, claim, lasting
 from es_ttc.lab.training.late.recipe import LateRecipe, LateTask, load_late_task
 from es_ttc.lab.training.loop import RESUMABLE_OPTIONS, Report, TrainingProgress, train
 from es_ttc.lab.training.options import LateOptions, LateShape, LoopOptions
@@ -266,25 +266,11 @@ def _write(out: Path, model: MultiVectorEncoder, record: Mapping[str, Any]) -> N
         shutil.rmtree(partial, ignore_errors=True)
         with no_progress_bars():
             model.cpu().eval().save_pretrained(str(partial), create_model_card=False, safe_serialization=True)
-        (partial / PAGE).write_text(_page(out, record), encoding="utf-8")
+        page = rendered("late.md.j2", **record, folder=out, file=RECORD)
+        (partial / PAGE).write_text(f"{page}\n", encoding="utf-8")
         (partial / RECORD).write_bytes(orjson.dumps(record, option=orjson.OPT_INDENT_2) + b"\n")
         if out.is_dir():
             out.rmdir()
         partial.rename(out)
     except OSError as error:
         raise ConfigurationError(f"[{out}] cannot be written: {error.strerror}") from error
-
-
-def _page(out: Path, record: Mapping[str, Any]) -> str:
-    course = record["course"]
-    losses = ["", *(f"{loss:.4f}" for loss in course["losses"])]
-    rows = [[str(epoch), losses[epoch], f"{value:.4f}"] for epoch, value in enumerate(course["valid"])]
-    return markdown_page(
-        out.resolve().name,
-        f"A late-interaction model: {record['backbone']}, fine-tuned by `es-ttc train late` on {record['data']} "
-        f"({record['train_queries']:,} train queries, {record['valid_queries']:,} for validation: {record['valid']}). "
-        f"Best epoch: {course['best_epoch']}.",
-        [["epoch", "mean loss", f"{record['options']['metric']}, validation"], *rows],
-        [f"es-ttc index create NAME --encoder {out.name}"],
-        f"Options, versions and machine: `{RECORD}`.",
-    )
