@@ -15,7 +15,6 @@ from es_ttc.cli.common import (
     EngineUrl,
     given,
     loaded_encoder,
-    print_json,
     print_result,
     stderr,
     with_engine,
@@ -188,10 +187,7 @@ def relevance(
     if out is not None and not fit.lacking:
         replace(out, file_content(summary))
         stderr.print(f"relevance: {escape(str(out))}", highlight=False, soft_wrap=True)
-    if as_json:
-        print_json(summary)
-    else:
-        _show(name, fit)
+    print_result(summary, lambda: _show(name, fit), as_json=as_json)
     if fit.lacking:
         why = escape("; ".join(fit.lacking))
         stderr.print(f"[yellow]not to be trusted, and not written:[/] {why}", highlight=False, soft_wrap=True)

@@ -205,10 +205,12 @@ def print_json(data: Any) -> None:
     click.echo(orjson.dumps(data, option=options).decode())
 
 
-def print_result(data: Any, text: RenderableType, *, as_json: bool) -> None:
-    """Print the result of a command: as one JSON object, or as text or a table."""
+def print_result(data: Any, text: RenderableType | Callable[[], None], *, as_json: bool) -> None:
+    """Print the result of a command: as one JSON object, or as text or a table, or by a function."""
     if as_json:
         print_json(data)
+    elif callable(text):
+        text()
     elif isinstance(text, str):
         click.echo(text)
     else:

@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from es_ttc.cli.common import AsJson, given, print_json, require_packages, stderr, stdout, step
+from es_ttc.cli.common import AsJson, given, print_result, require_packages, stderr, stdout, step
 from es_ttc.cli.engine import progress_of
 from es_ttc.cli.model_options import command
 from es_ttc.cli.prompt import Choices, Prompt
@@ -113,10 +113,7 @@ def demo(
         stage = _set_up(stack, console, settings, preparing)
         results = [_measured(console, stage, exhibit) for exhibit in stage.exhibits]
         seconds = time.perf_counter() - began
-        if as_json:
-            print_json(as_dict(stage, results, seconds))
-        else:
-            _tell(console, stage, results, seconds)
+        print_result(as_dict(stage, results, seconds), lambda: _tell(console, stage, results, seconds), as_json=as_json)
         if serving:
             _serve(console, stage)
         elif console.is_terminal and not as_json:

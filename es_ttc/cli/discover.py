@@ -10,7 +10,7 @@ from pydantic import Field
 from rich.markup import escape
 from rich.table import Table
 
-from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json, stderr
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json, print_result, stderr
 from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.model_options import FILE, FOLDER, CommandGroup, command
 from es_ttc.cli.tables import console, table
@@ -134,10 +134,7 @@ def run(
         for record in found:
             click.echo(_line(record), err=True)
         summary = summarised(plan, memory.records)
-    if as_json:
-        print_json(summary)
-    else:
-        _show(summary)
+    print_result(summary, lambda: _show(summary), as_json=as_json)
 
 
 @command("es-ttc discover status my-search", group=discover)

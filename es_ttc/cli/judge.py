@@ -136,10 +136,8 @@ def pool(
         found |= {"judge": model, "graded": graded, "unreadable": unreadable}
         if not as_json:
             click.echo(f"[{model}] graded {graded:,} documents; {unreadable:,} answers held no grade")
-    if as_json:
-        print_json(found)
-    else:
-        click.echo(f"judge them on the page of `es-ttc serve --ui`; `es-ttc judge status {index}` shows what is judged")
+    text = f"judge them on the page of `es-ttc serve --ui`; `es-ttc judge status {index}` shows what is judged"
+    print_result(found, text, as_json=as_json)
 
 
 @command("es-ttc judge status articles", "es-ttc judge status articles --with-llm --json", group=judge)

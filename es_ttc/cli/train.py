@@ -15,7 +15,7 @@ from es_ttc.cli.common import (
     encoder_flag,
     given,
     json_flag,
-    print_json,
+    print_result,
     progress_bar,
     require_packages,
 )
@@ -103,19 +103,12 @@ def _train(
                 progress=progress,
                 report=_reporter(bar, loop.epochs),
             )
-    if as_json:
-        measured = {"step_losses": found.course.step_losses, "metrics": found.metrics, "params": found.params}
-        print_json(
-            {
-                "folder": str(out),
-                "encoder": found.identity.key,
-                **found.course.course(),
-                "step_losses": found.course.step_losses,
-                **measured,
-            }
-        )
-    else:
-        _show(out, found)
+    data = _as_dict(out, found.identity.key, found.course) | {"metrics": found.metrics, "params": found.params}
+    print_result(data, lambda: _show(out, found), as_json=as_json)
+
+
+def _as_dict(out: Path, encoder: str, course: "TrainingProgress") -> dict[str, Any]:
+    return {"folder": str(out), "encoder": encoder, **course.course(), "step_losses": course.step_losses}
 
 
 def _train_late(
@@ -130,17 +123,8 @@ def _train_late(
     request = LateRequest(folder, backbone, out, options, loop, resume=resume)
     with interruptible(), stages(folder.name) as progress, progress_bar() as bar:
         found = run(request, cache_dir=Settings().cache_dir, progress=progress, report=_reporter(bar, loop.epochs))
-    if as_json:
-        print_json(
-            {
-                "folder": str(out),
-                "encoder": found.encoder,
-                **found.course.course(),
-                "step_losses": found.course.step_losses,
-            }
-        )
-    else:
-        _show_late(folder, out, found, options.metric)
+    data = _as_dict(out, found.encoder, found.course)
+    print_result(data, lambda: _show_late(folder, out, found, options.metric), as_json=as_json)
 
 
 def _add(

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_result
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judged import (
     SEED,
@@ -167,10 +167,7 @@ def tune(
     if out is not None:
         replace(out, file_content(summary))
         click.echo(f"parameters: {out}", err=True)
-    if as_json:
-        print_json(summary)
-    else:
-        show(found, summary)
+    print_result(summary, lambda: show(found, summary), as_json=as_json)
 
 
 def _tune_weights(
@@ -206,10 +203,7 @@ def _tune_weights(
     summary["worth"] = [asdict(one) for one in found.worth]
     if out is not None and (found.clear or force):
         replace(out, file_content(summary))
-    if as_json:
-        print_json(summary)
-    else:
-        show(found.tuning, summary, _worth_table(found))
+    print_result(summary, lambda: show(found.tuning, summary, _worth_table(found)), as_json=as_json)
     if out is not None:
         told_of_file(out, clear=found.clear, force=force, what="weights", default="the default weights")
 

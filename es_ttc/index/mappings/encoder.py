@@ -49,6 +49,7 @@ def check_encoder(name: str, spec: IndexSpec, encoder: Encoder) -> None:
             + fix_for(
                 spec.encoder.key,
                 [encoder.identity.key],
-                f"set ES_TTC_ENCODER to {name_in(spec.encoder.key)}{or_folder(spec.encoder.key)}, and give no other --encoder",
+                f"set ES_TTC_ENCODER to {name_in(spec.encoder.key)}{or_folder(spec.encoder.key)}, and "
+                "give no other --encoder",
             )
         )

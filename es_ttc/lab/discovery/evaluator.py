@@ -172,18 +172,18 @@ _HASH_SEEDS = (0, 1)
 """Hash seeds of the two processes of one evaluation, so that the order of a set of texts differs."""
 
 
+@dataclass
 class Evaluator:
     """Measures programs on tasks, one at a time on this machine."""
 
-    def __init__(self, tasks: Sequence[Task], limits: Limits, lock: Path) -> None:
-        self.tasks = tasks
-        self._limits = limits
-        self._lock = lock
+    tasks: Sequence[Task]
+    limits: Limits
+    lock: Path
 
     def evaluate(self, source: str) -> tuple[Figures, dict[str, NDArray[np.float64]]]:
         """Return a program's figures, and the metric of each query by task."""
-        with _held(self._lock):
-            first, second = (run(source, self.tasks, self._limits, hash_seed=seed) for seed in _HASH_SEEDS)
+        with _held(self.lock):
+            first, second = (run(source, self.tasks, self.limits, hash_seed=seed) for seed in _HASH_SEEDS)
         digest = hashlib.sha256()
         for task, one, other in zip(self.tasks, first, second, strict=True):
             _same(task, one, other)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,11 +29,11 @@ class Proposer(Protocol):
         """
 
 
+@dataclass
 class ReplayProposer:
     """Returns recorded proposals, in order."""
 
-    def __init__(self, proposals: Sequence[Proposal]) -> None:
-        self._proposals = proposals
+    proposals: Sequence[Proposal]
 
     @classmethod
     def read(cls, path: Path) -> "ReplayProposer":
@@ -51,9 +52,9 @@ class ReplayProposer:
 
     def propose(self, generation: int, records: Sequence[Record]) -> Proposal:  # noqa: ARG002
         """Return the recorded program of a generation."""
-        if generation > len(self._proposals):
-            raise Refused(Reason.NO_PROPOSAL, f"the recording has {len(self._proposals)} programs")
-        return self._proposals[generation - 1]
+        if generation > len(self.proposals):
+            raise Refused(Reason.NO_PROPOSAL, f"the recording has {len(self.proposals)} programs")
+        return self.proposals[generation - 1]
 
 
 def search(

@@ -149,40 +149,34 @@ def _require_signals(pools: Sequence[Pool], signals: Sequence[SignalName], index
         )
 
 
+@dataclass
 class PoolLog:
     """Logs pools."""
 
-    def __init__(
-        self,
-        reader: IndexReader,
-        spec: IndexSpec,
-        signals: Sequence[SignalName],
-        progress: Progress,
-        *,
-        window: int = 100,
-    ) -> None:
-        self._reader = reader
-        self._spec = spec
-        self._signals = signals
-        self._progress = progress
-        self._window = window
-        self._features = frozenset((read_by(signals) | {Feature.NORMS}) & FEATURES.keys())
-        self._needs = read_by(name for name in signals if name in BASE_SIGNALS) & FEATURES.keys()
+    reader: IndexReader
+    spec: IndexSpec
+    signals: Sequence[SignalName]
+    progress: Progress
+    window: int = 100
+
+    def __post_init__(self) -> None:
+        self._features = frozenset((read_by(self.signals) | {Feature.NORMS}) & FEATURES.keys())
+        self._needs = read_by(name for name in self.signals if name in BASE_SIGNALS) & FEATURES.keys()
 
     async def pools(self, judged: Collection) -> list[Pool]:
         """Return the pools of all queries."""
-        await self._reader.require_fields()
+        await self.reader.require_fields()
         queries = []
         for text in judged.queries.values():
-            queries.append(await self._reader.encoded(text))
-            self._progress("encoding queries", len(queries), len(judged.queries))
-        found = await self._reader.windows(
+            queries.append(await self.reader.encoded(text))
+            self.progress("encoding queries", len(queries), len(judged.queries))
+        found = await self.reader.windows(
             queries,
-            self._spec.text_fields,
-            self._window,
-            lambda done: self._progress("searching", done, len(queries)),
+            self.spec.text_fields,
+            self.window,
+            lambda done: self.progress("searching", done, len(queries)),
         )
-        keys = await self._reader.keys([hit for one in found for hit in one.hits])
+        keys = await self.reader.keys([hit for one in found for hit in one.hits])
         scored = await self._scored(queries, found, keys)
         return [
             self._pool(query, judged.qrels[query], asked, one, scores)
@@ -191,14 +185,14 @@ class PoolLog:
 
     def together(self, judged: Collection, pools: Sequence[Pool], about: Mapping[str, str]) -> Pools:
         """Return the pools of an index as one; refuse an index that lacks what a signal reads."""
-        _require_signals(pools, self._signals, about["index"])
-        settings = {**about, "window": self._window, "first_pass": "bm25"}
-        return Pools(judged.name, judged.split, self._spec.encoder.key, tuple(self._signals), tuple(pools), settings)
+        _require_signals(pools, self.signals, about["index"])
+        settings = {**about, "window": self.window, "first_pass": "bm25"}
+        return Pools(judged.name, judged.split, self.spec.encoder.key, tuple(self.signals), tuple(pools), settings)
 
     async def _scored(
         self, queries: Sequence[Query], found: Sequence[FoundWindow], keys: Mapping[Document, Key]
     ) -> list["_Scores"]:
-        shape = len(self._signals)
+        shape = len(self.signals)
         scored = [
             _Scores(np.full((len(one.hits), shape), np.nan, np.float32), [], [None] * len(one.hits)) for one in found
         ]
@@ -209,10 +203,10 @@ class PoolLog:
                     places[key].append((number, place))
         done = 0
         for block in parts([*places], MAX_DOCUMENTS_TOGETHER):
-            documents = await self._reader.features(block, self._features)
-            await self._reader.compute(self._score_block, queries, block, documents, places, scored)
+            documents = await self.reader.features(block, self._features)
+            await self.reader.compute(self._score_block, queries, block, documents, places, scored)
             done += len(block)
-            self._progress("reading documents", done, len(places))
+            self.progress("reading documents", done, len(places))
         return scored
 
     def _score_block(
@@ -231,7 +225,7 @@ class PoolLog:
         for number, held in of_query.items():
             rows = [place for place, _ in held]
             window = window_of([str(place) for place in rows], [stored for _, stored in held], self._features)
-            scored[number].signals[rows] = _signals(self._signals, queries[number], window)
+            scored[number].signals[rows] = _signals(self.signals, queries[number], window)
             scored[number].reads.extend(one.read for one in window.tokens or () if len(one))
             for place, stored in held:
                 scored[number].vectors[place] = stored.get(Feature.POOLED)
@@ -239,7 +233,7 @@ class PoolLog:
     def _pool(self, name: str, judged: Mapping[str, int], query: Query, found: FoundWindow, scored: "_Scores") -> Pool:
         in_first_pass = np.arange(len(found.hits)) < found.first
         first_pass = np.array([hit.get("_score") or 0.0 for hit in found.hits], np.float32)
-        scored.signals[:, self._signals.index("lexical")] = first_pass
+        scored.signals[:, self.signals.index("lexical")] = first_pass
         names = tuple(str(hit["_id"]) for hit in found.hits)
         words = weight_of_words(Window(names, first_pass, present={Feature.FIRST_PASS: in_first_pass}))
         return Pool(
@@ -248,7 +242,7 @@ class PoolLog:
             scored.signals,
             Trust(words, trust_in_vectors(scored.reads)),
             *graded(names, judged),
-            numbers=self._reader.numbers(found.hits),
+            numbers=self.reader.numbers(found.hits),
             query_vector=query.vectors[0],
             vectors=scored.vectors,
         )
