@@ -103,8 +103,8 @@ def _train(
                 progress=progress,
                 report=_reporter(bar, loop.epochs),
             )
-    data = _as_dict(out, found.identity.key, found.course) | {"metrics": found.metrics, "params": found.params}
-    print_result(data, lambda: _show(out, found), as_json=as_json)
+    told = _as_dict(out, found.identity.key, found.course) | {"metrics": found.metrics, "params": found.params}
+    print_result(told, lambda: _show(out, found), as_json=as_json)
 
 
 def _as_dict(out: Path, encoder: str, course: "TrainingProgress") -> dict[str, Any]:
@@ -123,8 +123,8 @@ def _train_late(
     request = LateRequest(folder, backbone, out, options, loop, resume=resume)
     with interruptible(), stages(folder.name) as progress, progress_bar() as bar:
         found = run(request, cache_dir=Settings().cache_dir, progress=progress, report=_reporter(bar, loop.epochs))
-    data = _as_dict(out, found.encoder, found.course)
-    print_result(data, lambda: _show_late(folder, out, found, options.metric), as_json=as_json)
+    told = _as_dict(out, found.encoder, found.course)
+    print_result(told, lambda: _show_late(folder, out, found, options.metric), as_json=as_json)
 
 
 def _add(
