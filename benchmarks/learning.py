@@ -41,8 +41,7 @@ from es_ttc.lab.evaluation.methods import resolve_one, retrieval
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.plan import Plan
 from es_ttc.lab.evaluation.tuning import compared
-from es_ttc.lab.learning.reranked import first_documents
-from es_ttc.lab.learning.teachers import TEACHERS, Target, blend_scores, targets
+from es_ttc.lab.learning.teachers import TEACHERS, Target, blend_scores, first_documents, targets
 from es_ttc.lab.learning.training import MAX_SHARE, MIN_QUERIES, fit_adapters, loop_options
 from es_ttc.lab.learning.verdict import METRIC, by_dense, cross_fitted, verdict_of
 from es_ttc.lab.ranking.pools import Pools, collect, pools_of

@@ -34,9 +34,9 @@ from es_ttc.lab.discovery.tasks import spec_of_programs
 from es_ttc.lab.evaluation.bootstrap import CONFIDENCE, RESAMPLES, TIE, compare, resampled_means
 from es_ttc.lab.evaluation.datasets import Collection, load_collection
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
-from es_ttc.lab.evaluation.harness import evaluate
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import Method, resolve_one, retrieval
+from es_ttc.lab.evaluation.plan import evaluate
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, REVERSED, TOPIC
 from es_ttc.rescorers.programs.interface import TOPIC_LENGTH

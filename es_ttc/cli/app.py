@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from es_ttc import __version__
-from es_ttc.cli.model_options import CommandGroup
-from es_ttc.cli.options import examples
+from es_ttc.cli.model_options import CommandGroup, examples
 from es_ttc.common.validation import did_you_mean
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.logs import configure_logs
@@ -56,7 +55,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
 }
 """All commands with the first sentence of their help, in the order in which help lists them."""
-_MODULES = {"fill": "attach", "detach": "attach"}
+_MODULES = {"fill": "attach", "detach": "attach", "explain": "search", "ui": "serve", "trial": "learn"}
 """Modules of commands that do not have the command's name."""
 
 

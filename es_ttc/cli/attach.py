@@ -1,13 +1,13 @@
 """`es-ttc attach`, `fill` and `detach`: features for an existing index."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
 import click
-from rich.progress import Progress, TaskID
 
 from es_ttc.cli.blend_changes import tell_changes
 from es_ttc.cli.common import (
@@ -22,7 +22,6 @@ from es_ttc.cli.common import (
     loaded_encoder,
     print_json,
     print_result,
-    progress_bar,
     run_to_completion,
     stop_on_sigterm,
     strips_html,
@@ -30,8 +29,9 @@ from es_ttc.cli.common import (
     warn_of_language,
     with_engine,
 )
-from es_ttc.cli.options import check_codec, explicit_options, feature_options, strip_html_option
-from es_ttc.cli.signatures import command
+from es_ttc.cli.evaluating import stages
+from es_ttc.cli.model_options import command
+from es_ttc.cli.options import StripHtml, check_codec, explicit_options, feature_options
 from es_ttc.cli.size_estimates import size_sentence
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.connect import connected
@@ -75,7 +75,6 @@ _READ = 20
     "es-ttc attach products --encoder mpnet",
 )
 @feature_options
-@strip_html_option
 def attach(
     name: str,
     /,
@@ -90,6 +89,7 @@ def attach(
     ] = False,
     dry_run: Annotated[bool, "Say what the features would take on disk; write nothing."] = False,
     yes: Annotated[bool, "Take the proposed text fields without a question."] = False,
+    strip_html: StripHtml = "auto",
     as_json: AsJson,
     **features: Any,
 ) -> int:
@@ -111,13 +111,13 @@ def attach(
     settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
     context = click.get_current_context()
     check_codec(context, features["tokens"])
-    chosen = explicit_options(context, features)
+    chosen = explicit_options(context, features | {"strip_html": strip_html})
     named = encoder is not None or adapter is not None
     request = _Request(settings, name, chosen, encoder_named=named, inside=in_index, yes=yes or dry_run)
     if dry_run:
         estimates = with_engine(settings, lambda client: _dry_run(client, request))
-        text = "\n".join(f"[{each.index}]: {each.sentence}" for each in estimates)
-        data = {"name": name, "indices": [{"index": each.index, "estimate": each.figures} for each in estimates]}
+        text = "\n".join(f"[{index}]: {sentence}" for index, (sentence, _) in estimates.items())
+        data = {"name": name, "indices": [{"index": index, "estimate": told} for index, (_, told) in estimates.items()]}
         print_result(data, text, as_json=as_json)
         return 0
     how = f"run `es-ttc attach {name}` with the same options to go on"
@@ -211,7 +211,6 @@ def _left(own: dict[str, int]) -> str:
 
 
 def _report_fill(name: str, filled: Sequence[FillResult], *, as_json: bool) -> int:
-    """Report how a fill ended."""
     data = {"name": name, "indices": [asdict(each) for each in filled]}
     print_result(data, "\n".join(map(_sentence, filled)), as_json=as_json)
     for each in filled:
@@ -235,45 +234,34 @@ class _Request:
     yes: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Estimate:
-    """What the features of one index would take; no figures if none of its first documents has text."""
-
-    index: str
-    sentence: str
-    figures: dict[str, Any] | None
-
-
-async def _dry_run(engine: Engine, request: _Request) -> list[_Estimate]:
+async def _dry_run(engine: Engine, request: _Request) -> dict[str, tuple[str, dict[str, Any] | None]]:
     sources, spec, encoder = await _prepared(engine, request)
-    return [await _estimate(engine, source, spec, encoder) for source in sources]
+    return {source.index: await _estimate(engine, source, spec, encoder) for source in sources}
 
 
-async def _estimate(engine: Engine, source: Index, spec: IndexSpec, encoder: Encoder) -> _Estimate:
-    """Estimate what the features would take, from the first documents of an index."""
+async def _estimate(
+    engine: Engine, source: Index, spec: IndexSpec, encoder: Encoder
+) -> tuple[str, dict[str, Any] | None]:
+    """Return what the features would take, in words and figures; no figures if no first document has text."""
     await require_readable(engine, source, spec.text_fields)
     documents = await first_documents(engine, source.index, _READ)
     size = await asyncio.to_thread(estimate_size, documents, spec, encoder)
     if size is None:
-        none = f"none of the first {_READ} documents has text in {','.join(spec.text_fields)}"
-        return _Estimate(source.index, none, None)
+        return f"none of the first {_READ} documents has text in {','.join(spec.text_fields)}", None
     count = round(await engine.count(source.index) * share_with_text(documents, spec))
-    sentence = size_sentence(size, spec, count, await stored_bytes(engine, source.index))
-    return _Estimate(source.index, sentence, size.as_dict(count))
+    return size_sentence(size, spec, count, await stored_bytes(engine, source.index)), size.as_dict(count)
 
 
 async def _attach(engine: Engine, request: _Request) -> list[FillResult]:
     sources, spec, encoder = await _prepared(engine, request)
     for source in sources:
-        estimate = await _estimate(engine, source, spec, encoder)
-        click.echo(f"[{source.index}]: {estimate.sentence} (estimated)", err=True)
+        sentence, _ = await _estimate(engine, source, spec, encoder)
+        click.echo(f"[{source.index}]: {sentence} (estimated)", err=True)
         if request.inside:
             click.echo(_changes(source), err=True)
     attaching = attach_inside if request.inside else attach_beside
-    with progress_bar() as bar:
-        filled = [
-            await attaching(engine, source, spec, encoder, report=_reporter(bar, source.index)) for source in sources
-        ]
+    with _reporting() as report:
+        filled = [await attaching(engine, source, spec, encoder, report=report) for source in sources]
     if any(each.written for each in filled):
         await tell_changes(request.settings, sources[0].index, spec, encoder)
     return filled
@@ -346,8 +334,8 @@ def _encoder_of_before(settings: Settings, identity: EncoderIdentity) -> Encoder
 async def _fill(engine: Engine, settings: Settings, name: str, *, everything: bool) -> list[FillResult]:
     found = await found_behind(engine, name)
     encoder = await _encoder_of(settings, name, found)
-    with progress_bar() as bar:
-        return await fill_found(engine, found, encoder, everything=everything, report=_reporter(bar, name))
+    with _reporting() as report:
+        return await fill_found(engine, found, encoder, everything=everything, report=report)
 
 
 async def _watch(settings: Settings, name: str, *, everything: bool = False) -> None:
@@ -368,7 +356,6 @@ async def _watch(settings: Settings, name: str, *, everything: bool = False) -> 
 
 
 async def _encoder_of(settings: Settings, name: str, found: Sequence[Found]) -> Encoder:
-    """Load the encoder of an index's features."""
     spec = next((held.spec for _, held in found if held is not None), None)
     if spec is None:
         raise InvalidRequest(f"[{name}] has no features yet: run `es-ttc attach {name}`")
@@ -390,27 +377,19 @@ async def _traces(engine: Engine, jobs: str, name: str | None) -> tuple[list[Att
 
 async def _detach(engine: Engine, jobs: str, found: Sequence[AttachedObjects], own: Collection[str]) -> None:
     stop_on_sigterm()
-    with progress_bar() as bar:
+    with stages("detaching") as progress:
         for traces in found:
             await delete_graphs(engine, traces.index)  # it is useless without the features
-            task = bar.add_task(f"documents of {traces.index}", total=traces.documents, visible=traces.inside)
             await forget(engine, jobs, traces.index)
-            await take_away(engine, traces, report=partial(_update, bar, task))
+            await take_away(engine, traces, report=partial(progress, traces.index))
     for name in own:
         await delete_if_there(engine, name)
 
 
-def _update(bar: Progress, task: TaskID, done: int, total: int) -> None:
-    bar.update(task, completed=done, total=total)
-
-
-def _reporter(bar: Progress, label: str) -> Report:
-    task = bar.add_task(label, total=None)
-
-    def report(filled: FillResult) -> None:
-        bar.update(task, completed=filled.seen, total=filled.total, description=filled.index)
-
-    return report
+@contextmanager
+def _reporting() -> Iterator[Report]:
+    with stages("features") as progress:
+        yield lambda filled: progress(filled.index, filled.seen, filled.total)
 
 
 def _changes(source: Index) -> str:

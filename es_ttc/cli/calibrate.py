@@ -15,14 +15,12 @@ from es_ttc.cli.common import (
     EngineUrl,
     given,
     loaded_encoder,
-    print_json,
     print_result,
     stderr,
     with_engine,
 )
 from es_ttc.cli.judged import SEED, JudgedQueries, with_llm_flag
-from es_ttc.cli.model_options import CommandGroup
-from es_ttc.cli.signatures import FILE, FOLDER, command
+from es_ttc.cli.model_options import FILE, FOLDER, CommandGroup, command
 from es_ttc.common.interruption import interruptible
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
@@ -30,7 +28,6 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.feature_locations import alike_locations, feature_locations
 from es_ttc.index.mappings.calibration import calibrate as write
 from es_ttc.lab.evaluation import provenance
-from es_ttc.lab.evaluation.plots import reliability
 from es_ttc.lab.evaluation.report import rendered, replace, require_writable, score
 from es_ttc.lab.learning.query_log import read_log
 from es_ttc.lab.ranking.relevance import MIN_QUERIES, Fit, evaluated, judged_hits
@@ -184,17 +181,13 @@ def relevance(
     }
     if report is not None:
         replace(report / "relevance.json", file_content(summary))
-        diagram = reliability(*zip(*((one.relevance, one.share) for one in fit.bins), strict=True))
-        page = rendered("relevance.html.j2", **{**summary, "index": name, "diagram": diagram})
+        page = rendered("relevance.html.j2", **{**summary, "index": name})
         replace(report / "index.html", page.encode())
         stderr.print(f"report: {escape(str(report / 'index.html'))}", highlight=False, soft_wrap=True)
     if out is not None and not fit.lacking:
         replace(out, file_content(summary))
         stderr.print(f"relevance: {escape(str(out))}", highlight=False, soft_wrap=True)
-    if as_json:
-        print_json(summary)
-    else:
-        _show(name, fit)
+    print_result(summary, lambda: _show(name, fit), as_json=as_json)
     if fit.lacking:
         why = escape("; ".join(fit.lacking))
         stderr.print(f"[yellow]not to be trusted, and not written:[/] {why}", highlight=False, soft_wrap=True)
@@ -202,7 +195,6 @@ def relevance(
 
 
 def _show(name: str, fit: Fit) -> None:
-    """Display the figures, by number of judged queries too, and the reliability."""
     relevant = fit.hits.relevant
     console = tables.heading(
         f"{name}: {fit.hits.queries:,} queries, {len(relevant):,} judged hits, {int(relevant.sum()):,} relevant"

@@ -1,10 +1,12 @@
-"""Shared parts of the commands: common flags, JSON output, consoles and progress bars."""
+"""Shared parts of the commands: common flags, JSON output, consoles, progress bars and steps."""
 
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated, Any, TypeVar
 
@@ -18,6 +20,7 @@ from rich.progress import (
     ProgressColumn,
     SpinnerColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -202,10 +205,12 @@ def print_json(data: Any) -> None:
     click.echo(orjson.dumps(data, option=options).decode())
 
 
-def print_result(data: Any, text: RenderableType, *, as_json: bool) -> None:
-    """Print the result of a command: as one JSON object, or as text or a table."""
+def print_result(data: Any, text: RenderableType | Callable[[], None], *, as_json: bool) -> None:
+    """Print the result of a command: as one JSON object, or as text or a table, or by a function."""
     if as_json:
         print_json(data)
+    elif callable(text):
+        text()
     elif isinstance(text, str):
         click.echo(text)
     else:
@@ -265,3 +270,39 @@ def stop_on_sigterm() -> None:
     if task is not None:
         with suppress(NotImplementedError):  # Windows has no such handlers
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+@dataclass(slots=True)
+class Step:
+    """One running step; `done` is the line that is shown at its end."""
+
+    done: str
+    progress: Progress
+    task: TaskID
+
+    def advance_to(self, completed: float, total: float | None, doing: str | None = None) -> None:
+        """Report the progress."""
+        self.progress.update(self.task, completed=completed, total=total, description=doing)
+
+
+@contextmanager
+def step(console: Console, doing: str) -> Iterator[Step]:
+    """Run the body as a step; if it raises, no line is printed.
+
+    A terminal displays a bar, which disappears; otherwise a line is printed when a step begins.
+    """
+    begin = time.perf_counter()
+    if not console.is_terminal:
+        console.print(f"  {doing} ...", markup=False, highlight=False, soft_wrap=True)
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=30),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        running = Step(doing, progress, progress.add_task(doing, total=None))
+        yield running
+    seconds = time.perf_counter() - begin
+    console.print(Text.assemble(("✓ ", "green"), running.done, (f"  {seconds:.1f} s", "dim")))

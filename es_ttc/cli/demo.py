@@ -13,13 +13,12 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from es_ttc.cli.common import AsJson, given, print_json, require_packages, stderr, stdout
+from es_ttc.cli.common import AsJson, given, print_result, require_packages, stderr, stdout, step
 from es_ttc.cli.engine import progress_of
+from es_ttc.cli.model_options import command
 from es_ttc.cli.prompt import Choices, Prompt
 from es_ttc.cli.searching import CliQuery, Target, compare, curl, search
 from es_ttc.cli.serve import page_address
-from es_ttc.cli.signatures import command
-from es_ttc.cli.steps import step
 from es_ttc.cli.views import Comparison, Row, listing, method_table
 from es_ttc.cli.views import answer as shown
 from es_ttc.common.interruption import InterruptibleRunner, interruptible
@@ -114,10 +113,7 @@ def demo(
         stage = _set_up(stack, console, settings, preparing)
         results = [_measured(console, stage, exhibit) for exhibit in stage.exhibits]
         seconds = time.perf_counter() - began
-        if as_json:
-            print_json(as_dict(stage, results, seconds))
-        else:
-            _tell(console, stage, results, seconds)
+        print_result(as_dict(stage, results, seconds), lambda: _tell(console, stage, results, seconds), as_json=as_json)
         if serving:
             _serve(console, stage)
         elif console.is_terminal and not as_json:
@@ -139,7 +135,6 @@ def _start_node(stack: ExitStack, console: Console, settings: GatewaySettings) -
 
 
 def _prepare(settings: GatewaySettings) -> tuple[Encoder, list[Collection]]:
-    """Load and generate what needs no engine."""
     encoder = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
     return encoder, [stdlib.generate(), limit_style.generate()]
 
@@ -313,7 +308,6 @@ def _curl(stage: DemoSession, index: str, query: CliQuery) -> str:
 
 
 def _prompt(console: Console, stage: DemoSession) -> None:
-    """Search until the user has enough."""
     from es_ttc.lab.evaluation.methods import names
 
     def answer(text: str, choices: Choices) -> RenderableType:
@@ -341,7 +335,6 @@ def _prompt(console: Console, stage: DemoSession) -> None:
 
 
 def _serve(console: Console, stage: DemoSession) -> None:
-    """Leave everything up until Ctrl-C."""
     console.print(heading("Serving until Ctrl-C"))
     console.print(Text(f"page     {page_address(stage.gateway, stage.exhibits[0].index)}"))
     console.print(Text(f"gateway  {stage.gateway}\nengine   {stage.engine}"))

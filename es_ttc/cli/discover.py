@@ -10,28 +10,25 @@ from pydantic import Field
 from rich.markup import escape
 from rich.table import Table
 
-from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json, stderr
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json, print_result, stderr
 from es_ttc.cli.evaluating import cached_encoder, stages
-from es_ttc.cli.model_options import CommandGroup
-from es_ttc.cli.signatures import FILE, FOLDER, command
+from es_ttc.cli.model_options import FILE, FOLDER, CommandGroup, command
 from es_ttc.cli.tables import console, table
 from es_ttc.common.interruption import interruptible
 from es_ttc.common.private_files import private_umask
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.discovery import promotion
-from es_ttc.lab.discovery.evaluator import Evaluator
+from es_ttc.lab.discovery.evaluator import Evaluator, Limits
+from es_ttc.lab.discovery.loop import Proposer, ReplayProposer
 from es_ttc.lab.discovery.loop import search as generations_of
-from es_ttc.lab.discovery.memory import SearchLog, read
-from es_ttc.lab.discovery.planning import load_tasks, plan_generated, plan_task
 from es_ttc.lab.discovery.promotion import HeldOutResult, exported
-from es_ttc.lab.discovery.proposers.base import Proposer, ReplayProposer
 from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
 from es_ttc.lab.discovery.proposers.llm import LlmProposer
-from es_ttc.lab.discovery.records import Plan, Record
-from es_ttc.lab.discovery.sandboxed import Limits
+from es_ttc.lab.discovery.records import Plan, Record, SearchLog, read
 from es_ttc.lab.discovery.seeds import seeds
 from es_ttc.lab.discovery.summary import named
 from es_ttc.lab.discovery.summary import status as summarised
+from es_ttc.lab.discovery.tasks import load_tasks, plan_generated, plan_task
 from es_ttc.lab.evaluation.report import replace as replace_file
 from es_ttc.sandbox.confinement import seccomp
 from es_ttc.settings import GatewaySettings, LlmSettings, Settings
@@ -137,10 +134,7 @@ def run(
         for record in found:
             click.echo(_line(record), err=True)
         summary = summarised(plan, memory.records)
-    if as_json:
-        print_json(summary)
-    else:
-        _show(summary)
+    print_result(summary, lambda: _show(summary), as_json=as_json)
 
 
 @command("es-ttc discover status my-search", group=discover)
@@ -284,7 +278,6 @@ def _require_names(names: Sequence[str]) -> None:
 
 
 def _proposer(plan: Plan, name: str, *, blind: bool) -> Proposer:
-    """Return the proposer of a name; a resumed search may use another one."""
     if name == "grammar":
         return GrammarProposer(plan.seed, plan.distance)
     if name == "llm":

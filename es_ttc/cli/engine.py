@@ -9,11 +9,8 @@ from typing import Annotated
 import click
 from pydantic import Field
 
-from es_ttc.cli import steps
-from es_ttc.cli.common import AsJson, print_json, print_result, stderr
-from es_ttc.cli.model_options import CommandGroup
-from es_ttc.cli.signatures import FOLDER, command
-from es_ttc.cli.steps import Step
+from es_ttc.cli.common import AsJson, Step, print_json, print_result, stderr, step
+from es_ttc.cli.model_options import FOLDER, CommandGroup, command
 from es_ttc.engine.node import cluster, process
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.parts import DEFAULT_VERSION, VERSIONS
@@ -96,12 +93,12 @@ def up(
     distribution = OpenSearchDistribution(built, version or DEFAULT_VERSION)
     spec = NodeSpec(cache_dir=Settings().cache_dir, name=name, port=port, data_dir=data_dir, heap=heap)
     try:
-        with steps.step(stderr, "looking for a running node") as step:
+        with step(stderr, "looking for a running node") as shown:
             running: Sequence[process.Node]
             if nodes > 1:
-                running = cluster.start(spec, nodes, progress_of(step), distribution).nodes
+                running = cluster.start(spec, nodes, progress_of(shown), distribution).nodes
             else:
-                running = [process.start(spec, progress_of(step), distribution)]
+                running = [process.start(spec, progress_of(shown), distribution)]
             reused, state = all(node.reused for node in running), running[0].state
             if version not in (None, state.version):
                 raise InvalidRequest(
@@ -109,7 +106,7 @@ def up(
                     f"--name {name}`, or give another --name"
                 )
             what = f"{state.product} {state.version}" + (f", {nodes} nodes" if nodes > 1 else "")
-            step.done = f"{what} " + ("runs already" if reused else "started")
+            shown.done = f"{what} " + ("runs already" if reused else "started")
     except NodeError as error:
         if error.log_tail:
             click.echo(error.log_tail, err=True)
@@ -183,15 +180,15 @@ def logs(
         _follow(log)
 
 
-def progress_of(step: Step) -> ProgressCallback:
+def progress_of(shown: Step) -> ProgressCallback:
     """Return a callback that displays the download and start of a node as one step: a bar, then a spinner."""
 
     def show(progress: Progress) -> None:
         if progress.stage == "fetch":
             megabytes = f"{progress.done / 1e6:,.0f} of {progress.total / 1e6:,.0f} MB"
-            step.advance_to(progress.done, progress.total, f"fetching {progress.detail}, {megabytes}")
+            shown.advance_to(progress.done, progress.total, f"fetching {progress.detail}, {megabytes}")
         else:
-            step.advance_to(0, None, f"starting {progress.detail}, {progress.done:.0f} s")
+            shown.advance_to(0, None, f"starting {progress.detail}, {progress.done:.0f} s")
 
     return show
 

@@ -18,16 +18,15 @@ from es_ttc.cli import tables
 from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judged import judgements_option, load_judged, require_one_source, with_llm_flag
-from es_ttc.cli.model_options import ARGUMENTS
+from es_ttc.cli.model_options import ARGUMENTS, FILE, FOLDER, command
 from es_ttc.cli.options import (
-    codec_option,
+    CODECS,
+    RankingModels,
+    TokenPooling,
+    codec_help,
     first_pass_option,
-    max_tokens_option,
     params_option,
-    ranking_models_option,
-    token_pooling_option,
 )
-from es_ttc.cli.signatures import FILE, FOLDER, command
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation import provenance
@@ -101,10 +100,15 @@ def evaluate(
     tuned: Annotated[
         tuple[Path, ...], FILE, "File of one method's parameters, written by `es-ttc tune`; may be given several times."
     ] = (),
-    ranking_models: Annotated[Path | None, ranking_models_option],
-    codec: Annotated[str, codec_option("float16", ", in memory and in the index")],
-    max_tokens: Annotated[int, max_tokens_option(1_000_000, "; a warning counts the documents that have more")],
-    token_pooling: Annotated[int, token_pooling_option],
+    ranking_models: RankingModels = None,
+    codec: Annotated[str, CODECS, codec_help(", in memory and in the index")] = "float16",
+    max_tokens: Annotated[
+        int,
+        "--max-tokens N",
+        Field(ge=1, le=1_000_000),
+        "Maximum number of token vectors per document; a warning counts the documents that have more.",
+    ] = 1024,
+    token_pooling: TokenPooling = 1,
     out: Annotated[Path | None, FILE, "File for the results as JSON."] = None,
     report: Annotated[
         Path | None, "--report DIR", FOLDER, "Folder for the report: index.html and results.json."

@@ -17,8 +17,7 @@ from es_ttc.cli.common import (
     with_engine,
 )
 from es_ttc.cli.evaluating import stages
-from es_ttc.cli.model_options import CommandGroup
-from es_ttc.cli.signatures import command
+from es_ttc.cli.model_options import CommandGroup, command
 from es_ttc.engine.protocol import Engine
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import (

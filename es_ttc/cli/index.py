@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 import click
 from pydantic import Field
-from rich.progress import Progress
 from rich.table import Table
 
 from es_ttc.cli.common import (
@@ -20,13 +19,12 @@ from es_ttc.cli.common import (
     loaded_encoder,
     mebibytes,
     print_result,
-    progress_bar,
     run_to_completion,
     with_engine,
 )
-from es_ttc.cli.model_options import CommandGroup
-from es_ttc.cli.options import check_codec, feature_options, strip_html_option
-from es_ttc.cli.signatures import command
+from es_ttc.cli.evaluating import stages
+from es_ttc.cli.model_options import CommandGroup, command
+from es_ttc.cli.options import StripHtml, check_codec, feature_options
 from es_ttc.cli.size_estimates import SAMPLE_TEXT, size_sentence
 from es_ttc.cli.tables import properties
 from es_ttc.engine.protocol import Engine
@@ -51,6 +49,7 @@ from es_ttc.index.mappings.index import IndexOptions, analyzer_of, create_index,
 from es_ttc.index.mappings.ingest_pipeline import EncodeMode, add_pipeline, delete_pipeline, remove_pipeline
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.index.mappings.write_options import WriteOptions
+from es_ttc.lab.evaluation.rankings import Progress
 from es_ttc.reranking.index_graph import delete_graphs
 from es_ttc.settings import Settings
 from es_ttc.vectors.codecs import QUANTISED_CODECS
@@ -76,7 +75,7 @@ def create(
     engine: EngineUrl,
     encoder: EncoderName,
     adapter: AdapterName,
-    strip_html: Annotated[str, strip_html_option],
+    strip_html: StripHtml = "auto",
     shards: Annotated[int | None, Field(ge=1), "Number of primary shards. Default: the engine's own."] = None,
     replicas: Annotated[int | None, Field(ge=0), "Number of replicas. Default: one, if there is a second node."] = None,
     language: Annotated[
@@ -300,18 +299,17 @@ async def _requantise(engine: Engine, settings: Settings, name: str, codec: Any)
     locations = await feature_locations(engine, name)
     for held in locations:
         require_coarser(held.spec, codec, held.source.index)
-    with progress_bar() as bar:
-        return [await _requantise_one(engine, settings, held, codec, bar) for held in locations]
+    with stages("codec") as progress:
+        return [await _requantise_one(engine, settings, held, codec, progress) for held in locations]
 
 
 async def _requantise_one(
-    engine: Engine, settings: Settings, held: FeatureLocation, codec: Any, bar: Progress
+    engine: Engine, settings: Settings, held: FeatureLocation, codec: Any, progress: Progress
 ) -> dict[str, Any]:
     """Move the features of one index: in its documents, or into a new side index."""
-    task = bar.add_task(held.source.index, total=None)
 
     def report(counts: Any) -> None:
-        bar.update(task, completed=counts.seen, total=counts.total)
+        progress(held.source.index, counts.seen, counts.total)
 
     if not held.side:
         return asdict(await requantise_documents(engine, held, codec, report))

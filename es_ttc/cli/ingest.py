@@ -30,8 +30,8 @@ from es_ttc.cli.common import (
     take_proposal,
     warn_of_language,
 )
-from es_ttc.cli.options import strip_html_option, text_fields_flag
-from es_ttc.cli.signatures import command
+from es_ttc.cli.model_options import command
+from es_ttc.cli.options import StripHtml, TextFields
 from es_ttc.cli.size_estimates import size_sentence
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.connect import connected
@@ -97,14 +97,14 @@ def ingest(
     encoder: EncoderName,
     adapter: AdapterName,
     id_field: Annotated[str | None, "Field of ids. Default: `_id`, else a hash of the document's content."] = None,
-    text_fields: Annotated[tuple[str, ...] | None, text_fields_flag],
+    text_fields: TextFields = None,
     types: Annotated[
         str,
         "--types COLUMN=TYPE,...",
         "Types of columns of CSV: text, integer, number, decimal-comma, boolean, date; `text` for all. The others are "
         "found from the first 1,000 rows, and shown.",
     ] = "auto",
-    strip_html: Annotated[str, strip_html_option],
+    strip_html: StripHtml = "auto",
     yes: Annotated[bool, "Take the proposed fields of a new index without a question."] = False,
     resume: Annotated[bool, "Resume a stopped run of the same command."] = False,
     batch_mb: Annotated[float, Field(ge=0.1, le=1000), "Size of a bulk request, in MB."] = 8.0,
@@ -167,7 +167,6 @@ def ingest(
 
 
 def _problems(outcome: IngestResult, rejected: Path) -> Iterator[str]:
-    """Yield what did not go as it should."""
     if outcome.repeated:
         yield (
             f"es-ttc: {outcome.repeated:,} of the records have the id of an earlier one: the last of each id is in the "
@@ -222,7 +221,6 @@ async def _run(settings: Settings, request: IngestCommand) -> tuple[IngestResult
 
 
 def _options(request: IngestCommand, settings: Settings, spec: IndexSpec) -> IngestOptions:
-    """Return the options of the ingest, with the processes that encode for the index."""
     if request.processes == 1:
         return request.options
     load = partial(load_encoder_for, spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
@@ -313,7 +311,6 @@ def _with_proposal(request: IngestCommand, documents: Sequence[Mapping[str, Any]
 async def _tell_size(
     inputs: Inputs, records: int, documents: Sequence[Mapping[str, Any]], spec: IndexSpec, encoder: Encoder
 ) -> None:
-    """Say what the features will take on disk."""
     size = await asyncio.to_thread(estimate_size, documents, spec, encoder)
     if size is None:
         return

@@ -23,9 +23,8 @@ from es_ttc.cli.common import (
     stdout,
     with_engine,
 )
-from es_ttc.cli.model_options import CommandGroup, flags, model_options, nested
-from es_ttc.cli.options import JsonObjectType, examples
-from es_ttc.cli.signatures import command
+from es_ttc.cli.model_options import CommandGroup, command, examples, flags, model_options, nested
+from es_ttc.cli.options import JsonObjectType
 from es_ttc.cli.tables import properties
 from es_ttc.common.durations import duration
 from es_ttc.common.validation import Fault, read_object, sentence
@@ -143,7 +142,6 @@ def list_jobs(
 
 
 def _verb(name: str, summary: str, example: str, *options: Callable[..., Any]) -> None:
-    """Add a command that does one thing with one job, by the function of this name, and reports the job."""
 
     @json_flag
     @engine_flag

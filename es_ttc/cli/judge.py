@@ -25,9 +25,8 @@ from es_ttc.cli.common import (
 )
 from es_ttc.cli.judge_pool import grade_by_llm, make_pools
 from es_ttc.cli.judged import interval_text, read_judged, with_llm_flag
-from es_ttc.cli.model_options import CommandGroup
+from es_ttc.cli.model_options import FILE, CommandGroup, command
 from es_ttc.cli.options import GatewayUrl, NamesType, params_option
-from es_ttc.cli.signatures import FILE, command
 from es_ttc.cli.tables import table
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, InvalidRequest
@@ -137,10 +136,8 @@ def pool(
         found |= {"judge": model, "graded": graded, "unreadable": unreadable}
         if not as_json:
             click.echo(f"[{model}] graded {graded:,} documents; {unreadable:,} answers held no grade")
-    if as_json:
-        print_json(found)
-    else:
-        click.echo(f"judge them on the page of `es-ttc serve --ui`; `es-ttc judge status {index}` shows what is judged")
+    text = f"judge them on the page of `es-ttc serve --ui`; `es-ttc judge status {index}` shows what is judged"
+    print_result(found, text, as_json=as_json)
 
 
 @command("es-ttc judge status articles", "es-ttc judge status articles --with-llm --json", group=judge)
@@ -366,7 +363,6 @@ def _show(overview: Overview) -> None:
 
 
 async def _write_corpus(client: Engine, index: str, out: Path) -> None:
-    """Write the texts of an index's documents as `corpus.jsonl`."""
     fields = (await alike_locations(client, index))[0].spec.text_fields
     rest = [name for name in fields if name != "title"]
     with progress_bar() as bar, (out / CORPUS).open("wb") as lines:

@@ -16,8 +16,7 @@ from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.ingest.compose import compose
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.judging.llm_judge import PREFIX, graded
-from es_ttc.lab.judging.records import MAX_DEPTH, Judgement, PooledMethod, PooledQuery, Source
-from es_ttc.lab.judging.signals import LoggedSignals
+from es_ttc.lab.judging.records import MAX_DEPTH, Judgement, LoggedSignals, PooledMethod, PooledQuery, Source
 from es_ttc.lab.judging.store import JudgementStore
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
 from es_ttc.llm import model_for_jobs

@@ -10,10 +10,9 @@ import click
 
 from es_ttc.cli.common import adapted, engine_flag, given, stderr, with_engine
 from es_ttc.cli.evaluating import cached_encoder, stages
-from es_ttc.cli.search import check_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.mappings.encoder import load_encoder_for
+from es_ttc.index.mappings.encoder import check_encoder, load_encoder_for
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.bootstrap import Comparison
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, load_queries, sample

@@ -1,4 +1,4 @@
-"""`es-ttc learn`: an adapter of the encoder, for an index's queries, from these queries."""
+"""`es-ttc learn` and `es-ttc trial`: an adapter of the encoder from the queries of an index, judged by clicks."""
 
 import shutil
 from collections.abc import Mapping
@@ -14,15 +14,14 @@ from es_ttc.cli import tables
 from es_ttc.cli.common import AdapterName, AsJson, EncoderName, EngineUrl, adapted, given, print_json, require_packages
 from es_ttc.cli.evaluating import stages
 from es_ttc.cli.judged import SEED, interval_text, load_judged, told_of_file, with_llm_flag
+from es_ttc.cli.model_options import FOLDER, command
 from es_ttc.cli.search import encoder_of_index
-from es_ttc.cli.signatures import FOLDER, command
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.report import require_writable
 from es_ttc.lab.learning.query_log import QueryLog, read_log
-from es_ttc.lab.learning.reranked import require_scoring
-from es_ttc.lab.learning.teachers import TEACHERS
+from es_ttc.lab.learning.teachers import TEACHERS, require_scoring
 from es_ttc.lab.ranking.index_pools import IndexSource
 from es_ttc.lab.training.artefact import require_free
 from es_ttc.reranking.rerankers.base import RerankerError
@@ -31,6 +30,11 @@ from es_ttc.settings import GatewaySettings
 
 if TYPE_CHECKING:
     from es_ttc.lab.learning.session import Learned
+from dataclasses import asdict
+
+from es_ttc.cli.common import print_result
+from es_ttc.cli.model_options import FILE
+from es_ttc.lab.learning.verdict import MIN_CLICKED, verdict_of_trial
 
 _SHOWN = 10
 
@@ -174,3 +178,35 @@ def _show(name: str, found: "Learned", log: QueryLog | None) -> None:
             f"hits: judge some (`es-ttc judge pool {name}`), or write it with --force for a trial (`es-ttc trial`)",
             err=True,
         )
+
+
+@command("es-ttc trial shop trial.jsonl --clicks ubi_events.jsonl")
+def trial(
+    name: str,
+    file: Annotated[Path, FILE],
+    /,
+    *,
+    clicks: Annotated[
+        Path, "--clicks FILE", FILE, "Log with the clicks, in a form that `es-ttc learn --queries` reads."
+    ],
+    as_json: AsJson,
+) -> None:
+    """Tell from clicks whether the adapter on trial for the index NAME is better.
+
+    FILE is that of the gateway's setting `trial_log`: for each search of the trial it says which ranking has put each
+    hit there. A query counts once, with the share of its clicks that are on the adapter's hits.
+    """
+    found = verdict_of_trial(file, name, read_log(clicks, weight=lambda _position: 1.0).clicks)
+    told = [f"{name}: {found.searches:,} searches of {found.queries:,} queries, {found.clicked:,} of them clicked"]
+    if found.shares is None:
+        told.append(f"no verdict: [{MIN_CLICKED}] clicked queries are needed")
+        winner = None
+    else:
+        one, low, high = found.shares, found.shares.interval.low, found.shares.interval.high
+        winner = "adapter" if low > 0 else "encoder alone" if high < 0 else None
+        told += [
+            f"queries with most clicks on the adapter's hits: {one.wins}, on others: {one.losses}, even: {one.ties}",
+            f"share of clicks, adapter less encoder alone: {one.delta:+.2f} ({low:+.2f} to {high:+.2f})",
+            f"better: {winner}" if winner else "neither is clearly better yet",
+        ]
+    print_result({"index": name, **asdict(found), "better": winner}, "\n".join(told), as_json=as_json)

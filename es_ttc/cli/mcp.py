@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from es_ttc.cli.common import EngineUrl, given
-from es_ttc.cli.signatures import command
+from es_ttc.cli.model_options import command
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import GatewaySettings
 

@@ -5,33 +5,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import click
 import orjson
 from click.core import ParameterSource
+from pydantic import Field
 
+from es_ttc.cli.model_options import options_of
 from es_ttc.vectors.codecs import DEFAULT_CODEC, STORED_CODECS
-
-_MAX_EXAMPLE = 73
-"""Characters of a line of an example, beside its indentation and a backslash."""
-
-
-def examples(*lines: str) -> str:
-    """Return an epilog of command lines; those that are longer than a terminal go on in a further line."""
-    return "\n".join(("\b", "Examples:", *(f"  {part}" for line in lines for part in _broken(line))))
-
-
-def _broken(line: str) -> list[str]:
-    """Break a command line before options, so that it can be copied from a terminal of 80 columns."""
-    first, *options = re.split(r" (?=--)", line)
-    parts = [first]
-    for option in options:
-        if len(parts[-1]) + len(option) < _MAX_EXAMPLE:
-            parts[-1] += f" {option}"
-        else:
-            parts.append(f"    {option}")
-    return [f"{part} \\" for part in parts[:-1]] + parts[-1:]
 
 
 class JsonObjectType(click.ParamType[dict[str, Any]]):
@@ -120,12 +102,12 @@ class SpanGridType(click.ParamType[Any]):
         return SpanGrid(scale, stride)
 
 
-text_fields_flag = click.option(
-    "--text-fields",
-    type=NamesType(),
-    metavar="FIELD,...",
-    help="Fields to encode, in this order. Default: those of the index; title,text for a new index.",
-)
+TextFields = Annotated[
+    tuple[str, ...] | None,
+    "--text-fields FIELD,...",
+    NamesType(),
+    "Fields to encode, in this order. Default: those of the index; title,text for a new index.",
+]
 
 
 def params_option(help: str, example: str, *, nested: bool = False) -> Callable[..., Any]:  # noqa: A002 - click's own name
@@ -142,27 +124,29 @@ Filter = Annotated[
 GatewayUrl = Annotated[str | None, "--gateway URL", "URL of a running gateway. Default: a temporary one."]
 
 
-def codec_option(default: str, what: str = "") -> Callable[..., Any]:
-    """Return the option for the storage of token vectors."""
-    return click.option(
-        "--codec",
-        type=click.Choice(STORED_CODECS),
-        default=default,
-        show_default=True,
-        help=f"Codec of token vectors{what}: int2, int4 and int8 take 2, 4 and 8 bits per component, float16 takes 16.",
-    )
+def codec_help(what: str = "") -> str:
+    """Return the help of the option for the storage of token vectors."""
+    return f"Codec of token vectors{what}: int2, int4 and int8 take 2, 4 and 8 bits per component, float16 takes 16."
 
 
-def max_tokens_option(most: int, what: str = "") -> Callable[..., Any]:
-    """Return the option for the maximum number of token vectors of a document."""
-    return click.option(
-        "--max-tokens",
-        type=click.IntRange(1, most),
-        metavar="N",
-        default=1024,
-        show_default=True,
-        help=f"Maximum number of token vectors per document{what}.",
-    )
+CODECS = click.Choice(STORED_CODECS)
+TokenPooling = Annotated[
+    int,
+    "--token-pooling N",
+    Field(ge=1, le=6),
+    "Join neighbouring similar tokens until a document has an Nth of its vectors.",
+]
+StripHtml = Annotated[
+    Literal["auto", "yes", "no"],
+    "Leave HTML out of what is encoded; auto: if most of the first documents have some. Positions of passages still "
+    "point into the stored text.",
+]
+RankingModels = Annotated[
+    Path | None,
+    "--ranking-models FOLDER",
+    click.Path(file_okay=False, exists=True, path_type=Path),
+    "Folder of models written by `es-ttc train rank`; the method `learned` serves them by name.",
+]
 
 
 def first_pass_option(choices: Sequence[str], default: str, help: str) -> Callable[..., Any]:  # noqa: A002 - click's own name
@@ -170,96 +154,63 @@ def first_pass_option(choices: Sequence[str], default: str, help: str) -> Callab
     return click.option("--first-pass", type=click.Choice(choices), default=default, show_default=True, help=help)
 
 
-def _scales(context: click.Context, option: click.Parameter, value: str | None) -> tuple[float, ...] | None:
-    return None if value is None else tuple(_scale(part.strip(), context, option) for part in value.split(","))
+class ScalesType(click.ParamType[tuple[float, ...]]):
+    """Scales joined by commas, numbers from 1 or ``mean``."""
+
+    name = "L,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the scales; ``mean`` is the infinite one."""
+        return tuple(self._scale(part.strip(), param, ctx) for part in value.split(","))
+
+    def _scale(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if value == "mean":
+            return math.inf
+        try:
+            scale = float(value)
+        except ValueError:
+            scale = math.nan
+        if not 1 <= scale < math.inf:
+            self.fail(f"[{value}] is no scale: give numbers from 1, or mean", param, ctx)
+        return scale
 
 
-def _scale(value: str, context: click.Context, option: click.Parameter) -> float:
-    if value == "mean":
-        return math.inf
-    try:
-        scale = float(value)
-    except ValueError:
-        scale = math.nan
-    if not 1 <= scale < math.inf:
-        raise click.BadParameter(f"[{value}] is no scale: give numbers from 1, or mean", context, option)
-    return scale
-
-
-def feature_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the features of an index."""
-    options: tuple[Callable[..., Any], ...] = (
-        click.option(
-            "--dims", type=click.IntRange(1), help="Number of leading dimensions to keep (Matryoshka models)."
-        ),
-        click.option(
-            "--tokens",
-            type=click.Choice(["packed", "nested", "rank_vectors", "none"]),
-            default="packed",
-            show_default=True,
-            help="Storage of token vectors. packed: one blob per document. nested: one nested vector per token (large "
-            "and slow, but plain engine features). rank_vectors: Elasticsearch's own (Enterprise licence). none: "
-            "pooled vectors only.",
-        ),
-        codec_option(DEFAULT_CODEC, " in a blob"),
-        click.option(
-            "--scales",
-            callback=_scales,
-            metavar="L,...",
-            help="Scales for which norms are stored; may include `mean`. Default: 1,3,5,7,10,15,20,30,mean.",
-        ),
-        click.option(
-            "--spans",
-            multiple=True,
-            type=SpanGridType(),
-            metavar="scale=L,stride=S",
-            help="Spans to store as nested vectors, for passage-level kNN in the engine: width L, every S tokens "
-            "(default: half of L). May be given several times.",
-        ),
-        click.option(
-            "--chunks",
-            is_flag=True,
-            help="Store vectors of sentences, pairs of sentences and paragraphs, for programs; with an encoder that "
-            "distinguishes roles also each document as a query. Encodes about four times as much.",
-        ),
-        text_fields_flag,
-        max_tokens_option(65_536),
-        token_pooling_option,
-    )
-
-    decorated: Callable[..., Any] = all_of(options)(command)
-    return decorated
-
-
-def all_of(options: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-    """Return a decorator that adds several options, in this order."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-token_pooling_option = click.option(
-    "--token-pooling",
-    type=click.IntRange(1, 6),
-    metavar="N",
-    default=1,
-    show_default=True,
-    help="Join neighbouring similar tokens until a document has an Nth of its vectors.",
-)
-
-
-strip_html_option = click.option(
-    "--strip-html",
-    type=click.Choice(["auto", "yes", "no"]),
-    default="auto",
-    show_default=True,
-    help="Leave HTML out of what is encoded; auto: if most of the first documents have some. Positions of passages "
-    "still point into the stored text.",
-)
+@options_of
+def feature_options(
+    *,
+    dims: Annotated[int | None, Field(ge=1), "Number of leading dimensions to keep (Matryoshka models)."] = None,
+    tokens: Annotated[
+        Literal["packed", "nested", "rank_vectors", "none"],
+        "Storage of token vectors. packed: one blob per document. nested: one nested vector per token (large and slow, "
+        "but plain engine features). rank_vectors: Elasticsearch's own (Enterprise licence). none: pooled vectors "
+        "only.",
+    ] = "packed",
+    codec: Annotated[str, CODECS, codec_help(" in a blob")] = DEFAULT_CODEC,
+    scales: Annotated[
+        tuple[float, ...] | None,
+        "--scales L,...",
+        ScalesType(),
+        "Scales for which norms are stored; may include `mean`. Default: 1,3,5,7,10,15,20,30,mean.",
+    ] = None,
+    spans: Annotated[
+        tuple[Any, ...],
+        "--spans scale=L,stride=S",
+        SpanGridType(),
+        "Spans to store as nested vectors, for passage-level kNN in the engine: width L, every S tokens (default: half "
+        "of L). May be given several times.",
+    ] = (),
+    chunks: Annotated[
+        bool,
+        "Store vectors of sentences, pairs of sentences and paragraphs, for programs; with an encoder that "
+        "distinguishes roles also each document as a query. Encodes about four times as much.",
+    ] = False,
+    text_fields: TextFields = None,
+    max_tokens: Annotated[
+        int, "--max-tokens N", Field(ge=1, le=65_536), "Maximum number of token vectors per document."
+    ] = 1024,
+    token_pooling: TokenPooling = 1,
+) -> None:
+    """Options for the features of an index."""
 
 
 def check_codec(context: click.Context, tokens: str) -> None:
@@ -275,11 +226,3 @@ def explicit_options(context: click.Context, options: Mapping[str, Any]) -> dict
         for name, value in options.items()
         if context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
     }
-
-
-ranking_models_option = click.option(
-    "--ranking-models",
-    type=click.Path(file_okay=False, exists=True, path_type=Path),
-    metavar="FOLDER",
-    help="Folder of models written by `es-ttc train rank`; the method `learned` serves them by name.",
-)

@@ -1,4 +1,4 @@
-"""`es-ttc search`: one query, ranked by a method, alone or beside the engine's own rankings."""
+"""`es-ttc search` and `es-ttc explain`: one query, ranked by a method, and why a document is where it is."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -8,18 +8,17 @@ from typing import Annotated, Any
 import click
 from pydantic import Field
 
-from es_ttc.cli import searching
+from es_ttc.cli import searching, tables
 from es_ttc.cli.common import AdapterName, AsJson, EngineUrl, adapted, given, print_json, stderr, stdout, with_engine
+from es_ttc.cli.model_options import command
 from es_ttc.cli.options import Filter, GatewayUrl, NamesType, first_pass_option, params_option
-from es_ttc.cli.searching import CliQuery
-from es_ttc.cli.signatures import command
+from es_ttc.cli.searching import CliQuery, Target, match_body
 from es_ttc.cli.views import Hit, Ranking, answer
-from es_ttc.encoders.base import Encoder, fix_for, name_in, or_folder
+from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EncoderMismatch, InvalidRequest
+from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.feature_locations import alike_locations
-from es_ttc.index.mappings.encoder import load_encoder_for
-from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.index.mappings.encoder import check_encoder, load_encoder_for
 from es_ttc.lab.evaluation.methods import resolve_one
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings, Settings
@@ -97,7 +96,6 @@ def _found(
     *,
     beside: bool,
 ) -> tuple[list[Ranking], dict[str, dict[str, Any]]]:
-    """Search and count through the gateway at hand, or through one of our own that ends with the search."""
     encoder = encoder_of_index(settings, name) if gateway is None else None
 
     async def ask(client: Engine) -> tuple[list[Ranking], dict[str, dict[str, Any]]]:
@@ -127,19 +125,6 @@ def encoder_of_index(settings: Settings, name: str) -> Encoder:
     return encoder
 
 
-def check_encoder(name: str, spec: IndexSpec, encoder: Encoder) -> None:
-    """Refuse to search an index with another encoder than its own."""
-    if encoder.identity.key != spec.encoder.key:
-        raise EncoderMismatch(
-            f"index [{name}] was encoded by [{spec.encoder.key}], and the encoder here is [{encoder.identity.key}]: "
-            + fix_for(
-                spec.encoder.key,
-                [encoder.identity.key],
-                f"set ES_TTC_ENCODER to {name_in(spec.encoder.key)}{or_folder(spec.encoder.key)}",
-            )
-        )
-
-
 def as_dict(name: str, asked: CliQuery, rankings: Sequence[Ranking]) -> dict[str, Any]:
     """Return rankings JSON-ready; beside others, every hit has its rank in the first of them too."""
     before = rankings[0].ranks() if len(rankings) > 1 else None
@@ -163,3 +148,55 @@ def _hit(hit: Hit, place: int, before: Mapping[str, int] | None) -> dict[str, An
     if before is not None:
         found["rank_before"] = before.get(hit.id)
     return found
+
+
+@command(
+    'es-ttc explain articles "insulin resistance in mice" --id 4983',
+    'es-ttc explain articles "heart attack" --id 4983 --filter "year>=2020" --gateway http://127.0.0.1:9280',
+)
+def explain(
+    name: str,
+    text: str,
+    /,
+    *,
+    document: Annotated[str, "--id ID", "Id of the document."],
+    method: Annotated[str, "Method of `rescore`."] = "blend",
+    among: Filter = None,
+    size: Annotated[int, Field(ge=1, le=100), "Number of hits of a page."] = 10,
+    engine: EngineUrl,
+    adapter: AdapterName,
+    gateway: GatewayUrl = None,
+    as_json: AsJson,
+) -> None:
+    """Tell why a document is where it is in a search of the index NAME for TEXT, or why it is not found.
+
+    It says whether the query matches the document and at which rank, the document's rank under each signal, which
+    filter drops it, which words of TEXT it lacks, whether it has features, and the least change of one of blend's
+    weights that would bring it to the first page. `POST /_ttc/explain` does the same for any body of a search.
+    """
+
+    async def ask(client: Engine) -> dict[str, Any]:
+        target = await Target.of(client, name)
+        search = match_body(target.fields, CliQuery(text, method, size, among=among))
+        search["rescore"] = {"ttc": {"method": method, "query_text": text}}
+        body = {"index": name, "id": document, "search": search}
+        found: dict[str, Any] = await client.request("POST", "/_ttc/explain", body=body)
+        return found
+
+    settings = adapted(GatewaySettings(**given(engine=engine, port=0)), adapter)
+    with stderr.status("searching"):
+        encoder = encoder_of_index(settings, name) if gateway is None else None
+        with gateway_with(settings, gateway, encoder) as at_gateway:
+            told = with_engine(at_gateway, ask)
+    if as_json:
+        print_json(told)
+        return
+    console = tables.console()
+    for sentence in told["reasons"]:
+        console.print(f"- {sentence}", markup=False, highlight=False, soft_wrap=True)
+    rows = [
+        (signal, *("" if one[key] is None else f"{one[key]:.4g}" for key in ("score", "rank")))
+        for signal, one in told["signals"].items()
+    ]
+    if rows:
+        console.print(tables.table(("signal", "score", f"rank of {told['found']}"), rows))

@@ -38,7 +38,6 @@ def size_sentence(
 
 
 def _duration(seconds: float) -> str:
-    """Return a duration of one figure."""
     if seconds < _MINUTE:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / _MINUTE:,.0f} min" if seconds < 2 * _HOUR else f"{seconds / _HOUR:,.1f} h"

@@ -15,13 +15,12 @@ from es_ttc.cli.common import (
     encoder_flag,
     given,
     json_flag,
-    print_json,
+    print_result,
     progress_bar,
     require_packages,
 )
 from es_ttc.cli.evaluating import cached_encoder, stages
-from es_ttc.cli.model_options import CommandGroup, ModelCommand, flags, model_options, nested, parted
-from es_ttc.cli.options import all_of, examples
+from es_ttc.cli.model_options import CommandGroup, ModelCommand, all_of, examples, flags, model_options, nested, parted
 from es_ttc.cli.train_rank import rank
 from es_ttc.common.interruption import interruptible
 from es_ttc.lab.training.options import ColtOptions, DenseOptions, HeadOptions, LateOptions, LoopOptions, NnnOptions
@@ -84,7 +83,6 @@ def _train(
     as_json: bool,
     start: Path | None = None,
 ) -> None:
-    """Run one training over a frozen encoder, and display the result."""
     require_packages("training", ("torch",), "train")
     from es_ttc.lab.training.session import TrainingRequest, run
 
@@ -105,26 +103,18 @@ def _train(
                 progress=progress,
                 report=_reporter(bar, loop.epochs),
             )
-    if as_json:
-        measured = {"step_losses": found.course.step_losses, "metrics": found.metrics, "params": found.params}
-        print_json(
-            {
-                "folder": str(out),
-                "encoder": found.identity.key,
-                **found.course.course(),
-                "step_losses": found.course.step_losses,
-                **measured,
-            }
-        )
-    else:
-        _show(out, found)
+    told = _as_dict(out, found.identity.key, found.course) | {"metrics": found.metrics, "params": found.params}
+    print_result(told, lambda: _show(out, found), as_json=as_json)
+
+
+def _as_dict(out: Path, encoder: str, course: "TrainingProgress") -> dict[str, Any]:
+    return {"folder": str(out), "encoder": encoder, **course.course(), "step_losses": course.step_losses}
 
 
 def _train_late(
     _: str, data: Sequence[Path], model: Any, chosen: Mapping[str, Any], loop: LoopOptions, *,
     out: Path, backbone: str, queries: int | None, resume: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Fine-tune a backbone, and display the result."""
     require_packages("training", ("torch", "sentence_transformers"), "train")
     from es_ttc.lab.training.late.session import LateRequest, run
 
@@ -133,17 +123,8 @@ def _train_late(
     request = LateRequest(folder, backbone, out, options, loop, resume=resume)
     with interruptible(), stages(folder.name) as progress, progress_bar() as bar:
         found = run(request, cache_dir=Settings().cache_dir, progress=progress, report=_reporter(bar, loop.epochs))
-    if as_json:
-        print_json(
-            {
-                "folder": str(out),
-                "encoder": found.encoder,
-                **found.course.course(),
-                "step_losses": found.course.step_losses,
-            }
-        )
-    else:
-        _show_late(folder, out, found, options.metric)
+    told = _as_dict(out, found.encoder, found.course)
+    print_result(told, lambda: _show_late(folder, out, found, options.metric), as_json=as_json)
 
 
 def _add(

@@ -12,7 +12,7 @@ from es_ttc.cli import tables
 from es_ttc.cli.common import AdapterName, AsJson, EncoderName, print_json
 from es_ttc.cli.evaluating import stages, window_option
 from es_ttc.cli.judged import SEED, JudgedQueries, folds_of, index_options, interval_text, told_of_file
-from es_ttc.cli.signatures import FILE, command
+from es_ttc.cli.model_options import FILE, command
 from es_ttc.cli.tune import require_other_queries
 from es_ttc.common.interruption import interruptible
 from es_ttc.lab.evaluation import provenance

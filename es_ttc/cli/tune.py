@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json
+from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_result
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judged import (
     SEED,
@@ -25,8 +25,8 @@ from es_ttc.cli.judged import (
     told_of_file,
     with_llm_flag,
 )
+from es_ttc.cli.model_options import FILE, command
 from es_ttc.cli.options import JsonObjectType, first_pass_option, params_option
-from es_ttc.cli.signatures import FILE, command
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, sample, splits
@@ -167,10 +167,7 @@ def tune(
     if out is not None:
         replace(out, file_content(summary))
         click.echo(f"parameters: {out}", err=True)
-    if as_json:
-        print_json(summary)
-    else:
-        show(found, summary)
+    print_result(summary, lambda: show(found, summary), as_json=as_json)
 
 
 def _tune_weights(
@@ -185,7 +182,6 @@ def _tune_weights(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Find the weights of blend's signals, display them, and write them if they gain something clear."""
     fixed = registry.parse_params(registry.load("blend"), params)
     assert isinstance(fixed, BlendParams)  # noqa: S101 - blend's own
     names = signal_names(signals)
@@ -207,16 +203,12 @@ def _tune_weights(
     summary["worth"] = [asdict(one) for one in found.worth]
     if out is not None and (found.clear or force):
         replace(out, file_content(summary))
-    if as_json:
-        print_json(summary)
-    else:
-        show(found.tuning, summary, _worth_table(found))
+    print_result(summary, lambda: show(found.tuning, summary, _worth_table(found)), as_json=as_json)
     if out is not None:
         told_of_file(out, clear=found.clear, force=force, what="weights", default="the default weights")
 
 
 def _worth_table(found: WeightTuning) -> Table:
-    """Return what is lost by leaving each signal out."""
     metric, folds = found.tuning.metric, len(found.tuning.by_fold)
     rows = [(one.signal, interval_text(one.equal), interval_text(one.refitted)) for one in found.worth]
     columns = ("without", "equal weights", f"weights refitted in {folds} folds")

@@ -8,7 +8,7 @@ import click
 from pydantic import Field
 
 from es_ttc.cli.common import EncoderName, EngineUrl, given
-from es_ttc.cli.signatures import command
+from es_ttc.cli.model_options import command
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:

@@ -33,12 +33,12 @@ from es_ttc.lab.judging.records import (
     MAX_METHODS,
     MAX_NAME_LENGTH,
     Judgement,
+    LoggedSignals,
     PooledMethod,
     PooledQuery,
     check_judge,
     query_id,
 )
-from es_ttc.lab.judging.signals import LoggedSignals
 from es_ttc.lab.judging.standing import TunedWeights
 from es_ttc.lab.judging.store import SIGNALS, JudgementStore
 from es_ttc.lab.ranking.index_pools import log_for_caller

@@ -16,9 +16,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from es_ttc.cli import checks
-from es_ttc.cli.checks import Check, Verdict
-from es_ttc.cli.doctor import report, summary
+from es_ttc.cli import doctor as checks
+from es_ttc.cli.doctor import Check, Verdict, report, summary
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.connect import connected
 from es_ttc.engine.node.parts import DEFAULT_VERSION
@@ -111,7 +110,7 @@ def test_an_encoder_that_cannot_be_loaded_is_missing(tmp_path: Path) -> None:
 
 @pytest.mark.engine
 async def test_a_port_of_another_program_is_no_gateway(opensearch_url: str) -> None:
-    check = await checks.gateway(opensearch_url)
+    check = await checks.check_gateway(opensearch_url)
     assert check.verdict is Verdict.WARNING
     assert "another program" in check.detail
 

@@ -7,8 +7,7 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.lab.demo import limit_style
-from es_ttc.lab.discovery.evaluator import Evaluator
-from es_ttc.lab.discovery.sandboxed import Limits
+from es_ttc.lab.discovery.evaluator import Evaluator, Limits
 from es_ttc.lab.discovery.tasks import Task, task_of
 from es_ttc.lab.evaluation.datasets import Collection, Document
 

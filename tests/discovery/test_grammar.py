@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from es_ttc.lab.discovery.evaluator import Limits, run
 from es_ttc.lab.discovery.grammar.operations import MODULES, OPERATIONS
 from es_ttc.lab.discovery.grammar.trees import Tree, cross, draw, mutate, render
 from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
 from es_ttc.lab.discovery.records import Proposal, Record
-from es_ttc.lab.discovery.sandboxed import Limits, run
 from es_ttc.lab.discovery.seeds import KNOWN, seeds
 from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers.programs.catalogue import CATALOGUE

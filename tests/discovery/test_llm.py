@@ -8,9 +8,8 @@ import pytest
 from es_ttc.errors import ConfigurationError, LlmError
 from es_ttc.lab.discovery.evaluator import Evaluator
 from es_ttc.lab.discovery.loop import search
-from es_ttc.lab.discovery.memory import SearchLog
 from es_ttc.lab.discovery.proposers.llm import LlmProposer, claims, program_of, prompt
-from es_ttc.lab.discovery.records import Plan, Proposal, Record, TaskResult
+from es_ttc.lab.discovery.records import Plan, Proposal, Record, SearchLog, TaskResult
 from es_ttc.lab.discovery.summary import status
 from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers.programs.source import Reason

@@ -15,11 +15,9 @@ import pytest
 
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.discovery.evaluator import Evaluator
-from es_ttc.lab.discovery.loop import search
-from es_ttc.lab.discovery.memory import FILE, SearchLog, read
-from es_ttc.lab.discovery.proposers.base import Proposer, ReplayProposer
+from es_ttc.lab.discovery.loop import Proposer, ReplayProposer, search
 from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
-from es_ttc.lab.discovery.records import Plan, Proposal, Record
+from es_ttc.lab.discovery.records import FILE, Plan, Proposal, Record, SearchLog, read
 from es_ttc.lab.discovery.seeds import seeds
 from es_ttc.lab.discovery.summary import frontier
 from es_ttc.lab.discovery.tasks import Task

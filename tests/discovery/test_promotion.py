@@ -9,11 +9,10 @@ import pytest
 
 from es_ttc.cli.app import run
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.lab.discovery.memory import read
+from es_ttc.lab.discovery.evaluator import Limits
+from es_ttc.lab.discovery.evaluator import run as sandboxed
 from es_ttc.lab.discovery.promotion import is_calibrated
-from es_ttc.lab.discovery.records import Proposal, Record
-from es_ttc.lab.discovery.sandboxed import Limits
-from es_ttc.lab.discovery.sandboxed import run as sandboxed
+from es_ttc.lab.discovery.records import Proposal, Record, read
 from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Query, Window

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from es_ttc.errors import ConfigurationError
-from es_ttc.lab.discovery.sandboxed import Limits, run
+from es_ttc.lab.discovery.evaluator import Limits, run
 from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers.programs.source import Reason, Refused
 from es_ttc.sandbox.shared import Shared

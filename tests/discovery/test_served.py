@@ -12,8 +12,8 @@ import pytest
 from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.lab.discovery.sandboxed import Limits
-from es_ttc.lab.discovery.sandboxed import run as sandboxed
+from es_ttc.lab.discovery.evaluator import Limits
+from es_ttc.lab.discovery.evaluator import run as sandboxed
 from es_ttc.lab.discovery.tasks import Task
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings

@@ -13,9 +13,9 @@ import pytest
 from es_ttc.lab.evaluation import report
 from es_ttc.lab.evaluation.bootstrap import Comparison, Interval
 from es_ttc.lab.evaluation.datasets import Collection, Document
-from es_ttc.lab.evaluation.harness import evaluate
 from es_ttc.lab.evaluation.methods import Method, resolve
 from es_ttc.lab.evaluation.metrics import headline_metrics
+from es_ttc.lab.evaluation.plan import evaluate
 from es_ttc.lab.evaluation.rankings import Progress, Run, silent
 from es_ttc.lab.evaluation.results import CollectionResult, Evaluation
 

@@ -11,12 +11,9 @@ import pytest
 from es_ttc.errors import EncoderError
 from es_ttc.lab.discovery import evaluator as evaluating
 from es_ttc.lab.discovery import screening
-from es_ttc.lab.discovery.evaluator import Evaluator
-from es_ttc.lab.discovery.loop import search
-from es_ttc.lab.discovery.memory import SearchLog, read
-from es_ttc.lab.discovery.proposers.base import ReplayProposer
-from es_ttc.lab.discovery.records import Plan, Proposal, Record
-from es_ttc.lab.discovery.sandboxed import Limits, run
+from es_ttc.lab.discovery.evaluator import Evaluator, Limits, run
+from es_ttc.lab.discovery.loop import ReplayProposer, search
+from es_ttc.lab.discovery.records import Plan, Proposal, Record, SearchLog, read
 from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers.programs.source import Reason, Refused
 from tests.discovery.conftest import bees, tasks

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from es_ttc.cli import checks
+from es_ttc.cli import doctor as checks
 from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine

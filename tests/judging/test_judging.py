@@ -10,11 +10,17 @@ from sklearn.metrics import cohen_kappa_score
 from es_ttc.errors import ConfigurationError, EsTtcError, InvalidRequest
 from es_ttc.lab.evaluation.metrics import score
 from es_ttc.lab.judging import formats
-from es_ttc.lab.judging.agreement import agreement, median_grades, weighted_kappa
 from es_ttc.lab.judging.formats import Format, Judged
-from es_ttc.lab.judging.overview import Overview
-from es_ttc.lab.judging.records import Judgement, PooledMethod, PooledQuery, Source, judgement_id, query_id
-from es_ttc.lab.judging.signals import LoggedSignals
+from es_ttc.lab.judging.overview import Overview, agreement, median_grades, weighted_kappa
+from es_ttc.lab.judging.records import (
+    Judgement,
+    LoggedSignals,
+    PooledMethod,
+    PooledQuery,
+    Source,
+    judgement_id,
+    query_id,
+)
 from es_ttc.lab.judging.standing import standing, tuned_weights
 from es_ttc.lab.ranking.weights import tune_weights
 from tests.ranking.pools import random_pools

@@ -22,10 +22,22 @@ from es_ttc.encoders.multi_vector import settings_of
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.bm25 import Bm25
-from es_ttc.lab.training.late.backbone import build, principal_directions, train_last_layers
-from es_ttc.lab.training.late.data import JudgedTexts, load_late_task, negatives_of, pool_of
-from es_ttc.lab.training.late.recipe import LateRecipe, known_relevant
-from es_ttc.lab.training.late.session import LateRequest, checkpoint_of, run
+from es_ttc.lab.training.late.recipe import (
+    JudgedTexts,
+    LateRecipe,
+    known_relevant,
+    load_late_task,
+    negatives_of,
+    pool_of,
+)
+from es_ttc.lab.training.late.session import (
+    LateRequest,
+    build,
+    checkpoint_of,
+    principal_directions,
+    run,
+    train_last_layers,
+)
 from es_ttc.lab.training.loop import TrainingProgress
 from es_ttc.lab.training.options import LateOptions, LateShape, LoopOptions
 from tests.serving.client import search

@@ -4,7 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from es_ttc.encoders import Encoder, EncoderIdentity, load_encoder
+from es_ttc.encoders.base import fix_for, name_in, or_folder
 from es_ttc.encoders.registry import shipped_adapters
+from es_ttc.errors import EncoderMismatch
+from es_ttc.index.mappings.spec import IndexSpec
 
 
 def load_encoder_for(
@@ -33,3 +36,17 @@ def load_encoder_for(
         max_length=identity.max_length,
         threads=threads,
     )
+
+
+def check_encoder(name: str, spec: IndexSpec, encoder: Encoder) -> None:
+    """Refuse to search an index with another encoder than its own."""
+    if encoder.identity.key != spec.encoder.key:
+        raise EncoderMismatch(
+            f"index [{name}] was encoded by [{spec.encoder.key}], and the encoder here is [{encoder.identity.key}]: "
+            + fix_for(
+                spec.encoder.key,
+                [encoder.identity.key],
+                f"set ES_TTC_ENCODER to {name_in(spec.encoder.key)}{or_folder(spec.encoder.key)}, and "
+                "give no other --encoder",
+            )
+        )

@@ -14,8 +14,8 @@ from es_ttc.index.ingest import IngestResult
 from es_ttc.index.mappings.spec import ROOT, IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.features import encode_queries
-from es_ttc.lab.evaluation.harness import evaluate
 from es_ttc.lab.evaluation.methods import resolve
+from es_ttc.lab.evaluation.plan import evaluate
 from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.evaluation.results import CollectionResult
 from es_ttc.lab.evaluation.through_engine import EngineSearcher, SearchedIndex, index_collection

@@ -1,17 +1,60 @@
-"""Algorithm 1 of the paper (appendix A), with a persistent memory."""
+"""Algorithm 1 of the paper (appendix A), with a persistent memory; and recorded proposals."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
+from pydantic import ValidationError
+
+from es_ttc.common.validation import first_error
+from es_ttc.errors import ConfigurationError
 from es_ttc.lab.discovery.evaluator import Evaluator
-from es_ttc.lab.discovery.memory import SearchLog
-from es_ttc.lab.discovery.proposers.base import Proposer
-from es_ttc.lab.discovery.records import Proposal, Record
+from es_ttc.lab.discovery.records import Proposal, Record, SearchLog
 from es_ttc.lab.discovery.screening import registry_of
 from es_ttc.lab.discovery.summary import admits
 from es_ttc.rescorers.programs.source import Reason, Refused
+
+
+class Proposer(Protocol):
+    """Writes one program for each generation."""
+
+    def propose(self, generation: int, records: Sequence[Record]) -> Proposal:
+        """Return the next program.
+
+        Raises:
+            Refused: There is none this time; the reason is recorded.
+        """
+
+
+@dataclass
+class ReplayProposer:
+    """Returns recorded proposals, in order."""
+
+    proposals: Sequence[Proposal]
+
+    @classmethod
+    def read(cls, path: Path) -> "ReplayProposer":
+        """Return the proposals of a file; each line is an object with `source` and optional other fields."""
+        proposals = []
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise ConfigurationError(f"recorded proposals [{path}] cannot be read: {error.strerror}") from error
+        for number, line in enumerate(lines, 1):
+            try:
+                proposals.append(Proposal.model_validate_json(line))
+            except ValidationError as error:
+                raise ConfigurationError(f"[{path}] line {number} is no proposal ({first_error(error)})") from error
+        return cls(proposals)
+
+    def propose(self, generation: int, records: Sequence[Record]) -> Proposal:  # noqa: ARG002
+        """Return the recorded program of a generation."""
+        if generation > len(self.proposals):
+            raise Refused(Reason.NO_PROPOSAL, f"the recording has {len(self.proposals)} programs")
+        return self.proposals[generation - 1]
 
 
 def search(
@@ -46,7 +89,6 @@ def _generation(
     propose: Callable[[Sequence[Record]], Proposal],
     distance: float,
 ) -> Record:
-    """Run one generation: propose, screen, measure, store."""
     start = time.monotonic()
     proposal = Proposal(source="", origin="none")
     outcome: dict[str, Any]

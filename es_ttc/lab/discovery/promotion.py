@@ -11,11 +11,9 @@ import orjson
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
-from es_ttc.lab.discovery.evaluator import Evaluator
-from es_ttc.lab.discovery.planning import collections
+from es_ttc.lab.discovery.evaluator import Evaluator, Limits, run
 from es_ttc.lab.discovery.records import Plan, Record
-from es_ttc.lab.discovery.sandboxed import Limits, run
-from es_ttc.lab.discovery.tasks import METRIC, Task
+from es_ttc.lab.discovery.tasks import METRIC, Task, collections
 from es_ttc.lab.evaluation.bootstrap import Comparison, compare, resampled_means
 from es_ttc.lab.evaluation.features import encode_queries
 from es_ttc.lab.evaluation.provenance import now

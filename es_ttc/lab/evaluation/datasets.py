@@ -189,7 +189,6 @@ def _documents(path: Path) -> Iterator[Document]:
 
 
 def _numbers(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of an object by their paths."""
     for key, value in record.items():
         if isinstance(value, dict):
             yield from _numbers(value, f"{prefix}{key}.")

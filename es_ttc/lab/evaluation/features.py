@@ -106,7 +106,6 @@ def encode_corpus(
 
 
 def _stacked(vectors: Sequence[Float32 | None], dims: int) -> Float32:
-    """Return one row for each vector, of zeros where there is none."""
     return np.stack([np.zeros(dims, np.float32) if vector is None else vector for vector in vectors])
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -55,6 +55,7 @@ Found = tuple[list[Ranking], NDArray[np.float64]]
 """A ranking a query, and the seconds that each took."""
 
 
+@dataclass
 class MemorySearcher:
     """Answers a collection's queries from arrays.
 
@@ -62,28 +63,20 @@ class MemorySearcher:
     documents as the window, or `candidates`, join the window of a method that takes them.
     """
 
-    def __init__(
-        self,
-        collection: Collection,
-        texts: Sequence[str],
-        retrieval: Mapping[str, Method],
-        features: CorpusFeatures | None = None,
-        queries: Sequence[Query] = (),
-        *,
-        first_pass: FirstPass = "dense",  # noqa: S107 - a stage, no password
-        window: int | None = 100,
-        candidates: int | None = None,
-    ) -> None:
-        self._collection = collection
-        self._texts = texts
-        self._retrieval = retrieval
-        self._features = features
-        self._queries = queries
-        self._first_pass = first_pass
-        self._window = window
-        self._candidates = window if candidates is None else candidates
-        self._depth = depth_of(window, len(collection.documents))
-        self._reach = self._depth if window is not None else len(collection.documents)
+    collection: Collection
+    texts: Sequence[str]
+    retrieval: Mapping[str, Method]
+    features: CorpusFeatures | None = None
+    queries: Sequence[Query] = ()
+    _: KW_ONLY
+    first_pass: FirstPass = "dense"
+    window: int | None = 100
+    candidates: int | None = None
+
+    def __post_init__(self) -> None:
+        self.candidates = self.window if self.candidates is None else self.candidates
+        self._depth = depth_of(self.window, self.documents)
+        self._reach = self.documents if self.window is None else self._depth
         self._found: dict[Method, Found] = {}
         self._indexes: dict[tuple[float, float], Bm25] = {}
         self._columns: dict[str, NDArray[np.float64]] = {}
@@ -91,21 +84,21 @@ class MemorySearcher:
     @property
     def documents(self) -> int:
         """Number of documents that are searched."""
-        return len(self._collection.documents)
+        return len(self.collection.documents)
 
     @property
     def vectors(self) -> Mapping[str, Float32] | None:
         """The documents' pooled vectors by id; see :class:`es_ttc.lab.evaluation.rankings.Searcher`."""
-        if self._features is None:
+        if self.features is None:
             return None
-        features = self._features
+        features = self.features
         return {features.ids[place]: features.pooled[place] for place in np.flatnonzero(features.present).tolist()}
 
     def rank(self, method: Method, progress: Progress = silent) -> Run:
         """Return the method's rankings of all queries; see :class:`es_ttc.lab.evaluation.rankings.Searcher`."""
         found = self._found_by(method, progress)
-        ids = [document.id for document in self._collection.documents]
-        rankings = dict(zip(self._collection.queries, found[0], strict=True))
+        ids = [document.id for document in self.collection.documents]
+        rankings = dict(zip(self.collection.queries, found[0], strict=True))
         return Run(
             {query: [ids[i] for i in ranking.documents[: self._depth]] for query, ranking in rankings.items()},
             {query: ranking.scores[: self._depth] for query, ranking in rankings.items()},
@@ -132,7 +125,7 @@ class MemorySearcher:
 
     def _words(self, params: Bm25Params) -> Bm25:
         if (params.k1, params.b) not in self._indexes:
-            self._indexes[params.k1, params.b] = Bm25(self._texts, k1=params.k1, b=params.b)
+            self._indexes[params.k1, params.b] = Bm25(self.texts, k1=params.k1, b=params.b)
         return self._indexes[params.k1, params.b]
 
     def _bm25(self, params: Bm25Params, progress: Progress) -> Found:
@@ -143,11 +136,11 @@ class MemorySearcher:
             matching = int(np.sum(ranking.scores > 0))
             return Ranking(ranking.documents[:matching], ranking.scores[:matching])
 
-        return _each(search, self._collection.queries.values(), "bm25", progress)
+        return _each(search, self.collection.queries.values(), "bm25", progress)
 
     def _dense(self, progress: Progress) -> Found:
         features = self._encoded()
-        vectors = np.stack([query.vectors[0] for query in self._queries])
+        vectors = np.stack([query.vectors[0] for query in self.queries])
         reach = min(self._reach, int(features.present.sum()))
         rankings: list[Ranking] = []
         start = time.perf_counter()
@@ -160,7 +153,7 @@ class MemorySearcher:
         return rankings, np.full(len(rankings), share)
 
     def _hybrid(self, params: HybridParams, progress: Progress) -> Found:
-        parts = [self._retrieve(self._retrieval[name], progress) for name in ("bm25", "dense")]
+        parts = [self._retrieve(self.retrieval[name], progress) for name in ("bm25", "dense")]
         lists = [[ranking.documents[: self._reach].tolist() for ranking in rankings] for rankings, _ in parts]
 
         def fuse(rankings: Sequence[Sequence[int]]) -> Ranking:
@@ -186,29 +179,29 @@ class MemorySearcher:
                 scores = shown_similarity(found.scores) if retriever.similarity else found.scores
                 return Ranking(found.documents, scores)
 
-            return _each(retrieve, self._queries, method.name, progress)
+            return _each(retrieve, self.queries, method.name, progress)
 
     def _rescore(self, method: Method, progress: Progress) -> Found:
         assert method.rescorer is not None  # noqa: S101 - rank's branch
         rescorer, params, needs = method.rescorer, method.params, method.needs
-        if self._window is None and isinstance(rescorer, ProgramRescorer) and isinstance(params, ProgramParams):
+        if self.window is None and isinstance(rescorer, ProgramRescorer) and isinstance(params, ProgramParams):
             return self._program(rescorer, params, progress)
         if method.joins_nearest:
             return self._rescore_joined(rescorer, method, progress)
         features = self._encoded()
-        first_pass, spent = self._retrieve(self._retrieval[self._first_pass], progress)
+        first_pass, spent = self._retrieve(self.retrieval[self.first_pass], progress)
 
         def rescore(pair: tuple[Query, Ranking]) -> Ranking:
             query, first = pair
-            if self._window is None:
+            if self.window is None:
                 first = _with_whole_corpus(first, len(features.ids))
-            window, first_scores = first.documents[: self._window], first.scores[: self._window]
+            window, first_scores = first.documents[: self.window], first.scores[: self.window]
             known = features.present[window]
             window = window[known]
             scores = rescorer.score(query, self._given(window, first_scores[known], needs, method.fields), params)
             return reorder(first, window, shown_similarity(scores) if rescorer.similarity else scores)
 
-        rankings, seconds = _each(rescore, zip(self._queries, first_pass, strict=True), method.name, progress)
+        rankings, seconds = _each(rescore, zip(self.queries, first_pass, strict=True), method.name, progress)
         return rankings, seconds + spent
 
     def _rescore_joined(self, rescorer: Rescorer[Any], method: Method, progress: Progress) -> Found:
@@ -235,20 +228,20 @@ class MemorySearcher:
 
     def _parts(self, progress: Progress) -> tuple[list[tuple[Query, Ranking, Ranking]], NDArray[np.float64]]:
         """Return each query with what BM25 finds and what is nearest to it, and the seconds that both took."""
-        by_words, spent = self._retrieve(self._retrieval["bm25"], progress)
-        by_vector, spent_on_vectors = self._retrieve(self._retrieval["dense"], progress)
-        return list(zip(self._queries, by_words, by_vector, strict=True)), spent + spent_on_vectors
+        by_words, spent = self._retrieve(self.retrieval["bm25"], progress)
+        by_vector, spent_on_vectors = self._retrieve(self.retrieval["dense"], progress)
+        return list(zip(self.queries, by_words, by_vector, strict=True)), spent + spent_on_vectors
 
     def _joined(
         self, query: Query, first: Ranking, nearest: Ranking, needs: frozenset[Feature], fields: Sequence[str]
     ) -> JoinedWindow:
         features = self._encoded()
-        if self._window is None:
+        if self.window is None:
             first = _with_whole_corpus(first, len(features.ids))
-        window = first.documents[: self._window]
-        joined = np.setdiff1d(nearest.documents[: self._candidates], window, assume_unique=True)
+        window = first.documents[: self.window]
+        joined = np.setdiff1d(nearest.documents[: self.candidates], window, assume_unique=True)
         documents = np.concatenate([window, joined])
-        words = self._retrieval["bm25"].params
+        words = self.retrieval["bm25"].params
         assert isinstance(words, Bm25Params)  # noqa: S101 - its own parameters
         scores = self._words(words).scores(query.text)[documents]
         found = np.arange(len(documents)) < len(window)
@@ -259,13 +252,13 @@ class MemorySearcher:
 
     def _walk(self, method: Method, progress: Progress) -> Found:
         features, graph = self._encoded(), self._graph
-        first_pass, spent = self._retrieve(self._retrieval[self._first_pass], progress)
+        first_pass, spent = self._retrieve(self.retrieval[self.first_pass], progress)
 
         def walked(pair: tuple[Query, Ranking]) -> Ranking:
             query, first = pair
-            return rerank(method, first, first.documents[: self._window], graph, features, query)
+            return rerank(method, first, first.documents[: self.window], graph, features, query)
 
-        rankings, seconds = _each(walked, zip(self._queries, first_pass, strict=True), method.name, progress)
+        rankings, seconds = _each(walked, zip(self.queries, first_pass, strict=True), method.name, progress)
         return rankings, seconds + spent
 
     @cached_property
@@ -278,16 +271,16 @@ class MemorySearcher:
         known = np.flatnonzero(features.present)
         needs = program.needs(params) | program.wants
         window = self._given(known, np.zeros(len(known), np.float32), needs)
-        index = Bm25(self._texts) if Feature.FIRST_PASS in needs else None
+        index = Bm25(self.texts) if Feature.FIRST_PASS in needs else None
         rankings: list[Ranking] = []
         start = time.perf_counter()
-        for first in range(0, len(self._queries), _BLOCK):
-            block = self._queries[first : first + _BLOCK]
+        for first in range(0, len(self.queries), _BLOCK):
+            block = self.queries[first : first + _BLOCK]
             lexical = None if index is None else np.stack([index.scores(query.text)[known] for query in block])
             for row in program.batch(block, window, params, lexical):
                 ranking = top(row, min(self._reach, len(known)))
                 rankings.append(Ranking(known[ranking.documents], ranking.scores))
-            progress(program.name, len(rankings), len(self._queries))
+            progress(program.name, len(rankings), len(self.queries))
         share = (time.perf_counter() - start) / max(1, len(rankings))
         return rankings, np.full(len(rankings), share)
 
@@ -301,19 +294,18 @@ class MemorySearcher:
         return replace(window, calibration=self._moments) if Feature.CALIBRATION in needs else window
 
     def _numbers(self, name: str) -> NDArray[np.float64]:
-        """Return a numeric field of all documents, ``(n,)``; NaN where one has no value."""
         if name not in self._columns:
-            self._columns[name] = field_values(self._collection, name)
+            self._columns[name] = field_values(self.collection, name)
         return self._columns[name]
 
     @cached_property
     def _moments(self) -> Moments:
-        return Moments.of(np.stack([query.vectors[0] for query in self._queries]))
+        return Moments.of(np.stack([query.vectors[0] for query in self.queries]))
 
     def _encoded(self) -> CorpusFeatures:
-        if self._features is None or len(self._queries) != len(self._collection.queries):
+        if self.features is None or len(self.queries) != len(self.collection.queries):
             raise ConfigurationError("this method needs the collection's features, and none were given")
-        return self._features
+        return self.features
 
 
 def _with_whole_corpus(first: Ranking, size: int) -> Ranking:
@@ -324,7 +316,6 @@ def _with_whole_corpus(first: Ranking, size: int) -> Ranking:
 
 
 def _each(answer: Callable[[T], Ranking], queries: Iterable[T], name: str, progress: Progress) -> Found:
-    """Answer each query in turn, and time it."""
     rankings: list[Ranking] = []
     seconds: list[float] = []
     inputs = list(queries)

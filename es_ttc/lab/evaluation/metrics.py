@@ -222,7 +222,6 @@ def _by_ir_measures(
 
 
 def _aspect_lines(aspects: Aspects) -> Iterator[tuple[str, str, int, str]]:
-    """Yield judgements by aspect as ir-measures takes them: query, document, grade, aspect."""
     for query, by_aspect in aspects.items():
         for aspect, grades in by_aspect.items():
             for document, grade in grades.items():

@@ -10,7 +10,6 @@ import numpy as np
 import orjson
 
 from es_ttc.errors import ConfigurationError
-from es_ttc.lab.evaluation import plots
 from es_ttc.lab.evaluation.bootstrap import CONFIDENCE, TIE, Comparison
 from es_ttc.lab.evaluation.metrics import headline_metrics
 from es_ttc.lab.evaluation.results import CollectionResult, Evaluation, MethodResult
@@ -40,13 +39,13 @@ class ChangedQuery:
 def rendered(template: str, **values: Any) -> str:
     """Return one of the templates of pages with its values."""
     try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
     except ImportError as error:
         raise ConfigurationError("the report needs jinja2: pip install 'es-ttc[evaluate]'") from error
 
     environment = Environment(
         loader=PackageLoader("es_ttc.lab.evaluation"),
-        autoescape=True,
+        autoescape=select_autoescape((".html.j2",)),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -67,10 +66,6 @@ def render(evaluation: Evaluation) -> str:
             "sentence": sentence(one, main),
             "moved": moved(one, leader(one, main), main),
             "families": families(one),
-            "plots": {
-                "metrics": plots.metric_bars(one, headline),
-                "deltas": plots.query_deltas(one, main),
-            },
         }
         for one in evaluation.collections
     ]

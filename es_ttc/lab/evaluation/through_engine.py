@@ -5,7 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,37 +66,31 @@ class SearchedIndex:
         return f"{found.product} {'.'.join(map(str, found.version))}"
 
 
+@dataclass
 class EngineSearcher:
     """Answers a collection's queries by searches of an index through a client of a gateway, one after the other."""
 
-    def __init__(
-        self,
-        index: SearchedIndex,
-        client: Engine,
-        collection: Collection,
-        queries: Sequence[Query],
-        *,
-        first_pass: FirstPass,
-        window: int | None,
-        depth: int | None = None,
-    ) -> None:
-        self._index = index
-        self._client = client
-        self._product = index.runner.run(index.engine.capabilities()).product
-        self._collection = collection
-        self._vectors = {
-            text: query.vectors[0] for text, query in zip(collection.queries.values(), queries, strict=True)
-        }
-        self._first_pass = first_pass
-        self._whole_corpus = window is None
-        self._reach = depth_of(window, index.documents)
-        self._depth = depth or self._reach
-        self._window = min(window or index.documents, index.documents)
+    index: SearchedIndex
+    client: Engine
+    collection: Collection
+    queries: Sequence[Query]
+    _: KW_ONLY
+    first_pass: FirstPass
+    window: int | None
+    depth: int | None = None
+
+    def __post_init__(self) -> None:
+        self._product = self.index.runner.run(self.index.engine.capabilities()).product
+        pairs = zip(self.collection.queries.values(), self.queries, strict=True)
+        self._vectors = {text: query.vectors[0] for text, query in pairs}
+        self._reach = depth_of(self.window, self.documents)
+        self._depth = self.depth or self._reach
+        self._window = min(self.window or self.documents, self.documents)
 
     @property
     def documents(self) -> int:
         """Number of documents that are searched."""
-        return self._index.documents
+        return self.index.documents
 
     @property
     def vectors(self) -> None:
@@ -105,18 +99,18 @@ class EngineSearcher:
 
     def rank(self, method: Method, progress: Progress = silent) -> Run:
         """Return the method's rankings of all queries; see :class:`es_ttc.lab.evaluation.rankings.Searcher`."""
-        return self._index.runner.run(self._rank(method, progress))
+        return self.index.runner.run(self._rank(method, progress))
 
     async def _rank(self, method: Method, progress: Progress) -> Run:
         rankings: dict[str, list[str]] = {}
         scores: dict[str, Float32] = {}
         seconds: list[float] = []
-        for query, text in self._collection.queries.items():
+        for query, text in self.collection.queries.items():
             start = time.perf_counter()
             page = await self._answer(method, text)
             seconds.append(time.perf_counter() - start)
             rankings[query], scores[query] = page.ids, page.scores
-            progress(method.name, len(rankings), len(self._collection.queries))
+            progress(method.name, len(rankings), len(self.collection.queries))
         return Run(rankings, scores, np.array(seconds))
 
     async def _answer(self, method: Method, text: str) -> SearchHits:
@@ -126,7 +120,7 @@ class EngineSearcher:
             return await self._rescored(method, text)
         if method.strategy is not None:
             rescore = {"window_size": self._window, "ttc": {"query_text": text, **_section(method.name, method)}}
-            return await self._search({**self._retrieving(self._first_pass, text), "rescore": rescore}, self._depth)
+            return await self._search({**self._retrieving(self.first_pass, text), "rescore": rescore}, self._depth)
         if method.rewriter is not None:
             section = {"query_text": text, **_section(method.name, method)}
             return await self._search({"query": {"ttc": section}}, self._depth)
@@ -146,18 +140,18 @@ class EngineSearcher:
     async def _rescored(self, method: Method, text: str) -> SearchHits:
         """Return the rescored window, followed by the rest of the first pass."""
         section = {"query_text": text, **_section(method.name, method)}
-        first = self._retrieving("bm25" if method.joins_nearest else self._first_pass, text)
+        first = self._retrieving("bm25" if method.joins_nearest else self.first_pass, text)
         rescore = {"rescore": {"window_size": self._window, "ttc": section}}
         head = await self._search({**first, **rescore}, min(self._window, self._depth))
-        if len(head.ids) >= self._depth or self._whole_corpus:
+        if len(head.ids) >= self._depth or self.window is None:
             return head
         found = set(head.ids)
         tail = [document for document in (await self._search(first, self._depth)).ids if document not in found]
         return SearchHits([*head.ids, *tail], head.scores)
 
     async def _search(self, body: Mapping[str, Any], size: int) -> SearchHits:
-        name = self._index.name
-        answer = await self._client.search(name, {**body, "size": size, "_source": False})
+        name = self.index.name
+        answer = await self.client.search(name, {**body, "size": size, "_source": False})
         if answer["timed_out"] or answer["_shards"]["failed"]:
             raise EngineError(
                 f"index [{name}] answered from a part of its documents only (timed_out {answer['timed_out']}, "
@@ -168,9 +162,9 @@ class EngineSearcher:
 
     def _retrieving(self, name: str, text: str) -> dict[str, Any]:
         """Return the part of a body that finds documents; all of them if the window is the whole corpus."""
-        reach = self._window if self._whole_corpus else self._reach
-        body = {"query": matching(text, self._index.spec.text_fields)} if name == "bm25" else self._nearest(text, reach)
-        if not self._whole_corpus:
+        reach = self._window if self.window is None else self._reach
+        body = {"query": matching(text, self.index.spec.text_fields)} if name == "bm25" else self._nearest(text, reach)
+        if self.window is not None:
             return body
         everything = {"match_all": {"boost": 0}}
         if "query" not in body:
@@ -178,7 +172,7 @@ class EngineSearcher:
         return {"query": {"bool": {"must": [everything], "should": [body["query"]]}}}
 
     def _nearest(self, text: str, reach: int) -> dict[str, Any]:
-        if self._index.beside:
+        if self.index.beside:
             return {"knn": {"field": VECTOR, "query_text": text, "k": reach}}
         return nearest(self._vectors[text], reach, self._product)
 

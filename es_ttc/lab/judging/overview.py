@@ -1,16 +1,84 @@
-"""Everything that is known of an index's judgements, read at once."""
+"""Everything that is known of the judgements of an index: one grade a document, agreement of judges, standing.
 
-from collections.abc import Mapping, Sequence
+Agreement is the share of equal grades, and Cohen's kappa with linear weights (Cohen, *Weighted kappa*, 1968): a
+difference of two grades counts twice as much as one of one. It is 1 where judges agree throughout, and 0 where they
+agree as often as by chance.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from typing import Any
+
+import numpy as np
 
 from es_ttc.errors import EngineError, InvalidRequest, NotAllowed
 from es_ttc.lab.evaluation.datasets import Collection
-from es_ttc.lab.judging.agreement import PairAgreement, agreement, counts_by_judge, median_grades
-from es_ttc.lab.judging.records import Judgement, PooledQuery, Source
+from es_ttc.lab.judging.records import GRADES, Judgement, PooledQuery, Source
 from es_ttc.lab.judging.standing import Standing, TunedWeights, standing, tuned_weights
 from es_ttc.lab.judging.store import SIGNALS, JudgementStore
+
+
+@dataclass(frozen=True, slots=True)
+class PairAgreement:
+    """Agreement of two judges on the documents that both have graded."""
+
+    judges: tuple[str, str]
+    both: int
+    equal: float
+    kappa: float | None
+
+
+def agreement(judgements: Iterable[Judgement]) -> list[PairAgreement]:
+    """Return how far each two judges agree who have graded the same documents."""
+    by_judge: dict[str, dict[tuple[str, str], int]] = defaultdict(dict)
+    for one in judgements:
+        by_judge[one.judge][one.query, one.document] = one.grade
+    pairs = []
+    for first, second in combinations(sorted(by_judge), 2):
+        common = by_judge[first].keys() & by_judge[second].keys()
+        if common:
+            ours = [by_judge[first][pair] for pair in common]
+            theirs = [by_judge[second][pair] for pair in common]
+            equal = float(np.mean(np.array(ours) == np.array(theirs)))
+            pairs.append(PairAgreement((first, second), len(common), equal, weighted_kappa(ours, theirs)))
+    return pairs
+
+
+def weighted_kappa(ours: Sequence[int], theirs: Sequence[int]) -> float | None:
+    """Return Cohen's kappa with linear weights, at most 1; None where chance alone would make two judges agree."""
+    observed = np.zeros((len(GRADES), len(GRADES)))
+    np.add.at(observed, (np.array(ours), np.array(theirs)), 1)
+    expected = np.outer(observed.sum(axis=1), observed.sum(axis=0)) / len(ours)
+    weights = np.abs(np.subtract.outer(np.array(GRADES), np.array(GRADES)))
+    by_chance = float((weights * expected).sum())
+    return None if by_chance == 0 else 1 - float((weights * observed).sum()) / by_chance
+
+
+def median_grades(judgements: Iterable[Judgement], *, with_llm: bool = False) -> dict[str, dict[str, int]]:
+    """Return the median of its judges for each judged document, by query and document.
+
+    Two judges who differ by one grade give the lower one. A language model's grades count only `with_llm`.
+    """
+    given: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for one in judgements:
+        if with_llm or one.source is not Source.LLM:
+            given[one.query][one.document].append(one.grade)
+    return {
+        query: {document: int(np.median(grades)) for document, grades in documents.items()}
+        for query, documents in given.items()
+    }
+
+
+def counts_by_judge(judgements: Iterable[Judgement]) -> Mapping[str, tuple[Source, int]]:
+    """Return each judge's source and number of judgements."""
+    counts: dict[str, tuple[Source, int]] = {}
+    for one in judgements:
+        counts[one.judge] = (one.source, counts.get(one.judge, (one.source, 0))[1] + 1)
+    return dict(sorted(counts.items()))
+
 
 SPLIT = "judgements"
 """The split of queries that an index's judgements judge, in results and files."""
@@ -110,7 +178,6 @@ class Overview:
 
     @cached_property
     def _by_judge(self) -> dict[str, dict[str, int]]:
-        """How many of a query's pooled documents each judge has graded."""
         pooled = {query.id: set(query.documents) for query in self.queries}
         counts: dict[str, dict[str, int]] = {}
         for one in self.judgements:

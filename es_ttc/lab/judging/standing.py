@@ -15,8 +15,7 @@ from es_ttc.lab.evaluation.bootstrap import (
     resampled_means,
 )
 from es_ttc.lab.evaluation.metrics import Float64
-from es_ttc.lab.judging.records import PooledQuery
-from es_ttc.lab.judging.signals import LoggedSignals, pools_of
+from es_ttc.lab.judging.records import LoggedSignals, PooledQuery, pools_of
 from es_ttc.lab.ranking.graded import values_of
 from es_ttc.lab.ranking.weights import WeightTuning, summary_of_weights, tune_weights
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS

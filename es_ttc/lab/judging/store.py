@@ -14,8 +14,15 @@ import orjson
 from es_ttc.engine.protocol import Engine, create_if_missing, none_if_missing
 from es_ttc.errors import EngineError, InvalidRequest, NotAllowed, UnknownIndex
 from es_ttc.index.ingest.bulk import BulkLines, record_lines, write_records
-from es_ttc.lab.judging.records import Judgement, PooledMethod, PooledQuery, Source, judgement_id, pool_id
-from es_ttc.lab.judging.signals import LoggedSignals
+from es_ttc.lab.judging.records import (
+    Judgement,
+    LoggedSignals,
+    PooledMethod,
+    PooledQuery,
+    Source,
+    judgement_id,
+    pool_id,
+)
 
 INDEX = "ttc-judgements"
 SIGNALS = "ttc-signals"
@@ -183,7 +190,6 @@ class JudgementStore:
             body["search_after"] = hits[-1]["sort"]
 
     def _record(self, kind: str, name: str, query: str, **more: Any) -> BulkLines:
-        """Return the lines that write a record."""
         return record_lines(name, {"kind": kind, "key": name, "index": self.index, "query": query, **more})
 
     def _pool_record(self, query: PooledQuery) -> BulkLines:

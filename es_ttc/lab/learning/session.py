@@ -13,8 +13,7 @@ from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, only
 from es_ttc.lab.evaluation.rankings import Progress
-from es_ttc.lab.learning.reranked import Scores, rerank
-from es_ttc.lab.learning.teachers import RERANKED, Teacher, targets
+from es_ttc.lab.learning.teachers import RERANKED, Scores, Teacher, rerank, targets
 from es_ttc.lab.learning.training import MIN_QUERIES, Adapters, fit_adapters, loop_options
 from es_ttc.lab.learning.verdict import FOLDS, Verdict, cross_fitted, verdict_of
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index

@@ -1,16 +1,30 @@
-"""What a query's documents should score: target distributions from judgements, clicks, a reranker and blend."""
+"""What a query's documents should score: targets from judgements, clicks, a reranker (within a budget) and blend."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import orjson
 
+from es_ttc.common.interruption import InterruptibleRunner
+from es_ttc.common.private_files import open_private
+from es_ttc.engine.connect import connected
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.attach.feature_locations import alike_locations
+from es_ttc.lab.evaluation.rankings import Progress
 from es_ttc.lab.ranking.pools import Float64, Pool, Pools
 from es_ttc.lab.ranking.weights import by_default_weights, normalised
+from es_ttc.reranking.rerankers import Passage, PointwiseCalls
+from es_ttc.reranking.strategies.base import PartialScores
 from es_ttc.rescorers.blend.normalise import z_scores
 from es_ttc.rescorers.blend.rescorer import RERANKER_WEIGHT
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
+from es_ttc.serving.adaptive.walk import passage_of
+from es_ttc.serving.gateway import rerankers_of
+from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.tokens import Float32
 
 Teacher = Literal["judgements", "clicks", "reranker", "blend"]
@@ -80,9 +94,76 @@ def _target(
 
 
 def _with_reranker(pool: Pool, scores: Float32, reranked: Mapping[str, float]) -> Float32:
-    """Return blend's scores with its signal `reranker`."""
     places = [place for place, name in enumerate(pool.documents) if name in reranked]
     found = np.array([reranked[pool.documents[place]] for place in places], np.float32)
     with_reranker = scores.copy()
     with_reranker[places] += RERANKER_WEIGHT * z_scores(found, np.ones(len(found), np.bool_))
     return with_reranker
+
+
+Scores = Mapping[str, Mapping[str, float]]
+"""By query and document."""
+
+
+def rerank(
+    pools: Pools, index: str, settings: GatewaySettings, reranker: str, *, keep: Path, progress: Progress
+) -> Scores:
+    """Return a reranker's scores of the first documents of each pool; those in the file `keep` are not asked again."""
+    with InterruptibleRunner() as runner:
+        return runner.run(_rerank(pools, index, settings, reranker, keep, progress))
+
+
+def first_documents(pools: Pools) -> list[list[str]]:
+    """Return the documents of each pool that a reranker scores."""
+    return [
+        [pool.documents[place] for place in np.argsort(-row, kind="stable")[:RERANKED]]
+        for pool, row in zip(pools.pools, blend_scores(pools), strict=True)
+    ]
+
+
+def require_scoring(settings: GatewaySettings, reranker: str) -> None:
+    """Raise an InvalidRequest for a reranker that is unknown, or that returns an order without scores."""
+    if not isinstance(rerankers_of(settings).named(reranker), PointwiseCalls):
+        raise InvalidRequest(f"reranker [{reranker}] returns an order: a teacher must return scores")
+
+
+async def _rerank(
+    pools: Pools, index: str, settings: GatewaySettings, name: str, keep: Path, progress: Progress
+) -> Scores:
+    scored = _read(keep)
+    firsts = first_documents(pools)
+    rerankers = rerankers_of(settings)
+    try:
+        calls = rerankers.named(name)
+        assert isinstance(calls, PointwiseCalls)  # noqa: S101 - require_scoring
+        async with connected(settings) as engine:
+            fields = (await alike_locations(engine, index))[0].spec.text_fields
+            with open_private(keep, "ab") as file:
+                for done, (pool, first) in enumerate(zip(pools.pools, firsts, strict=True), 1):
+                    if done > len(scored):
+                        passages = await _passages(engine, index, first, fields)
+                        scores = await calls.scores(pool.query, passages)
+                        scored.append(dict(zip(first, scores, strict=True)))
+                        file.write(orjson.dumps(scored[-1]) + b"\n")
+                        file.flush()
+                    progress(f"asking {name}", done, len(firsts))
+    except PartialScores as partial:
+        raise partial.cause from partial
+    finally:
+        await rerankers.close()
+    return {pool.query: scores for pool, scores in zip(pools.pools, scored, strict=True)}
+
+
+async def _passages(engine: Engine, index: str, names: Sequence[str], fields: Sequence[str]) -> list[Passage]:
+    body = {"query": {"ids": {"values": [*names]}}, "size": len(names), "_source": [*fields]}
+    found = {hit["_id"]: hit.get("_source", {}) for hit in (await engine.search(index, body))["hits"]["hits"]}
+    return [passage_of(found.get(name, {}), fields) for name in names]
+
+
+def _read(file: Path) -> list[dict[str, float]]:
+    """Return the scores in a file, and cut off a line that was not finished."""
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    whole = [line for line in lines if line.endswith(b"\n")]
+    if len(whole) < len(lines):
+        file.write_bytes(b"".join(whole))
+    return [orjson.loads(line) for line in whole]

@@ -76,7 +76,6 @@ class ListwiseRecipe(TwoSided):
         return -float(self._cross_entropy(self._valid, self.queries.rows(VALID)))
 
     def _cross_entropy(self, lists: Lists, queries: Tensor) -> Tensor:
-        """Return the mean cross-entropy of lists, whose mapped queries are ``(b, d)``."""
         device = queries.device
         used, where = np.unique(np.concatenate(lists.documents), return_inverse=True)
         documents = self.documents.rows(DOCUMENTS, used)

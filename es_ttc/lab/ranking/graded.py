@@ -42,7 +42,6 @@ def grader(metric: str, judged: Sequence[Grades]) -> Callable[[Grades], Float64]
 
 
 def _ideal(judged: Sequence[Grades], depth: int) -> Float64:
-    """Return the DCG of each query's grades in falling order, ``(q,)``."""
     ideal = np.zeros((len(judged), depth))
     for row, grades in zip(ideal, judged, strict=True):
         best = np.sort(grades[grades > 0])[::-1][:depth]

@@ -5,6 +5,7 @@ found are read, each document's once, in blocks; a block's documents are scored 
 number of requests grows with the documents, not with the queries, and only one block is in memory.
 """
 
+import io
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+import orjson
 
 from es_ttc.common.interruption import InterruptibleRunner
 from es_ttc.encoders.base import Encoder
@@ -25,8 +27,8 @@ from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, only
 from es_ttc.lab.evaluation.rankings import Progress, silent
-from es_ttc.lab.ranking.kept_pools import graded, read_pools, write_pools
-from es_ttc.lab.ranking.pools import Pool, Pools
+from es_ttc.lab.evaluation.report import replace
+from es_ttc.lab.ranking.pools import Grades, Pool, Pools
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.blend.rescorer import BASE_SIGNALS
 from es_ttc.rescorers.blend.signals import (
@@ -135,7 +137,6 @@ async def log_for_caller(
 
 
 def _require_signals(pools: Sequence[Pool], signals: Sequence[SignalName], index: str) -> None:
-    """Refuse an index that lacks what a signal reads."""
     scores = np.concatenate([pool.scores for pool in pools])
     if not len(scores):
         raise InvalidRequest(f"no query finds a document in index [{index}]: are these its queries?")
@@ -148,40 +149,34 @@ def _require_signals(pools: Sequence[Pool], signals: Sequence[SignalName], index
         )
 
 
+@dataclass
 class PoolLog:
     """Logs pools."""
 
-    def __init__(
-        self,
-        reader: IndexReader,
-        spec: IndexSpec,
-        signals: Sequence[SignalName],
-        progress: Progress,
-        *,
-        window: int = 100,
-    ) -> None:
-        self._reader = reader
-        self._spec = spec
-        self._signals = signals
-        self._progress = progress
-        self._window = window
-        self._features = frozenset((read_by(signals) | {Feature.NORMS}) & FEATURES.keys())
-        self._needs = read_by(name for name in signals if name in BASE_SIGNALS) & FEATURES.keys()
+    reader: IndexReader
+    spec: IndexSpec
+    signals: Sequence[SignalName]
+    progress: Progress
+    window: int = 100
+
+    def __post_init__(self) -> None:
+        self._features = frozenset((read_by(self.signals) | {Feature.NORMS}) & FEATURES.keys())
+        self._needs = read_by(name for name in self.signals if name in BASE_SIGNALS) & FEATURES.keys()
 
     async def pools(self, judged: Collection) -> list[Pool]:
         """Return the pools of all queries."""
-        await self._reader.require_fields()
+        await self.reader.require_fields()
         queries = []
         for text in judged.queries.values():
-            queries.append(await self._reader.encoded(text))
-            self._progress("encoding queries", len(queries), len(judged.queries))
-        found = await self._reader.windows(
+            queries.append(await self.reader.encoded(text))
+            self.progress("encoding queries", len(queries), len(judged.queries))
+        found = await self.reader.windows(
             queries,
-            self._spec.text_fields,
-            self._window,
-            lambda done: self._progress("searching", done, len(queries)),
+            self.spec.text_fields,
+            self.window,
+            lambda done: self.progress("searching", done, len(queries)),
         )
-        keys = await self._reader.keys([hit for one in found for hit in one.hits])
+        keys = await self.reader.keys([hit for one in found for hit in one.hits])
         scored = await self._scored(queries, found, keys)
         return [
             self._pool(query, judged.qrels[query], asked, one, scores)
@@ -190,15 +185,14 @@ class PoolLog:
 
     def together(self, judged: Collection, pools: Sequence[Pool], about: Mapping[str, str]) -> Pools:
         """Return the pools of an index as one; refuse an index that lacks what a signal reads."""
-        _require_signals(pools, self._signals, about["index"])
-        settings = {**about, "window": self._window, "first_pass": "bm25"}
-        return Pools(judged.name, judged.split, self._spec.encoder.key, tuple(self._signals), tuple(pools), settings)
+        _require_signals(pools, self.signals, about["index"])
+        settings = {**about, "window": self.window, "first_pass": "bm25"}
+        return Pools(judged.name, judged.split, self.spec.encoder.key, tuple(self.signals), tuple(pools), settings)
 
     async def _scored(
         self, queries: Sequence[Query], found: Sequence[FoundWindow], keys: Mapping[Document, Key]
     ) -> list["_Scores"]:
-        """Return each query's scores."""
-        shape = len(self._signals)
+        shape = len(self.signals)
         scored = [
             _Scores(np.full((len(one.hits), shape), np.nan, np.float32), [], [None] * len(one.hits)) for one in found
         ]
@@ -209,10 +203,10 @@ class PoolLog:
                     places[key].append((number, place))
         done = 0
         for block in parts([*places], MAX_DOCUMENTS_TOGETHER):
-            documents = await self._reader.features(block, self._features)
-            await self._reader.compute(self._score_block, queries, block, documents, places, scored)
+            documents = await self.reader.features(block, self._features)
+            await self.reader.compute(self._score_block, queries, block, documents, places, scored)
             done += len(block)
-            self._progress("reading documents", done, len(places))
+            self.progress("reading documents", done, len(places))
         return scored
 
     def _score_block(
@@ -223,7 +217,6 @@ class PoolLog:
         places: Mapping[Key, Sequence[tuple[int, int]]],
         scored: Sequence["_Scores"],
     ) -> None:
-        """Put the scores of a block's documents into those of the queries."""
         of_query: dict[int, list[tuple[int, Any]]] = defaultdict(list)
         for key, stored in zip(block, documents, strict=True):
             if self._needs <= stored.keys():
@@ -232,7 +225,7 @@ class PoolLog:
         for number, held in of_query.items():
             rows = [place for place, _ in held]
             window = window_of([str(place) for place in rows], [stored for _, stored in held], self._features)
-            scored[number].signals[rows] = _signals(self._signals, queries[number], window)
+            scored[number].signals[rows] = _signals(self.signals, queries[number], window)
             scored[number].reads.extend(one.read for one in window.tokens or () if len(one))
             for place, stored in held:
                 scored[number].vectors[place] = stored.get(Feature.POOLED)
@@ -240,7 +233,7 @@ class PoolLog:
     def _pool(self, name: str, judged: Mapping[str, int], query: Query, found: FoundWindow, scored: "_Scores") -> Pool:
         in_first_pass = np.arange(len(found.hits)) < found.first
         first_pass = np.array([hit.get("_score") or 0.0 for hit in found.hits], np.float32)
-        scored.signals[:, self._signals.index("lexical")] = first_pass
+        scored.signals[:, self.signals.index("lexical")] = first_pass
         names = tuple(str(hit["_id"]) for hit in found.hits)
         words = weight_of_words(Window(names, first_pass, present={Feature.FIRST_PASS: in_first_pass}))
         return Pool(
@@ -249,7 +242,7 @@ class PoolLog:
             scored.signals,
             Trust(words, trust_in_vectors(scored.reads)),
             *graded(names, judged),
-            numbers=self._reader.numbers(found.hits),
+            numbers=self.reader.numbers(found.hits),
             query_vector=query.vectors[0],
             vectors=scored.vectors,
         )
@@ -269,3 +262,52 @@ def _signals(names: Sequence[SignalName], query: Query, window: Window) -> Float
     found = all_signal_scores([name for name in names if has_signal(name, query, window)], query, window)
     nothing = SignalScores(np.zeros(len(window), np.float32), np.zeros(len(window), np.bool_))
     return signal_matrix(found.get(name, nothing) for name in names)
+
+
+def write_pools(file: Path, pools: Sequence[Pool]) -> None:
+    """Write pools that were read from an index; a document's vector once."""
+    vectors = [vector for pool in pools for vector in pool.vectors]
+    distinct = {id(vector): vector for vector in vectors if vector is not None}
+    places = {None: -1} | {one: place for place, one in enumerate(distinct)}
+    packed = io.BytesIO()
+    np.savez(
+        packed,
+        ids=np.frombuffer(orjson.dumps([pool.documents for pool in pools]), np.uint8),
+        scores=np.concatenate([pool.scores for pool in pools]),
+        trust=np.array([(pool.trust.words, pool.trust.vectors) for pool in pools]),
+        queries=np.array([pool.query_vector for pool in pools]),
+        vectors=np.array([*distinct.values()]),
+        places=np.array([places[None if vector is None else id(vector)] for vector in vectors], np.intp),
+    )
+    replace(file, packed.getvalue())
+
+
+def read_pools(file: Path, judged: Collection) -> list[Pool]:
+    """Return what :func:`write_pools` wrote, for the same queries in the same order."""
+    with np.load(file) as found:
+        ids: list[list[str]] = orjson.loads(found["ids"].tobytes())
+        scores, trust, queries, vectors, places = (
+            found[name] for name in ("scores", "trust", "queries", "vectors", "places")
+        )
+    pools: list[Pool] = []
+    start = 0
+    for number, (names, query) in enumerate(zip(ids, judged.queries, strict=True)):
+        own = slice(start, start := start + len(names))
+        pools.append(
+            Pool(
+                query,
+                tuple(names),
+                scores[own],
+                Trust(*trust[number].tolist()),
+                *graded(names, judged.qrels[query]),
+                query_vector=queries[number],
+                vectors=[None if place < 0 else vectors[place] for place in places[own]],
+            )
+        )
+    return pools
+
+
+def graded(names: Sequence[str], judged: Mapping[str, int]) -> tuple[Grades, Grades, Grades]:
+    """Return `grades`, `behind` and `judged` of a pool of an index, behind which nothing is ranked."""
+    grades = np.array([judged.get(name, 0) for name in names], np.int64)
+    return grades, grades[:0], np.array(sorted(judged.values(), reverse=True), np.int64)

@@ -242,7 +242,6 @@ def figures_of_size(hits: JudgedHits, size: int, seed: int = SEED) -> Figures:
 
 
 def _lacking(hits: JudgedHits, gain: Comparison) -> list[str]:
-    """Return what is missing for numbers that can be trusted."""
     relevant = int(hits.relevant.sum())
     lacking = [
         f"{count} {what}, and {least} are needed: {fix}"

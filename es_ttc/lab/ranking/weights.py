@@ -167,7 +167,6 @@ def by_default_weights(pools: Pools, signals: Float32) -> Float32:
 
 
 def _worth(place: int, name: SignalName, weights: Float64, values: Float64, folds: int, seed: int) -> Worth:
-    """Return what a signal is worth, from values that are known."""
     without = weights[:, place] == 0
     return Worth(
         name,
@@ -190,7 +189,6 @@ def _ranked(scores: Float32, grades: Grades, relevant: tuple[NDArray[np.intp], .
 
 
 def _with_behind(ranked: Grades, pools: Sequence[Pool]) -> Grades:
-    """Append the grades of the documents that are ranked behind each pool."""
     rows = [np.concatenate([row[: len(pool.grades)], pool.behind]) for row, pool in zip(ranked, pools, strict=True)]
     return _padded(rows)
 

@@ -15,7 +15,7 @@ from es_ttc.encoders.registry import on_backend
 from es_ttc.encoders.trained import CARD, HEADS, ROLES, VERSION, ModelCard, identity_of
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation import provenance
-from es_ttc.lab.evaluation.report import replace
+from es_ttc.lab.evaluation.report import rendered, replace
 from es_ttc.rescorers.tuned import as_json
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -65,7 +65,8 @@ def write(
             "encoder": identity.key,
         }
         replace(folder / TUNED, as_json(tuned))
-    replace(folder / PAGE, _page(folder, content).encode())
+    page = rendered("trained.md.j2", **content, folder=folder, tuned=TUNED, file=CARD)
+    replace(folder / PAGE, f"{page}\n".encode())
     replace(folder / CARD, orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n")
     return identity
 
@@ -75,37 +76,6 @@ def lasting(name: str) -> str:
     plain = on_backend(name, "")
     folder = Path(plain).expanduser()
     return str(folder.resolve()) if folder.is_dir() else plain
-
-
-def _page(folder: Path, content: Mapping[str, Any]) -> str:
-    """Return a card as a Markdown page."""
-    data, base = content["data"], content["base"]["identity"]
-    command = "learn" if content["kind"] == "learn" else f"train {content['kind']}"
-    figures = content["metrics"]
-    used = [f"es-ttc index create NAME --encoder {folder.name}", f"es-ttc attach NAME --adapter {folder.name}"]
-    if content["kind"] == "learn":
-        used = [f"ES_TTC_QUERY_ADAPTERS='{orjson.dumps({data['name']: str(folder.resolve())}).decode()}' es-ttc serve"]
-    if "nnn" in content["params"]:
-        used.append(f"es-ttc serve --encoder {folder.name} --tuned {folder.name}/{TUNED}")
-    return markdown_page(
-        content["name"],
-        f"Trained by `es-ttc {command}` on {data['name']} ({data['train_queries']:,} train queries, "
-        f"{data['valid_queries']:,} for validation: {data['valid']}), on top of {base['model']}, revision "
-        f"{base['revision']}, {base['dims']} dimensions.",
-        [
-            ["", *next(iter(figures.values()), {})],
-            *([name, *(f"{value:.4f}" for value in found.values())] for name, found in figures.items()),
-        ],
-        used,
-        f"Encoder: `{content['identity']}`. Options, course of the training, versions and machine: `{CARD}`.",
-    )
-
-
-def markdown_page(title: str, about: str, rows: Sequence[Sequence[str]], commands: Sequence[str], further: str) -> str:
-    """Return a page with a table, whose first row is its heading, and with the commands that use a result."""
-    heading, *others = (f"| {' | '.join(row)} |" for row in rows)
-    table = "\n".join((heading, "|" + " --- |" * len(rows[0]), *others))
-    return "\n\n".join((f"# {title}", about, table, "\n".join(("```", *commands, "```")), further)) + "\n"
 
 
 def claim(out: Path, mark: str, checkpoint: Path, *, resume: bool) -> None:

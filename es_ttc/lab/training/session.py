@@ -163,7 +163,6 @@ def run(
 
 
 def _start(folder: Path | None, base: EncoderIdentity, cache_dir: Path) -> TrainingStart:
-    """Return the initial state of a training."""
     if folder is None:
         return TrainingStart({role: Head() for role in ROLES})
     if not is_trained(folder):
@@ -229,7 +228,6 @@ def _about(
 
 
 def _digest(task: Task) -> str:
-    """Return a hash of the data that training uses of a collection."""
     total = hashlib.sha256()
     for rows in (task.documents, task.train.vectors, task.valid.vectors):
         total.update(np.ascontiguousarray(rows).tobytes())

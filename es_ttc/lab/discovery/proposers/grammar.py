@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from es_ttc.lab.discovery.grammar.trees import MAX_NODES, Tree, cross, draw, mutate, render
 from es_ttc.lab.discovery.records import Proposal, Record
@@ -16,6 +17,7 @@ _TOURNAMENT = 4
 _STEPS = (1, 1, 2, 3)
 
 
+@dataclass
 class GrammarProposer:
     """Mutation and crossover over typed trees.
 
@@ -23,14 +25,13 @@ class GrammarProposer:
     results. Programs nearer than `distance` to a known one are avoided if possible.
     """
 
-    def __init__(self, seed: int, distance: float) -> None:
-        self._seed = seed
-        self._distance = distance
+    seed: int
+    distance: float
 
     def propose(self, generation: int, records: Sequence[Record]) -> Proposal:
         """Return a descendant of good programs, or a new one."""
-        source = random.Random(f"{self._seed}:{generation}")  # noqa: S311 - a search to be repeated, not a secret
-        registry = registry_of(records, self._distance)
+        source = random.Random(f"{self.seed}:{generation}")  # noqa: S311 - a search to be repeated, not a secret
+        registry = registry_of(records, self.distance)
         proposal = self._drawn(source, records)
         for _ in range(_TRIES):
             try:

@@ -7,6 +7,7 @@ best of the frontier. The model's output is treated as text until it has passed 
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -30,31 +31,25 @@ _PRIMITIVES = "primitives."
 _TEMPERATURE = 0.8
 
 
+@dataclass
 class LlmProposer:
-    """Requests one program for each generation from a model."""
+    """Requests one program for each generation from a model; errors in the settings are raised at once."""
 
-    def __init__(
-        self,
-        settings: LlmSettings,
-        seed: int,
-        *,
-        characters: int = 24_000,
-        tokens: int = 2_000,
-        blind: bool = False,
-    ) -> None:
-        LlmClient(settings)  # errors in the settings are reported before the search begins
-        self._settings = settings
-        self._seed = seed
-        self._characters = characters
-        self._tokens = tokens
-        self._blind = blind
+    settings: LlmSettings
+    seed: int
+    characters: int = 24_000
+    tokens: int = 2_000
+    blind: bool = False
+
+    def __post_init__(self) -> None:
+        LlmClient(self.settings)
 
     def propose(self, generation: int, records: Sequence[Record]) -> Proposal:
         """Return the model's output unchanged."""
-        shown = [record for record in records if record.proposal.origin == ORIGIN] if self._blind else records
-        text = prompt(shown, self._characters, blind=self._blind)
+        shown = [record for record in records if record.proposal.origin == ORIGIN] if self.blind else records
+        text = prompt(shown, self.characters, blind=self.blind)
         with InterruptibleRunner() as runner:
-            reply = runner.run(self._complete(text, self._seed * 100_000 + generation))
+            reply = runner.run(self._complete(text, self.seed * 100_000 + generation))
         source = program_of(reply.text)
         novelty, hypothesis = claims(source)
         return Proposal(
@@ -72,11 +67,11 @@ class LlmProposer:
         )
 
     async def _complete(self, text: str, seed: int) -> Reply:
-        async with LlmClient(self._settings) as client:
+        async with LlmClient(self.settings) as client:
             continued = client.api == "completions"
             return await client.ask(
                 text,
-                max_tokens=self._tokens,
+                max_tokens=self.tokens,
                 temperature=_TEMPERATURE,
                 seed=seed,
                 stop=(_FENCE,) if continued else (),

@@ -106,7 +106,6 @@ class ColtRecipe(Trainable):
         return by_document, by_scene, documents, torch.sparse.mm(members, documents), scenes_alone
 
     def _scenes(self, members: Tensor) -> Tensor:
-        """Return the scenes' vectors before the convolution, ``(s, d)``."""
         if self._options.scenes == "initial":
             initial: Tensor = self._initial_scenes.to(self._vectors.documents.device)
             return initial
