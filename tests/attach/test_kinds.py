@@ -78,26 +78,6 @@ async def attach_all(engine: Engine, name: str, spec: IndexSpec, encoder: Encode
         await attach_beside(engine, source, spec, encoder)
 
 
-async def test_a_data_stream_and_its_next_index(
-    engine: Engine, rolled: str, gateway: str, spec: IndexSpec, encoder: Encoder
-) -> None:
-    await attach_all(engine, rolled, spec, encoder)
-    first = ask(gateway, rolled)
-    assert first.json()["ttc"]["scored"] == 19
-    await engine.request("POST", f"/{rolled}/_rollover")
-    await append(engine, rolled, {"new": {"title": "The cat", "body": "It drinks milk."}})
-    reply = ask(gateway, rolled)
-    assert (reply.json()["ttc"]["scored"], reply.ids[-1] in ("new", "d7")) == (19, True)
-    await attach_all(engine, rolled, spec, encoder)  # the new index has no side index until then
-    reply = ask(gateway, rolled)
-    assert reply.json()["ttc"]["scored"] == 20
-    found = scores(reply)
-    assert found["new"] > found["d7"]
-    assert {name: found[name] for name in first.ids} == pytest.approx(scores(first), abs=1e-6)
-    filled = await fill_attached(engine, rolled, encoder)
-    assert [(one.written, one.removed) for one in filled] == [(0, 0), (0, 0)]
-
-
 @pytest.mark.parametrize("storage", ["nested", "int8", "int4", "int2"])
 async def test_every_storage_in_a_side_index(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, storage: str

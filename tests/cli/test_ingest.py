@@ -6,13 +6,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from es_ttc.cli.app import run
 from tests.serving.client import call
-from tests.support.signals import hear_ctrl_c, ignore_ctrl_c
 
 NDJSON = {"content-type": "application/x-ndjson"}
 
@@ -242,9 +242,8 @@ def test_an_absent_engine_is_one_sentence(
     assert captured.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_stopping_says_how_to_go_on_and_resuming_goes_on(
-    here: Path, opensearch_url: str, index_name: str, stop: signal.Signals, capsys: pytest.CaptureFixture[str]
+    here: Path, opensearch_url: str, index_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = here / "docs.jsonl"
     documents = [{"_id": str(n), "text": f"text {n} " + "word " * 80} for n in range(300)]
@@ -255,11 +254,11 @@ def test_stopping_says_how_to_go_on_and_resuming_goes_on(
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        preexec_fn=hear_ctrl_c if stop is signal.SIGINT else ignore_ctrl_c,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
     )
     while process.poll() is None and not documents_in(opensearch_url, index_name):
         time.sleep(0.02)
-    process.send_signal(stop)
+    process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "run the same command with --resume to go on" in err

@@ -21,7 +21,7 @@ from es_ttc.engine.elasticsearch import ElasticsearchEngine
 from es_ttc.engine.exchange import ATTEMPTS
 from es_ttc.engine.opensearch import OpenSearchEngine
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import ConfigurationError, EngineError, EngineUnavailable
+from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.settings import EngineSettings
 from tests.support.certificates import make_certificate
 from tests.support.dropping import dropping_node
@@ -243,26 +243,6 @@ async def test_the_product_is_detected_behind_a_path(info: dict[str, Any], adapt
         await engine.count("index")
         await engine.close()
     assert [request.path for request in server.requests] == ["/search/", "/search/index/_count"]
-
-
-@pytest.mark.parametrize(
-    ("info", "message", "kind"),
-    [
-        (
-            {"version": {"number": "7.17.0"}, "tagline": "You Know, for Search"},
-            "7.17.0, which is too old",
-            ConfigurationError,
-        ),
-        ({"version": {"number": "1.3.0", "distribution": "opensearch"}}, "1.3.0, which is too old", ConfigurationError),
-        ({"hello": "world"}, "neither Elasticsearch nor OpenSearch", EngineError),
-        ([], "neither Elasticsearch nor OpenSearch", EngineError),
-    ],
-)
-async def test_what_cannot_be_worked_with_is_refused(info: Any, message: str, kind: type[Exception]) -> None:
-    server = Server(answer(info))
-    async with server.running() as url:
-        with pytest.raises(kind, match=message):
-            await connect(EngineSettings(engine=url))
 
 
 async def test_capabilities_are_modest_where_the_user_may_see_nothing(adapter: type[Engine]) -> None:

@@ -27,10 +27,10 @@ from tests.support.gateway import gateway_to
 pytestmark = pytest.mark.engine
 
 INDEX = "cold-windows"
-DOCUMENTS = 240
+DOCUMENTS = 120
 TOKENS = 1024
-AT_ONCE = 8
-"""Windows of 100 MB: together twice the node's heap."""
+AT_ONCE = 16
+"""Windows of 50 MB: together twice the node's heap."""
 
 
 @pytest.fixture(scope="module")

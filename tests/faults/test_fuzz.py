@@ -14,12 +14,12 @@ from pydantic import SecretStr
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.http import protocol
+from tests.faults.fuzz import attack
 from tests.serving.client import call
 from tests.serving.conftest import make_index
-from tests.support.fuzz import attack
 from tests.support.gateway import gateway_to
 
-SECONDS = float(os.environ.get("ES_TTC_FUZZ_SECONDS", "15"))
+SECONDS = float(os.environ.get("ES_TTC_FUZZ_SECONDS", "8"))
 ATTACKERS = 4
 SEARCH = {
     "query": {"match": {"text": "cat"}},

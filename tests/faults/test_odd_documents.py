@@ -2,7 +2,6 @@
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -212,20 +211,6 @@ def test_the_sidecar_passes_over_them(odd: Behind) -> None:
     assert mixed["skipped"]["reasons"]["encoder"] >= 2
     assert mixed["skipped"]["reasons"]["layout"] == 2
     assert "skipped" not in alone
-
-
-def test_an_index_of_another_encoder_is_not_ranked(odd: Behind, index_name: str) -> None:
-    mappings = call(odd.engine, "GET", f"/{odd.index}/_mapping").json()[odd.index]["mappings"]
-    call(odd.engine, "PUT", f"/{index_name}", {"mappings": mappings, "settings": {"index.knn": True}})
-    for name in ("1", "2"):
-        document = {"anyway": "creature", "ttc": {"hash": f"h{name}-doc_values", "encoder": FOREIGN}}
-        assert call(odd.engine, "PUT", f"/{index_name}/_doc/{name}?refresh=true", document).status == 201
-    refused = rescored(replace(odd, index=index_name), ["1", "2"])
-    assert (refused.status, refused.json()["ttc"]["applied"]) == (200, False)
-    assert "other-model" in refused.json()["ttc"]["reason"]
-    both = rescored(replace(odd, index=f"{index_name},{odd.index}"), ["1", *GOOD])
-    assert (both.status, both.json()["ttc"]["applied"]) == (200, False)
-    assert "two encoders" in both.json()["ttc"]["reason"]
 
 
 def test_an_indexs_encoder_is_that_of_most_of_its_documents() -> None:

@@ -121,18 +121,15 @@ class Cluster:
         self._name = f"tests-{os.getpid()}-{product[:4]}"
         self._repositories = account.base_folder(CACHE, account.run_as()) / f"{self._name}-repositories"
         self._second: process.Node | None = None
-        self._start_first()
+        trial = {} if product == "opensearch" else {"xpack.license.self_generated.type": "trial"}
+        self._first = self._start("first", {"cluster.initial_master_nodes": f"{self._name}-first", **trial})
+        if trial:
+            await_licence(self.first)
 
     @property
     def first(self) -> str:
         """The first node's address."""
         return self._first.url
-
-    def _start_first(self) -> None:
-        trial = {} if self.product == "opensearch" else {"xpack.license.self_generated.type": "trial"}
-        self._first = self._start("first", {"cluster.initial_master_nodes": f"{self._name}-first", **trial})
-        if trial:
-            await_licence(self.first)
 
     def start_second(self) -> None:
         """Start the second node, with the data that it had."""
@@ -146,11 +143,6 @@ class Cluster:
         assert self._second is not None
         self._second.stop()
         self.wait(nodes=1)
-
-    def restart_first(self) -> None:
-        """Stop the first node, when the second is stopped, and start it again with the data that it had."""
-        self._first.stop()
-        self._start_first()
 
     def wait(self, **wanted: str | int) -> None:
         """Wait for `_cluster/health` to show a number of nodes, a status."""
@@ -229,10 +221,6 @@ async def test_copies_restarts_and_snapshots_keep_every_feature(cluster: Cluster
         if cluster.product == "opensearch":
             await why_the_recovery_source_is_kept(engine, cluster, encoder)
 
-    cluster.stop_second()
-    cluster.restart_first()
-    async with connected(EngineSettings(engine=cluster.first, request_timeout=120)) as engine:
-        cluster.wait(status="yellow")
         repository = {"type": "fs", "settings": {"location": "all"}}
         await engine.request("PUT", "/_snapshot/all", body=repository)
         names = {"indices": ",".join(specs), "include_global_state": False}

@@ -170,7 +170,7 @@ def test_what_only_elasticsearch_has_to_refuse(elasticsearch_plugged: Plugged) -
         assert (reply.status, "[ext.ttc.window_size] must be from 1 to 10000" in reply.reason) == (400, True)
 
 
-def test_each_of_several_searches_has_its_own(elasticsearch_plugged: Plugged) -> None:
+def test_each_of_several_searches_of_elasticsearch_has_its_own(elasticsearch_plugged: Plugged) -> None:
     """Explanations, highlights and inner parts of an answer are the engine's; one search of several may ask for it."""
     plugged = elasticsearch_plugged
     plain = {"query": {"match": {"text": CATS}}, "highlight": {"fields": {"text": {}}}, "docvalue_fields": ["ttc.hash"]}

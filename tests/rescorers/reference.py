@@ -94,11 +94,6 @@ def maxsim(query: Float32, tokens: Float32) -> float:
     return max(float(query.astype(np.float64) @ token.astype(np.float64)) for token in tokens)
 
 
-def mean_cosine(query: Float32, tokens: Float32) -> float:
-    """Section III-A; the cosine with a zero vector is 0."""
-    mean = tokens.astype(np.float64).mean(axis=0)
-    length = float(np.linalg.norm(mean))
-    return float(query.astype(np.float64) @ mean) / length if length else 0.0
 
 
 def colbert(query_tokens: Float32, tokens: Float32) -> float:

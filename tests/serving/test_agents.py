@@ -7,21 +7,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from mcp import Client, StdioServerParameters
 
-from es_ttc.agents import make_server
 from es_ttc.settings import GatewaySettings
 from tests.serving.conftest import Behind
+
+if TYPE_CHECKING:
+    from mcp import Client
 
 ON_ONE_ENGINE = True
 
 COMMAND = ["-m", "es_ttc", "mcp"]
 
 
-async def ask(client: Client, tool: str, **arguments: Any) -> Any:
+def agent_of(gateway: str) -> "Client":
+    """The SDK's client of the tools for a gateway. The SDK takes seconds to import."""
+    from mcp import Client
+
+    from es_ttc.agents import make_server
+
+    return Client(make_server(GatewaySettings(engine=gateway), forwards=False))
+
+
+async def ask(client: "Client", tool: str, **arguments: Any) -> Any:
     """Return a tool's answer, or its error's text."""
     result = await client.call_tool(tool, arguments)
     if result.is_error:
@@ -48,8 +58,7 @@ def over_http(gateway: str) -> Iterator[str]:
 
 
 async def test_an_agent_searches_and_asks_why(behind: Behind) -> None:
-    settings = GatewaySettings(engine=behind.gateway)
-    async with Client(make_server(settings, forwards=False)) as client:
+    async with agent_of(behind.gateway) as client:
         tools = (await client.list_tools()).tools
         assert {tool.name for tool in tools} == {"list_indices", "list_methods", "search", "explain"}
         assert all(tool.annotations and tool.annotations.read_only_hint and tool.description for tool in tools)
@@ -76,7 +85,7 @@ async def test_an_agent_searches_and_asks_why(behind: Behind) -> None:
 
 
 async def test_what_is_wrong_is_told_in_a_sentence(behind: Behind) -> None:
-    async with Client(make_server(GatewaySettings(engine=behind.gateway), forwards=False)) as client:
+    async with agent_of(behind.gateway) as client:
         assert "no such index [nosuch]" in await ask(client, "search", index="nosuch", query="x")
         assert "unknown method [nosuch]" in await ask(client, "search", index=behind.index, query="x", method="nosuch")
         assert "there is no document [d999]" in await ask(client, "explain", index=behind.index, query="cat", id="d999")
@@ -89,6 +98,8 @@ async def test_what_is_wrong_is_told_in_a_sentence(behind: Behind) -> None:
 
 @pytest.mark.slow
 async def test_over_standard_input_and_over_http(behind: Behind) -> None:
+    from mcp import Client, StdioServerParameters
+
     command = StdioServerParameters(
         command=sys.executable, args=[*COMMAND, "--gateway", behind.gateway], env=dict(os.environ)
     )

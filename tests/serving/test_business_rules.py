@@ -111,17 +111,6 @@ def test_what_the_query_scores_0_never_rises(behind: Behind, query: dict[str, An
         assert "reason" not in told["candidates"]
 
 
-def test_what_functions_hide_does_not_join(behind: Behind) -> None:
-    """Whatever words a document has: what it scores 0 stays away, what it boosts joins by its own score."""
-    for query in BURYING:
-        [(kind, clause)] = query.items()
-        reply = ranked(behind, {kind: {**clause, "query": {"match": {"text": "snow"}}}}, {}, size=60)
-        assert reply.json()["ttc"]["candidates"]["joined"] > 0
-        hidden = {f"d{number}" for number in SOLD_OUT}
-        found = search(behind.engine, behind.index, {"query": {"match": {"text": "snow"}}, "size": 60})
-        assert set(reply.ids) & hidden == set(found.ids) & hidden
-
-
 @pytest.mark.parametrize(
     ("scores", "count"),
     [

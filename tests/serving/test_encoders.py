@@ -26,6 +26,8 @@ from tests.serving.conftest import Behind, make_index
 from tests.serving.test_rescore import CATS, EVERYTHING, WITHOUT_TEXT, in_memory, ours
 from tests.support.gateway import gateway_to
 
+ON_ONE_ENGINE = True
+
 IDENTITY = EncoderIdentity("a-model", "0123456789ab", 384, 256, prompts="abcd", adapter="law@0123456789ab")
 
 

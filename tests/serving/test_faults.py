@@ -25,6 +25,8 @@ from tests.serving.relay import Passed, Relay, relay
 from tests.support.encoders import GatedEncoder
 from tests.support.gateway import gateway_to
 
+ON_ONE_ENGINE = True
+
 EVERYTHING = {"match": {"anyway": "creature"}}
 SECRET = "ApiKey c2VjcmV0LXNlY3JldA=="
 

@@ -69,7 +69,7 @@ class Framework:
 
     def __init__(self, log: IO[bytes]) -> None:
         self._process = subprocess.Popen(
-            [str(PYTHON), "-m", "tests.support.frameworks"],
+            [str(PYTHON), "-m", "tests.serving.frameworks"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

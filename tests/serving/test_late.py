@@ -28,6 +28,8 @@ from tests.support import late_models
 from tests.support.kept import Kept
 from tests.support.late_models import DOCUMENTS, FORMS, QUERIES, Form
 
+ON_ONE_ENGINE = True
+
 pytestmark = pytest.mark.slow
 
 load = cache(lambda name, _folder: load_encoder(name))

@@ -25,6 +25,8 @@ from tests.serving.conftest import corpus, make_index
 from tests.serving.relay import Passed, Relay, relay
 from tests.support.gateway import gateway_to
 
+ON_ONE_ENGINE = True
+
 CATS = "a cat drinks milk"
 MATCH = {"query": {"match": {"text": "cat"}}, "size": 10}
 

@@ -1,4 +1,4 @@
-"""`"detail": "map"` on both engines: every hit's cosines with the query, token by token."""
+"""`"detail": "map"`: every hit's cosines with the query, token by token."""
 
 import math
 from base64 import b64decode
@@ -14,6 +14,8 @@ from tests.serving.client import search
 from tests.serving.conftest import Behind, corpus, make_index
 from tests.support.encoders import Wrapped
 from tests.support.gateway import gateway_to
+
+ON_ONE_ENGINE = True
 
 QUERY = {"match": {"text": "cat drinks milk"}}
 TEXTS = {document["_id"]: document for document in corpus()}

@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mcp import Client
 
-from es_ttc.agents import make_server
 from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import ANIMALS, DEEDS, Behind
-from tests.serving.test_agents import ask
+from tests.serving.test_agents import agent_of, ask
 from tests.support.gateway import gateway_to
+
+ON_ONE_ENGINE = True
 
 CAT = "which cat drinks milk?"
 GIBBERISH = "qwjx zzkv pflom"
@@ -134,7 +133,7 @@ def test_nothing_here_is_an_empty_page(fitted: Fitted) -> None:
 
 
 async def test_an_agent_is_told_that_there_is_nothing(fitted: Fitted) -> None:
-    async with Client(make_server(GatewaySettings(engine=fitted.gateway), forwards=False)) as client:
+    async with agent_of(fitted.gateway) as client:
         found = await ask(client, "search", index=fitted.index, query=CAT, min_relevance=LEAST)
         assert all(hit["relevance"] >= LEAST for hit in found["hits"])
         assert (found["total"], found["nothing_here"]) == (len(found["hits"]), None)

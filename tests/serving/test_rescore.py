@@ -102,8 +102,6 @@ def test_several_texts_of_one_query(behind: Behind, encoder: Encoder) -> None:
     ("storage", "rounding"),
     [
         ({"codec": "int8"}, 0.002),
-        ({"codec": "float16"}, 1e-6),
-        ({"codec": "int4"}, 0.01),
         ({"codec": "int2"}, 0.05),
         ({"tokens": "nested"}, 1e-3),
     ],
@@ -326,12 +324,6 @@ def test_requests_come_in_many_forms(behind: Behind) -> None:
     assert pretty.body.startswith(b'{\n  "took"')
 
 
-def test_the_querys_own_text_is_used(behind: Behind) -> None:
-    told = {"query": {"match": {"text": CATS}}, "rescore": ours()}
-    untold = {"query": {"match": {"text": CATS}}, "rescore": {"ttc": {"method": "spectral"}}}
-    assert search(behind.gateway, behind.index, told).scores == search(behind.gateway, behind.index, untold).scores
-
-
 RGS = {"method": "rgs", "params": {"reranker": "dense"}}
 
 
@@ -442,26 +434,6 @@ def test_an_encoder_that_is_loading_leaves_the_first_pass(
             assert failing.status == 503
         finally:
             go.set()
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"rescore": {"ttc": {"metod": "spectral"}}}, "did you mean [method]?"),
-        ({"rescore": ours() | {"window_size": 301}}, "too large"),
-        ({"rescore": ours(), "quary": {}}, "quary"),
-    ],
-)
-def test_what_cannot_be_meant_is_a_400_in_the_engines_shape(
-    behind: Behind, changes: dict[str, Any], words: str
-) -> None:
-    reply = search(behind.gateway, behind.index, {"query": EVERYTHING} | changes)
-    assert reply.status == 400
-    answer = reply.json()
-    assert answer["status"] == 400
-    assert words in reply.reason
-    assert answer["error"]["type"]
-    assert answer["error"]["reason"]
 
 
 def test_an_index_may_allow_less_than_the_gateway(engine_url: str, index_name: str, behind: Behind) -> None:

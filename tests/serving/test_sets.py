@@ -15,6 +15,8 @@ from tests.serving.conftest import Behind
 from tests.support.encoders import Spoilt
 from tests.support.gateway import gateway_to
 
+ON_ONE_ENGINE = True
+
 EVERYTHING = {"match": {"anyway": "creature"}}
 NOTHING = {"bool": {"must": [EVERYTHING], "filter": [{"term": {"group": "none of them"}}]}}
 METHODS = ("nnn", "mmr")

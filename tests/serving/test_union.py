@@ -4,7 +4,6 @@ The set is computed by hand: what the query matches is the engine's plain answer
 among the documents that a query without the words finds.
 """
 
-import asyncio
 import random
 import re
 import uuid
@@ -22,7 +21,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.serving.rescoring import add_to_total
 from es_ttc.vectors.tokens import Float32
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import ANIMALS, DEEDS, Behind, make_index, write
+from tests.serving.conftest import ANIMALS, DEEDS, Behind, make_index
 from tests.serving.relay import Passed, relay
 from tests.support.gateway import gateway_to
 
@@ -288,19 +287,6 @@ def test_several_texts_find_documents_each(place: Place) -> None:
 
 def with_texts(texts: list[str]) -> dict[str, Any]:
     return {"window_size": 30, "ttc": {"query_texts": texts, "candidates": {"knn": 3 * len(texts)}}}
-
-
-def test_documents_with_the_content_of_one_of_the_window_join(place: Place, encoder: Encoder) -> None:
-    twin = {**documents()[2], "_id": "twin", "group": "g9"}
-    asyncio.run(write(place.behind.engine, place.behind.index, encoder, [twin]))
-    try:
-        only = {"bool": {"must": WORDS, "should": {"ids": {"values": ["u2"], "boost": 1e5}}}}
-        for size in (50, 2):
-            reply = place.search({**asked(only, 2, 1, aggs=AGGREGATIONS), "size": size})
-            assert {"u2", "twin"} <= set(reply.ids)
-            assert reply.ids.count("twin") == 1
-    finally:
-        call(place.behind.engine, "DELETE", f"/{place.behind.index}/_doc/twin?refresh=true")
 
 
 def test_boosts_of_indices_count(place: Place) -> None:

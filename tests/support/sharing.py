@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 BY_PRODUCT = ("tests/plugin/", "tests/ingest/test_recovery.py")
-"""Of which each product's tests stay together: they share nodes of their own."""
+"""Of which each product's tests stay together, by the product in a test's name: they share nodes of their own."""
 TOGETHER = ("tests/evaluation/test_through_engine.py", "tests/evaluation/test_programs_", "tests/evaluation/test_rewri")
 """Files that stay together: one looks for temporary indices, the others make some."""
 KILLED = (
@@ -97,7 +97,7 @@ def scope(nodeid: str) -> str:
     path, _, test = nodeid.partition("::")
     for begin in BY_PRODUCT:
         if path.startswith(begin):
-            return f"{begin} {'elasticsearch' if 'elasticsearch' in test.partition('[')[2] else 'opensearch'}"
+            return f"{begin} {'elasticsearch' if 'elasticsearch' in test else 'opensearch'}"
     for group in (TOGETHER, KILLED, LAST):
         if nodeid.startswith(group):
             return group[0]

@@ -79,7 +79,7 @@ def test_the_figures_are_those_of_an_evaluation(data: Path, tmp_path: Path, caps
 def test_a_killed_training_goes_on_to_the_same_losses(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["nnn", str(data), *NNN, "--epochs", "60", "--patience", "60"]
+    arguments = ["nnn", str(data), *NNN, "--epochs", "30", "--patience", "30"]
     torch.set_num_threads(1)  # as in the other process
     checkpoint = tmp_path / "killed" / "checkpoint.safetensors"
     killed = subprocess.Popen(
@@ -100,7 +100,7 @@ def test_a_killed_training_goes_on_to_the_same_losses(
     assert "[options] was" in capsys.readouterr().err
     again = trained(capsys, *arguments, "--out", str(checkpoint.parent), "--resume")
     whole = trained(capsys, *arguments, "--out", str(tmp_path / "whole"))
-    assert len(whole["losses"]) == 60
+    assert len(whole["losses"]) == 30
     assert again["step_losses"] == whole["step_losses"]
     assert again["valid"] == whole["valid"]
     assert again["params"] == whole["params"]
@@ -201,8 +201,3 @@ def test_the_encoder_itself_is_tuned_where_that_is_asked_for(
     for role in ("query", "document"):
         before, after = (one.encode(texts, role=role, tokens=False).pooled for one in (encoder, served))
         assert 0.5 < (before * after).sum(axis=1).min() < 0.9999
-    arguments = ["evaluate", str(data), "--methods", "dense", "--encoder", f"{nnn}@onnx", "--json"]
-    assert run(arguments) == 0, capsys.readouterr().err
-    methods = json.loads(capsys.readouterr().out)["data"]["tools"]["methods"]
-    for metric, value in found["metrics"]["test, dense, after"].items():
-        assert methods["dense"][metric] == pytest.approx(value, abs=1e-6)

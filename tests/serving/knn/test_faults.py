@@ -19,6 +19,8 @@ from tests.serving.relay import Passed, Relay
 from tests.support.encoders import GatedEncoder
 from tests.support.gateway import gateway_to
 
+ON_ONE_ENGINE = True
+
 SMALL_STEPS = {"candidates": 2, "batch": 1, "l1": 0.05, "exact": True}
 
 

@@ -466,31 +466,6 @@ def test_templates_points_in_time_and_bodies_in_the_url(spanned: Behind) -> None
     assert reply.ids == alone.ids
 
 
-def test_several_templates_in_one_request(spanned: Behind) -> None:
-    inline = {"source": json.dumps({"knn": ours("nnn", "{{words}}")}), "params": {"words": CATS}}
-    wrong = {"source": json.dumps({"knn": ours("nnn", ttc={"metod": "nnn"})})}
-    plain = {"source": {"query": {"match_all": {}}, "size": 2}}
-    rescored = {"source": {"rescore": {"window_size": 20, "ttc": {"method": "spectral", "query_text": CATS}}}}
-    items = [plain, inline, {"id": "no-such"}, wrong, rescored]
-    lines = "".join(f"{json.dumps(line)}\n" for item in items for line in ({"index": spanned.index}, item))
-    reply, direct = (
-        call(url, "POST", "/_msearch/template", lines.encode(), {"content-type": "application/x-ndjson"})
-        for url in (spanned.gateway, spanned.engine)
-    )
-    assert reply.status == direct.status
-    if is_elasticsearch(spanned):  # the tests' node has no templates
-        assert reply.json() == direct.json()
-        return
-    first, second, third, fourth, fifth = reply.json()["responses"]
-    assert [hit["_id"] for hit in second["hits"]["hits"]] == asked(spanned, ours("nnn")).ids
-    assert second["ttc"]["applied"] is True
-    assert first["hits"] == direct.json()["responses"][0]["hits"]
-    assert third["error"] == direct.json()["responses"][2]["error"]
-    assert "did you mean [method]?" in fourth["error"]["reason"]
-    assert fifth["ttc"]["method"] == "spectral"
-    assert reply.headers["x-ttc-applied"] == "true"
-
-
 def test_tuned_parameters_serve_retrievals_that_give_none(spanned: Behind, encoder: Encoder, tmp_path: Path) -> None:
     tuned = {"method": "nnn", "params": {"l1": 0.3}, "data": "cats", "split": "train", "encoder": None}
     file = tmp_path / "nnn.json"

@@ -6,6 +6,8 @@ from tests.serving.client import Reply, call
 from tests.serving.query.conftest import Rewritten
 from tests.support.gateway import gateway_to
 
+ON_ONE_ENGINE = True
+
 RESTING = {"match": {"text": "rest treated"}}
 
 

@@ -301,14 +301,6 @@ def test_metadata_of_someone_elses_changes_nothing(place: Place, index_name: str
         assert call(started, "GET", "/_ttc/ready").status == 200
 
 
-def test_a_write_through_an_alias_is_encoded_right_after_it(place: Place, followed: Followed) -> None:
-    index = followed()
-    call(place.engine, "PUT", f"/{index}/_alias/{index}-alias")
-    reply = call(place.gateway, "PUT", f"/{index}-alias/_doc/1", {"text": "The cat."})
-    assert (reply.status, encoded(reply)) == (201, "true")
-    assert states(place.engine, index) == {"1": "ready"}
-
-
 MALFORMED = [
     b'{"index":{"_id":"1"}}\n{"text":"The cat."}\n{"index":{"_id":"2"}}\n{broken\n{"index":{"_id":"3"}}\n{"text":""}\n',
     b'{"index":{"_id":"1"}}\n{"text":"a"}\nno action\n{"text":"b"}\n',

@@ -3,9 +3,9 @@
 The suites are the clients' public ones and are read from checkouts that stand elsewhere; they empty the cluster that
 they run on, so they get nodes of their own::
 
-    python -m tests.support.client_suites --python VENV/bin/python --elasticsearch-py DIR --opensearch-py DIR
+    python -m tests.clients.suites --python VENV/bin/python --elasticsearch-py DIR --opensearch-py DIR
     go mod download github.com/opensearch-project/opensearch-go/v4  # a copy of its folder in `go env GOMODCACHE`:
-    python -m tests.support.client_suites --opensearch-go DIR
+    python -m tests.clients.suites --opensearch-go DIR
 """
 
 import json

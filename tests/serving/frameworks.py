@@ -1,6 +1,6 @@
 """What runs in the environment of the retrieval frameworks (``make .venv/.frameworks``), apart from the gateway's own.
 
-``python -m tests.support.frameworks`` takes calls, one a line of standard input: ``[function, arguments]`` as JSON.
+``python -m tests.serving.frameworks`` takes calls, one a line of standard input: ``[function, arguments]`` as JSON.
 What a call returns is a line of standard output, ``[result]``; of one that fails it is ``[null, traceback]``. A
 framework takes seconds to import, so all calls of one go to one process.
 """

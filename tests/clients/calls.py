@@ -5,7 +5,7 @@ The clients are installed elsewhere, from their package registries::
     npm install --prefix DIR @elastic/elasticsearch @opensearch-project/opensearch
     cd DIR && go mod init calls && go get github.com/elastic/go-elasticsearch/v9 github.com/opensearch-project/opensearch-go/v4
     mvn dependency:copy-dependencies -DoutputDirectory=DIR/lib  # of elasticsearch-java, opensearch-java, httpclient5 5.6
-    python -m tests.support.client_calls DIR
+    python -m tests.clients.calls DIR
 
 writes docs/reference/clients.md.
 """  # noqa: E501 - commands
@@ -35,7 +35,7 @@ SECTION = "section"
 HEAD = """\
 # Clients
 
-<!-- Written by tests/support/client_calls.py. -->
+<!-- Written by tests/clients/calls.py. -->
 
 Programs with clients of other languages run the calls of an application (information, a new index, a bulk, documents
 by id, searches, an error, a search with the section) against an engine and through the gateway. Answers are compared
@@ -48,7 +48,7 @@ The typed answers of opensearch-go have no field for `ttc`, so its program reads
 elasticsearch-java and opensearch-java send it by the low-level and the generic client.
 
 The vendors' own tests of elasticsearch-py, opensearch-py and opensearch-go run [on an engine and through the
-gateway](../../tests/support/client_suites.py), test by test. Of opensearch-go 4.8.1 on OpenSearch 3.5.0 all 778 end
+gateway](../../tests/clients/suites.py), test by test. Of opensearch-go 4.8.1 on OpenSearch 3.5.0 all 778 end
 alike (744 pass; 33 fail on the engine alone, which has no snapshot repository and no JDK of its own; 2026-11-28). The
 packages of the other clients contain no such tests; the engines' YAML tests of
 [searches](../results/engine-versions.md) run.
