@@ -94,8 +94,6 @@ def maxsim(query: Float32, tokens: Float32) -> float:
     return max(float(query.astype(np.float64) @ token.astype(np.float64)) for token in tokens)
 
 
-
-
 def colbert(query_tokens: Float32, tokens: Float32) -> float:
     """ColBERT's sum over query tokens, section IV-A."""
     return sum(maxsim(token, tokens) for token in query_tokens)

@@ -48,9 +48,11 @@ class OwnNode:
 
     def kill(self) -> None:
         """Kill it without warning; its data stay."""
-        killed = self._process()
-        killed.kill()
-        killed.wait(30)
+        killed = self._processes()
+        for one in killed:
+            one.kill()
+        _, left = psutil.wait_procs(killed, timeout=30)
+        assert not left
 
     def restart(self) -> None:
         """Start it again where it was, with its data."""
@@ -69,19 +71,21 @@ class OwnNode:
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Let it take requests, and answer none."""
-        stopped = self._process()
-        stopped.send_signal(signal.SIGSTOP)
+        stopped = self._processes()
+        for one in stopped:
+            one.send_signal(signal.SIGSTOP)
         try:
             yield
         finally:
-            stopped.send_signal(signal.SIGCONT)
+            for one in stopped:
+                one.send_signal(signal.SIGCONT)
 
     def limit_files(self, size: int | None) -> None:
         """Let every write beyond this many bytes of a file fail in the node, as on a full disk; None ends that.
 
         The limit is set as the node's own user: not every container's root may set it for others.
         """
-        process = self._process()
+        process = self._processes()[-1]
         user = process.uids().real
         as_user = {} if user == os.geteuid() else {"user": user, "group": process.gids().real, "extra_groups": []}
         limit = "unlimited" if size is None else str(size)
@@ -92,11 +96,12 @@ class OwnNode:
         """End it, and remove its data."""
         self._node.stop(drop_data=True)
 
-    def _process(self) -> psutil.Process:
+    def _processes(self) -> list[psutil.Process]:
+        """Return its processes; Elasticsearch's first one starts the node, which would end by itself, but later."""
         identity = self._node.state.node
         found = identity.process() if identity else None
         assert found is not None
-        return found
+        return [found, *found.children(recursive=True)]
 
 
 def free_ports(count: int = 1) -> int:
