@@ -60,7 +60,9 @@ def test_scores_are_the_same(
     query = query_of(unit_rows(random, roles, 48))
     found = both(SPECTRAL, query, window, SpectralParams(scales=scales))
     np.testing.assert_allclose(*found, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(*both(MAXSIM, query, window, MaxSimParams()), rtol=0, atol=1e-6)
+    for params in (MaxSimParams(), MaxSimParams(query="tokens")):
+        late = query_of(query.vectors, unit_rows(random, 3, 48))
+        np.testing.assert_allclose(*both(MAXSIM, late, window, params), rtol=0, atol=1e-6)
 
 
 def test_one_window_may_hold_every_codec_and_arrays_of_any_layout() -> None:
