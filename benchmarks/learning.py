@@ -204,7 +204,7 @@ def in_folds(corpus: Corpus, pools: Pools, said: Sequence[Target], sides: Sides 
         trained = corpus.taught(some, [said[places[pool.query]] for pool in some.pools], sides=sides)
         return lambda others: corpus.pools(only(corpus.train, {pool.query for pool in others.pools}), trained)
 
-    return cross_fitted(pools, fit, seed=SEED)
+    return cross_fitted(pools, said, fit, seed=SEED)
 
 
 RATES = ("collection", "teacher", "queries", "learning rate", "dense", "blend", "agreement of dense with blend")

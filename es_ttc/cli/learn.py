@@ -86,9 +86,9 @@ def learn(
 
     For each query the documents that blend would rank are scored once. A small network over the encoder's vectors of
     queries learns to order them as judgements (`es-ttc judge`), clicks, a reranker or, without these, blend itself do.
-    It is tested on queries that it has not learned from (five folds), and written only if blend's nDCG@10 is clearly
-    better on 20 judged queries or more, else on 20 with clicks. With neither nothing is proved, and it is written with
-    --force only, for a trial by clicks.
+    It is tested on queries about documents that it has not learned from (five folds), and written only if blend's
+    nDCG@10 is clearly better on 20 judged queries or more, else on 20 with clicks. With neither nothing is proved, and
+    it is written with --force only, for a trial by clicks.
 
     If it is stopped, the same command goes on: until it ends, FOLDER.unfinished has what was read and scored, without
     texts of queries.

@@ -91,7 +91,8 @@ def learn_from(lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep:
 
         return scored
 
-    after = cross_fitted(pools, fold, seed=lesson.seed)
+    said = targets(pools, lesson.clicks, reranked, allowed=lesson.teachers)
+    after = cross_fitted(pools, said, fold, seed=lesson.seed)
     verdict = verdict_of(pools, after, lesson.clicks, least=MIN_QUERIES, seed=lesson.seed)
     return Learned(fit(pools), verdict, pools, lesson)
 
