@@ -198,10 +198,9 @@ def clear(corpus: Corpus, pools: Pools, said: Sequence[Target], sides: Sides, te
 
 def in_folds(corpus: Corpus, pools: Pools, said: Sequence[Target], sides: Sides = "queries") -> Pools:
     """Return the pools of queries, each scored with what the other folds have taught."""
-    places = {pool.query: place for place, pool in enumerate(pools.pools)}
 
-    def fit(some: Pools) -> Any:
-        trained = corpus.taught(some, [said[places[pool.query]] for pool in some.pools], sides=sides)
+    def fit(some: Pools, taught: Sequence[Target]) -> Any:
+        trained = corpus.taught(some, taught, sides=sides)
         return lambda others: corpus.pools(only(corpus.train, {pool.query for pool in others.pools}), trained)
 
     return cross_fitted(pools, said, fit, seed=SEED)

@@ -25,7 +25,7 @@ from es_ttc.settings import EngineSettings, Settings
 from tests.serving.client import Reply, call
 from tests.serving.conftest import corpus, fill
 from tests.support.gateway import gateway_to
-from tests.support.own_node import free_ports
+from tests.support.own_node import free_ports, kill
 
 pytestmark = pytest.mark.engine
 
@@ -81,16 +81,6 @@ def start_nodes(port: int) -> cluster.Cluster:
     """Start those nodes that do not run, on this port and the next ones."""
     spec = NodeSpec(Settings().cache_dir, NAME, port, heap="384m", short_lived=True, timeout=400)
     return cluster.start(spec, NODES)
-
-
-def kill(node: process.Node) -> None:
-    """Kill a node without warning; its data stay."""
-    assert node.state.node is not None
-    killed = node.state.node.process()
-    assert killed is not None
-    killed.kill()
-    killed.wait(30)
-    node.stop()  # what watched it
 
 
 def await_status(url: str, status: str, nodes: int = NODES) -> None:
@@ -150,6 +140,7 @@ def test_they_rank_as_one_and_searches_survive_the_death_of_one(nodes: cluster.C
             try:
                 until_answered(found, 4)
                 kill(nodes.nodes[1])
+                nodes.nodes[1].stop()  # what watched it
                 until_answered(found, 10)
                 await_status(urls[0], "yellow", NODES - 1)
                 assert call(alone, "GET", "/").status == 503

@@ -48,11 +48,7 @@ class OwnNode:
 
     def kill(self) -> None:
         """Kill it without warning; its data stay."""
-        killed = self._processes()
-        for one in killed:
-            one.kill()
-        _, left = psutil.wait_procs(killed, timeout=30)
-        assert not left
+        kill(self._node)
 
     def restart(self) -> None:
         """Start it again where it was, with its data."""
@@ -71,7 +67,7 @@ class OwnNode:
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Let it take requests, and answer none."""
-        stopped = self._processes()
+        stopped = processes_of(self._node)
         for one in stopped:
             one.send_signal(signal.SIGSTOP)
         try:
@@ -85,7 +81,7 @@ class OwnNode:
 
         The limit is set as the node's own user: not every container's root may set it for others.
         """
-        process = self._processes()[-1]
+        process = processes_of(self._node)[-1]
         user = process.uids().real
         as_user = {} if user == os.geteuid() else {"user": user, "group": process.gids().real, "extra_groups": []}
         limit = "unlimited" if size is None else str(size)
@@ -96,12 +92,21 @@ class OwnNode:
         """End it, and remove its data."""
         self._node.stop(drop_data=True)
 
-    def _processes(self) -> list[psutil.Process]:
-        """Return its processes; Elasticsearch's first one starts the node, which would end by itself, but later."""
-        identity = self._node.state.node
-        found = identity.process() if identity else None
-        assert found is not None
-        return [found, *found.children(recursive=True)]
+
+def kill(node: process.Node) -> None:
+    """Kill a node without warning; its data stay."""
+    killed = processes_of(node)
+    for one in killed:
+        one.kill()
+    _, left = psutil.wait_procs(killed, timeout=30)
+    assert not left
+
+
+def processes_of(node: process.Node) -> list[psutil.Process]:
+    """Return a node's processes; Elasticsearch's first one starts the node, which would end by itself, but later."""
+    found = node.state.node.process() if node.state.node else None
+    assert found is not None
+    return [found, *found.children(recursive=True)]
 
 
 def free_ports(count: int = 1) -> int:

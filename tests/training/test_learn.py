@@ -5,7 +5,7 @@ import errno
 import gzip
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -24,7 +24,7 @@ from es_ttc.index.mappings.queries import matching
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.learning import session
 from es_ttc.lab.learning.query_log import read_log
-from es_ttc.lab.learning.teachers import blend_scores, targets
+from es_ttc.lab.learning.teachers import Target, blend_scores, targets
 from es_ttc.lab.learning.training import Lists, bounded, fit_adapters
 from es_ttc.lab.learning.verdict import cross_fitted, verdict_of
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
@@ -132,8 +132,8 @@ def test_what_is_learned_holds_on_other_queries(judged: bool) -> None:
     loop = LoopOptions(epochs=20, learning_rate=5e-3, patience=20, threads=1)
     given = pools if judged else replace(pools, pools=tuple(unjudged(pool) for pool in pools.pools))
 
-    def fit(some: Pools) -> Callable[[Pools], Pools]:
-        heads = fit_adapters(some, targets(some, {}), loop=loop).heads
+    def fit(some: Pools, said: Sequence[Target]) -> Callable[[Pools], Pools]:
+        heads = fit_adapters(some, said, loop=loop).heads
         assert not heads["document"].layers
 
         def scored(pool: Pool) -> Pool:

@@ -13,7 +13,7 @@ from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, only
 from es_ttc.lab.evaluation.rankings import Progress
-from es_ttc.lab.learning.teachers import RERANKED, Scores, Teacher, rerank, targets
+from es_ttc.lab.learning.teachers import RERANKED, Scores, Target, Teacher, rerank, targets
 from es_ttc.lab.learning.training import MIN_QUERIES, Adapters, fit_adapters, loop_options
 from es_ttc.lab.learning.verdict import FOLDS, Verdict, cross_fitted, verdict_of
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
@@ -71,7 +71,7 @@ def learn_from(lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep:
     reranked = _reranked(pools, lesson, source, keep, progress)
     rounds, folds = iter(range(FOLDS + 1)), iter(range(FOLDS))
 
-    def fit(some: Pools) -> Adapters:
+    def fit(some: Pools, taught: Sequence[Target]) -> Adapters:
         number = next(rounds)
 
         def report(course: TrainingProgress, steps: int) -> None:
@@ -79,11 +79,10 @@ def learn_from(lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep:
             progress("training", round(100 * done / (FOLDS + 1)), 100)
 
         loop = loop_options(lesson.seed)
-        said = targets(some, lesson.clicks, reranked, allowed=lesson.teachers)
-        return fit_adapters(some, said, loop=loop, report=report)
+        return fit_adapters(some, taught, loop=loop, report=report)
 
-    def fold(some: Pools) -> Callable[[Pools], Pools]:
-        head, fold_number = fit(some).heads["query"], next(folds)
+    def fold(some: Pools, taught: Sequence[Target]) -> Callable[[Pools], Pools]:
+        head, fold_number = fit(some, taught).heads["query"], next(folds)
 
         def scored(others: Pools) -> Pools:
             asked = only(lesson.queries, {pool.query for pool in others.pools})
@@ -94,7 +93,7 @@ def learn_from(lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep:
     said = targets(pools, lesson.clicks, reranked, allowed=lesson.teachers)
     after = cross_fitted(pools, said, fold, seed=lesson.seed)
     verdict = verdict_of(pools, after, lesson.clicks, least=MIN_QUERIES, seed=lesson.seed)
-    return Learned(fit(pools), verdict, pools, lesson)
+    return Learned(fit(pools, said), verdict, pools, lesson)
 
 
 def _begin(keep: Path, lesson: Lesson, source: IndexSource, base: EncoderIdentity) -> None:

@@ -64,19 +64,21 @@ class Verdict:
         return decisive is not None and decisive.interval.low > 0
 
 
-def cross_fitted(
-    pools: Pools, said: Sequence[Target], fit: Callable[[Pools], Callable[[Pools], Pools]], *, seed: int
-) -> Pools:
+Fit = Callable[[Pools, Sequence[Target]], Callable[[Pools], Pools]]
+"""Returns, for the pools of some queries and what is taught about them, what scores the pools of others."""
+
+
+def cross_fitted(pools: Pools, said: Sequence[Target], fit: Fit, *, seed: int) -> Pools:
     """Return the pools of all queries, each scored with adapters that the other folds have taught.
 
-    `said` has what is taught about each query; `fit` returns, for the pools of some queries, what scores the pools of
-    others, in any order.
+    `said` has what is taught about each query; the scored pools may come in any order.
     """
     fold = _folds(pools, said, seed)
     scored: dict[str, Pool] = {}
     for number in range(FOLDS):
-        score = fit(pools.some(np.flatnonzero(fold != number)))
-        scored |= {pool.query: pool for pool in score(pools.some(np.flatnonzero(fold == number))).pools}
+        others, own = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        score = fit(pools.some(others), [said[place] for place in others.tolist()])
+        scored |= {pool.query: pool for pool in score(pools.some(own)).pools}
     return replace(pools, pools=tuple(scored[pool.query] for pool in pools.pools))
 
 

@@ -101,11 +101,11 @@ def fielded_texts(query: Any) -> Iterator[tuple[list[str], str]]:
         if not isinstance(inner, Mapping):
             continue
         if kind in ("query_string", "simple_query_string"):
-            yield from _in_fields(_fields(inner), words_of(inner.get("query"), kind))
+            yield from _in_fields(fields_of(inner) or [], words_of(inner.get("query"), kind))
         elif kind in _TEXT_IN_QUERY:
-            yield from _in_fields(_fields(inner), inner.get("query"))
+            yield from _in_fields(fields_of(inner) or [], inner.get("query"))
         elif kind == "more_like_this":
-            yield from _in_fields(_fields(inner), inner.get("like"))
+            yield from _in_fields(fields_of(inner) or [], inner.get("like"))
         elif kind in _TEXT_BY_FIELD:
             for name, value in inner.items():
                 text = value.get(_TEXT_BY_FIELD[kind]) if isinstance(value, Mapping) else value
@@ -140,11 +140,14 @@ def words_of(text: Any, kind: str = "query_string") -> Any:
     return text if words == text else " ".join(words.split())
 
 
-def _fields(clause: Mapping[str, Any]) -> list[str]:
-    """Return the fields of a clause such as `multi_match`; none if it names none, or patterns."""
-    given = [clause.get("fields") or [], clause.get("default_field") or []]
-    names = [str(one).partition("^")[0] for part in given for one in (part if isinstance(part, list) else [part])]
-    return [] if any("*" in name for name in names) else names
+def fields_of(clause: Mapping[str, Any]) -> list[str] | None:
+    """Return the fields of a clause such as `multi_match` by their names, none if all are meant; None for patterns."""
+    parts = [clause.get("fields"), clause.get("default_field")]
+    given = [one for part in parts if part is not None for one in (part if isinstance(part, list) else [part])]
+    names = [one.partition("^")[0] for one in given if isinstance(one, str)]
+    if names == ["*"]:
+        return []
+    return names if len(names) == len(given) and not any("*" in name for name in names) else None
 
 
 def _in_fields(fields: list[str], value: Any) -> Iterator[tuple[list[str], str]]:

@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from es_ttc.serving.request.body import texts_of
+from es_ttc.serving.request.body import fields_of, texts_of
 
 Query = Mapping[str, Any]
 IsText = Callable[[str], bool]
@@ -202,7 +202,7 @@ class _Demands:
             fields, options = _only_field(clause)
             return options.keys() <= _FULL_TEXT_OPTIONS and self._is_ours(options) and all(map(self._is_text, fields))
         if kind in _SEVERAL_FIELDS:
-            named = _fields(clause)
+            named = fields_of(clause)
             if named is None or not clause.keys() <= _STRING_OPTIONS or not self._is_ours(clause):
                 return False
             if clause.get("type", "best_fields") not in _TYPES:
@@ -222,7 +222,10 @@ class _Demands:
 
     def _is_ours(self, options: Query) -> bool:
         given = [options[key] for key in _MODEL_TEXTS if key in options]
-        return len(given) == 1 and isinstance(given[0], str) and _words(given[0]) in self._texts | self._own
+        if len(given) != 1 or not isinstance(given[0], str):
+            return False
+        text = _words(given[0])
+        return text in self._texts or text in self._own
 
     def _of_bool(self, query: Query, clause: Query) -> list[Any]:
         should = _listed(clause.get("should"))
@@ -296,15 +299,6 @@ def _only_field(clause: Query) -> tuple[list[str], Query]:
         return [], {}
     options = clause[fields[0]]
     return fields, options if isinstance(options, Mapping) else {"query": options}
-
-
-def _fields(clause: Query) -> list[str] | None:
-    """Return the fields of a clause such as `multi_match` by their names, none if all are meant; None for patterns."""
-    given = [*_listed(clause.get("fields")), *_listed(clause.get("default_field"))]
-    names = [one.partition("^")[0] for one in given if isinstance(one, str)]
-    if names == ["*"]:
-        return []
-    return names if len(names) == len(given) and not any("*" in name for name in names) else None
 
 
 def _words(text: str) -> str:

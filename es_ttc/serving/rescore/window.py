@@ -259,8 +259,8 @@ class WindowRescoring:
             unscored = kept or NO_FEATURES
             shown.append(shown_hit(hit, section, score, rescored, detail, explain=plan.explain, unscored=unscored))
         response["hits"]["hits"] = shown
-        without = plan.by_further_keys and response["hits"].get("max_score") is None  # Elasticsearch sets none then
-        if plan.page.fetch and not without:
+        # Elasticsearch sets none with further sort keys, and no engine without hits.
+        if plan.page.fetch and (not plan.by_further_keys or response["hits"].get("max_score") is not None):
             set_max_score(response, ranking.scores)
         return window, counts
 
