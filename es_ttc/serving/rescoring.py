@@ -257,7 +257,8 @@ class RescoredSearch:
         if not self._counts:
             return
         joined = ranked.joined
-        add_to_total(response, len(joined.added), self._plan.total_up_to)
+        shown = response["ttc"]["window"] + len(joined.hits)
+        add_to_total(response, len(joined.added), self._plan.total_up_to, least=shown)
         if self._plan.aggregates:
             with span("aggregations"):
                 answer = await self._further(response, aggregated(self._plan.body, joined.added, joined.filters))
@@ -302,14 +303,17 @@ def add_to_first_pass(response: dict[str, Any], ms: float) -> None:
     add_took(response, ms)
 
 
-def add_to_total(response: Mapping[str, Any], count: int, up_to: int | None) -> None:
-    """Count further documents in a response's total, up to where the engine counts; None if it counts all."""
+def add_to_total(response: Mapping[str, Any], count: int, up_to: int | None, *, least: int) -> None:
+    """Count further documents in a response's total, up to where the engine counts; None if it counts all.
+
+    The total is at least ``least``: a search that ended early has not counted all documents that the query matches.
+    """
     hits = response["hits"]
     total = hits.get("total")
     if isinstance(total, int):
-        hits["total"] = total + count if total >= 0 else total  # -1 if it is not counted
+        hits["total"] = max(total + count, least) if total >= 0 else total  # -1 if it is not counted
     elif total is not None and total["relation"] == "eq":
-        whole = total["value"] + count
+        whole = max(total["value"] + count, least)
         if up_to is not None and whole > up_to:
             hits["total"] = {"value": max(total["value"], up_to), "relation": "gte"}
         else:

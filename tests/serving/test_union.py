@@ -389,8 +389,18 @@ def test_restrictions_bind_counts_buckets_groups_and_explanations(
 )
 def test_totals_end_where_the_engine_ends_to_count(total: Any, up_to: int | None, expected: Any) -> None:
     response = {"hits": {"total": total}}
-    add_to_total(response, 3, up_to)
+    add_to_total(response, 3, up_to, least=0)
     assert response == {"hits": {"total": expected}}
+
+
+def test_a_search_that_ends_early_counts_at_least_what_its_pages_show(place: Place) -> None:
+    every = {"match": {"text": "in the snow at night"}}
+    body = asked(every, 30, 12, terminate_after=1)
+    reply = place.search(body).json()
+    assert reply["terminated_early"]
+    assert reply["hits"]["total"] == {"value": len(reply["hits"]["hits"]), "relation": "eq"}
+    plain = search(place.behind.engine, place.behind.index, {"query": every, "terminate_after": 1}).json()
+    assert reply["hits"]["total"]["value"] > plain["hits"]["total"]["value"]
 
 
 @pytest.mark.parametrize("url", ["", "?rest_total_hits_as_int=true&track_total_hits=true", "?typed_keys=true"])
