@@ -21,6 +21,7 @@ from es_ttc.enrichment.proposals.document_frequency import (
 from es_ttc.enrichment.proposals.phrases import Tokens, analyse
 from es_ttc.errors import ConfigurationError, EngineError, EsTtcError, InvalidRequest, MissingFeature, MissingText
 from es_ttc.index.ingest.compose import compose
+from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.spec import ENRICHMENT
 from es_ttc.llm import JsonSchema, Prompt
 from es_ttc.rescorers.base import Params
@@ -197,6 +198,7 @@ class CallerCorpus:
         self.fields = Fields(named or ("*",))
         self._upstream = gateway.upstream
         self._engine = EngineRequests(gateway.upstream, caller)
+        self._side_caller = gateway.attached.side_caller(caller)
         self._model = gateway.model
         self._prompts = prompts
         self._caller = caller
@@ -283,7 +285,7 @@ class CallerCorpus:
             enrichment: Whether the field of enrichment is searched; None: if an index has it.
             method: The method's name, for messages.
         """
-        existing = await self._existing([ENRICHMENT, *(name.partition("^")[0] for name in named)])
+        indices, existing = await self._existing([ENRICHMENT, *(name.partition("^")[0] for name in named)])
         has_enrichment = ENRICHMENT in existing and enrichment is not False
         if enrichment and not has_enrichment:
             raise MissingFeature(
@@ -291,25 +293,28 @@ class CallerCorpus:
                 f"with `es-ttc index enrichment {self._target}`, or leave out [params.enrichment]"
             )
         if not named:
-            return Fields(await self._own_text_fields(method), has_enrichment)
+            return Fields(await self._own_text_fields(indices, method), has_enrichment)
         if self._target and not existing - {ENRICHMENT}:
             raise MissingFeature(
                 f"none of [params.text_fields] is a field of index [{self._target}]: {', '.join(named)}"
             )
         return Fields(tuple(named), has_enrichment)
 
-    async def _existing(self, names: Sequence[str]) -> frozenset[str]:
-        """Return which of some fields the caller's target has."""
+    async def _existing(self, names: Sequence[str]) -> tuple[Sequence[str], frozenset[str]]:
+        """Return the indices of the caller's target, and which of some fields they have."""
         if not self._target:
-            return frozenset(names) - {ENRICHMENT}
+            return (), frozenset(names) - {ENRICHMENT}
         params = {**dict(self._caller.params), "fields": ",".join(names)}
         answer = await self.request("GET", f"/{self._caller.indices}/_field_caps", params=params)
-        return frozenset(name for name in names if name in answer["fields"])
+        return answer["indices"], frozenset(name for name in names if name in answer["fields"])
 
-    async def _own_text_fields(self, method: str) -> tuple[str, ...]:
-        async for fields in meta_of(self._upstream, self._target or "*", "text_fields", self._caller):
-            if fields:
-                return tuple(dict.fromkeys(name for names in fields for name in names))
+    async def _own_text_fields(self, indices: Sequence[str], method: str) -> tuple[str, ...]:
+        """Return the encoded fields by the mappings of the target, or of the side indices of its indices."""
+        sides = ",".join(map(side_alias, indices))
+        for index, caller in ((self._target or "*", self._caller), (sides, self._side_caller)):
+            async for fields in meta_of(self._upstream, index, "text_fields", caller):
+                if fields:
+                    return tuple(dict.fromkeys(name for names in fields for name in names))
         raise MissingFeature(
             f"method [{method}] does not know which fields of index [{self._target}] hold text: name them in "
             '[params.text_fields], e.g. ["title^2", "text"]'

@@ -67,6 +67,20 @@ async def test_scores_are_those_of_an_index_with_features_of_its_own(
         assert not {"_seq_no", "_primary_term", "_version"} & got.json()["hits"]["hits"][0].keys()
 
 
+async def test_a_rewritten_query_searches_the_fields_that_were_encoded(
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, inside: bool
+) -> None:
+    """The target is an index, an alias of it, or several indices of which one is not attached."""
+    await attach(engine, shop, spec, encoder, inside=inside)
+    await engine.request("PUT", f"/{shop}/_alias/{shop}-alias")
+    await engine.request("PUT", f"/{shop}-other")
+    query = {"ttc": {"method": "rm3", "query_text": CATS, "on_error": "fail"}}
+    for target in (shop, f"{shop}-alias", f"{shop},{shop}-other"):
+        reply = search(gateway, target, {"query": query})
+        assert reply.status == 200, reply.body
+        assert reply.ids
+
+
 async def test_what_has_changed_keeps_its_place_until_it_is_filled_again(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, inside: bool
 ) -> None:

@@ -84,7 +84,8 @@ async def meta_of(upstream: Upstream, index: str, key: str | None, caller: Calle
         EngineUnavailable: The engine does not answer.
     """
     path_in_meta = ROOT if key is None else f"{ROOT}.{key}"
-    query_string = urlencode({"filter_path": f"*.mappings._meta.{path_in_meta}"}).encode()
+    params = {"filter_path": f"*.mappings._meta.{path_in_meta}", "ignore_unavailable": "true"}
+    query_string = urlencode(params).encode()
     path = f"/{quote(index, safe='')}/_mapping".encode()
     requests = EngineRequests(upstream)
     for engine in (requests.as_caller(caller), requests.as_gateway()):
