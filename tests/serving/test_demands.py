@@ -351,16 +351,19 @@ def test_what_the_words_miss_still_joins(tenants: Behind) -> None:
         assert "reason" not in told["candidates"]
 
 
-def test_a_field_must_be_text_in_every_searched_index(tenants: Behind, index_name: str) -> None:
-    other = {"mappings": {"properties": {"body": {"type": "keyword"}}}}
+@pytest.mark.parametrize(("field", "found"), [("body", ["acme-0", "zeta-0"]), ("message", None)])
+def test_a_field_must_be_text_in_every_searched_index_that_has_it(
+    tenants: Behind, index_name: str, field: str, found: list[str] | None
+) -> None:
+    other = {"mappings": {"properties": {field: {"type": "keyword"}}}}
     assert call(tenants.engine, "PUT", f"/{index_name}", other).status == 200
-    alias = f"{tenants.index}-both"
+    alias = f"{tenants.index}-{field}"
     add = [{"add": {"index": name, "alias": alias}} for name in (tenants.index, index_name)]
     assert call(tenants.engine, "POST", "/_aliases", {"actions": add}).status == 200
     for target in (f"{tenants.index},{index_name}", alias):
         ids, told = ranked(tenants, OURS, target)
-        assert sorted(ids) == ["acme-0", "zeta-0"]
-        assert told["candidates"]["joined"] == 0
+        assert sorted(ids) == (found or sorted(ranked(tenants, OURS)[0]))
+        assert told["candidates"]["joined"] == (0 if found else 4)
 
 
 def test_of_a_point_in_time(tenants: Behind) -> None:

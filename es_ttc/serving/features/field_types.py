@@ -63,10 +63,9 @@ class FieldTypes:
         self._known.put(key, None)
 
     async def analysed(self, fields: Collection[str], caller: Caller) -> frozenset[str]:
-        """Return those fields that are analysed text in every index of a target.
+        """Return those fields that are analysed text in every index of a target that has them; at least one has.
 
-        The indices of a point in time are not known, so there a field must be text in every index that has it and that
-        the caller sees.
+        The indices of a point in time are not known: there it is every index that the caller sees.
 
         Raises:
             EngineError: The caller may not read the types of fields, or the engine failed.
@@ -75,7 +74,7 @@ class FieldTypes:
         if not names:
             return frozenset()
         target = caller.indices or "_all"
-        more = {"include_unmapped": "true"} if caller.indices else {"expand_wildcards": "open,hidden"}
+        more = {} if caller.indices else {"expand_wildcards": "open,hidden"}
         key = self._keys.of(caller.headers, str([target, caller.params, names]).encode(errors="replace"))
         known = self._texts.get(key)
         found = await self._analysed(names, target, caller, more) if known is None else known.value

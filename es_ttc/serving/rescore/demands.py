@@ -5,7 +5,7 @@ query demands holds for them. A query is read as a tree of what must match:
 
 | clause | what it demands |
 | --- | --- |
-| `match`, `match_bool_prefix` | nothing, if their text is a text of the search and their field is analysed text in every searched index |
+| `match`, `match_bool_prefix` | nothing, if their text is a text of the search and their field is analysed text in every searched index that has it |
 | `multi_match`, `combined_fields` | nothing, if their text is a text of the search and one of their fields is analysed text; or if they name no fields |
 | `query_string`, `simple_query_string` | the same, if the text has no syntax: operators, field names, quotes, wildcards |
 | `match_all` | nothing |
@@ -28,7 +28,7 @@ from es_ttc.serving.request.body import fields_of, texts_of
 
 Query = Mapping[str, Any]
 IsText = Callable[[str], bool]
-"""Returns whether a field is analysed text in every searched index."""
+"""Returns whether a field is analysed text in every searched index that has it."""
 
 _ANY_OPTION = frozenset({"_name", "boost"})
 _FULL_TEXT_OPTIONS = _ANY_OPTION | {
@@ -76,7 +76,7 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
     Args:
         body: The search's body, as it is sent to the engine; a `q` of the URL as its `query`.
         texts: The texts by which the section ranks. If the query has one text only, that is a text of the search too.
-        is_text: Whether a field is analysed text in every searched index.
+        is_text: Whether a field is analysed text in every searched index that has it.
 
     Raises:
         UndecidedDemands: The search has a `retriever`.
