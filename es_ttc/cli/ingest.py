@@ -176,12 +176,14 @@ def _problems(outcome: IngestResult, rejected: Path) -> Iterator[str]:
         documents = "document has" if outcome.empty == 1 else "documents have"
         yield f"es-ttc: {outcome.empty:,} {documents} no text in the index's text fields"
     if outcome.rejected:
-        yield f"es-ttc: {outcome.rejected:,} documents were rejected: see {rejected}"
+        documents = "document was" if outcome.rejected == 1 else "documents were"
+        yield f"es-ttc: {outcome.rejected:,} {documents} rejected: see {rejected}"
         yield from (f"  {reason}" for reason in outcome.reasons)
         if outcome.rejected > len(outcome.reasons):
             yield f"  and {outcome.rejected - len(outcome.reasons):,} more"
     if outcome.rejected_before:
-        yield f"es-ttc: {outcome.rejected_before:,} documents were rejected before this run was resumed: see {rejected}"
+        documents = "document was" if outcome.rejected_before == 1 else "documents were"
+        yield f"es-ttc: {outcome.rejected_before:,} {documents} rejected before this run was resumed: see {rejected}"
     if outcome.missing:
         yield (
             f"es-ttc: {outcome.missing:,} documents were acknowledged and are not in the index any more "
@@ -257,10 +259,10 @@ async def _ready(
     else:
         required = spec
     if documents and not any(_has_text(document, required.text_fields) for document in documents):
-        raise InvalidRequest(
-            f"{_no_text(documents, required.text_fields)}: name the fields to encode with --text-fields, of an index "
-            "made for them"
-        )
+        fix = "name the fields that hold text with --text-fields"
+        if spec is not None:
+            fix = f"these are the fields that index [{request.name}] encodes: make another index for such documents"
+        raise InvalidRequest(f"{_no_text(documents, required.text_fields)}: {fix}")
     warn_of_language(documents, required.text_fields, encoder.identity)
     await _tell_size(inputs, len(records), documents, required, encoder)
     if index is None:

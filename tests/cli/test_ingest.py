@@ -46,7 +46,7 @@ def test_make_fill_show_and_delete_an_index(work: Path, index_name: str, capsys:
     captured = capsys.readouterr()
     outcome = json.loads(captured.out)
     assert (outcome["read"], outcome["written"], outcome["rejected"]) == (3, 2, 1)
-    assert "1 documents were rejected" in captured.err
+    assert "1 document was rejected" in captured.err
     assert "docs.csv, record 4: " in captured.err
     [letter] = (work / f"{index_name}.rejected.jsonl").read_text().splitlines()
     assert json.loads(letter)["line"] == 4

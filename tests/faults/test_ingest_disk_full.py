@@ -168,7 +168,7 @@ def test_what_was_rejected_before_a_run_was_resumed_still_counts(
     captured = capsys.readouterr()
     outcome = json.loads(captured.out)
     assert (outcome["resumed_at"], outcome["rejected_before"], outcome["written"]) == (1, 1, COUNT)
-    assert "1 documents were rejected before this run was resumed" in captured.err
+    assert "1 document was rejected before this run was resumed" in captured.err
 
 
 @pytest.mark.parametrize(

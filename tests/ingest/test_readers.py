@@ -170,3 +170,8 @@ def test_records_of_unequal_length_are_counted_not_guessed(tmp_path: Path, monke
     assert count_records(Inputs([Documents([{"a": 1}])])) is None
     monkeypatch.setattr(readers, "MAX_COUNTED_BYTES", 40_000)
     assert count_records(Inputs([open_source(str(plain))])) == pytest.approx(301, rel=0.25)
+
+
+def test_a_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="is a directory"):
+        open_source(str(tmp_path))

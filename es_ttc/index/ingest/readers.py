@@ -110,6 +110,8 @@ def open_source(path: str, types: Mapping[str, ColumnType] | None = MappingProxy
     if path == STDIN:
         return JsonLines(STDIN)
     file = Path(path)
+    if file.is_dir():
+        raise InvalidRequest(f"[{path}] is a directory: give the files in it, such as {path}/*.jsonl")
     if not file.is_file():
         raise InvalidRequest(f"there is no file [{path}] to ingest")
     suffixes = [suffix.lower() for suffix in file.suffixes]
