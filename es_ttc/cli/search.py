@@ -100,6 +100,7 @@ def _found(
 
     async def ask(client: Engine) -> tuple[list[Ranking], dict[str, dict[str, Any]]]:
         target = await searching.Target.of(client, name, fields)
+        await searching.require_compared_fields(target, asked)
         counted = await searching.facets_of(target, asked, facets) if facets else {}
         rankings = await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
         return rankings, counted
@@ -176,8 +177,9 @@ def explain(
     """
 
     async def ask(client: Engine) -> dict[str, Any]:
-        target = await Target.of(client, name)
-        search = match_body(target.fields, CliQuery(text, method, size, among=among))
+        target, asked = await Target.of(client, name), CliQuery(text, method, size, among=among)
+        await searching.require_compared_fields(target, asked)
+        search = match_body(target.fields, asked)
         search["rescore"] = {"ttc": {"method": method, "query_text": text}}
         body = {"index": name, "id": document, "search": search}
         found: dict[str, Any] = await client.request("POST", "/_ttc/explain", body=body)

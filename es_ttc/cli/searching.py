@@ -10,6 +10,7 @@ from urllib.parse import quote
 import orjson
 
 from es_ttc.cli.views import Hit, Ranking, Span
+from es_ttc.common.validation import nearest
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.feature_locations import alike_locations
@@ -75,6 +76,24 @@ class CliQuery:
     def filtered(self, query: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a query of which every hit matches `among`."""
         return query if self.among is None else {"bool": {"must": [query], "filter": [self.among]}}
+
+
+async def require_compared_fields(target: Target, query: CliQuery) -> None:
+    """Refuse a filter that compares a field which the index lacks: it would find nothing, without a word."""
+    clauses: Any = [query.among]
+    match query.among:
+        case {"bool": {"filter": [*clauses]}}:
+            pass
+    found = (clause[kind] for clause in clauses for kind in ("match", "range") if kind in (clause or ()))
+    compared = [field for one in found if isinstance(one, Mapping) for field in one]
+    if not compared:
+        return
+    answer = await target.client.request("GET", f"/{quote(target.index)}/_field_caps", params={"fields": "*"})
+    for field in compared:
+        if field not in answer["fields"]:
+            near = nearest(field, [name for name in answer["fields"] if not name.startswith(("_", "ttc."))])
+            fix = f": did you mean [{near}]?" if near else ", which --filter compares"
+            raise InvalidRequest(f"index [{target.index}] has no field [{field}]{fix}")
 
 
 async def search(target: Target, query: CliQuery) -> Ranking:

@@ -65,8 +65,8 @@ class Hit:
 
     @property
     def line(self) -> str:
-        """The document's title; without one its id and the beginning of its text."""
-        return self.label if self.titled else " ".join((self.id, *self.fields.values()))
+        """The document's title; without one its text, which says more than an id; without both its id."""
+        return next(iter(self.fields.values()), self.id) if self.titled is None else self.label
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,21 @@ import pytest
 
 from es_ttc.cli.app import run
 from es_ttc.cli.options import FilterType
-from es_ttc.cli.searching import CliQuery, Target, body_of, compare, curl, hits_of, search
+from es_ttc.cli.searching import (
+    CliQuery,
+    Target,
+    body_of,
+    compare,
+    curl,
+    hits_of,
+    require_compared_fields,
+    search,
+)
 from es_ttc.cli.views import Hit, Span
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect, connected
 from es_ttc.engine.protocol import delete_if_there
+from es_ttc.errors import InvalidRequest
 from es_ttc.lab.demo import exhibit
 from es_ttc.settings import EngineSettings
 from tests.cli.conftest import Filled
@@ -135,6 +145,12 @@ class TestThroughTheGateway:
             ranking = self.run(filled, lambda target, asked=asked: search(target, asked))
             assert ranking.hits
             assert set(ranking.ranks()) <= set(wanted)
+
+    def test_a_filter_on_a_field_that_is_not_there_is_refused(self, filled: Filled) -> None:
+        for text, fix in (("txet=a", "did you mean \\[text\\]"), ("year>1 and text=a", "no field \\[year\\]")):
+            asked = CliQuery("paper", "bm25", among=FilterType("").convert(text, None, None))
+            with pytest.raises(InvalidRequest, match=fix):
+                self.run(filled, lambda target, asked=asked: require_compared_fields(target, asked))
 
     def test_a_method_compared_with_itself_stands_there_once(self, filled: Filled) -> None:
         rankings = self.run(filled, lambda target: compare(target, CliQuery("paper", "bm25", 5)))
