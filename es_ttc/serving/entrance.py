@@ -104,6 +104,8 @@ class Entrance:
         if scope["type"] != "http":
             await self._own(scope, receive, send)
             return
+        if scope["path"] == PREFIX.rstrip("/"):
+            scope["path"] = PREFIX
         send, path = self._named(send), scope["path"]
         incoming = RawRequest(scope, receive, self._gateway.bodies)
         error = self._wrong_name(incoming, path) or self._without_token(incoming, path)

@@ -175,7 +175,7 @@ def test_a_page_of_another_address_changes_nothing_below_the_gateways_own_paths(
                 assert (refused.status, refused.json()["error"]["type"]) == (415, "media_type_header_exception"), path
             for kind in ("application/json; charset=utf-8", "application/vnd.elasticsearch+json;compatible-with=9"):
                 assert call(url, "POST", path, b"{}", {"content-type": kind}).status != 415, path
-    for method, path in (("POST", "/_ttc/jobs/x/_pause"), ("GET", "/_ttc/jobs"), ("GET", "/_ttc/")):
+    for method, path in (("POST", "/_ttc/jobs/x/_pause"), ("GET", "/_ttc/jobs"), ("GET", "/_ttc/"), ("GET", "/_ttc")):
         for origin in ("https://evil.example.com", "null", "file://", f"http://{own}.evil.example.com", "http://["):
             assert call(behind.gateway, method, path, headers={"origin": origin}).status == 403, (path, origin)
         for origin in (f"http://{own}", f"https://{own.upper()}"):
