@@ -251,31 +251,10 @@ def test_a_new_document_without_features_keeps_a_place_by_its_words(behind: Behi
     assert strict.ids[-1] == with_a_new_document  # other methods keep it below what they score
 
 
-@pytest.mark.parametrize(
-    ("section", "words"),
-    [
-        ({"candidates": {"knn": -1}}, "[ttc.candidates"),
-        ({"candidates": 100}, "[ttc.candidates]"),
-        ({"candidates": {"bm25": 100}}, "[ttc.candidates] unknown field [bm25], known fields are [count, knn]"),
-        ({"method": "rr", "candidates": {"knn": 10}}, "[ttc.candidates] cannot be used with [rr]"),
-        ({"params": {"signals": {"lexicl": 1}}}, "parameter [signals.lexicl] of method [blend]"),
-        ({"params": {"signals": {"sentences": 1}}, "on_error": "fail"}, "--chunks"),
-    ],
-)
-def test_mistakes(behind: Behind, section: dict[str, Any], words: str) -> None:
-    reply = search(behind.gateway, behind.index, blended(**section))
-    assert (reply.status, words in reply.reason) == (400, True), reply.body
-
-
-def test_candidates_belong_to_rescore(behind: Behind) -> None:
-    clause = {"field": "ttc.vector", "query_text": CATS, "k": 5, "ttc": {"method": "dense", "candidates": {"knn": 5}}}
-    reply = search(behind.gateway, behind.index, {"knn": clause})
-    assert (reply.status, "[ttc.candidates] belongs to [rescore]" in reply.reason) == (400, True), reply.body
-    query = {"ttc": {"method": "rm3", "query_text": CATS, "candidates": {"knn": 5}}}
-    reply = search(behind.gateway, behind.index, {"query": query})
-    assert (reply.status, "[ttc.candidates] belongs to [rescore]" in reply.reason) == (400, True), reply.body
-    missing = search(behind.gateway, behind.index, {"knn": {**clause, "ttc": {}}})
-    assert (missing.status, "[ttc.method]" in missing.reason) == (400, True), missing.body
+def test_a_signal_that_the_index_lacks_is_refused(behind: Behind) -> None:
+    reply = search(behind.gateway, behind.index, blended(params={"signals": {"sentences": 1}}, on_error="fail"))
+    assert (reply.status, reply.json()["error"]["type"]) == (400, "ttc_missing_feature_exception"), reply.body
+    assert "--chunks" in reply.reason
 
 
 def test_an_index_without_features_says_how_to_add_them(behind: Behind) -> None:
