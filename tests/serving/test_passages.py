@@ -1,4 +1,4 @@
-"""Passages of hits, in `_ttc` and as fragments of `highlight`, on both engines."""
+"""Passages of hits, in `_ttc` and as fragments of `highlight`."""
 
 from typing import Any
 
@@ -6,6 +6,8 @@ import pytest
 
 from tests.serving.client import search
 from tests.serving.conftest import Behind
+
+ON_ONE_ENGINE = True
 
 QUERY = {"match": {"text": "cat drinks milk"}}
 MARKED = {"type": "ttc", "number_of_fragments": 1, "pre_tags": ["<b>"], "post_tags": ["</b>"]}
