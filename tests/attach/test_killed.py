@@ -27,6 +27,7 @@ from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, wait_f
 from tests.attach.test_detach import state
 from tests.serving.client import Reply, call
 from tests.serving.relay import Passed, relay
+from tests.support import forked
 from tests.support.own_node import OwnNode
 
 ON_ONE_ENGINE = True
@@ -61,21 +62,14 @@ async def until_it_is_through(engine: str, folder: Path, *arguments: str) -> lis
 
     with relay(engine) as passing:
         passing.before = pass_on_and_kill
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "ES_TTC_ENGINE": passing.url}
+        environment, log = {"HF_HUB_OFFLINE": "1", "ES_TTC_ENGINE": passing.url}, folder / "printed"
         while True:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "es_ttc", *arguments),
-                cwd=folder,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-            running[:] = [process.pid]
-            _, err = await asyncio.wait_for(process.communicate(), 120)
-            if process.returncode == 0:
+            process = forked.command(arguments, folder, environment, log)
+            running[:] = [process.pid or 0]
+            await asyncio.to_thread(process.join, 120)
+            if process.exitcode == 0:
                 return steps
-            assert process.returncode == -9, err.decode()
+            assert process.exitcode == -signal.SIGKILL, log.read_text()
             assert len(steps) < 30, steps
 
 

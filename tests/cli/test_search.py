@@ -194,6 +194,7 @@ def test_the_command_brings_its_own_gateway(filled: Filled) -> None:
         (("--params", "{"), 2, "is not JSON"),
         (("--fields", "title,,text"), 2, "holds an empty name"),
         (("--", " "), 1, "TEXT is empty"),
+        (("--engine", "http://127.0.0.1:1"), 1, "http://127.0.0.1:1 cannot be reached"),
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence_on_stderr(
@@ -204,14 +205,6 @@ def test_what_cannot_be_meant_is_one_sentence_on_stderr(
     assert sentence in output.err
     assert len(output.err.splitlines()) == 1
     assert output.out == ""
-
-
-def test_an_engine_that_is_not_there_is_one_sentence_too() -> None:
-    answer = es_ttc("search", "books", "text", "--engine", "http://127.0.0.1:1")
-    assert answer.returncode == 1
-    assert "http://127.0.0.1:1 cannot be reached" in answer.stderr
-    assert len(answer.stderr.splitlines()) == 1
-    assert answer.stdout == ""
 
 
 @pytest.mark.parametrize(

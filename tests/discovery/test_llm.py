@@ -148,7 +148,7 @@ def test_no_endpoint_is_told_before_the_search() -> None:
 def test_the_loop_survives_a_small_base_model(
     llm_url: str, tasks: list[Task], evaluator_of: Callable[..., Evaluator], tmp_path: Path
 ) -> None:
-    proposer = LlmProposer(settings_for(llm_url), 1, characters=1_500, tokens=120)
+    proposer = LlmProposer(settings_for(llm_url), 1, characters=1_000, tokens=48)
     with SearchLog(tmp_path) as memory:
         memory.begin(PLAN)
         records = list(search(memory, evaluator_of(tasks), proposer, 2, distance=0.02))

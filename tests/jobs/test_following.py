@@ -623,8 +623,16 @@ async def enrich_all(engine: Engine, settings: Settings, job: Job) -> None:
         assert end is TurnEnd.NOTHING_LEFT
 
 
-@on_both
-@pytest.mark.parametrize("template", ["of an index made by es-ttc", "of the first index as it is", "of somebody else"])
+@pytest.mark.parametrize(
+    ("template", "engine_url"),
+    [
+        ("of an index made by es-ttc", "opensearch"),
+        ("of the first index as it is", "elasticsearch"),
+        ("of somebody else", "opensearch"),
+        ("of somebody else", "elasticsearch"),
+    ],
+    indirect=["engine_url"],
+)
 async def test_the_next_index_is_enriched_too(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path, template: str
 ) -> None:

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from es_ttc.errors import InvalidRequest
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, PartialRescorer, Query, Window
 from es_ttc.rescorers.blend.hybrid import HybridParams, HybridRescorer
@@ -236,24 +235,6 @@ def test_hybrid_by_weights() -> None:
 def _to_one(scores: Float32) -> Float32:
     result: Float32 = (scores - scores.min()) / np.ptp(scores)
     return result
-
-
-@pytest.mark.parametrize(
-    ("params", "words"),
-    [
-        ({"signals": {}}, "at least one signal"),
-        ({"signals": {"lexical": 0}}, "at least one signal"),
-        ({"signals": {"lexical": -1}}, "finite numbers of 0 or more"),
-        ({"signals": {"lexical": float("inf")}}, "must be a number"),
-        ({"signals": {"bm25": 1}}, "signals"),
-        ({"signals": ["lexical"]}, "signals"),
-        ({"normalise": "zscore"}, "normalise"),
-        ({"weights": {}}, "weights"),
-    ],
-)
-def test_what_is_refused(params: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidRequest, match=words):
-        registry.parse_params(registry.load("blend"), params)
 
 
 def test_both_are_found_by_name() -> None:

@@ -125,15 +125,6 @@ def test_two_packages_with_one_name_are_refused(install: Install) -> None:
         registry.load("spectral")
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [("spectrl", "did you mean [spectral]?"), ("zzz", "valid are [adaptgran], [bidirzscore]"), ("", "valid are")],
-)
-def test_an_unknown_name_is_told_the_nearest(name: str, hint: str) -> None:
-    with pytest.raises(InvalidRequest, match=re.escape(f"unknown method [{name}]: {hint}")):
-        registry.load(name)
-
-
 def parse(raw: Any) -> SpectralParams:
     params = registry.parse_params(SpectralRescorer(), raw)
     assert isinstance(params, SpectralParams)
@@ -162,50 +153,6 @@ def test_parameters_survive_json(name: str, raw: dict[str, Any]) -> None:
     method = registry.load(name)
     params = registry.parse_params(method, raw)
     assert registry.parse_params(method, params.model_dump(mode="json")) == params
-
-
-@pytest.mark.parametrize(
-    ("name", "raw", "message"),
-    [
-        ("spectral", {"scale": [1]}, "unknown parameter [scale] of method [spectral]: did you mean [scales]?"),
-        ("spectral", {"zzzz": 1}, "unknown parameter [zzzz] of method [spectral]: valid are [aggregation], "),
-        ("spectral", {"scales": [1, 0.5]}, "[scales] of method [spectral] is [1, 0.5]: a scale is a number of tokens"),
-        ("spectral", {"scales": [1e9]}, "a scale is a number of tokens from 1 to 100000"),
-        ("spectral", {"scales": ["wide"]}, 'is ["wide"]: a scale is a number'),
-        ("spectral", {"scales": [True]}, "is [true]: a scale is a number"),
-        ("spectral", {"scales": [float("nan")]}, "a scale is a number"),
-        ("spectral", {"scales": list(range(1, 18))}, "at most 16 items"),
-        ("spectral", {"aggregation": "top_mean", "top_m": "3"}, 'parameter [top_m] of method [spectral] is "3"'),
-        ("spectral", {"aggregation": "top_mean", "top_m": 2**70}, "are not JSON"),
-        ("spectral", {"top_m": 4}, '[top_m] belongs to aggregation "top_mean"'),
-        ("spectral", {"aggregation": "top_mean", "percentile": 3}, '[percentile] belongs to aggregation "percentile"'),
-        ("spectral", {"roles": {1, 2}}, "are not JSON"),
-        ("spectral", {"temperature": 0.1}, '[temperature] belongs to pool "softmax": set that, or leave'),
-        ("spectral", {"pool": "softmax", "scale_weights": [1] * 8}, '[scale_weights] belongs to pool "mean": set'),
-        (
-            "spectral",
-            {"pool": "mean", "scale_weights": [1, 2]},
-            "2 weights for 8 different [scales]: give one for each",
-        ),
-        (
-            "spectral",
-            {"pool": "mean", "scales": [3, 3.0], "scale_weights": [1, 2]},
-            "2 weights for 1 different [scales]",
-        ),
-        ("spectral", {"pool": "mean", "scales": [1, 3], "scale_weights": [0, 0]}, "all 0: give at least one scale"),
-        ("spectral", {"query": "tokens", "roles": "mean"}, '[roles] belongs to query "pooled": set that, or leave'),
-        ("spectral", [], "object"),
-        ("spectral", None, "object"),
-        ("nnn", {"l1": -0.1}, "parameter [l1] of method [nnn] is -0.1"),
-        ("nnn", {"documents": 5, "l1": 0.1}, "[documents] chooses l1"),
-        ("mmr", {"lambda": 1.5}, "parameter [lambda] of method [mmr] is 1.5"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_by_name(name: str, raw: Any, message: str) -> None:
-    with pytest.raises(InvalidRequest, match=re.escape(message)) as raised:
-        registry.parse_params(registry.load(name), raw)
-    assert raised.value.status == 400
-    assert len(str(raised.value)) < 400
 
 
 json_values = st.recursive(

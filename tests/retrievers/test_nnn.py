@@ -255,19 +255,3 @@ def test_many_copies_do_not_hide_a_document() -> None:
     assert outcome.stop == "certified"
     assert sorted(outcome.documents[outcome.solution.support].tolist()) == [0, 60, 61]
     assert outcome.searches < 20
-
-
-@pytest.mark.parametrize(
-    ("params", "problem"),
-    [
-        ({"l1": -0.1}, "[l1]"),
-        ({"rounds": 0}, "[rounds]"),
-        ({"candidates": 0}, "[candidates]"),
-        ({"rest": "all"}, "[rest]"),
-        ({"documents": 3, "l1": 0.1}, "[documents]"),
-    ],
-)
-def test_parameters_that_cannot_be_meant(params: dict[str, Any], problem: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        registry.parse_params(registry.load("nnn"), params)
-    assert problem in str(refused.value)

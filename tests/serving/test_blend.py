@@ -18,8 +18,12 @@ from es_ttc.rescorers.blend.weights import share_read
 from es_ttc.serving.request.request import parse_params
 from es_ttc.serving.rescore.candidates import obstacle
 from es_ttc.serving.rescore.plan import plan_search
+from tests.conftest import PRODUCTS
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind, corpus, make_index, write
+
+ON_ONE_ENGINE = True
+on_both = pytest.mark.parametrize("engine_url", PRODUCTS, indirect=True)
 
 CATS = "which cat drinks milk?"
 WITHOUT_TEXT = "d7"
@@ -68,6 +72,7 @@ def union_in_memory(encoder: Encoder, behind: Behind, size: int) -> tuple[Query,
     return Query(CATS, query.pooled, query.tokens[0]), window
 
 
+@on_both
 @pytest.mark.parametrize("method", [None, "hybrid"])
 def test_the_ranking_is_the_rescorers_own_over_the_union(behind: Behind, encoder: Encoder, method: str | None) -> None:
     query, window = union_in_memory(encoder, behind, WINDOW)
@@ -145,6 +150,7 @@ def test_of_two_documents_with_the_same_text_only_the_permitted_one_joins(
             assert {"first", "second"} & set(reply.ids) == {shown}
 
 
+@on_both
 def test_a_point_in_time_binds_what_joins(behind: Behind, own_index: str, encoder: Encoder) -> None:
     before = search(behind.gateway, own_index, blended(size=12))
     joined = before.json()["ttc"]["candidates"]["joined"]
@@ -176,6 +182,7 @@ def test_what_leaves_the_window_alone(more: dict[str, Any], url: str, words: str
     assert words in str(obstacle(plan))
 
 
+@on_both
 def test_a_search_with_vectors_of_its_own_has_the_window_alone(behind: Behind) -> None:
     if behind.product == "elasticsearch":
         clause = {"field": "ttc.vector", "query_text": CATS, "k": 3}
@@ -184,6 +191,7 @@ def test_a_search_with_vectors_of_its_own_has_the_window_alone(behind: Behind) -
         assert "[knn]" in told["candidates"]["reason"]
 
 
+@on_both
 def test_documents_below_min_score_do_not_join(behind: Behind) -> None:
     scores = first_pass(behind, 60).scores
     least = scores[len(scores) // 2]
@@ -193,6 +201,7 @@ def test_documents_below_min_score_do_not_join(behind: Behind) -> None:
     assert reply.json()["hits"]["total"] == plain.json()["hits"]["total"]
 
 
+@on_both
 def test_a_query_in_the_url_finds_more_than_its_words(behind: Behind) -> None:
     body = {key: value for key, value in blended().items() if key != "query"}
     for url, query in (
@@ -251,31 +260,10 @@ def test_a_new_document_without_features_keeps_a_place_by_its_words(behind: Behi
     assert strict.ids[-1] == with_a_new_document  # other methods keep it below what they score
 
 
-@pytest.mark.parametrize(
-    ("section", "words"),
-    [
-        ({"candidates": {"knn": -1}}, "[ttc.candidates"),
-        ({"candidates": 100}, "[ttc.candidates]"),
-        ({"candidates": {"bm25": 100}}, "[ttc.candidates] unknown field [bm25], known fields are [count, knn]"),
-        ({"method": "rr", "candidates": {"knn": 10}}, "[ttc.candidates] cannot be used with [rr]"),
-        ({"params": {"signals": {"lexicl": 1}}}, "parameter [signals.lexicl] of method [blend]"),
-        ({"params": {"signals": {"sentences": 1}}, "on_error": "fail"}, "--chunks"),
-    ],
-)
-def test_mistakes(behind: Behind, section: dict[str, Any], words: str) -> None:
-    reply = search(behind.gateway, behind.index, blended(**section))
-    assert (reply.status, words in reply.reason) == (400, True), reply.body
-
-
-def test_candidates_belong_to_rescore(behind: Behind) -> None:
-    clause = {"field": "ttc.vector", "query_text": CATS, "k": 5, "ttc": {"method": "dense", "candidates": {"knn": 5}}}
-    reply = search(behind.gateway, behind.index, {"knn": clause})
-    assert (reply.status, "[ttc.candidates] belongs to [rescore]" in reply.reason) == (400, True), reply.body
-    query = {"ttc": {"method": "rm3", "query_text": CATS, "candidates": {"knn": 5}}}
-    reply = search(behind.gateway, behind.index, {"query": query})
-    assert (reply.status, "[ttc.candidates] belongs to [rescore]" in reply.reason) == (400, True), reply.body
-    missing = search(behind.gateway, behind.index, {"knn": {**clause, "ttc": {}}})
-    assert (missing.status, "[ttc.method]" in missing.reason) == (400, True), missing.body
+def test_a_signal_that_the_index_lacks_is_refused(behind: Behind) -> None:
+    reply = search(behind.gateway, behind.index, blended(params={"signals": {"sentences": 1}}, on_error="fail"))
+    assert (reply.status, reply.json()["error"]["type"]) == (400, "ttc_missing_feature_exception"), reply.body
+    assert "--chunks" in reply.reason
 
 
 def test_an_index_without_features_says_how_to_add_them(behind: Behind) -> None:

@@ -9,7 +9,6 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.encode import encode_documents
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Query, Window
@@ -172,27 +171,6 @@ def test_groups_msearch_and_candidates(behind: Behind) -> None:
     assert several["responses"][0]["ttc"]["applied"]
 
 
-NATIVE = {"window_size": 5, "query": {"rescore_query": {"match_all": {}}}}
-
-
-@pytest.mark.parametrize(
-    ("rescore", "words"),
-    [
-        ([item(9, SPECTRAL)] * 5, "4 times at most"),
-        ([item(9, SPECTRAL), NATIVE, item(9, MMR)], "native rescorers after"),
-        ([item(9, SPECTRAL), item(10, MMR)], "windows may not grow"),
-        ([item(9, SPECTRAL), item(9, {"method": "gar"})], "must be the first"),
-        ([item(9, SPECTRAL), item(9, MMR, candidates={"knn": 5})], "give it to the first item"),
-        ([item(9, SPECTRAL, passages=1), item(9, MMR, passages=1)], "keep it in one of them"),
-        ([item(9, SPECTRAL), item(0, MMR)], "[rescore.window_size]"),
-    ],
-)
-def test_what_no_list_can_mean_is_refused(rescore: Any, words: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        plan_search({"query": MATCH, "rescore": rescore}, [], max_window=300)
-    assert words in str(refused.value)
-
-
 def test_later_items_inherit_text_timeout_and_window() -> None:
     rescore = [item(9, SPECTRAL, timeout="3s"), {"ttc": {"method": "blend"}}, item(4, MMR, timeout="5s")]
     plan = plan_search({"rescore": rescore}, [], max_window=300)
@@ -221,21 +199,6 @@ def test_a_reranker_is_a_signal_of_blend(behind: Behind) -> None:
     assert reply.ids[:8] == [first[place] for place in np.argsort(-scores)]
     assert reply.ids[8:] == alone.ids[8:]
     assert reply.scores[:8] == pytest.approx(sorted(1 / (1 + np.exp(-scores / 3)), reverse=True), rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("params", "field"),
-    [
-        ({"reranker": {"nam": "x"}}, "reranker.nam"),
-        ({"reranker": {"top": 1000}}, "reranker.top"),
-        ({"signals": {"reranker": -1}}, "signals"),
-        ({"reranker": {"name": "nobody"}}, "nobody"),
-    ],
-)
-def test_a_wrong_reranker_of_blend_is_refused(behind: Behind, params: dict[str, Any], field: str) -> None:
-    body = {"query": MATCH, "rescore": item(48, {"query_text": CATS, "params": params})}
-    reply = call(behind.gateway, "POST", f"/{behind.index}/_search", body)
-    assert (reply.status, field in reply.json()["error"]["reason"]) == (400, True), reply.body
 
 
 def test_rr_without_settings_judges_by_the_cross_encoder(behind: Behind) -> None:

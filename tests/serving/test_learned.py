@@ -13,12 +13,16 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.rescorers.learned.fields import NumericField
 from es_ttc.rescorers.learned.rescorer import LearnedRescorer
+from tests.conftest import PRODUCTS
 from tests.rescorers.test_learned import params_of, stump, written
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind
 from tests.serving.relay import relay
 from tests.serving.test_blend import BY_WORDS, WINDOW, blended, by_id, union_in_memory
 from tests.support.learned import gateway_with, judged, learned_from, logged, require_served_as_logged
+
+ON_ONE_ENGINE = True
+on_both = pytest.mark.parametrize("engine_url", PRODUCTS, indirect=True)
 
 Serve = Callable[[Path], Behind]
 
@@ -34,6 +38,7 @@ def learned(**params: Any) -> dict[str, Any]:
     return blended(size=WINDOW, method="learned", params=params, detail=True)
 
 
+@on_both
 def test_the_ranking_is_the_models_own_over_the_union(
     behind: Behind, encoder: Encoder, serve: Serve, tmp_path: Path
 ) -> None:
@@ -80,6 +85,7 @@ def alone(behind: Behind, index: str | None = None, **body: Any) -> Reply:
     return search(behind.gateway, index or behind.index, everything | body)
 
 
+@on_both
 def test_a_numeric_field_is_read_with_the_windows_hits(
     behind: Behind, encoder: Encoder, serve: Serve, tmp_path: Path
 ) -> None:
@@ -135,6 +141,7 @@ def test_a_document_without_the_field_goes_the_way_that_was_learned(
         call(behind.engine, "DELETE", f"/{other}")
 
 
+@on_both
 @pytest.mark.parametrize(
     ("field", "words"),
     [
@@ -167,6 +174,7 @@ def test_an_index_without_the_numeric_field_is_refused(
         assert inside["ttc"]["applied"] is False
 
 
+@on_both
 def test_a_field_of_the_request_or_in_another_form(behind: Behind, serve: Serve, tmp_path: Path) -> None:
     written(tmp_path, "mine", by_number())
     behind = serve(tmp_path)

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import re
 from typing import Any
 
 import pytest
@@ -51,36 +50,6 @@ def test_native_rescorers_stay_before_a_stand_in_that_makes_the_engine_apply_its
     planned = plan(body(rescore=[NATIVE, {"window_size": 20, "ttc": {"method": "spectral"}}], size=30))
     assert planned.body["rescore"] == [NATIVE, {"window_size": 20, "query": {"rescore_query": GUARD}}]
     assert planned.body["size"] == 30
-
-
-@pytest.mark.parametrize(
-    ("rescore", "words"),
-    [
-        ([{"ttc": {"method": "a"}}, NATIVE], "native rescorers after"),
-        ([{"ttc": {"method": "a"}}] * 5, "5 times"),
-        ({"ttc": {"method": "a"}, "query": {}}, "two items"),
-        ({"ttc": {"method": "a"}, "window": 3}, "did you mean [window_size]?"),
-        ({"ttc": {"method": "a"}, "window_size": "ten"}, "[rescore.window_size]"),
-        ({"ttc": {"method": "a"}, "window_size": -1}, "[rescore.window_size]"),
-        ({"ttc": {"method": "a"}, "window_size": 1001}, "Rescore window [1001] is too large"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(rescore: Any, words: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        plan(body(rescore=rescore))
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["from", "size"])
-@pytest.mark.parametrize("value", [-1, True, -1.5, [], "ten", "-3"])
-def test_ranks_must_be_whole_numbers(name: str, value: Any) -> None:
-    with pytest.raises(InvalidRequest, match=rf"\[{name}\]"):
-        plan(body(**{name: value}))
-
-
-def test_deep_pages_beyond_the_window_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match="Rescore window \\[1005\\] is too large"):
-        plan(body(**{"from": 995, "size": 10}))
 
 
 @given(st.integers(1, 120), st.integers(0, 120), st.integers(1, 120))
@@ -158,19 +127,6 @@ def test_a_collapsed_search_asks_for_the_documents_of_one_window() -> None:
     assert planned.hidden == ("ttc.hash", "ttc.encoder", "ttc.version", "_seq_no")
     asked = plan(body(collapse={"field": "f"}, docvalue_fields=[{"field": "f", "format": "x"}]))
     assert "f" not in asked.body["docvalue_fields"]
-
-
-@pytest.mark.parametrize(
-    ("collapse", "words"),
-    [
-        ({"feild": "f"}, "[collapse] must be an object"),
-        ({"field": "f", "size": 3}, "unknown field [size]"),
-        ("f", "[collapse] must be an object"),
-    ],
-)
-def test_a_collapse_that_cannot_be_meant_is_refused(collapse: Any, words: str) -> None:
-    with pytest.raises(InvalidRequest, match=re.escape(words)):
-        plan(body(collapse=collapse))
 
 
 def test_a_native_rescorer_bounds_the_window_of_a_section_after_it() -> None:

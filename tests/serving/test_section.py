@@ -50,31 +50,6 @@ def test_a_section_with_everything() -> None:
     assert section.query_weight == 2.0
 
 
-@pytest.mark.parametrize(
-    ("section", "words"),
-    [
-        ({"metod": "spectral"}, ["unknown field [metod]", "did you mean [method]?"]),
-        ({"method": "spectral", "window_size": 3}, ["unknown field [window_size]", "known fields are"]),
-        ({}, ["[ttc.method] is missing"]),
-        ({"method": "spectral", "detail": "maps"}, ['got "maps": must be true, false or "map"']),
-        ({"method": "spectral", "query_weight": -1}, ["[ttc.query_weight]", "got -1"]),
-        ({"method": "spectral", "query_weight": float("nan")}, ["[ttc.query_weight]"]),
-        ({"method": "spectral", "timeout": "fast"}, ["[ttc.timeout]", '"fast"', "200ms"]),
-        ({"method": "spectral", "timeout": "0ms"}, ["[ttc.timeout]"]),
-        ({"method": "spectral", "query_text": "a", "query_texts": ["b"]}, ["not both"]),
-        ({"method": "spectral", "query_text": "\ud800"}, ["[ttc]"]),
-        ({"method": "spectral", "params": {"n": 2**70}}, ["[ttc]"]),
-        ([], ["[ttc] must be an object"]),
-    ],
-)
-def test_what_is_wrong_is_named(section: Any, words: list[str]) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        parse_section(section)
-    for word in words:
-        assert word in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 @given(json_values)
 def test_anything_else_is_refused_in_words(data: Any) -> None:
     with pytest.raises(InvalidRequest):

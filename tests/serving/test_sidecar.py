@@ -15,6 +15,8 @@ from tests.serving.conftest import SIDECAR_TOKEN, Behind
 from tests.serving.test_rescore import CATS, EVERYTHING
 from tests.support.gateway import gateway_to
 
+ON_ONE_ENGINE = True
+
 NOWHERE = "http://127.0.0.1:9"
 DEFAULTS = {"version": 1, "deadline_ms": 20_000, "window_size": 100}
 FIELDS = ("ttc.pooled", "ttc.tokens", "ttc.norms")

@@ -64,12 +64,15 @@ SLOW = (
     "tests/encoders/test_adapters.py",
     "tests/encoders/test_backends.py",
     "tests/encoders/test_cache.py",
+    "tests/encoders/test_kind.py",
+    "tests/encoders/test_late.py",
     "tests/encoders/test_registry.py",
     "tests/encoders/test_vllm.py",
     "tests/faults/test_credentials_in_arguments.py",
     "tests/faults/test_hostile_candidates.py",
     "tests/faults/test_promoted_processes.py",
     "tests/rescorers/test_limit_small.py",
+    "tests/serving/test_late.py",
     "tests/training/",
 )
 """Files that load torch or several models, train, search programs, or start many processes: `slow`, all of them."""

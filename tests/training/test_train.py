@@ -79,7 +79,7 @@ def test_the_figures_are_those_of_an_evaluation(data: Path, tmp_path: Path, caps
 def test_a_killed_training_goes_on_to_the_same_losses(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["nnn", str(data), *NNN, "--epochs", "30", "--patience", "30"]
+    arguments = ["nnn", str(data), *NNN, "--epochs", "12", "--patience", "12"]
     torch.set_num_threads(1)  # as in the other process
     checkpoint = tmp_path / "killed" / "checkpoint.safetensors"
     killed = subprocess.Popen(
@@ -100,7 +100,7 @@ def test_a_killed_training_goes_on_to_the_same_losses(
     assert "[options] was" in capsys.readouterr().err
     again = trained(capsys, *arguments, "--out", str(checkpoint.parent), "--resume")
     whole = trained(capsys, *arguments, "--out", str(tmp_path / "whole"))
-    assert len(whole["losses"]) == 30
+    assert len(whole["losses"]) == 12
     assert again["step_losses"] == whole["step_losses"]
     assert again["valid"] == whole["valid"]
     assert again["params"] == whole["params"]

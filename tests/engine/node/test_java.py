@@ -43,6 +43,7 @@ def test_an_older_one_is_taken_where_a_newer_one_will_not_do(machine: Path) -> N
     install(machine / "17", "17.0.15")
     install(machine / "25", "25.0.3")
     assert java.find(oldest=17, newest=23).version == 17
+    assert java.find(oldest=17, newest=25).version == 25
     with pytest.raises(ConfigurationError, match="no Java of version 18 to 23 was found: install one"):
         java.find(oldest=18, newest=23)
 

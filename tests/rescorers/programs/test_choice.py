@@ -1,6 +1,3 @@
-import pytest
-
-from es_ttc.errors import InvalidRequest
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.rescorers.programs.choice import ChoiceParams, ProgramChoice, measured, within
 from es_ttc.rescorers.registry import load, parse_params
@@ -34,17 +31,3 @@ def test_without_either_there_is_a_program() -> None:
     assert CATALOGUE[chosen].passes == 0
     free = {one.name: one.delta for one in measured() if not CATALOGUE[one.name].passes}
     assert free[chosen] == max(free.values())
-
-
-@pytest.mark.parametrize(
-    ("raw", "reason"),
-    [
-        ({"name": "covtripel"}, r"unknown program \[covtripel\]: did you mean \[covtriple\]"),
-        ({"name": "covtriple", "budget": 4}, "exclude each other"),
-        ({"budget": 0.5}, "1 or more"),
-        ({"budget": 1}, "no program costs 1 or less: the cheapest is"),
-    ],
-)
-def test_what_cannot_be_chosen_is_named(raw: dict[str, object], reason: str) -> None:
-    with pytest.raises(InvalidRequest, match=reason):
-        parse_params(load("program"), raw)

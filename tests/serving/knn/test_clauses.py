@@ -93,56 +93,6 @@ def test_what_is_not_ours(body: dict[str, Any]) -> None:
     assert parsed(body) == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"k": 0}, "[knn.k] must be an integer from 1 to 1000, got 0"),
-        ({"k": 1001}, "[knn.k] must be an integer from 1 to 1000, got 1001"),
-        ({"num_candidates": 3}, "[knn.num_candidates] 3 is less than [k] 5"),
-        ({"boost": -1}, "[knn.boost] must be a number of 0 or more, got -1"),
-        ({"similarity": 2}, "[knn.similarity] must be a number from -1 to 1, got 2"),
-        ({"filter": "cats"}, "[knn.filter]"),
-        ({"query_vector": [1, 2]}, "gives both [query_text] and [query_vector]"),
-        ({"query_text": None}, "[knn.query_text] must be a text that is not empty"),
-        ({"field": "mine"}, "searches [mine]: with [ttc] name [ttc.vector]"),
-        ({"field": "ttc.spans.v"}, "with [ttc] name [ttc.vector]"),
-        ({"fiter": {}}, "unknown field [fiter], did you mean [filter]?"),
-        ({"inner_hits": {}}, "unknown field [inner_hits]"),
-        ({"ttc": {"method": "nnn", "query_text": "dogs"}}, "gives the query's text twice"),
-        ({"ttc": {"method": "nnn", "query_texts": ["dogs"]}}, "gives the query's text twice"),
-        ({"ttc": {"method": "nnn", "score_mode": "total"}}, "[ttc.score_mode] belongs to [rescore]"),
-        ({"ttc": {"method": "nnn", "detail": "map"}}, '[ttc.detail] "map" belongs to [rescore]: in [knn] take true'),
-        ({"ttc": "nnn"}, "must be an object"),
-    ],
-)
-def test_what_cannot_be_meant(changes: dict[str, Any], problem: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        parsed({"knn": OURS | changes})
-    assert problem in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("vector", "problem"),
-    [
-        ([0, 0.0], "has no direction"),
-        ([], "must be a list of finite numbers"),
-        ([1, True], "must be a list of finite numbers"),
-        ([float("nan")], "must be a list of finite numbers"),
-        ("0f", "must be a list of finite numbers"),
-    ],
-)
-def test_vectors_that_cannot_be_meant(vector: Any, problem: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        parsed({"knn": {"query_vector": vector, "ttc": NNN}})
-    assert "[knn.query_vector]" in str(refused.value)
-    assert problem in str(refused.value)
-
-
-def test_the_text_of_another_field() -> None:
-    with pytest.raises(InvalidRequest, match=r"\[mine\] is none of them: search \[ttc.vector\]"):
-        parsed({"query": {"knn": {"mine": {"query_text": "cats"}}}})
-
-
 def test_a_vector_counts_by_its_direction() -> None:
     [clause] = parsed({"knn": {"query_vector": [3e300, 4e300], "ttc": NNN}})
     assert clause.vector == pytest.approx(VECTOR)

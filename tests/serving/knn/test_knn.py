@@ -524,21 +524,6 @@ def test_an_index_that_lacks_what_is_searched(spanned: Behind, index_name: str, 
     assert missing.json()["error"]["type"] == "index_not_found_exception"
 
 
-@pytest.mark.parametrize(
-    ("clause", "problem"),
-    [
-        (ours("nnn", ttc={"params": {"l1": -1}}), "[l1] of method [nnn] is -1"),
-        (ours("maxsim"), "method [maxsim] belongs in [rescore.ttc]"),
-        (ours("sira"), "method [sira] belongs in [query.ttc]"),
-    ],
-)
-def test_bad_input(spanned: Behind, clause: dict[str, Any], problem: str) -> None:
-    reply = asked(spanned, clause)
-    assert reply.status == 400
-    assert problem in reply.reason
-    assert reply.json()["error"]["type"] == "illegal_argument_exception"
-
-
 def test_a_clause_that_cannot_be_answered_leaves_the_rest_of_the_search(spanned: Behind, index_name: str) -> None:
     """The search has another way to find documents; without one there is nothing to answer."""
     foreign = f"{index_name}-foreign"
