@@ -64,11 +64,18 @@ def learn_from(lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep:
     """
     if len(lesson.queries.queries) < MIN_QUERIES:
         raise InvalidRequest(
-            f"{len(lesson.queries.queries)} queries are too few: give {MIN_QUERIES} or more, better some hundreds"
+            f"too few distinct queries, {len(lesson.queries.queries)}: give {MIN_QUERIES} or more, better some hundreds"
         )
     _begin(keep, lesson, source, base)
     pools = collect_from_index(lesson.queries, source, progress=progress, keep=keep / "before")
     reranked = _reranked(pools, lesson, source, keep, progress)
+    said = targets(pools, lesson.clicks, reranked, allowed=lesson.teachers)
+    taught = sum(one.teacher is not None for one in said)
+    if taught < MIN_QUERIES:
+        raise InvalidRequest(
+            f"[{'], ['.join(lesson.teachers)}] teach {taught} of {len(said)} queries: give judgements or clicks on "
+            f"{MIN_QUERIES} or more, or allow another --teacher"
+        )
     rounds, folds = iter(range(FOLDS + 1)), iter(range(FOLDS))
 
     def fit(some: Pools, taught: Sequence[Target]) -> Adapters:
@@ -90,7 +97,6 @@ def learn_from(lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep:
 
         return scored
 
-    said = targets(pools, lesson.clicks, reranked, allowed=lesson.teachers)
     after = cross_fitted(pools, said, fold, seed=lesson.seed)
     verdict = verdict_of(pools, after, lesson.clicks, least=MIN_QUERIES, seed=lesson.seed)
     return Learned(fit(pools, said), verdict, pools, lesson)
