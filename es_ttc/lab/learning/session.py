@@ -70,36 +70,34 @@ def learn_from(lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep:
     pools = collect_from_index(lesson.queries, source, progress=progress, keep=keep / "before")
     reranked = _reranked(pools, lesson, source, keep, progress)
     said = targets(pools, lesson.clicks, reranked, allowed=lesson.teachers)
-    taught = sum(one.teacher is not None for one in said)
-    if taught < MIN_QUERIES:
+    count = sum(one.teacher is not None for one in said)
+    if count < MIN_QUERIES:
         raise InvalidRequest(
-            f"[{'], ['.join(lesson.teachers)}] teach {taught} of {len(said)} queries: give judgements or clicks on "
+            f"[{'], ['.join(lesson.teachers)}] teach {count} of {len(said)} queries: give judgements or clicks on "
             f"{MIN_QUERIES} or more, or allow another --teacher"
         )
-    rounds, folds = iter(range(FOLDS + 1)), iter(range(FOLDS))
+    loop, folds = loop_options(lesson.seed), iter(range(FOLDS))
 
-    def fit(some: Pools, taught: Sequence[Target]) -> Adapters:
-        number = next(rounds)
-
+    def fit(number: int, some: Pools, taught: Sequence[Target]) -> Adapters:
         def report(course: TrainingProgress, steps: int) -> None:
             done = number + min(1.0, (course.epoch * steps + course.step) / (steps * loop.epochs))
             progress("training", round(100 * done / (FOLDS + 1)), 100)
 
-        loop = loop_options(lesson.seed)
         return fit_adapters(some, taught, loop=loop, report=report)
 
     def fold(some: Pools, taught: Sequence[Target]) -> Callable[[Pools], Pools]:
-        head, fold_number = fit(some, taught).heads["query"], next(folds)
+        number = next(folds)
+        head = fit(number, some, taught).heads["query"]
 
         def scored(others: Pools) -> Pools:
             asked = only(lesson.queries, {pool.query for pool in others.pools})
-            return collect_from_index(asked, source, head=head, progress=progress, keep=keep / f"fold-{fold_number}")
+            return collect_from_index(asked, source, head=head, progress=progress, keep=keep / f"fold-{number}")
 
         return scored
 
     after = cross_fitted(pools, said, fold, seed=lesson.seed)
     verdict = verdict_of(pools, after, lesson.clicks, least=MIN_QUERIES, seed=lesson.seed)
-    return Learned(fit(pools, said), verdict, pools, lesson)
+    return Learned(fit(FOLDS, pools, said), verdict, pools, lesson)
 
 
 def _begin(keep: Path, lesson: Lesson, source: IndexSource, base: EncoderIdentity) -> None:
