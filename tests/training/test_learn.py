@@ -174,6 +174,19 @@ def test_what_is_learned_holds_on_other_queries(judged: bool) -> None:
     assert not verdict_of(given, given, least=20, seed=1).clear
 
 
+def test_every_fold_learns_something_where_few_documents_are_taught() -> None:
+    pools = made_pools(queries=60)
+    said = targets(pools, {str(number): {"7": 9.0} for number in range(20)}, allowed=("clicks",))
+    taught: list[int] = []
+
+    def fit(_some: Pools, of_others: Sequence[Target]) -> Callable[[Pools], Pools]:
+        taught.append(sum(one.teacher is not None for one in of_others))
+        return lambda others: others
+
+    cross_fitted(pools, said, fit, seed=1)
+    assert min(taught) >= 10
+
+
 def test_clicks_that_teach_nothing_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     pools = made_pools(queries=25)
     pools = replace(pools, pools=tuple(unjudged(pool) for pool in pools.pools))
