@@ -1,6 +1,7 @@
 """What `es-ttc learn` gains: by collection, teacher and number of queries, on test queries.
 
     python -m benchmarks.learning --collections toollens,cranfield,hotpotqa-train-hipporag
+    python -m benchmarks.learning --beside --collections toollens,scifact --sizes 200,800
     python -m benchmarks.learning --poisoned --collections toollens,scifact
     python -m benchmarks.learning --learning-rates 1e-3,3e-3,1e-2 --collections scifact,qmsum-meetings --sizes 400
 
@@ -8,6 +9,8 @@ Queries to learn from are a collection's train queries; where it has none, a ran
 the other half. Teacher `blend` sees no judgement; `reranker` is msmarco-minilm; `clicks` are two on each relevant
 document. `written`: whether the command would write the adapter, by its own verdict on queries that were left out (five
 folds). Everything is in memory, with token vectors in the default codec.
+
+`--beside`: blend, taught by judgements, beside its parts, hybrid search and msmarco-minilm over BM25's first documents.
 
 `--poisoned`: a tenth of the log is an attacker's, who wants one document up and asks queries in whose candidates it is,
 and clicks on it alone; the other nine tenths click on what is judged relevant.
@@ -28,8 +31,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks.blend import DATA
+from benchmarks.blend import DATA, METHODS
 from benchmarks.common import heading, table
+from benchmarks.rerankers import MAX_CHARACTERS, KeptScores, reranked
 from es_ttc.encoders import CachedEncoder, Encoder, load_encoder
 from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.index.ingest.compose import compose
@@ -38,7 +42,7 @@ from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sa
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one, retrieval
-from es_ttc.lab.evaluation.metrics import Float64
+from es_ttc.lab.evaluation.metrics import Float64, score_by
 from es_ttc.lab.evaluation.plan import Plan
 from es_ttc.lab.evaluation.tuning import compared
 from es_ttc.lab.learning.teachers import TEACHERS, Target, blend_scores, first_documents, targets
@@ -74,7 +78,7 @@ class Corpus:
         self.train, self.test = parts(name, most)
         method = resolve_one("blend", {"signals": dict.fromkeys(DEFAULT_SIGNALS, 1)})
         self._plan = Plan((method,), first_pass="bm25", codec=DEFAULT_CODEC)
-        self._texts = [compose(document.source, ("title", "text"))[0] for document in self.test.documents]
+        self.texts = [compose(document.source, ("title", "text"))[0] for document in self.test.documents]
         self._reranked: dict[str, Mapping[str, float]] = {}
         self._features = encode_corpus(self.test.documents, self._plan.spec(self.test, encoder), encoder)
 
@@ -82,14 +86,18 @@ class Corpus:
         """Return the pools of some queries, which an encoder may have another adapter for than for documents."""
         if isinstance(encoder, TrainedEncoder) and encoder.heads["document"].layers:
             return collect(collection, encoder, codec=DEFAULT_CODEC)
+        searcher = self.searcher(collection, encoder)
+        return pools_of(collection, searcher, DEFAULT_SIGNALS, encoder.identity.key, self._plan.settings())
+
+    def searcher(self, collection: Collection, encoder: Encoder) -> MemorySearcher:
+        """Return what answers some queries, encoded by an encoder."""
         queries = encode_queries([*collection.queries.values()], encoder, tokens=True)
         known = retrieval(self._plan.methods)
-        searcher = MemorySearcher(collection, self._texts, known, self._features, queries, first_pass="bm25")
-        return pools_of(collection, searcher, DEFAULT_SIGNALS, encoder.identity.key, self._plan.settings())
+        return MemorySearcher(collection, self.texts, known, self._features, queries, first_pass="bm25")
 
     def reranked(self, pools: Pools) -> Mapping[str, Mapping[str, float]]:
         """Return the scores of a cross-encoder, of each query's documents once."""
-        texts = {document.id: text for document, text in zip(self.test.documents, self._texts, strict=True)}
+        texts = {document.id: text for document, text in zip(self.test.documents, self.texts, strict=True)}
         asked = [
             one for one in zip(pools.pools, first_documents(pools), strict=True) if one[0].query not in self._reranked
         ]
@@ -122,6 +130,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=loop_options().learning_rate)
     parser.add_argument("--learning-rates", help="compare these on the queries to learn from")
     parser.add_argument("--no-verdict", action="store_true", help="leave out the five folds, most of the time")
+    parser.add_argument("--beside", action="store_true", help="compare with other rankings")
     parser.add_argument("--poisoned", action="store_true", help="a tenth of the log is an attacker's")
     parser.add_argument(
         "--bounds", default=f"1,{MAX_SHARE}", help="shares that one document may have of what is taught"
@@ -137,12 +146,17 @@ def main() -> None:
         corpus = Corpus(name, encoder, most, arguments.learning_rate)
         if arguments.poisoned:
             rows += poisoned(corpus, sizes[0], [float(bound) for bound in arguments.bounds.split(",")])
+        elif arguments.beside:
+            rows += beside(corpus, sizes)
         elif arguments.learning_rates:
             rows += by_rate(corpus, arguments.teachers.split(","), map(float, arguments.learning_rates.split(",")))
         else:
             given = (sizes, arguments.teachers.split(","), arguments.sides.split(","))
             rows += gains(corpus, *given, with_verdict=not arguments.no_verdict)
-    print(table(POISONED if arguments.poisoned else RATES if arguments.learning_rates else GAINS, rows))
+    if arguments.beside:
+        print(table((*BESIDE, *(f"gained over it with {size} judged" for size in sizes)), rows))
+    else:
+        print(table(POISONED if arguments.poisoned else RATES if arguments.learning_rates else GAINS, rows))
 
 
 GAINS = ("collection", "teacher", "learned", "queries", "dense before", "dense", "blend before", "blend", "written")
@@ -168,6 +182,44 @@ def gains(
             rows.append((*row, written))
             print(*rows[-1], f"{time.perf_counter() - began:.0f} s", sep=" | ", file=sys.stderr, flush=True)
     return rows
+
+
+BESIDE = ("collection", "ranking", METRIC)
+RIVALS = {
+    "BM25": "bm25",
+    "vectors alone": "dense",
+    "late interaction alone": "late",
+    "RRF of BM25 and vectors": "RRF(b,d)",
+    "blend": "blend",
+}
+DEPTH = 20
+
+
+def beside(corpus: Corpus, sizes: Sequence[int]) -> list[tuple[object, ...]]:
+    """Return the rows of one collection: what each ranking reaches, and what blend gains over it by judgements."""
+    searcher = corpus.searcher(corpus.test, corpus.encoder)
+    rankings = {name: searcher.rank(resolve_one(*METHODS[method])).rankings for name, method in RIVALS.items()}
+    texts = {one.id: text[:MAX_CHARACTERS] for one, text in zip(corpus.test.documents, corpus.texts, strict=True)}
+    scores = KeptScores(corpus.test, texts)
+    rankings[f"msmarco-minilm over BM25's first {DEPTH}"] = {
+        query: reranked(ranking, scores, query, DEPTH) for query, ranking in rankings["BM25"].items()
+    }
+    scores.keep()
+    judged = {query: corpus.test.qrels[query] for query in corpus.test.queries}
+    values = {name: score_by(METRIC, judged, ranking) for name, ranking in rankings.items()}
+    asked = corpus.pools(corpus.train, corpus.encoder)
+    order = np.random.default_rng(SEED).permutation(len(asked))
+    learned: list[Float64] = []
+    for size in sizes:
+        some = asked.some(order[:size])
+        taught = corpus.taught(some, said_by("judgements", some, corpus))
+        learned.append(values_of_default(corpus.pools(corpus.test, taught), METRIC))
+        values[name := f"blend, {len(some)} judged queries"] = learned[-1]
+        print(corpus.name, name, difference(learned[-1], values["blend"]), sep=" | ", file=sys.stderr, flush=True)
+    return [
+        (corpus.name, name, f"{one.mean():.3f}", *("" if after is one else difference(after, one) for after in learned))
+        for name, one in values.items()
+    ]
 
 
 def said_by(teacher: str, pools: Pools, corpus: Corpus) -> list[Target]:

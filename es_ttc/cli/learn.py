@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,10 +11,20 @@ from pydantic import Field
 from rich.markup import escape
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import AdapterName, AsJson, EncoderName, EngineUrl, adapted, given, print_json, require_packages
+from es_ttc.cli.common import (
+    AdapterName,
+    AsJson,
+    EncoderName,
+    EngineUrl,
+    adapted,
+    given,
+    print_json,
+    print_result,
+    require_packages,
+)
 from es_ttc.cli.evaluating import stages
 from es_ttc.cli.judged import SEED, interval_text, load_judged, told_of_file, with_llm_flag
-from es_ttc.cli.model_options import FOLDER, command
+from es_ttc.cli.model_options import FILE, FOLDER, command
 from es_ttc.cli.search import encoder_of_index
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import EngineError, InvalidRequest
@@ -22,6 +32,7 @@ from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.report import require_writable
 from es_ttc.lab.learning.query_log import QueryLog, read_log
 from es_ttc.lab.learning.teachers import TEACHERS, require_scoring
+from es_ttc.lab.learning.verdict import MIN_CLICKED, verdict_of_trial
 from es_ttc.lab.ranking.index_pools import IndexSource
 from es_ttc.lab.training.artefact import require_free
 from es_ttc.reranking.rerankers.base import RerankerError
@@ -30,11 +41,6 @@ from es_ttc.settings import GatewaySettings
 
 if TYPE_CHECKING:
     from es_ttc.lab.learning.session import Learned
-from dataclasses import asdict
-
-from es_ttc.cli.common import print_result
-from es_ttc.cli.model_options import FILE
-from es_ttc.lab.learning.verdict import MIN_CLICKED, verdict_of_trial
 
 _SHOWN = 10
 
@@ -53,8 +59,8 @@ def learn(
         Path | None,
         "--queries FILE",
         click.Path(exists=True, dir_okay=False, path_type=Path),
-        "Query log: one query per line, CSV with a column `query`, JSON Lines, or UBI events with clicks; .gz too. "
-        "Default: the judged queries of the index alone.",
+        "Query log: one query per line, CSV or TSV with a column `query`, JSON Lines, or UBI events with clicks; "
+        ".gz too. Default: the judged queries of the index alone.",
     ] = None,
     out: Annotated[Path, "--out FOLDER", FOLDER, "Folder for the adapter."],
     teachers: Annotated[
@@ -124,6 +130,9 @@ def learn(
     except (KeyboardInterrupt, EngineError, RerankerError):
         click.echo(f"es-ttc: not finished; the same command goes on, from [{keep}]", err=True)
         raise
+    except InvalidRequest:
+        shutil.rmtree(keep, ignore_errors=True)
+        raise
     if found.verdict.clear or force:
         write(out, found, base_name=settings.encoder, base=base.identity, cache_dir=settings.cache_dir)
     shutil.rmtree(keep)
@@ -172,6 +181,13 @@ def _show(name: str, found: "Learned", log: QueryLog | None) -> None:
     shown = [(escape(one.query), escape(", ".join(one.before[:3])), escape(", ".join(one.after[:3]))) for one in moved]
     if shown:
         console.print(tables.table(("query", "first three before", "after"), shown))
+    clicked = len(found.lesson.clicks) if "clicks" in found.lesson.teachers else 0
+    if clicked and not {"clicks", "judgements"} & {*found.adapters.taught}:
+        click.echo(
+            f"note: {clicked:,} queries have clicks, and none teaches: a click must name the `_id` of a document of "
+            f"[{name}], and a query needs two on the first hit or one further down",
+            err=True,
+        )
     if verdict.blend is None and verdict.clicked is None:
         click.echo(
             f"note: {verdict.judged} queries are judged and few have clicks, so nothing proves that users see better "

@@ -9,11 +9,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import numpy as np
 import pytest
 
 from es_ttc.cli.app import run
+from es_ttc.cli.learn import _show
 from es_ttc.encoders.base import Encoder, Role
 from es_ttc.encoders.heads import Head, Linear
 from es_ttc.encoders.query_adapters import QueryAdapter, QueryAdapters
@@ -21,20 +23,25 @@ from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, EncoderMismatch
 from es_ttc.index.mappings.queries import matching
-from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.datasets import Collection, Document
+from es_ttc.lab.evaluation.methods import resolve_one
+from es_ttc.lab.evaluation.plan import Plan, opened
+from es_ttc.lab.evaluation.rankings import silent
 from es_ttc.lab.learning import session
 from es_ttc.lab.learning.query_log import read_log
-from es_ttc.lab.learning.teachers import Target, blend_scores, targets
-from es_ttc.lab.learning.training import Lists, bounded, fit_adapters
+from es_ttc.lab.learning.teachers import TEACHERS, Target, blend_scores, targets
+from es_ttc.lab.learning.training import Adapters, Lists, bounded, fit_adapters
 from es_ttc.lab.learning.verdict import cross_fitted, verdict_of
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
 from es_ttc.lab.ranking.pools import Pool, Pools
+from es_ttc.lab.training.loop import TrainingProgress
 from es_ttc.lab.training.options import LoopOptions
 from es_ttc.rescorers.blend.rescorer import RERANKER_WEIGHT
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.serving.server import running_gateway
 from es_ttc.serving.trial import team_draft
 from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.vectors.codecs import DEFAULT_CODEC
 from tests.attach.conftest import put, remove_traces, wait_for
 from tests.serving.client import search
 from tests.serving.relay import relay
@@ -61,6 +68,7 @@ UBI = "\n".join(
         ("plain.log", "red shoes\n\nblue  hat\nred shoes\n", {"red shoes": 2, "blue hat": 1}, {}),
         ("rows.csv", "time,query\n1,red shoes\n2,\n3,タイヤ\n", {"red shoes": 1, "タイヤ": 1}, {}),
         ("a.jsonl", '\ufeff{"q": "red"}\n{"text": "blue", "clicked": 7}\n', {"red": 1, "blue": 0}, {"blue": {"7": 1}}),
+        ("a.tsv", "id\tquery\r\n1\tred, blue\r\n", {"red, blue": 1}, {}),
         ("ubi.jsonl.gz", UBI, {"red shoes": 2}, {"red shoes": {"shoe": 3}}),
     ],
 )  # fmt: skip
@@ -73,11 +81,21 @@ def test_a_log_is_distinct_queries_and_their_clicks(
     assert (found.counts, found.clicks) == (counts, clicks)
 
 
-@pytest.mark.parametrize(("content", "said"), [("\n\n", "has no query"), ('a\n{"q": \n', "line 2"), ("\xff", "read")])
-def test_a_log_that_cannot_be_read_is_refused(content: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_bytes(content.encode("latin-1"))
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.log", b"\n\n", "has no query: it is empty"),
+        ("a.log", b"x" * 1001, "each of its 1 lines has .* more than 1,000 characters"),
+        ("a.csv", b"id;query\n1;red\n", r"its first record has \[id;query\]; name the field of queries \[query\]"),
+        ("a.log", b'a\n{"q": \n', "line 2"),
+        ("a.log", b"\xff", "as UTF-8"),
+        ("a.log.gz", gzip.compress(b"red")[:-9], "cannot be read"),
+    ],
+)
+def test_a_log_that_cannot_be_read_is_refused(name: str, content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigurationError, match=said):
-        read_log(tmp_path / "a.log")
+        read_log(tmp_path / name)
 
 
 def made_pools(*, queries: int = 120, documents: int = 40, dims: int = 16, words_know: float = 0.8) -> Pools:
@@ -156,19 +174,41 @@ def test_what_is_learned_holds_on_other_queries(judged: bool) -> None:
     assert not verdict_of(given, given, least=20, seed=1).clear
 
 
+def test_every_fold_learns_something_where_few_documents_are_taught() -> None:
+    pools = made_pools(queries=60)
+    said = targets(pools, {str(number): {"7": 9.0} for number in range(20)}, allowed=("clicks",))
+    taught: list[int] = []
+
+    def fit(_some: Pools, of_others: Sequence[Target]) -> Callable[[Pools], Pools]:
+        taught.append(sum(one.teacher is not None for one in of_others))
+        return lambda others: others
+
+    cross_fitted(pools, said, fit, seed=1)
+    assert min(taught) >= 10
+
+
+def test_clicks_that_teach_nothing_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    pools = made_pools(queries=25)
+    pools = replace(pools, pools=tuple(unjudged(pool) for pool in pools.pools))
+    lesson = session.Lesson(Collection("shop", "log", (), {}, {}), {"0": {"elsewhere": 9.0}}, TEACHERS, None, 10, 0)
+    adapters = Adapters({}, cast("TrainingProgress", None), {"blend": 25})
+    _show("shop", session.Learned(adapters, verdict_of(pools, pools, least=20, seed=1), pools, lesson), None)
+    assert "1 queries have clicks, and none teaches: a click must name the `_id`" in capsys.readouterr().err
+
+
 async def _with_index(url: str, name: str, work: Callable[[Engine, str], Awaitable[None]]) -> None:
     async with connected(EngineSettings(engine=url)) as engine:
         await work(engine, name)
 
 
 async def _make(engine: Engine, name: str) -> None:
-    mapping = {"dynamic": False, "properties": {"text": {"type": "text"}}}
+    mapping = {"dynamic": False, "properties": {"text": {"type": "text", "analyzer": "english"}}}
     await engine.create_index(name, {"settings": {"number_of_replicas": 0}, "mappings": mapping})
     await put(engine, name, {tool: {"text": f"{tool}: {text}"} for tool, text in TOOLS.items()})
 
 
 def require_served(engine: str, index: str, folder: Path, base: Encoder) -> None:
-    """Search through a gateway with an adapter: cosines are those in memory, blend's order that of the pools."""
+    """Search through a gateway with an adapter: cosines, blend's order and its scores are those in memory."""
     adapted = QueryAdapter.read(folder, folder, "adapter").over(base)
     documents = base.encode([f"{tool}: {text}" for tool, text in TOOLS.items()], tokens=False).pooled
     settings = GatewaySettings(engine=engine, port=0, default_timeout_ms=20_000, query_adapters={index: folder})
@@ -180,6 +220,10 @@ def require_served(engine: str, index: str, folder: Path, base: Encoder) -> None
             assert (kept.query, kept.documents, kept.trust) == (pool.query, pool.documents, pool.trust)
             np.testing.assert_array_equal(kept.scores, pool.scores)
             np.testing.assert_array_equal(np.array(kept.vectors), np.array(pool.vectors))
+    tools = tuple(Document(tool, "", f"{tool}: {text}") for tool, text in TOOLS.items())
+    plan = Plan((blend := resolve_one("blend"),), first_pass="bm25", codec=DEFAULT_CODEC)
+    with opened(plan, replace(queries, documents=tools), adapted, silent) as (searcher, _, _):
+        memory = searcher.rank(blend)
     with running_gateway(settings, load=lambda _name, _folder: base) as gateway:
         for text, pool, scores in zip(ASKED, pools.pools, blend_scores(pools), strict=True):
             knn = {"field": "ttc.vector", "query_text": text, "k": len(TOOLS)}
@@ -190,6 +234,8 @@ def require_served(engine: str, index: str, folder: Path, base: Encoder) -> None
             assert near.json()["ttc"]["encoder"] == adapted.identity.key
             blended = search(gateway, index, {"query": matching(text, ["text"]), "rescore": {"ttc": {}}})
             assert blended.ids == [pool.documents[place] for place in np.argsort(-scores, kind="stable")]
+            assert blended.ids == memory.rankings[text]
+            np.testing.assert_allclose(blended.scores, memory.scores[text], atol=1e-4)
             assert blended.json()["ttc"]["encoder"] == adapted.identity.key
         several = search(gateway, f"{index},{index}-none*", {"query": matching(text, ["text"]), "rescore": {"ttc": {}}})
         assert several.json()["ttc"]["encoder"] == base.identity.key
@@ -305,6 +351,9 @@ def test_an_index_learns_from_its_log(
         assert run(attach) == 0
         assert run(learn) == 1
         assert "has no judgements that count" in capsys.readouterr().err
+        assert run([*learn, "--queries", str(log), "--teacher", "judgements"]) == 1
+        assert "[judgements] teach 0 of 20 queries" in capsys.readouterr().err
+        assert not out.with_name("out.unfinished").exists()
         with relay(opensearch_url) as counted:
             learn = [*learn[:-1], counted.url, "--queries", str(log)]
             with monkeypatch.context() as patch:

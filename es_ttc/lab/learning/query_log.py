@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -45,16 +46,18 @@ def inverse_propensity(position: int) -> float:
 def read_log(file: Path, *, weight: Callable[[int], float] = inverse_propensity) -> QueryLog:
     """Read a log; ``.gz`` is decompressed.
 
-    A line of JSON has the query in `query`, `query_text`, `user_query`, `text` or `q`; a CSV file has a column of one
-    of these names; any other file has a query per line. A click is an event with `object_id` (or `doc_id`, `clicked`),
-    at the top or in UBI's `event_attributes.object`, beside its query or with the `query_id` of one before it; it
-    weighs by its position from 1.
+    A line of JSON has the query in `query`, `query_text`, `user_query`, `text` or `q`; a CSV or TSV file has a column
+    of one of these names; any other file has a query per line. A click is an event with `object_id` (or `doc_id`,
+    `clicked`), at the top or in UBI's `event_attributes.object`, beside its query or with the `query_id` of one before
+    it; it weighs by its position from 1.
     """
     counts: Counter[str] = Counter()
     clicks: dict[str, dict[str, float]] = {}
     by_id: dict[str, str] = {}
     skipped = 0
+    first: Mapping[str, Any] | None = None
     for record in records(file):
+        first = record if first is None else first
         text, query_id = text_in(record), record.get(_QUERY_ID)
         document, position = _click(record)
         if text and query_id is not None:
@@ -70,10 +73,20 @@ def read_log(file: Path, *, weight: Callable[[int], float] = inverse_propensity)
             of_query = clicks.setdefault(text, {})
             of_query[document] = of_query.get(document, 0.0) + weight(position)
     if not counts:
-        raise ConfigurationError(
-            f"[{file}] has no query: give one per line, a CSV column or JSON key [{'], ['.join(_TEXT_KEYS)}]"
-        )
+        raise ConfigurationError(f"[{file}] has no query: {_why_none(first, skipped)}")
     return QueryLog(counts, clicks, skipped)
+
+
+def _why_none(first: Mapping[str, Any] | None, skipped: int) -> str:
+    """Return why a log has no query, from its first record and the number of all."""
+    if first is None:
+        return "it is empty"
+    if not any(key in first for key in _TEXT_KEYS):
+        return f"its first record has [{'], ['.join(map(str, first))}]; name the field of queries [{_TEXT_KEYS[0]}]"
+    return (
+        f"each of its {skipped:,} lines has an empty text, none, or one of more than {MAX_LENGTH:,} characters; give "
+        "one query per line"
+    )
 
 
 def text_in(record: Mapping[str, Any]) -> str:
@@ -86,8 +99,8 @@ def records(file: Path) -> Iterator[Mapping[str, Any]]:
     """Yield a log's records, a query alone as ``{"query": text}``."""
     try:
         with _opened(file) as lines:
-            if ".csv" in file.suffixes:
-                yield from csv.DictReader(lines)
+            if {".csv", ".tsv"} & {*file.suffixes}:
+                yield from csv.DictReader(lines, delimiter="\t" if ".tsv" in file.suffixes else ",")
                 return
             for number, line in enumerate(lines, 1):
                 text = line.strip()
@@ -98,7 +111,9 @@ def records(file: Path) -> Iterator[Mapping[str, Any]]:
                     yield orjson.loads(text)
                 except orjson.JSONDecodeError as error:
                     raise ConfigurationError(f"line {number} of [{file}] is not JSON: {error}") from error
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"[{file}] cannot be read as UTF-8, convert it (`iconv -t UTF-8`): {error}") from error
+    except (OSError, EOFError, zlib.error, csv.Error) as error:
         raise ConfigurationError(f"[{file}] cannot be read: {error}") from error
 
 

@@ -64,36 +64,40 @@ def learn_from(lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep:
     """
     if len(lesson.queries.queries) < MIN_QUERIES:
         raise InvalidRequest(
-            f"{len(lesson.queries.queries)} queries are too few: give {MIN_QUERIES} or more, better some hundreds"
+            f"too few distinct queries, {len(lesson.queries.queries)}: give {MIN_QUERIES} or more, better some hundreds"
         )
     _begin(keep, lesson, source, base)
     pools = collect_from_index(lesson.queries, source, progress=progress, keep=keep / "before")
     reranked = _reranked(pools, lesson, source, keep, progress)
-    rounds, folds = iter(range(FOLDS + 1)), iter(range(FOLDS))
+    said = targets(pools, lesson.clicks, reranked, allowed=lesson.teachers)
+    count = sum(one.teacher is not None for one in said)
+    if count < MIN_QUERIES:
+        raise InvalidRequest(
+            f"[{'], ['.join(lesson.teachers)}] teach {count} of {len(said)} queries: give judgements or clicks on "
+            f"{MIN_QUERIES} or more, or allow another --teacher"
+        )
+    loop, folds = loop_options(lesson.seed), iter(range(FOLDS))
 
-    def fit(some: Pools, taught: Sequence[Target]) -> Adapters:
-        number = next(rounds)
-
+    def fit(number: int, some: Pools, taught: Sequence[Target]) -> Adapters:
         def report(course: TrainingProgress, steps: int) -> None:
             done = number + min(1.0, (course.epoch * steps + course.step) / (steps * loop.epochs))
             progress("training", round(100 * done / (FOLDS + 1)), 100)
 
-        loop = loop_options(lesson.seed)
         return fit_adapters(some, taught, loop=loop, report=report)
 
     def fold(some: Pools, taught: Sequence[Target]) -> Callable[[Pools], Pools]:
-        head, fold_number = fit(some, taught).heads["query"], next(folds)
+        number = next(folds)
+        head = fit(number, some, taught).heads["query"]
 
         def scored(others: Pools) -> Pools:
             asked = only(lesson.queries, {pool.query for pool in others.pools})
-            return collect_from_index(asked, source, head=head, progress=progress, keep=keep / f"fold-{fold_number}")
+            return collect_from_index(asked, source, head=head, progress=progress, keep=keep / f"fold-{number}")
 
         return scored
 
-    said = targets(pools, lesson.clicks, reranked, allowed=lesson.teachers)
     after = cross_fitted(pools, said, fold, seed=lesson.seed)
     verdict = verdict_of(pools, after, lesson.clicks, least=MIN_QUERIES, seed=lesson.seed)
-    return Learned(fit(pools, said), verdict, pools, lesson)
+    return Learned(fit(FOLDS, pools, said), verdict, pools, lesson)
 
 
 def _begin(keep: Path, lesson: Lesson, source: IndexSource, base: EncoderIdentity) -> None:

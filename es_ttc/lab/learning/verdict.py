@@ -93,7 +93,7 @@ def _folds(pools: Pools, said: Sequence[Target], seed: int) -> NDArray[np.intp]:
         for pool, one in zip(pools.pools, said, strict=True)
     ]
     places = {name: place for place, name in enumerate(dict.fromkeys(about))}
-    if len(places) < FOLDS:
+    if len({name for name, one in zip(about, said, strict=True) if one.teacher}) < FOLDS:
         return fold_of(len(pools), FOLDS, seed)
     return fold_of(len(places), FOLDS, seed)[[places[name] for name in about]]
 
