@@ -330,7 +330,7 @@ async def _show(engine: Engine, name: str) -> dict[str, Any]:
         "side_index": held.index if held.side else None,
         "writes": writes and {"encode": writes.encode, "enrich": writes.enrich, "plugin": writes.plugin},
         "spec": held.spec.as_meta(),
-        **counts.as_dict(),
+        **asdict(counts),
         "written_since_fill": await written_since_fill(engine, held) if held.side else None,
         "failures": await failures(engine, held.index) if counts.states.get("failed") else {},
     }

@@ -22,8 +22,7 @@ from es_ttc.index.attach.target import (
     FeatureWrite,
     WriteKind,
     WriteResult,
-    bulk_line,
-    routed,
+    update_lines,
 )
 from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.ingest.by_id import hits_by_id, whole_source
@@ -305,13 +304,11 @@ class InIndexTarget:
         )
 
     def _lines(self, item: FeatureWrite) -> Sequence[bytes]:
-        version = item.version
-        action = {**routed(version), "if_seq_no": version.seq_no, "if_primary_term": version.term}
-        fields: dict[str, object] = {"version": version.version + 1} if self._attached else {}
+        fields: dict[str, object] = {"version": item.version.version + 1} if self._attached else {}
         if item.kind is not WriteKind.RENEWAL:
             # An update merges objects: fields that are not written again must be emptied.
             fields |= {name: item.fields.get(name) for name in self._fields - _NOT_FEATURES}
         if item.kind is not WriteKind.FAILURE and STAMP in self._fields:
             stamp = stamp_of(item.texts, self.spec.text_fields)
             fields |= {} if stamp is None else {STAMP: stamp}
-        return bulk_line({"update": action}), bulk_line({"doc": {ROOT: fields}, "detect_noop": False})
+        return update_lines(item.version, {"doc": {ROOT: fields}, "detect_noop": False})

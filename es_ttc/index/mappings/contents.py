@@ -1,7 +1,6 @@
 """Counts of an index: documents by state, documents without features, bytes on disk."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.engine.versions import NOT_OFFERED
@@ -18,10 +17,6 @@ class IndexCounts:
     lacking: int
     other_encoder: int
     bytes: int | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready form."""
-        return asdict(self)
 
 
 async def contents(engine: Engine, index: str, spec: IndexSpec) -> IndexCounts:

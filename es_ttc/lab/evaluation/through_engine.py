@@ -60,11 +60,6 @@ class SearchedIndex:
     truncated: int = 0
     beside: bool = False
 
-    def product_and_version(self) -> str:
-        """Return the engine's product and version, for display."""
-        found = self.runner.run(self.engine.capabilities())
-        return f"{found.product} {'.'.join(map(str, found.version))}"
-
 
 @dataclass
 class EngineSearcher:

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.lab.ranking.pools import Pool, Pools
+from es_ttc.lab.ranking.pools import Pool, Pools, graded
 from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.rescorers.blend.weights import Trust
 from es_ttc.vectors.tokens import Float32
@@ -79,15 +79,7 @@ class LoggedSignals:
 
     def pool(self, query: str, judged: Mapping[str, int]) -> Pool:
         """Return the pool with the grades of its documents; a document without a grade counts as not relevant."""
-        return Pool(
-            query,
-            self.documents,
-            self.scores,
-            self.trust,
-            grades=np.array([judged.get(document, 0) for document in self.documents], np.int64),
-            behind=np.zeros(0, np.int64),
-            judged=np.array(sorted(judged.values(), reverse=True), np.int64),
-        )
+        return Pool(query, self.documents, self.scores, self.trust, *graded(self.documents, judged))
 
 
 @dataclass(frozen=True, slots=True)
