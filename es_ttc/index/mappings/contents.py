@@ -43,10 +43,7 @@ async def contents(engine: Engine, index: str, spec: IndexSpec) -> IndexCounts:
 
 
 async def stored_bytes(engine: Engine, index: str) -> int | None:
-    """Return the size of an index's primary shards on disk; None if the engine does not tell this user.
-
-    It is the sum of the segments: the sizes of `_stats` are up to ten seconds old.
-    """
+    """Return the size of an index's primary segments on disk; None if the engine does not tell this user."""
     sizes = "indices.*.shards.*.routing.primary,indices.*.shards.*.segments.*.size_in_bytes"
     try:
         answer = await engine.request("GET", f"/{index}/_segments", params={"filter_path": sizes})

@@ -89,8 +89,7 @@ def _few(collection: Collection) -> Iterator[str]:
 def _unjudged(collection: Collection, scores: Mapping[str, QueryScores], baseline: str, k: int) -> Iterator[str]:
     """Return a warning for each method with many more unjudged documents than the baseline.
 
-    Where no document is judged not relevant, judgements name the relevant documents alone, and every other one is meant
-    to count as not relevant.
+    Where all judged documents are relevant, unjudged ones are meant to count as not relevant: no warning.
     """
     if collection.judgements == collection.relevant:
         return

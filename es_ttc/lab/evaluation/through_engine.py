@@ -310,10 +310,7 @@ async def _clean_up(engine: Engine, index: str) -> None:
 
 
 async def _stop_writing() -> None:
-    """Cancel the loop's other tasks: a KeyboardInterrupt raised inside the loop leaves them running.
-
-    A bulk sent after the index was deleted would create it again.
-    """
+    """Cancel the loop's other tasks: a bulk sent after the index was deleted would create it again."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

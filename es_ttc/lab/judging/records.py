@@ -161,10 +161,7 @@ class PooledQuery:
         return tuple(dict.fromkeys(document for run in self.runs for document in run[: self.depth]))
 
     def shuffled(self, judge: str) -> tuple[str, ...]:
-        """Return the documents in an order that depends on judge and query alone, so that no method shows.
-
-        It is the same whenever a judge returns, and stays so when documents join the pool.
-        """
+        """Return the documents in an order that depends on judge and query alone, so that no method shows."""
         return tuple(sorted(self.documents, key=lambda document: _digest([judge, self.id, document])))
 
     def run_of(self, method: str) -> tuple[str, ...]:

@@ -76,8 +76,7 @@ def collect_from_index(
 ) -> Pools:
     """Score every signal once for each query's pool: what a gateway would score for a search of the query's text.
 
-    The default signals are always scored. `head` is an adapter of the queries in place of the settings'. What is read
-    is kept in the folder `keep`, in parts; what another call with the same queries left there is not read again.
+    `head` replaces the settings' adapter of queries. The folder `keep` holds what was read, for later calls.
     """
     signals = tuple(name for name in SIGNALS if name in signals or name in DEFAULT_SIGNALS)
     with InterruptibleRunner() as runner:

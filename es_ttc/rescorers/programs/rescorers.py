@@ -20,7 +20,7 @@ from es_ttc.rescorers.programs.interface import (
     run,
 )
 from es_ttc.rescorers.programs.primitives.feedback import interpolate, top_centroid
-from es_ttc.vectors.chunks import GRANULARITIES, DocumentChunks, Granularity
+from es_ttc.vectors.chunks import DocumentChunks, Granularity
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
@@ -126,7 +126,7 @@ def _class(entry: Entry) -> type[ProgramRescorer]:
         "name": entry.name,
         "entry": entry,
         "Params": LexicalParams if entry.lexical else ProgramParams,
-        "granularities": tuple(name for name in GRANULARITIES if name in entry.reads),
+        "granularities": entry.granularities,
         "wants": frozenset({Feature.CALIBRATION}) if entry.calibrated else frozenset(),
         "__doc__": (
             f"{entry.title} (section {entry.section} of the paper on programs; c = {entry.cost}).\n\n    {summary}"
