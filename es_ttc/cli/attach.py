@@ -49,7 +49,7 @@ from es_ttc.index.attach import (
 from es_ttc.index.attach import detach as take_away
 from es_ttc.index.attach.feature_locations import Found, fill_found, found_behind, spec_of
 from es_ttc.index.attach.fill import Report
-from es_ttc.index.attach.in_index import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
+from es_ttc.index.attach.in_index import pipeline_name
 from es_ttc.index.attach.side_index import attached_sources
 from es_ttc.index.attach.source import require_text_fields, sources_of
 from es_ttc.index.attach.source_checks import require_readable
@@ -57,6 +57,7 @@ from es_ttc.index.ingest.proposal import describe, propose
 from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
 from es_ttc.index.mappings.contents import stored_bytes
 from es_ttc.index.mappings.indices import Index, mappings_with_features
+from es_ttc.index.mappings.ingest_pipeline import FINAL_PIPELINE, NO_PIPELINE
 from es_ttc.index.mappings.spec import DEFAULT_FIELDS, IndexSpec, own_meta
 from es_ttc.lab.judging.store import INDEX, SIGNALS
 from es_ttc.reranking.index_graph import delete_graphs

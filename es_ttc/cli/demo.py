@@ -19,7 +19,7 @@ from es_ttc.cli.model_options import command
 from es_ttc.cli.prompt import Choices, Prompt
 from es_ttc.cli.searching import CliQuery, Target, compare, curl, search
 from es_ttc.cli.serve import page_address
-from es_ttc.cli.views import Comparison, Row, listing, method_table
+from es_ttc.cli.views import Comparison, listing, method_table
 from es_ttc.cli.views import answer as shown
 from es_ttc.common.interruption import InterruptibleRunner, interruptible
 from es_ttc.encoders import CachedEncoder, load_encoder
@@ -42,6 +42,7 @@ from es_ttc.lab.demo.exhibit import (
     measure,
 )
 from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.provenance import product_and_version
 from es_ttc.lab.evaluation.results import CollectionResult
 from es_ttc.playground import playground_routes
 from es_ttc.serving.server import running_gateway
@@ -166,8 +167,7 @@ def _set_up(
         client = runner.run(connect(settings.model_copy(update={"engine": gateway})))
         stack.callback(lambda: runner.run(client.close()))
         running.done = f"gateway: {gateway}, in front of the engine"
-    described = f"{found.product} {'.'.join(map(str, found.version))}"
-    return DemoSession(runner, client, gateway, engine.url, described, encoder, exhibits)
+    return DemoSession(runner, client, gateway, engine.url, product_and_version(found), encoder, exhibits)
 
 
 def _exhibit(
@@ -230,15 +230,14 @@ def tables(exhibits: Sequence[Exhibit], results: Sequence[CollectionResult]) -> 
     for exhibit, result in zip(exhibits, results, strict=True):
         added = added_ms(result)
         first = next(iter(result.methods))
-        rows = [
-            Row(
-                method=name,
-                ndcg=method.scores.mean("ndcg@10"),
-                recall=method.scores.mean("recall@10"),
-                added_ms=None if name == first else added[name],
+        rows = {
+            name: (
+                method.scores.mean("ndcg@10"),
+                method.scores.mean("recall@10"),
+                None if name == first else added[name],
             )
             for name, method in result.methods.items()
-        ]
+        }
         parts += [_about(exhibit), Text(), Padding(method_table(rows), (0, 0, 1, 2))]
     parts.append(
         Text(

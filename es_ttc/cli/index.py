@@ -46,7 +46,13 @@ from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.encoder import load_encoder_for
 from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.index import IndexOptions, analyzer_of, create_index, resolve_index
-from es_ttc.index.mappings.ingest_pipeline import EncodeMode, add_pipeline, delete_pipeline, remove_pipeline
+from es_ttc.index.mappings.ingest_pipeline import (
+    EncodeMode,
+    add_pipeline,
+    delete_pipeline,
+    pipeline_name,
+    remove_pipeline,
+)
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.index.mappings.write_options import WriteOptions
 from es_ttc.lab.evaluation.rankings import Progress
@@ -330,7 +336,7 @@ async def _show(engine: Engine, name: str) -> dict[str, Any]:
         "side_index": held.index if held.side else None,
         "writes": writes and {"encode": writes.encode, "enrich": writes.enrich, "plugin": writes.plugin},
         "spec": held.spec.as_meta(),
-        **counts.as_dict(),
+        **asdict(counts),
         "written_since_fill": await written_since_fill(engine, held) if held.side else None,
         "failures": await failures(engine, held.index) if counts.states.get("failed") else {},
     }
@@ -340,7 +346,7 @@ async def _delete(engine: Engine, jobs_index: str, name: str) -> None:
     concrete, _ = await resolve_index(engine, name)
     await delete_graphs(engine, concrete)
     await engine.delete_index(concrete)
-    await delete_pipeline(engine, concrete)
+    await delete_pipeline(engine, pipeline_name(concrete))
     await forget(engine, jobs_index, concrete)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from es_ttc.cli.common import progress_bar, with_engine
 from es_ttc.cli.evaluating import stages
-from es_ttc.cli.search import encoder_of_index, gateway_with
+from es_ttc.cli.search import encoder_of_index, through_gateway
 from es_ttc.cli.searching import CliQuery, Target, search
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
@@ -57,8 +57,7 @@ def make_pools(
         await store.put_pools(logged)
         await store.put_signals(logged)
 
-    with gateway_with(settings, gateway, encoder) as at_gateway:
-        pooled = with_engine(at_gateway, searched)
+    pooled = through_gateway(settings, gateway, lambda: encoder, searched)
     logged, note = _with_signals(pooled, index, settings, encoder)
     with_engine(settings, write)
     return logged, note

@@ -1,9 +1,8 @@
 """`es-ttc search` and `es-ttc explain`: one query, ranked by a method, and why a document is where it is."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import click
 from pydantic import Field
@@ -22,6 +21,8 @@ from es_ttc.index.mappings.encoder import check_encoder, load_encoder_for
 from es_ttc.lab.evaluation.methods import resolve_one
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings, Settings
+
+T = TypeVar("T")
 
 
 @command(
@@ -74,9 +75,17 @@ def search(
         raise InvalidRequest("TEXT is empty: give the words to search for")
     resolve_one(method, params)
     asked = CliQuery(text, method, size, params, first_pass, among)
+
+    async def ask(client: Engine) -> tuple[list[Ranking], dict[str, dict[str, Any]]]:
+        target = await Target.of(client, name, fields)
+        await searching.require_compared_fields(target, asked)
+        counted = await searching.facets_of(target, asked, facets) if facets else {}
+        rankings = await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
+        return rankings, counted
+
     settings = adapted(GatewaySettings(**given(engine=engine, port=0)), adapter)
     with stderr.status("searching"):
-        rankings, counted = _found(settings, gateway, name, asked, fields, facets or (), beside=beside)
+        rankings, counted = through_gateway(settings, gateway, lambda: encoder_of_index(settings, name), ask)
     if as_json:
         print_json(as_dict(name, asked, rankings) | ({"facets": counted} if facets else {}))
         return
@@ -86,36 +95,15 @@ def search(
         click.echo(f"{field}: {told or 'no document that the search finds has a value'}")
 
 
-def _found(
-    settings: GatewaySettings,
-    gateway: str | None,
-    name: str,
-    asked: CliQuery,
-    fields: Sequence[str] | None,
-    facets: Sequence[str],
-    *,
-    beside: bool,
-) -> tuple[list[Ranking], dict[str, dict[str, Any]]]:
-    encoder = encoder_of_index(settings, name) if gateway is None else None
-
-    async def ask(client: Engine) -> tuple[list[Ranking], dict[str, dict[str, Any]]]:
-        target = await searching.Target.of(client, name, fields)
-        await searching.require_compared_fields(target, asked)
-        counted = await searching.facets_of(target, asked, facets) if facets else {}
-        rankings = await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
-        return rankings, counted
-
-    with gateway_with(settings, gateway, encoder) as at_gateway:
-        return with_engine(at_gateway, ask)
-
-
-@contextmanager
-def gateway_with(settings: GatewaySettings, url: str | None, encoder: Encoder | None) -> Iterator[GatewaySettings]:
-    """Yield settings whose engine is a gateway: the one at a URL, or one with this encoder that ends with the block."""
-    with ExitStack() as stack:
-        if url is None and encoder is not None:
-            url = stack.enter_context(running_gateway(settings, load=lambda _name, _folder: encoder))
-        yield settings.model_copy(update={"engine": url})
+def through_gateway(
+    settings: GatewaySettings, url: str | None, load: Callable[[], Encoder], call: Callable[[Engine], Awaitable[T]]
+) -> T:
+    """Return what a call returns with a client of the gateway at a URL, or of one that ends with the call."""
+    if url is not None:
+        return with_engine(settings.model_copy(update={"engine": url}), call)
+    encoder = load()
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as own:
+        return with_engine(settings.model_copy(update={"engine": own}), call)
 
 
 def encoder_of_index(settings: Settings, name: str) -> Encoder:
@@ -187,9 +175,7 @@ def explain(
 
     settings = adapted(GatewaySettings(**given(engine=engine, port=0)), adapter)
     with stderr.status("searching"):
-        encoder = encoder_of_index(settings, name) if gateway is None else None
-        with gateway_with(settings, gateway, encoder) as at_gateway:
-            told = with_engine(at_gateway, ask)
+        told = through_gateway(settings, gateway, lambda: encoder_of_index(settings, name), ask)
     if as_json:
         print_json(told)
         return

@@ -234,31 +234,21 @@ def _tail(text: str, cells: int) -> str:
     return _head(text[::-1], cells)[::-1]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One method in a table of methods."""
-
-    method: str
-    ndcg: float
-    recall: float
-    added_ms: float | None
-
-
-def method_table(rows: Sequence[Row]) -> Table:
-    """Return methods with their quality and cost; the best of each quality is bold."""
-    best_ndcg, best_recall = max(row.ndcg for row in rows), max(row.recall for row in rows)
+def method_table(rows: Mapping[str, tuple[float, float, float | None]]) -> Table:
+    """Return methods with nDCG, recall and added ms; the best of each quality is bold."""
+    best_ndcg, best_recall = (max(row[place] or 0 for row in rows.values()) for place in (0, 1))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("method")
     table.add_column("nDCG@10", justify="right")
     table.add_column("", width=BAR_CELLS)
     table.add_column("recall@10", justify="right")
     table.add_column("added ms", justify="right")
-    for row in rows:
+    for method, (ndcg, recall, added_ms) in rows.items():
         table.add_row(
-            row.method,
-            Text(f"{row.ndcg:.3f}", "bold" if row.ndcg == best_ndcg else ""),
-            Bar(size=1, begin=0, end=row.ndcg, width=BAR_CELLS, color="cyan"),
-            Text(f"{row.recall:.3f}", "bold" if row.recall == best_recall else ""),
-            Text("" if row.added_ms is None else f"{row.added_ms:.0f}" if row.added_ms >= 1 else "<1"),
+            method,
+            Text(f"{ndcg:.3f}", "bold" if ndcg == best_ndcg else ""),
+            Bar(size=1, begin=0, end=ndcg, width=BAR_CELLS, color="cyan"),
+            Text(f"{recall:.3f}", "bold" if recall == best_recall else ""),
+            Text("" if added_ms is None else f"{added_ms:.0f}" if added_ms >= 1 else "<1"),
         )
     return table

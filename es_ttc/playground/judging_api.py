@@ -64,49 +64,43 @@ _NO_WEIGHTS = "no weights of blend can be chosen from these pools"
 Work = Callable[["_Call"], Awaitable[dict[str, Any]]]
 
 
-class FoundQuery(BaseModel):
-    """A query and what the methods found."""
-
+class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FoundQuery(_Body):
+    """A query and what the methods found."""
 
     id: str | None = Field(None, description="Its id; None for one made of its text.")
     text: str = Field(description="Its text.")
     runs: tuple[tuple[str, ...], ...] = Field(description="Ids of documents, best first, by method.")
 
 
-class MethodOfPool(BaseModel):
+class MethodOfPool(_Body):
     """A method with its parameters."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     method: str = Field(description="Its name.")
     params: dict[str, Any] = Field(default_factory=dict, description="Its parameters.")
 
 
-class PoolBody(BaseModel):
+class PoolBody(_Body):
     """What is pooled."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     queries: tuple[FoundQuery, ...] = Field(min_length=1, max_length=MAX_QUERIES, description="The queries.")
     methods: tuple[MethodOfPool, ...] = Field(min_length=1, max_length=MAX_METHODS, description="The methods.")
     depth: int = Field(DEFAULT_DEPTH, ge=1, le=MAX_DEPTH, description="Documents of each run that are judged.")
 
 
-class Grade(BaseModel):
+class Grade(_Body):
     """A grade of a document."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     query: str = Field(description="Id of the query.")
     document: str = Field(description="Id of the document.")
     grade: int | None = Field(description="0 to 3; None to take the grade back.")
 
 
-class JudgeBody(BaseModel):
+class JudgeBody(_Body):
     """Grades of one judge."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     judge: str = Field(max_length=MAX_NAME_LENGTH, description="Name of the judge.")
     judgements: tuple[Grade, ...] = Field(min_length=1, max_length=MAX_JUDGEMENTS, description="The grades.")

@@ -79,9 +79,7 @@ def evidence_map(
 ) -> dict[str, Any]:
     """Return the map of one document, JSON-ready; empty for a document without text.
 
-    ``tokens`` (``field`` ordinals, ``start`` and ``end`` characters of the columns), ``tokens_per_cell``, ``spectral``
-    with a row for each of ``scales`` and, if the query carries token vectors, ``late`` with one for each of
-    ``query_tokens``.
+    ``spectral`` has a row for each of ``scales``, ``late`` one for each of ``query_tokens``, if the query has tokens.
     """
     cells = Cells.of(offsets)
     if not len(cells.spans):

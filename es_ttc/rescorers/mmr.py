@@ -114,9 +114,7 @@ def greedy(
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Pick documents by maximal marginal relevance, from ``(k,)`` relevances and ``(k, d)`` unit rows.
 
-    Returns:
-        The places of the picked ones in order, and for each that of the nearest one picked before it (its own for
-        the first). Of equals the one that comes first is picked.
+    Returns their places in order, and for each that of the nearest one picked before it (its own for the first).
     """
     count = min(documents, len(relevances))
     picked = np.empty(count, np.intp)

@@ -35,8 +35,7 @@ def require_dims(documents: Iterable[TokenVectors], vectors: Float32) -> None:
 def token_similarities(vectors: Float32, documents: Iterable[TokenVectors], outs: Iterable[Float32]) -> None:
     """Write the ``(r, n)`` cosines of every query vector with every token vector of each document.
 
-    float32 tokens are read where they are. Others are widened block by block into one reused buffer: no matrix is
-    dequantised as a whole. Tokens in codes are multiplied by the rotated query vectors.
+    No matrix is dequantised as a whole: blocks are widened into one buffer, and codes meet rotated query vectors.
     """
     documents = list(documents)
     require_dims(documents, vectors)

@@ -25,10 +25,9 @@ def cores() -> int:
 
 
 def share(work: Callable[[T], object], items: Iterable[T]) -> None:
-    """Call a function with each of some items, here and on every thread that is free; return when all are done.
+    """Call a function with each of some items, here and on every free thread; return when all are done.
 
-    Nothing waits for a thread that is busy with something else: what it does not take is done here. Where a call
-    raises, no further ones are begun, and the error is raised here.
+    Where a call raises, no further ones are begun, and the error is raised here.
     """
     left = deque(items)
 

@@ -101,8 +101,7 @@ class TunedDefaults:
     def parse(self, method: MethodWithParams, raw: Mapping[str, Any]) -> tuple[Params, dict[str, Any]]:
         """Return the parameters of a request to a rescorer or retriever, and those of them that are tuned values.
 
-        What the request gives wins. Where the tuned values do not go together with it, or with a retriever that is
-        another method of the same name, the request alone counts.
+        The request wins; it alone counts where the tuned values do not fit it, or the method is another of that name.
         """
         params = entry_points.parse_params(method.Params, raw, method.name, self._served)
         tuned = {name: value for name, value in self._params.get(method.name, {}).items() if name not in raw}

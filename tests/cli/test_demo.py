@@ -13,7 +13,7 @@ from rich.console import Console
 
 from es_ttc.cli.app import run
 from es_ttc.cli.demo import examples
-from es_ttc.cli.views import Row, method_table
+from es_ttc.cli.views import method_table
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.index.ingest import IngestResult
 from es_ttc.index.mappings.spec import IndexSpec
@@ -69,9 +69,7 @@ def test_examples_are_the_greatest_gains_and_the_greatest_loss() -> None:
 
 def test_the_table_of_methods_shows_quality_as_figures_and_bars() -> None:
     console = Console(file=io.StringIO(), width=80)
-    console.print(
-        method_table([Row("bm25", 0.0, 0.1, None), Row("dense", 0, 0, -0.4), Row("spectral", 1.0, 0.05, 12.4)])
-    )
+    console.print(method_table({"bm25": (0.0, 0.1, None), "dense": (0, 0, -0.4), "spectral": (1.0, 0.05, 12.4)}))
     assert isinstance(console.file, io.StringIO)
     bm25, dense, spectral = console.file.getvalue().splitlines()[-3:]
     assert bm25.split() == ["bm25", "0.000", "0.100"]

@@ -13,7 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from es_ttc.errors import ConfigurationError, TooManyRequests
-from es_ttc.playground.routes import playground_routes
+from es_ttc.playground import playground_routes
 from es_ttc.serving.entrance import AdminToken
 from es_ttc.serving.http.caller import CallerLimits
 from es_ttc.serving.http.raw_request import RawRequest

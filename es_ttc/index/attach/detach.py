@@ -6,12 +6,13 @@ from typing import Any
 
 from es_ttc.engine.protocol import Engine, delete_if_there, none_if_missing
 from es_ttc.errors import EngineError, InvalidRequest
-from es_ttc.index.attach.in_index import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
+from es_ttc.index.attach.in_index import pipeline_name
 from es_ttc.index.attach.side_index import sides_of
 from es_ttc.index.attach.source import MAX_DOCUMENTS, DocumentVersion, sources_of
-from es_ttc.index.attach.target import bulk_line, routed
+from es_ttc.index.attach.target import update_lines
 from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.mappings.indices import Index
+from es_ttc.index.mappings.ingest_pipeline import FINAL_PIPELINE, NO_PIPELINE, set_final_pipeline
 from es_ttc.index.mappings.spec import ROOT, STATE
 
 _REMOVE = {"script": {"lang": "painless", "source": f"ctx._source.remove('{ROOT}')"}}
@@ -84,8 +85,7 @@ async def _restore_pipeline(engine: Engine, source: Index) -> None:
     name = pipeline_name(source.index)
     if source.settings.get(FINAL_PIPELINE) == name:
         former = source.meta["inside"]["former_pipeline"]
-        value = None if former == NO_PIPELINE else former
-        await engine.request("PUT", f"/{source.index}/_settings", body={FINAL_PIPELINE: value})
+        await set_final_pipeline(engine, source.index, None if former == NO_PIPELINE else former)
     await none_if_missing(engine.request("DELETE", f"/_ingest/pipeline/{name}"))
 
 
@@ -106,7 +106,7 @@ async def _empty_documents(
         found = [DocumentVersion.of(hit) for hit in await engine.hits(source.index, body)]
         if not found:
             return
-        sent = [BulkLines(version.id, _relieving(version)) for version in found]
+        sent = [BulkLines(version.id, update_lines(version, _REMOVE)) for version in found]
         outcomes = await write(engine, source.index, sent)
         refused = next((item for item in outcomes if item.error and item.status not in (404, 409)), None)
         if refused is not None:
@@ -119,8 +119,3 @@ async def _empty_documents(
     raise EngineError(
         f"documents of [{source.index}] are written too often to be relieved of their features: try again"
     )
-
-
-def _relieving(version: DocumentVersion) -> tuple[bytes, bytes]:
-    action = {**routed(version), "if_seq_no": version.seq_no, "if_primary_term": version.term}
-    return bulk_line({"update": action}), bulk_line(_REMOVE)

@@ -71,8 +71,7 @@ async def fill(
 ) -> FillResult:
     """Update the features of a source index; `everything` also checks documents before the checkpoint, and failed ones.
 
-    The fill ends when a pass finds no changes, or after ten passes if writers never pause. If it raises or is
-    cancelled, everything written stays, and the next fill resumes.
+    It ends with a pass that finds no changes, or after ten passes. A fill that was stopped is resumed by the next.
     """
     if encoder.identity.key != target.spec.encoder.key:
         raise EncoderMismatch(

@@ -16,13 +16,13 @@ from typing import Any
 from urllib.parse import quote
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach import in_index
 from es_ttc.index.attach.feature_locations import FeatureLocation
-from es_ttc.index.attach.in_index import FINAL_PIPELINE, NO_PIPELINE
 from es_ttc.index.mappings import ingest_pipeline
 from es_ttc.index.mappings.attached import PENDING
 from es_ttc.index.mappings.indices import Index
+from es_ttc.index.mappings.ingest_pipeline import FINAL_PIPELINE, NO_PIPELINE
 from es_ttc.index.mappings.spec import ROOT
 from es_ttc.index.mappings.write_options import KEY, WRITES, Encode, WriteOptions
 
@@ -85,7 +85,7 @@ async def follow_writes(
     options = WriteOptions(encode, enrich, present.key if present else _new_key(), plugin_timeout)
     former = former_pipeline(source)
     key = {ROOT: {"type": "object", "properties": {KEY.partition(".")[2]: _KEY_MAPPING}}}
-    await engine.request("PUT", f"/{_path(source.index)}/_mapping", body={"properties": key})
+    await engine.request("PUT", f"/{quote(source.index, safe='')}/_mapping", body={"properties": key})
     await _put_options(engine, source, options.as_meta() | {FORMER: former})
     if "inside" in source.meta:
         pipeline, body = (
@@ -94,16 +94,13 @@ async def follow_writes(
         )
     else:
         pipeline, body = pipeline_name(source.index), _pipeline(held, former, options)
-    await engine.request("PUT", f"/_ingest/pipeline/{_path(pipeline)}", body=body)
-    await _set_final_pipeline(engine, source.index, pipeline)
+    await engine.request("PUT", ingest_pipeline.pipeline_path(pipeline), body=body)
+    await ingest_pipeline.set_final_pipeline(engine, source.index, pipeline)
     return FollowedIndex(source.index, held.index, pipeline, options)
 
 
 def is_followed(held: FeatureLocation) -> bool:
-    """Return whether the writes to an index are followed by a pipeline of its own.
-
-    An index template may carry over the options of an earlier index, and its pipeline, which ends with that index.
-    """
+    """Return whether the index's own pipeline follows its writes; a template may carry over that of another index."""
     if WriteOptions.of(held.holder.mapping) is None:
         return False
     source = held.source
@@ -112,10 +109,9 @@ def is_followed(held: FeatureLocation) -> bool:
 
 
 async def unfollow_writes(engine: Engine, held: FeatureLocation) -> bool:
-    """Undo :func:`follow_writes`; return whether writes were followed.
+    """Undo :func:`follow_writes`, keep the features, and return whether writes were followed.
 
-    The index gets its former final pipeline back, an attached one the pipeline that stamps its documents. Documents
-    keep their features. ``ttc.key`` stays mapped, so that a late write with the key succeeds.
+    ``ttc.key`` stays mapped, so that a late write with the key succeeds.
     """
     source = held.source
     if WriteOptions.of(held.holder.mapping) is None:
@@ -125,11 +121,13 @@ async def unfollow_writes(engine: Engine, held: FeatureLocation) -> bool:
         if "inside" in source.meta:
             pipeline = in_index.pipeline_name(source.index)
             body = in_index.stamping_pipeline(held.spec, former)
-            await engine.request("PUT", f"/_ingest/pipeline/{_path(pipeline)}", body=body)
+            await engine.request("PUT", ingest_pipeline.pipeline_path(pipeline), body=body)
         else:
             # First the setting: a write fails if the pipeline that it names does not exist.
             if source.settings.get(FINAL_PIPELINE) == pipeline_name(source.index):
-                await _set_final_pipeline(engine, source.index, None if former == NO_PIPELINE else former)
+                await ingest_pipeline.set_final_pipeline(
+                    engine, source.index, None if former == NO_PIPELINE else former
+                )
             await delete_pipeline(engine, source.index)
     await _put_options(engine, held.holder, None)
     return True
@@ -137,11 +135,7 @@ async def unfollow_writes(engine: Engine, held: FeatureLocation) -> bool:
 
 async def delete_pipeline(engine: Engine, index: str) -> None:
     """Delete the pipeline of an index that is not set any more, or that was deleted, if there is one."""
-    try:
-        await engine.request("DELETE", f"/_ingest/pipeline/{_path(pipeline_name(index))}")
-    except EngineError as error:
-        if error.upstream_status not in (403, 404):  # an account that may not manage pipelines has created none
-            raise
+    await ingest_pipeline.delete_pipeline(engine, pipeline_name(index))
 
 
 def former_pipeline(source: Index) -> str:
@@ -190,11 +184,3 @@ async def _put_options(engine: Engine, holder: Index, options: Mapping[str, Any]
     if options is not None:
         ours[WRITES] = options
     await engine.put_meta(holder.index, {**meta, ROOT: ours})
-
-
-async def _set_final_pipeline(engine: Engine, index: str, pipeline: str | None) -> None:
-    await engine.request("PUT", f"/{_path(index)}/_settings", body={FINAL_PIPELINE: pipeline})
-
-
-def _path(name: str) -> str:
-    return quote(name, safe="")

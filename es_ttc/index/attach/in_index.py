@@ -22,19 +22,17 @@ from es_ttc.index.attach.target import (
     FeatureWrite,
     WriteKind,
     WriteResult,
-    bulk_line,
-    routed,
+    update_lines,
 )
 from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.ingest.by_id import hits_by_id, whole_source
 from es_ttc.index.mappings.attached import PENDING, VERSION, inside_properties
 from es_ttc.index.mappings.index import inner_hits_settings
 from es_ttc.index.mappings.indices import Index
+from es_ttc.index.mappings.ingest_pipeline import FINAL_PIPELINE, NO_PIPELINE
 from es_ttc.index.mappings.spec import ENCODER, HASH, ROOT, STATE, IndexSpec
 from es_ttc.index.mappings.write_options import KEY, WriteOptions
 
-FINAL_PIPELINE = "index.final_pipeline"
-NO_PIPELINE = "_none"
 _PREFIX = "ttc-stamp-"
 _MARKS = (VERSION, HASH, ENCODER, STATE)
 STAMP = "stamp"
@@ -112,10 +110,9 @@ async def attach_inside(
 
 
 async def _take(engine: Engine, source: Index, mapping: Mapping[str, Any]) -> None:
-    """Write the mapping, unless another attach with other options does so at the same time.
+    """Write the mapping; refuse if another attach with other options does so at the same time.
 
-    Engines have no conditional update of a mapping: the last one wins. So nothing else is done until it is clear which
-    one that was.
+    Engines have no conditional update of a mapping: the last one wins, so the mapping is read again after a while.
     """
     if ROOT in await _meta_of(engine, source):
         raise _other_attach(source)
@@ -143,10 +140,7 @@ def pipeline_name(index: str) -> str:
 
 
 def stamping_pipeline(spec: IndexSpec, former: str, key: str = "") -> dict[str, Any]:
-    """Return the pipeline that marks written documents, after the final pipeline that the index had before.
-
-    Writes with the key, those of es-ttc itself, keep their features.
-    """
+    """Return the pipeline that marks documents written without the key, after the index's former final pipeline."""
     keyed = {"key": key} if key else {}
     script = {
         "lang": "painless",
@@ -242,10 +236,7 @@ class InIndexTarget:
         return [self._mark(version) for version in versions]
 
     async def write(self, items: Sequence[FeatureWrite]) -> WriteResult:
-        """Write features into documents that have not changed since they were read.
-
-        A partial update runs no ingest pipeline, and keeps the other fields of the document.
-        """
+        """Write features into documents that have not changed since they were read; other fields stay."""
         written = WriteResult(left=await self._changed_by_update(items))
         if not self._fields:
             mapping = (await self._engine.mapping(self._source.index))[self._source.index]
@@ -263,8 +254,7 @@ class InIndexTarget:
     async def _changed_by_update(self, items: Sequence[FeatureWrite]) -> dict[int, str]:
         """Return the documents that the engine would change by any update, with the reasons.
 
-        An update reads and writes numbers of `_source` as doubles. Documents with fields of es-ttc have already been
-        through an update or a pipeline.
+        An update writes numbers of `_source` as doubles; documents with our fields have been through that already.
         """
         fresh = {
             item.version.key: position
@@ -305,13 +295,11 @@ class InIndexTarget:
         )
 
     def _lines(self, item: FeatureWrite) -> Sequence[bytes]:
-        version = item.version
-        action = {**routed(version), "if_seq_no": version.seq_no, "if_primary_term": version.term}
-        fields: dict[str, object] = {"version": version.version + 1} if self._attached else {}
+        fields: dict[str, object] = {"version": item.version.version + 1} if self._attached else {}
         if item.kind is not WriteKind.RENEWAL:
             # An update merges objects: fields that are not written again must be emptied.
             fields |= {name: item.fields.get(name) for name in self._fields - _NOT_FEATURES}
         if item.kind is not WriteKind.FAILURE and STAMP in self._fields:
             stamp = stamp_of(item.texts, self.spec.text_fields)
             fields |= {} if stamp is None else {STAMP: stamp}
-        return bulk_line({"update": action}), bulk_line({"doc": {ROOT: fields}, "detect_noop": False})
+        return update_lines(item.version, {"doc": {ROOT: fields}, "detect_noop": False})

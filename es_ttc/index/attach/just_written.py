@@ -27,10 +27,9 @@ class WrittenDocument(NamedTuple):
 async def encode_just_written(
     engine: Engine, held: FeatureLocation, written: Sequence[WrittenDocument], encoder: Encoder, encode: Encode
 ) -> int:
-    """Write the features of documents that have passed the index's pipeline; return the number of those that have them.
+    """Write the features of documents that have passed the index's pipeline; return how many have them now.
 
-    The others are left to the job that encodes: a document that was changed meanwhile, or is routed by a value that the
-    response does not name, or whose features another writer has just written.
+    The job that encodes finds the others: those changed meanwhile, and those with a routing that is not known here.
     """
     expected = {each.id: each for each in written}  # of several writes of one document the last one counts
     items = [{"_id": name, "_source": list(held.spec.text_fields)} for name in expected]

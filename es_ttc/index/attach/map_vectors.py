@@ -44,8 +44,7 @@ class ReadableTarget(Target, Protocol):
 def heads_between(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> Mapping[Role, Head] | None:
     """Return the heads by which features are mapped; None if they cannot be.
 
-    The encoder is trained over that of the features, and the storage is the same; or the encoder is the same, and only
-    the codec is coarser. Nested token vectors are not read here, and the mean of tokens is not mapped as they are.
+    The storage must be the same; or the encoder, with a coarser codec. Nested tokens are not mapped.
     """
     if _only_coarser(before, after):
         return {"document": Head(), "query": Head()}

@@ -68,10 +68,7 @@ async def requantise_documents(
     codec: StoredCodec,
     report: Callable[[Requantised], None] = lambda _: None,
 ) -> Requantised:
-    """Move the token vectors in an index's own documents to a codec that is as coarse or coarser.
-
-    The mapping names the new codec first, so documents that es-ttc writes meanwhile have it.
-    """
+    """Move the token vectors in an index's own documents to a coarser codec, which the mapping names first."""
     index = held.index
     require_coarser(held.spec, codec, index)
     spec = replace(held.spec, codec=codec)

@@ -61,9 +61,8 @@ async def attach_beside(
 ) -> FillResult:
     """Create a side index with the features of an index, or update the present one.
 
-    With another spec (another encoder, other fields) a new side index is filled while the present one is in use; the
-    alias is switched in one step, and the previous one is deleted. If the new encoder is trained over the present
-    vectors, or only the codec is coarser, these are mapped, and only stale or missing features are encoded.
+    With another spec a new side index is filled while the present one serves, then the alias is switched. Features that
+    can be mapped (a new encoder trained over the present one, a coarser codec) are not encoded again.
     """
     await require_readable(engine, source, spec.text_fields)
     sides = {side.index: side for side in await all_sides_of(engine, source.index)}
@@ -146,10 +145,7 @@ async def serving_side(engine: Engine, source: str) -> str | None:
 
 
 async def _switch(engine: Engine, source: str, before: str | None, side: str) -> None:
-    """Switch the alias from one side index to another in one step, if it still points to the first.
-
-    An alias may have one index for writing, which would allow no second one; nothing is written through it.
-    """
+    """Switch the alias from one side index to another in one step, if it still points to the first."""
     alias = side_alias(source)
     added = {"index": side, "alias": alias, "is_hidden": True, "is_write_index": True}
     actions: list[Mapping[str, Any]] = [{"add": added}]
@@ -204,8 +200,7 @@ class SideIndexTarget:
     async def require_present(self) -> None:
         """Raise an error if the side index was deleted.
 
-        Engines create an index again under the name of a deleted one as soon as it is written to. Only this fill can
-        have done that, so the new index is removed.
+        A write creates a deleted index again, and only this fill can have written: the new index is removed.
         """
         mapping = (await none_if_missing(self._engine.mapping(self.side)) or {}).get(self.side)
         if mapping is None or source_of(mapping) != self._source.index:
@@ -242,10 +237,9 @@ class SideIndexTarget:
         return [self._found(version, hits.get(version.key)) for version in versions]
 
     async def write(self, items: Sequence[FeatureWrite]) -> WriteResult:
-        """Write features with the expected version of the side index's document; renewals need no write.
+        """Write features with the expected version of the side index's document.
 
-        A mark cannot be renewed without its features, because the features are stored outside `_source`. The gateway
-        compares the hash of such a document's text instead.
+        A renewal writes nothing: features are outside `_source`, and the gateway compares the hash of the text instead.
         """
         written = WriteResult()
         sent = [position for position, item in enumerate(items) if item.kind is not WriteKind.RENEWAL]

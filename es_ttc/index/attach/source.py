@@ -79,10 +79,7 @@ async def settled_writes(engine: Engine, source: Index) -> dict[int, int]:
 
 
 async def positions(engine: Engine, source: Index) -> dict[int, int]:
-    """Return for each shard the greatest `_seq_no` up to which every write is in every copy.
-
-    Writes above it may still be in progress: a search may return a later one before an earlier one.
-    """
+    """Return for each shard the greatest `_seq_no` up to which every write is in every copy."""
     path = "indices.*.shards.*.seq_no.global_checkpoint,indices.*.shards.*.routing.primary"
     params = {"level": "shards", "filter_path": path}
     try:
@@ -142,10 +139,7 @@ class TextReader:
     async def read(
         self, versions: Sequence[DocumentVersion]
     ) -> AsyncIterator[list[tuple[DocumentVersion, dict[str, Any]]]]:
-        """Yield documents with their texts, without those that have changed or been deleted since they were found.
-
-        A write that was not visible then has a `_seq_no` beyond the settled ones, so it is found later.
-        """
+        """Yield documents with their texts, without those that have changed or been deleted since they were found."""
         waiting = list(versions)
         while waiting:
             part, waiting = waiting[: self._at_once], waiting[self._at_once :]

@@ -104,3 +104,9 @@ def bulk_line(value: Mapping[str, object]) -> bytes:
 def routed(version: DocumentVersion) -> dict[str, Any]:
     """Return the id and routing of a document for the action line of a bulk."""
     return {"_id": version.id} if version.routing is None else {"_id": version.id, "routing": version.routing}
+
+
+def update_lines(version: DocumentVersion, update: Mapping[str, object]) -> tuple[bytes, bytes]:
+    """Return the lines of a bulk that update a document, unless it has changed since it was read."""
+    action = {**routed(version), "if_seq_no": version.seq_no, "if_primary_term": version.term}
+    return bulk_line({"update": action}), bulk_line(update)

@@ -94,10 +94,9 @@ class RetryPolicy:
 async def batches(
     queue: asyncio.Queue[Sequence[DocumentAction] | None], limits: BatchLimits
 ) -> AsyncIterator[list[DocumentAction]]:
-    """Cut a queue of actions into batches, until None comes.
+    """Cut a queue of actions into batches, until None comes; no batch contains an id twice.
 
-    No batch contains an id twice: if the engine rejected the first of two temporarily and accepted the second, sending
-    the first again would restore the older document.
+    Else a retry of the first action could restore the older of two documents.
     """
     clock = asyncio.get_running_loop().time
     batch: list[DocumentAction] = []
@@ -130,7 +129,7 @@ async def batches(
 async def write(
     engine: Engine, index: str, actions: Sequence[BulkAction], patience: RetryPolicy | None = None
 ) -> list[BulkItem]:
-    """Write one batch, and return each action's result; temporarily rejected actions are sent again after a wait.
+    """Write one batch, and return each action's result; retry temporarily rejected actions.
 
     Sending twice is safe: every action contains its document's id, or the expected version.
     """
@@ -205,8 +204,7 @@ async def _send(engine: Engine, index: str, actions: Sequence[BulkAction]) -> li
 async def _settled(bulk: Coroutine[Any, Any, list[BulkItem]]) -> list[BulkItem]:
     """Return the results of a bulk; if the caller is cancelled, wait some seconds for the response first.
 
-    The engine executes what it was sent, also if nobody waits for the response. Whoever deletes an index after a write
-    was cancelled would otherwise find it again, because a bulk creates an index that is not there.
+    The engine executes what it was sent: an index that the caller deletes would be created again.
     """
     sent = asyncio.ensure_future(bulk)
     try:

@@ -55,8 +55,7 @@ def parse_types(text: str) -> dict[str, ColumnType] | None:
 def find_types(header: Sequence[str], rows: Iterable[Sequence[str]]) -> dict[str, ColumnType]:
     """Return the type of each column: the first of boolean, integer, number, date that fits all of its cells.
 
-    Numbers with leading zeros (postal codes, article numbers), with more digits than a double keeps, and numbers whose
-    comma may separate thousands or decimals (1,234) are text.
+    Postal codes (leading zeros), more digits than a double keeps, and ambiguous commas (1,234) are text.
     """
     columns: list[set[str]] = [set() for _ in header]
     for row in rows:

@@ -48,9 +48,7 @@ def compose(document: Document, text_fields: Sequence[str]) -> tuple[str, tuple[
 def content_hash(text: str, spans: Sequence[Span], spec: IndexSpec) -> str:
     """Return the content hash of a composed text, with the mark of the index's layout.
 
-    It is the first 16 bytes of the SHA-256 of the storage of features and of the (field name, text) pairs, as 32 hex
-    digits; the mark says how the features are read. So a cache by hash never mixes features of different storage, even
-    if an index was deleted and created again under its name.
+    It covers the storage of features and the (field name, text) pairs, so a cache by hash never mixes storages.
     """
     state = sha256(spec.storage)
     for span in spans:

@@ -96,10 +96,7 @@ class DeadLetterFile:
                 raise _unwritable(self.path, error) from error
 
     def forget(self, position: int) -> frozenset[int]:
-        """Remove this run's letters of documents that are read again; return the sequence numbers of the others.
-
-        An incomplete last line from a kill is removed too: its document is beyond every checkpoint.
-        """
+        """Remove this run's letters of documents that are read again; return the sequence numbers of the others."""
         if not self.path.exists():
             return frozenset()
         rest = self.path.with_name(f"{self.path.name}.tmp")

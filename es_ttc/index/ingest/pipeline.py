@@ -111,10 +111,8 @@ async def ingest(
 ) -> IngestResult:
     """Write documents with their features into an index that es-ttc created.
 
-    A document is done if the engine has acknowledged it, if it was unchanged, or if it is in the dead-letter file. If
-    the ingest raises or is cancelled, the checkpoint contains everything done, and running again resumes; unfinished
-    documents are done again, with the same result. At the end the index is queried for every document that is done;
-    absent ones are counted as missing.
+    A record is done if it was acknowledged, unchanged or dead-lettered; the checkpoint lets a stopped run resume. At
+    the end the index is queried for every document that is done; absent ones count as missing.
     """
     if isinstance(index, Index):
         concrete, mapping = index.index, index.mapping

@@ -32,9 +32,7 @@ class Prepared:
 def prepare(sequence: int, record: Record, spec: IndexSpec, id_field: str | None) -> Prepared:
     """Check one record.
 
-    The id is the value of ``id_field``, which stays in the document. Without an ``id_field`` it is the value of
-    ``_id``; a document without one gets the hash of its content, so that reading the same input again writes the same
-    documents (equal documents become one).
+    Its id is ``id_field``'s value, else ``_id``'s, else a hash of the content: reading again writes the same.
     """
     identified = _identified(record, id_field)
     text, spans = compose(identified.document, spec.text_fields)

@@ -20,6 +20,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.by_id import ReadDocument, hits_by_id, whole_source
 from es_ttc.index.ingest.encode import span_features, span_objects
 from es_ttc.index.mappings.fields import carried, kept_in_source
+from es_ttc.index.mappings.ingest_pipeline import NO_PIPELINE
 from es_ttc.index.mappings.readers import reader_of
 from es_ttc.index.mappings.spec import (
     DOCUMENT,
@@ -40,7 +41,6 @@ from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import TokenVectors
 
 _KEYWORDS = (HASH, ENCODER, STATE, DOCUMENT, ENRICHED, ENRICHED_BY, ENRICHED_TEXT)
-_NO_PIPELINE = "_none"
 _LAYOUTS_WITH_TOKENS: tuple[Layout, ...] = ("doc_values", "nested_vectors")
 """Layouts from which token vectors are read beside spans."""
 
@@ -58,13 +58,9 @@ class FullDocument(ReadDocument):
     pipeline_key: str = ""
 
     def lines(self, added: Mapping[str, Any]) -> tuple[bytes, bytes]:
-        """Return the two lines of a bulk that write it again, with more fields below ``ttc``.
-
-        Raises:
-            TypeError: The source contains a value without a JSON form.
-        """
+        """Return the two lines of a bulk that write it again, with more fields below ``ttc``."""
         # The source has passed the index's default pipeline already.
-        action = {"index": {**self.target, "pipeline": _NO_PIPELINE}}
+        action = {"index": {**self.target, "pipeline": NO_PIPELINE}}
         ours = {**self.ours, **added, **({"key": self.pipeline_key} if self.pipeline_key else {})}
         document = {**self.source, ROOT: ours}
         return orjson.dumps(action), orjson.dumps(document, default=default, option=orjson.OPT_SERIALIZE_NUMPY)

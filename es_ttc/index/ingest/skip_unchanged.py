@@ -20,9 +20,7 @@ _REMEMBERED = 20_000
 class UnchangedFilter:
     """Compares documents with those in the index.
 
-    A search does not return writes after the last refresh. So that a second document of the same id is compared with
-    the first one and not with the one before the run, the ids of such writes are remembered; a refresh now and then
-    bounds their number.
+    Ids written since the last refresh are remembered, since a search does not return those writes.
     """
 
     def __init__(self, engine: Engine, index: str, spec: IndexSpec) -> None:

@@ -79,10 +79,7 @@ def source_of(mapping: Mapping[str, Any]) -> str | None:
 def side_body(
     spec: IndexSpec, capabilities: Capabilities, source: str, settings: Mapping[str, Any], *, routing_required: bool
 ) -> dict[str, Any]:
-    """Return settings and mappings of a side index.
-
-    It has the source's number of shards and routing: two documents with the same id and different routing stay two.
-    """
+    """Return settings and mappings of a side index, with the shards and the routing of its source."""
     names = ("number_of_shards", "number_of_routing_shards", "routing_partition_size")
     shape = {name: settings[f"index.{name}"] for name in names if f"index.{name}" in settings}
     marks = {ID: _KEYWORD, ROUTING: _KEYWORD, SOURCE: _KEYWORD, SEQ_NO: _NUMBER, TERM: _NUMBER, REASON: _REASON}

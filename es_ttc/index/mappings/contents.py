@@ -1,7 +1,6 @@
 """Counts of an index: documents by state, documents without features, bytes on disk."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.engine.versions import NOT_OFFERED
@@ -18,10 +17,6 @@ class IndexCounts:
     lacking: int
     other_encoder: int
     bytes: int | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready form."""
-        return asdict(self)
 
 
 async def contents(engine: Engine, index: str, spec: IndexSpec) -> IndexCounts:
@@ -48,10 +43,7 @@ async def contents(engine: Engine, index: str, spec: IndexSpec) -> IndexCounts:
 
 
 async def stored_bytes(engine: Engine, index: str) -> int | None:
-    """Return the size of an index's primary shards on disk; None if the engine does not tell this user.
-
-    It is the sum of the segments: the sizes of `_stats` are up to ten seconds old.
-    """
+    """Return the size of an index's primary segments on disk; None if the engine does not tell this user."""
     sizes = "indices.*.shards.*.routing.primary,indices.*.shards.*.segments.*.size_in_bytes"
     try:
         answer = await engine.request("GET", f"/{index}/_segments", params={"filter_path": sizes})

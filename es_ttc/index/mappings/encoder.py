@@ -15,8 +15,7 @@ def load_encoder_for(
 ) -> Encoder:
     """Load an encoder by name, with the dimensions, the length and the adapter of an index.
 
-    An adapter is added only if the name has none and the model ships the index's: the stored identity cannot cause any
-    other file to be read. The name may mean another model; the caller compares identities.
+    Only an adapter that the model ships is added. The name may mean another model: the caller compares identities.
     """
     encoder = load_encoder(name, cache_dir=cache_dir, threads=threads)
     own = encoder.identity

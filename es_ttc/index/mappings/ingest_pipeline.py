@@ -20,8 +20,8 @@ from es_ttc.index.mappings.write_options import KEY, WriteOptions
 PROCESSOR = "ttc"
 OnError = Literal["pending", "fail"]
 
-_FINAL = "index.final_pipeline"
-_NONE = "_none"
+FINAL_PIPELINE = "index.final_pipeline"
+NO_PIPELINE = "_none"
 _UNKNOWN = "No processor type exists with name"
 
 
@@ -75,7 +75,7 @@ async def add_pipeline(engine: Engine, name: str, waiting: EncodeMode | None = N
     index, spec = await resolve_index(engine, name)
     pipeline = pipeline_name(index)
     present = await _final_pipeline(engine, index)
-    if present not in (_NONE, pipeline):
+    if present not in (NO_PIPELINE, pipeline):
         raise InvalidRequest(
             f"index [{index}] has the final pipeline [{present}], and there can be one: take it away, or call it in "
             "the index's default pipeline"
@@ -83,24 +83,24 @@ async def add_pipeline(engine: Engine, name: str, waiting: EncodeMode | None = N
     step = processor(spec, waiting)
     body = {"description": f"es-ttc: features of documents written to {index}", "processors": [step]}
     try:
-        await engine.request("PUT", _path(pipeline), body=body)
+        await engine.request("PUT", pipeline_path(pipeline), body=body)
     except EngineError as error:
         raise _without_plugin(engine, error) from error
-    await engine.request("PUT", f"/{quote(index, safe='')}/_settings", body={_FINAL: pipeline})
+    await set_final_pipeline(engine, index, pipeline)
     return {"index": index, "pipeline": pipeline, "processor": step}
 
 
 async def replace_spec(engine: Engine, index: str, spec: IndexSpec) -> None:
     """Have the processor of an index's final pipeline, if it is the plugin's, compute hashes of another spec."""
     pipeline = await _final_pipeline(engine, index)
-    if pipeline == _NONE:
+    if pipeline == NO_PIPELINE:
         return
-    body = (await engine.request("GET", _path(pipeline)))[pipeline]
+    body = (await engine.request("GET", pipeline_path(pipeline)))[pipeline]
     steps = [step[PROCESSOR] for step in body["processors"] if PROCESSOR in step]
     for step in steps:
         step["content"] = _content(spec)
     if steps:
-        await engine.request("PUT", _path(pipeline), body=body)
+        await engine.request("PUT", pipeline_path(pipeline), body=body)
 
 
 async def remove_pipeline(engine: Engine, name: str) -> bool:
@@ -109,14 +109,19 @@ async def remove_pipeline(engine: Engine, name: str) -> bool:
     pipeline = pipeline_name(index)
     if await _final_pipeline(engine, index) == pipeline:
         # First the setting: a write fails if the pipeline that it names does not exist.
-        await engine.request("PUT", f"/{quote(index, safe='')}/_settings", body={_FINAL: None})
-    return await delete_pipeline(engine, index)
+        await set_final_pipeline(engine, index, None)
+    return await delete_pipeline(engine, pipeline)
 
 
-async def delete_pipeline(engine: Engine, index: str) -> bool:
-    """Delete the pipeline of an index that was just deleted; return whether there was one."""
+async def set_final_pipeline(engine: Engine, index: str, pipeline: str | None) -> None:
+    """Set the final pipeline of an index; None removes the setting."""
+    await engine.request("PUT", f"/{quote(index, safe='')}/_settings", body={FINAL_PIPELINE: pipeline})
+
+
+async def delete_pipeline(engine: Engine, pipeline: str) -> bool:
+    """Delete a pipeline that no index runs any more; return whether there was one."""
     try:
-        await engine.request("DELETE", _path(pipeline_name(index)))
+        await engine.request("DELETE", pipeline_path(pipeline))
     except EngineError as error:
         if error.upstream_status in (403, 404):  # an account that may not manage pipelines has created none
             return False
@@ -136,9 +141,10 @@ def _without_plugin(engine: Engine, error: EngineError) -> Exception:
 
 async def _final_pipeline(engine: Engine, index: str) -> str:
     answer = await engine.request("GET", f"/{quote(index, safe='')}/_settings", params={"flat_settings": "true"})
-    found: str = answer[index]["settings"].get(_FINAL, _NONE)
+    found: str = answer[index]["settings"].get(FINAL_PIPELINE, NO_PIPELINE)
     return found
 
 
-def _path(pipeline: str) -> str:
+def pipeline_path(pipeline: str) -> str:
+    """Return the path of a pipeline."""
     return f"/_ingest/pipeline/{quote(pipeline, safe='')}"

@@ -22,10 +22,7 @@ def matching(text: str, fields: Sequence[str]) -> dict[str, Any]:
 
 
 def nearest(vector: Float32, k: int, product: Product, *, among: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the part of a `_search` body that finds the k documents with the nearest pooled vectors.
-
-    Both products return the score (1 + cosine) / 2. The documents match the query `among`, if it is given.
-    """
+    """Return the part of a `_search` body that finds the k documents nearest by pooled vector, which match `among`."""
     values, filtered = vector.tolist(), {} if among is None else {"filter": among}
     if product == "opensearch":
         return {"query": {"knn": {VECTOR: {"vector": values, "k": k, **filtered}}}}

@@ -101,7 +101,10 @@ class BlobReader:
     as_text = False
 
     def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:  # noqa: ARG002
-        """Request the fields without `_source`."""
+        """Return the part of a `_search` body that requests features, beside the query.
+
+        With `bare` hits need no `_id`, and inline scripts are allowed, so that features are read faster.
+        """
         return {"_source": False, "stored_fields": _names(features)}
 
     def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:  # noqa: ARG002
@@ -119,14 +122,13 @@ class BlobReader:
 
 
 class DocValueReader(BlobReader):
-    """Reads all features from blobs in doc values.
-
-    A script returns them as bytes, in a third of the time of `docvalue_fields`, which returns base64. Without `_id` the
-    engine reads no stored field of a hit.
-    """
+    """Reads all features from blobs in doc values, by a script: bytes take a third of the time of base64."""
 
     def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:
-        """Request the fields without `_source`; with ``bare`` by a script."""
+        """Return the part of a `_search` body that requests features, beside the query.
+
+        With `bare` hits need no `_id`, and inline scripts are allowed, so that features are read faster.
+        """
         names = _names(features)
         if not bare:
             return {"_source": False, "docvalue_fields": names}
@@ -136,17 +138,16 @@ class DocValueReader(BlobReader):
 
 
 class NestedReader(BlobReader):
-    """Reads token vectors from the nested vector fields themselves, and all other features from blobs.
-
-    Engines return the vectors of a nested field in inner hits only, and there by a script. It returns bytes, because
-    numbers take ten times as long to read.
-    """
+    """Reads token vectors from nested vector fields, by a script in inner hits, and all other features from blobs."""
 
     most_documents = 100
     as_text = True
 
     def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:
-        """Request the blobs."""
+        """Return the part of a `_search` body that requests features, beside the query.
+
+        With `bare` hits need no `_id`, and inline scripts are allowed, so that features are read faster.
+        """
         return super().request([feature for feature in features if feature is not Feature.TOKENS], bare=bare)
 
     def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:
@@ -186,7 +187,10 @@ class SourceReader(BlobReader):
         self._vectors = vectors
 
     def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:
-        """Request the vectors by their full name: Elasticsearch does not return them otherwise."""
+        """Return the part of a `_search` body that requests features, beside the query.
+
+        With `bare` hits need no `_id`, and inline scripts are allowed, so that features are read faster.
+        """
         blobs = [feature for feature in features if feature is not Feature.TOKENS]
         return {**super().request(blobs, bare=bare), "_source": [self._name] if len(blobs) < len(features) else False}
 

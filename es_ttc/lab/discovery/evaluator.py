@@ -85,10 +85,9 @@ class ProgramRun:
 def run(
     source: str, tasks: Sequence[Task], limits: Limits, *, hash_seed: int = 0, restricted: bool = True
 ) -> list[ProgramRun]:
-    """Run a program on tasks, one after the other, in a sandboxed process.
+    """Run a program on tasks, one after the other, in a sandboxed process; `hash_seed` orders its sets.
 
-    `hash_seed` determines the order of sets, on which results must not depend. Tests leave `restricted` out, the checks
-    of :mod:`es_ttc.rescorers.programs.source`, to test the sandbox alone.
+    Only tests of the sandbox leave `restricted` out.
     """
     allowance = ProcessLimits(limits.memory_mb, int(limits.seconds * len(tasks)) + _DEFINED_SECONDS)
     with Process(allowance, hash_seed) as process:

@@ -84,8 +84,7 @@ def samples(plan: Plan, encoder: Encoder) -> list[Float32]:
 def is_calibrated(record: Record, task: Task, sample: Float32, limits: Limits) -> bool:
     """Return whether a program needs a sample of queries (``ctx.calibration``) to score a single query like several.
 
-    The gateway scores one query at a time. Statistics over other queries are available only from the sample that
-    `es-ttc calibrate` stores in an index.
+    The gateway scores one query at a time; `es-ttc calibrate` stores a sample in an index.
     """
     if _scores_alone(record, task, limits):
         return False

@@ -66,10 +66,7 @@ _KEPT = 4096
 
 @lru_cache(maxsize=_KEPT)
 def shapes(source: str) -> Counter[str]:
-    """Return a program's subtrees up to a height of three, with counts.
-
-    Its own names, constants, docstrings and annotations are ignored; the functions that it calls are not.
-    """
+    """Return a program's subtrees up to a height of three, with counts; its own names and constants are ignored."""
     tree = _bare(parse(source))
     own, found = _own_names(tree), Counter[str]()
     for node in ast.walk(tree):

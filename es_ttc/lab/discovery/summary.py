@@ -29,8 +29,7 @@ def measured(records: Iterable[Record]) -> list[Record]:
 def frontier(records: Iterable[Record]) -> list[Record]:
     """Return the programs with a gain for which no other one is as cheap and as good, by cost.
 
-    P0 has cost 1 and gain 0, so no program of the front has a mean difference of 0 or less. Of equal ones the first is
-    kept.
+    P0 has cost 1 and gain 0; of equal programs the first is kept.
     """
     known = measured(records)
     points = [(1.0, 0.0), *((record.cost or 1.0, record.mean or 0.0) for record in known)]
@@ -38,10 +37,9 @@ def frontier(records: Iterable[Record]) -> list[Record]:
 
 
 def admits(mean: float, records: Sequence[Record]) -> bool:
-    """Return whether a program enters the paper's frontier (section 3.5).
+    """Return whether a program enters the paper's frontier (section 3.5), whatever it costs.
 
-    "A program enters the frontier if its mean difference is positive and exceeds every previously admitted program",
-    whatever it costs: so this is the line of records over time, while :func:`frontier` weighs cost too.
+    "[I]ts mean difference is positive and exceeds every previously admitted program."
     """
     best = max((record.mean or 0.0 for record in records if record.admitted), default=0.0)
     return mean > 0 and mean > best

@@ -162,11 +162,9 @@ GENERATED: Mapping[str, Callable[[bool], Collection]] = {"limit-style": _limit_s
 def plan_task(
     folder: Path, split: str | None, held_out: str | None, queries: int, documents: int, seed: int
 ) -> TaskPlan:
-    """Choose queries and documents of a BEIR folder.
+    """Choose queries and documents of a BEIR folder: those of `split`, and the held-out ones of `held_out`.
 
-    The search's queries are those of `split` (by default `train`, if there is one), the held-out ones those of
-    `held_out` (`test`); a collection with one split is halved at random. All judged documents of the queries are
-    included.
+    A collection with one split is halved at random. All judged documents of the queries are included.
     """
     there = splits(folder) if (folder / "qrels").is_dir() else []
     seen = split or ("train" if "train" in there else "test")

@@ -26,29 +26,26 @@ class MemoryGraph:
         self._place[self._known] = np.arange(len(self._known))
         self._graph: NeighbourGraph = build(features.pooled[self._known])
 
-    async def of(self, documents: Sequence[int]) -> list[list[int]]:
-        """Return each document's neighbours, nearest first."""
-        places = [int(self._place[document]) for document in documents]
-        return [self._known[self._graph.of(place)].tolist() if place >= 0 else [] for place in places]
-
-    def expect(self, documents: Sequence[int]) -> None:
-        """Do nothing: the graph is in memory."""
+    def neighbours(self, document: int) -> list[int]:
+        """Return a document's neighbours, nearest first."""
+        place = int(self._place[document])
+        return self._known[self._graph.of(place)].tolist() if place >= 0 else []
 
 
-class _TruncatedGraph:
-    """A graph with the limits of a request: neighbours per document, and steps from the first pass."""
+class _RequestGraph:
+    """The graph as one request reads it: so many neighbours of a document, so many steps from the first pass."""
 
-    def __init__(self, graph: MemoryGraph, depth: int, fan_out: int) -> None:
+    def __init__(self, graph: MemoryGraph, params: StrategyParams) -> None:
         self._graph = graph
-        self._steps = StepLimit(depth)
-        self._fan_out = fan_out
+        self._steps = StepLimit(getattr(params, "depth", 0))
+        self._fan_out = getattr(params, "fan_out", 0)
 
     async def of(self, documents: Sequence[int]) -> list[list[int]]:
-        found = [row[: self._fan_out] for row in await self._graph.of(documents)]
+        found = [self._graph.neighbours(document)[: self._fan_out] for document in documents]
         return self._steps.within(documents, found)
 
     def expect(self, documents: Sequence[int]) -> None:
-        pass
+        pass  # the graph is in memory
 
 
 class InMemoryReranker:
@@ -86,10 +83,8 @@ def rerank(
         near: list[float] = (features.pooled[np.asarray(documents, np.intp)] @ query.vectors[0]).tolist()
         return near
 
-    limited = _TruncatedGraph(graph, getattr(params, "depth", 0), getattr(params, "fan_out", 0))
-
     async def run() -> RerankedList:
-        return await strategy.run(params, window.tolist(), limited, reranker, nearness)
+        return await strategy.run(params, window.tolist(), _RequestGraph(graph, params), reranker, nearness)
 
     with InterruptibleRunner() as runner:
         found = runner.run(run())

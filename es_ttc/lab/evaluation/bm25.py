@@ -21,11 +21,7 @@ _STOP_WORDS = frozenset({"dutch", "english", "french", "german", "italian", "por
 
 
 class Bm25:
-    """An index over texts: lower case, stop words and Snowball stems of the texts' language, Lucene's BM25.
-
-    A text whose language is not known is taken for English. As in Lucene, each Han character and hiragana is a word,
-    and documents without a word count neither for document frequencies nor for the average length.
-    """
+    """An index over texts with Lucene's BM25, and stop words and stems of their language, English if unknown."""
 
     def __init__(self, texts: Sequence[str], *, k1: float = K1, b: float = B) -> None:
         try:

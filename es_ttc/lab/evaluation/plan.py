@@ -1,23 +1,29 @@
 """The plan of an evaluation, its run on one collection, and the comparison of its methods with a baseline."""
 
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.encoder import check_encoder
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid, TokenStorage
-from es_ttc.lab.evaluation.datasets import Collection, field_values
+from es_ttc.lab.evaluation.bootstrap import RESAMPLES, TRUSTED_QUERIES, compare, interval, resampled_means
+from es_ttc.lab.evaluation.datasets import Collection, Document, field_values
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import FirstPass, Method, retrieval
-from es_ttc.lab.evaluation.rankings import Progress, Searcher, silent
-from es_ttc.lab.evaluation.results import CollectionResult
+from es_ttc.lab.evaluation.metrics import QueryScores, score
+from es_ttc.lab.evaluation.provenance import product_and_version
+from es_ttc.lab.evaluation.rankings import Progress, Run, Searcher, silent
+from es_ttc.lab.evaluation.results import CollectionResult, MethodResult
 from es_ttc.rescorers.base import Feature
 from es_ttc.retrievers.base import Vectors
 from es_ttc.settings import EngineSettings
@@ -25,16 +31,6 @@ from es_ttc.vectors.codecs import StoredCodec
 
 if TYPE_CHECKING:
     from es_ttc.lab.evaluation.through_engine import SearchedIndex
-import textwrap
-from collections.abc import Mapping
-
-import numpy as np
-
-from es_ttc.lab.evaluation.bootstrap import RESAMPLES, TRUSTED_QUERIES, compare, interval, resampled_means
-from es_ttc.lab.evaluation.datasets import Document
-from es_ttc.lab.evaluation.metrics import QueryScores, score
-from es_ttc.lab.evaluation.rankings import Run
-from es_ttc.lab.evaluation.results import MethodResult
 
 MIN_UNJUDGED = 0.1
 """Difference in the share of unjudged documents from which a warning is given."""
@@ -93,8 +89,7 @@ def _few(collection: Collection) -> Iterator[str]:
 def _unjudged(collection: Collection, scores: Mapping[str, QueryScores], baseline: str, k: int) -> Iterator[str]:
     """Return a warning for each method with many more unjudged documents than the baseline.
 
-    Where no document is judged not relevant, judgements name the relevant documents alone, and every other one is meant
-    to count as not relevant.
+    Where all judged documents are relevant, unjudged ones are meant to count as not relevant: no warning.
     """
     if collection.judgements == collection.relevant:
         return
@@ -263,7 +258,7 @@ def opened(
     """Yield the searcher, where it searches, and the number of truncated documents; see :func:`run`."""
     if plan.engine is not None:
         with _through_engine(plan, plan.engine, collection, encoder, progress) as (searcher, index):
-            yield searcher, index.product_and_version(), index.truncated
+            yield searcher, product_and_version(index.runner.run(index.engine.capabilities())), index.truncated
         return
     if plan.index is not None:
         raise ConfigurationError(f"index [{plan.index}] is in an engine: give it")

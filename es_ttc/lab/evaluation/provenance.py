@@ -8,6 +8,9 @@ from pathlib import Path
 
 import psutil
 
+from es_ttc.engine.protocol import Capabilities
+from es_ttc.engine.versions import dotted
+
 PACKAGES = (
     "es-ttc",
     "numpy",
@@ -36,6 +39,11 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def product_and_version(engine: Capabilities) -> str:
+    """Return an engine's product and version, as results name it."""
+    return f"{engine.product} {dotted(engine.version)}"
 
 
 def now() -> str:

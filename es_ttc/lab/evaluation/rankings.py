@@ -83,11 +83,7 @@ def silent(what: str, done: int, total: int) -> None:
 
 
 def depth_of(window: int | None, documents: int) -> int:
-    """Return the number of documents that are ranked and measured for each query.
-
-    At least 100, the largest cutoff of the metrics, and the window (None: the corpus); at most 1000, as usual with
-    trec_eval and BEIR, and the size of the corpus.
-    """
+    """Return how many documents are ranked for each query: the window (None: all), within 100 to 1000."""
     return min(max(window or documents, MIN_DEPTH), MAX_DEPTH, documents)
 
 

@@ -60,11 +60,6 @@ class SearchedIndex:
     truncated: int = 0
     beside: bool = False
 
-    def product_and_version(self) -> str:
-        """Return the engine's product and version, for display."""
-        found = self.runner.run(self.engine.capabilities())
-        return f"{found.product} {'.'.join(map(str, found.version))}"
-
 
 @dataclass
 class EngineSearcher:
@@ -315,10 +310,7 @@ async def _clean_up(engine: Engine, index: str) -> None:
 
 
 async def _stop_writing() -> None:
-    """Cancel the loop's other tasks: a KeyboardInterrupt raised inside the loop leaves them running.
-
-    A bulk sent after the index was deleted would create it again.
-    """
+    """Cancel the loop's other tasks: a bulk sent after the index was deleted would create it again."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

@@ -101,10 +101,7 @@ def identified(graded: Iterable[Graded], known: Mapping[str, str]) -> tuple[dict
 
 
 def read_runs(path: Path) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Read a TREC run: by tag and query the best documents, best first, as many as a pool keeps.
-
-    Documents are ordered by score, and of equal scores by rank, as trec_eval takes no account of ranks alone.
-    """
+    """Read a TREC run: by tag and query the best documents by score, then rank, as many as a pool keeps."""
     found: dict[str, dict[str, list[tuple[float, int, str]]]] = {}
     for place, (query, _, document, rank, score, tag) in _columns(path, 6, "query Q0 document rank score tag"):
         try:

@@ -60,7 +60,7 @@ def weighted_kappa(ours: Sequence[int], theirs: Sequence[int]) -> float | None:
 def median_grades(judgements: Iterable[Judgement], *, with_llm: bool = False) -> dict[str, dict[str, int]]:
     """Return the median of its judges for each judged document, by query and document.
 
-    Two judges who differ by one grade give the lower one. A language model's grades count only `with_llm`.
+    The lower of two middle grades counts. A language model's grades count only `with_llm`.
     """
     given: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for one in judgements:

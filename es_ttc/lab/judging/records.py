@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.lab.ranking.pools import Pool, Pools
+from es_ttc.lab.ranking.pools import Pool, Pools, graded
 from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.rescorers.blend.weights import Trust
 from es_ttc.vectors.tokens import Float32
@@ -79,15 +79,7 @@ class LoggedSignals:
 
     def pool(self, query: str, judged: Mapping[str, int]) -> Pool:
         """Return the pool with the grades of its documents; a document without a grade counts as not relevant."""
-        return Pool(
-            query,
-            self.documents,
-            self.scores,
-            self.trust,
-            grades=np.array([judged.get(document, 0) for document in self.documents], np.int64),
-            behind=np.zeros(0, np.int64),
-            judged=np.array(sorted(judged.values(), reverse=True), np.int64),
-        )
+        return Pool(query, self.documents, self.scores, self.trust, *graded(self.documents, judged))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +161,7 @@ class PooledQuery:
         return tuple(dict.fromkeys(document for run in self.runs for document in run[: self.depth]))
 
     def shuffled(self, judge: str) -> tuple[str, ...]:
-        """Return the documents in an order that depends on judge and query alone, so that no method shows.
-
-        It is the same whenever a judge returns, and stays so when documents join the pool.
-        """
+        """Return the documents in an order that depends on judge and query alone, so that no method shows."""
         return tuple(sorted(self.documents, key=lambda document: _digest([judge, self.id, document])))
 
     def run_of(self, method: str) -> tuple[str, ...]:

@@ -26,9 +26,10 @@ from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, only
+from es_ttc.lab.evaluation.provenance import product_and_version
 from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.evaluation.report import replace
-from es_ttc.lab.ranking.pools import Grades, Pool, Pools
+from es_ttc.lab.ranking.pools import Pool, Pools, graded
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.blend.rescorer import BASE_SIGNALS
 from es_ttc.rescorers.blend.signals import (
@@ -75,8 +76,7 @@ def collect_from_index(
 ) -> Pools:
     """Score every signal once for each query's pool: what a gateway would score for a search of the query's text.
 
-    The default signals are always scored. `head` is an adapter of the queries in place of the settings'. What is read
-    is kept in the folder `keep`, in parts; what another call with the same queries left there is not read again.
+    `head` replaces the settings' adapter of queries. The folder `keep` holds what was read, for later calls.
     """
     signals = tuple(name for name in SIGNALS if name in signals or name in DEFAULT_SIGNALS)
     with InterruptibleRunner() as runner:
@@ -122,8 +122,7 @@ async def _index(source: IndexSource) -> tuple[IndexSpec, str]:
     """Return the spec of an index's features, and the engine's product and version."""
     async with connected(source.settings) as engine:
         located = await alike_locations(engine, source.name)
-        capabilities = await engine.capabilities()
-    return located[0].spec, f"{capabilities.product} {'.'.join(map(str, capabilities.version))}"
+        return located[0].spec, product_and_version(await engine.capabilities())
 
 
 async def log_for_caller(
@@ -305,9 +304,3 @@ def read_pools(file: Path, judged: Collection) -> list[Pool]:
             )
         )
     return pools
-
-
-def graded(names: Sequence[str], judged: Mapping[str, int]) -> tuple[Grades, Grades, Grades]:
-    """Return `grades`, `behind` and `judged` of a pool of an index, behind which nothing is ranked."""
-    grades = np.array([judged.get(name, 0) for name in names], np.int64)
-    return grades, grades[:0], np.array(sorted(judged.values(), reverse=True), np.int64)

@@ -158,6 +158,14 @@ def pools_of(
     return Pools(collection.name, collection.split, encoder, tuple(signals), tuple(pools), settings)
 
 
+def graded(
+    documents: Sequence[str], judged: Mapping[str, int], behind: Sequence[str] = ()
+) -> tuple[Grades, Grades, Grades]:
+    """Return `grades`, `behind` and `judged` of a pool."""
+    pooled, others = (np.array([judged.get(name, 0) for name in names], np.int64) for names in (documents, behind))
+    return pooled, others, np.array(sorted(judged.values(), reverse=True), np.int64)
+
+
 def _pool(
     query: str, joined: JoinedWindow, judged: Mapping[str, int], signals: Sequence[SignalName], ids: Sequence[str]
 ) -> Pool:
@@ -170,9 +178,7 @@ def _pool(
         documents,
         signal_matrix(scored[name] for name in signals),
         Trust.of(joined.window),
-        grades=np.array([judged.get(document, 0) for document in documents], np.int64),
-        behind=np.array([judged.get(document, 0) for document in behind], np.int64),
-        judged=np.array(sorted(judged.values(), reverse=True), np.int64),
+        *graded(documents, judged, behind),
         numbers=joined.window.numbers,
         query_vector=joined.query.vectors[0],
         vectors=() if joined.window.pooled is None else list(joined.window.pooled),

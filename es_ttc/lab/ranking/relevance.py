@@ -130,10 +130,7 @@ def judged_hits(
     *,
     blend: Mapping[str, float] | None = None,
 ) -> JudgedHits:
-    """Return the first hits of blend, with the given weights or the default ones, of each query.
-
-    Hits without a grade in `judged` are left out; without `judged` they are not relevant.
-    """
+    """Return the first hits of blend for each query; with `judged` unjudged hits are left out."""
     pools = pools.of(DEFAULT_SIGNALS)
     weights = pools.default_weights()
     if blend is not None:

@@ -13,10 +13,7 @@ FIRST_MIX = 0.1
 
 
 class MixedMlp(nn.Module):
-    """NNN-Tr's adapter (B.5): ``norm((1 - a) e + a MLP(e))``, two layers, GELU, a learned.
-
-    "Training begins close to the frozen baseline": here exactly at it, because the outer layer begins with zeros.
-    """
+    """NNN-Tr's adapter (B.5): ``norm((1 - a) e + a MLP(e))``, a learned; the outer layer begins with zeros."""
 
     def __init__(self, dims: int, hidden: int) -> None:
         super().__init__()
@@ -86,11 +83,7 @@ class LowRank(nn.Module):
 
 
 def whitening(rows: Float32, *, ridge: float = 1e-3) -> Linear:
-    """Return the PCA whitening of vectors, ``(n, d)``: ``S^-1/2 U^T (e - m)``, learned without labels.
-
-    `ridge` is added to the covariance's eigenvalues, relative to the greatest, so that directions with little variance
-    in the sample are not amplified.
-    """
+    """Return the PCA whitening ``S^-1/2 U^T (e - m)`` of ``(n, d)`` vectors; `ridge` is relative."""
     mean = rows.mean(axis=0, dtype=np.float64)
     centred = rows.astype(np.float64) - mean
     values, directions = np.linalg.eigh(centred.T @ centred / len(rows))

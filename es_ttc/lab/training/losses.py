@@ -39,11 +39,7 @@ def set_loss(scores: Tensor, relevant: Tensor, *, margin: float, temperature: fl
 
 
 def listwise_multi_label(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return COLT's list-wise multi-label loss of ``(b, k)`` scores and labels: cross-entropy with labels that share 1.
-
-    As in its published code: each list contains some relevant documents and random others, each position is a Bernoulli
-    variable.
-    """
+    """Return COLT's list-wise loss of ``(b, k)`` scores and labels: cross-entropy with labels that share 1."""
     predicted = torch.softmax(scores, dim=1)
     targets = labels / labels.sum(dim=1, keepdim=True)
     log_rest = torch.log1p(-predicted.clamp(max=1 - 1e-6))

@@ -56,10 +56,7 @@ _AT_ONCE = 64
 
 
 class TunedSide(nn.Module):
-    """Texts encoded by a trainable model.
-
-    Its vectors are those of the model's own library: a text is truncated at the model's length, pooled, normalised.
-    """
+    """Texts encoded by a trainable model: truncated, pooled and normalised as by its own library."""
 
     def __init__(self, folder: Path, role: Role, texts: Mapping[str, Sequence[str]]) -> None:
         super().__init__()

@@ -49,10 +49,8 @@ class Trust:
 def weight_of_words(window: Window) -> float:
     """Return how far the first pass's scores can be trusted to tell documents apart, 0 to 1.
 
-    Where the words of a query stand in every document, or in none, the engine's scores differ by little more than the
-    documents' lengths; z-scores would make these differences as large as any other signal's. No judgements are needed
-    to see it: on collections where BM25 is of use its scores' coefficient of variation is .28 and more, on profiles
-    that share no content word with their queries it is .05.
+    Where a query's words stand in every document or in none, BM25's scores hardly differ, and z-scores would enlarge
+    that. Their coefficient of variation is .28 and more where BM25 is of use, .05 on LIMIT-style profiles.
     """
     found = window.first_pass[documents_with(frozenset({Feature.FIRST_PASS}), window)]
     scores = found[found > 0].astype(np.float64)
@@ -62,10 +60,9 @@ def weight_of_words(window: Window) -> float:
 
 
 def weight_of_vectors(window: Window) -> float:
-    """Return how far scores of vectors can be trusted that were made from a part of each text, 0 to 1.
+    """Return how far scores of vectors made from a part of each text can be trusted, 0 to 1.
 
-    It is the square root of :func:`share_read`: where a text's evidence of relevance is spread evenly, a share c of it
-    correlates with the whole by sqrt(c).
+    A share c of evenly spread evidence correlates with the whole by sqrt(c).
     """
     return trust_in_vectors(_reads(window))
 
@@ -76,10 +73,7 @@ def trust_in_vectors(reads: Sequence[float]) -> float:
 
 
 def share_read(window: Window) -> float:
-    """Return the mean share of the documents' texts that the encoder read, in (0, 1].
-
-    It is 1 where no text was cut, and where the window carries no token vectors, which alone know it.
-    """
+    """Return the mean share of the documents' texts that the encoder read, in (0, 1]; 1 without token vectors."""
     return _mean_share(_reads(window))
 
 

@@ -14,11 +14,7 @@ _scratch = Scratch()
 
 
 def compute_in_room(loop: Callable[[NDArray[np.uint8]], int]) -> None:
-    """Call a loop with as much room as it needs.
-
-    Args:
-        loop: Computes in the room that it gets, unless it needs more bytes; returns how many it needs.
-    """
+    """Call a loop with as much room as it needs; it returns how many bytes it needs."""
     room = _scratch.array("room", (_BYTES,), np.uint8)
     needed = loop(room)
     if needed > len(room):

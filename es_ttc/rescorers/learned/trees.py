@@ -19,10 +19,7 @@ ZERO = float(np.float32(1e-35))
 
 
 class Missing(IntEnum):
-    """What a node takes for missing, and sends to its default side.
-
-    ``NONE``: nothing; NaN counts as 0. ``ZERO``: zero, and NaN with it. ``NAN``: NaN.
-    """
+    """What a node sends to its default side: nothing (NaN counts as 0), zero and NaN, or NaN."""
 
     NONE = 0
     ZERO = 1
@@ -74,10 +71,7 @@ class Trees:
         return np.where(absent, self.default_left[node], filled <= self.threshold[node])
 
     def problem(self, features: int) -> str | None:
-        """Return why the arrays are no trees over so many features; None if they are.
-
-        A child stands behind its parent, so every path ends.
-        """
+        """Return why the arrays are no trees over so many features, each child behind its parent; None if they are."""
         inner, leaves = len(self.feature), len(self.values)
         if len({len(part) for part in (self.feature, self.threshold, self.left, self.right, self.missing)}) > 1:
             return "the lists of the nodes differ in length"

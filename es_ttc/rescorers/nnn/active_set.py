@@ -125,8 +125,7 @@ def _offenders(
 ) -> tuple[Places, float]:
     """Return the documents that exceed l1 by more than the slack, the worst first, and the greatest excess.
 
-    In float32 a document counts at once where the excess is beyond all rounding; only when there is none such are
-    those near the threshold computed again in float64. So the certificate is as good as if all of it were float64.
+    Near the threshold float32 products are computed again in float64, so the certificate is as good as in float64.
     """
     products = dictionary.products(residual)
     products[support] = -np.inf

@@ -47,8 +47,7 @@ def changes(
 def select(dictionary: Dictionary, query: Rows, documents: int, *, l2: float = 0.0) -> Solution:
     """Return the first solution on the path that selects at least so many documents.
 
-    It selects more only where several join at once. The solution at the path's end is returned where none selects so
-    many: no more documents can have positive coefficients, whatever l1.
+    It selects more only where several join at once, and fewer only at the end of the path.
     """
     if documents < 1:
         raise ValueError(f"[documents] is {documents}: it must be 1 or more")

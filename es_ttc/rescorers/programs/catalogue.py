@@ -23,8 +23,9 @@ from es_ttc.vectors.chunks import GRANULARITIES, Granularity
 
 REVERSED: Final = "reversed"
 TOPIC: Final = "topic"
-Reading = Granularity | Literal["reversed", "topic"]
-"""A kind of text that an index encodes in addition to whole documents: chunks, documents as queries, openings."""
+TEXTS: Final = "texts"
+Reading = Granularity | Literal["reversed", "topic", "texts"]
+"""What an index stores for programs beside whole documents: chunks, documents as queries, openings, texts."""
 
 _EVERYTHING: tuple[Reading, ...] = (*GRANULARITIES, TOPIC, REVERSED)
 
@@ -54,7 +55,12 @@ class Entry:
     @property
     def chunked(self) -> bool:
         """Whether it reads chunks of documents, and not whole documents alone."""
-        return self.reads != (REVERSED,)
+        return not {*self.reads} <= {REVERSED}
+
+    @property
+    def granularities(self) -> tuple[Granularity, ...]:
+        """The kinds of chunks that it reads."""
+        return tuple(name for name in GRANULARITIES if name in self.reads)
 
 
 def _entry(title: str, section: str, program: Program, cost: float, **options: Any) -> Entry:

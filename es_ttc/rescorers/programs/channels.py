@@ -14,8 +14,7 @@ Channels = dict[str, Float32]
 class Coverage:
     """The eight channels of CoverageTriple (B.4): the documents' side is prepared once, for all query vectors.
 
-    "All channels are debiased by subtracting their respective embedding centroids": the mean of all chunks of a
-    channel is subtracted from each, and rows are made unit again. Queries are left as they are.
+    Each channel's vectors lose their mean and are made unit again; queries are left as they are.
     """
 
     def __init__(self, documents: Float32, context: Context) -> None:

@@ -31,16 +31,14 @@ def measured() -> tuple[Measured, ...]:
     return tuple(Measured(one["name"], one["c"], one["delta"]) for one in content)
 
 
-def within(budget: float) -> str | None:
-    """Return the program with the greatest measured gain that costs at most the budget; None if there is none."""
-    affordable = [one for one in measured() if one.c <= budget and one.name in CATALOGUE]
+def within(budget: float | None) -> str | None:
+    """Return the program with the greatest measured gain within a budget; for None, that encodes nothing for a query.
+
+    None if no program is measured so.
+    """
+    known = [one for one in measured() if one.name in CATALOGUE]
+    affordable = [one for one in known if (one.c <= budget if budget else not CATALOGUE[one.name].passes)]
     return max(affordable, key=lambda one: one.delta).name if affordable else None
-
-
-def unpaid() -> str | None:
-    """Return the program with the greatest measured gain among those that encode nothing at query time."""
-    free = [one for one in measured() if one.name in CATALOGUE and not CATALOGUE[one.name].passes]
-    return max(free, key=lambda one: one.delta).name if free else None
 
 
 class ChoiceParams(ProgramParams):
@@ -88,8 +86,7 @@ class ChoiceParams(ProgramParams):
     @property
     def chosen(self) -> str:
         """The program's name."""
-        bought = unpaid() if self.budget is None else within(self.budget)
-        return self.name or bought or next(iter(CATALOGUE))
+        return self.name or within(self.budget) or next(iter(CATALOGUE))
 
     @property
     def rescorer(self) -> Rescorer[Any]:

@@ -36,8 +36,7 @@ class TextEncoder(Protocol):
 def encode_fn(encoder: TextEncoder) -> EncodeFn:
     """Return the interface's ``encode_fn``: the retrieval adapters are the encoder's two roles.
 
-    The other two are the adapters of those names that the model ships; where it ships none they are the document role:
-    "channels collapse to a single view" (section 3.1).
+    Adapters that the model does not ship are the document role: "channels collapse to a single view" (section 3.1).
     """
 
     def encode(

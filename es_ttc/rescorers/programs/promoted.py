@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from es_ttc.errors import ConfigurationError
 from es_ttc.rescorers.base import Feature
-from es_ttc.rescorers.programs.catalogue import CATALOGUE, REVERSED, TOPIC, Entry
+from es_ttc.rescorers.programs.catalogue import CATALOGUE, REVERSED, TEXTS, TOPIC, Entry, Reading
 from es_ttc.rescorers.programs.interface import Program
 from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
 from es_ttc.rescorers.programs.source import Refused, compiled
@@ -23,8 +23,8 @@ from es_ttc.vectors.chunks import GRANULARITIES
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 SERVED_AS: Final = "programs"
 """Key of the programs among what parameters may name; see :func:`es_ttc.common.entry_points.parse_params`."""
-TEXTS: Final = "texts"
-SERVED: Final = frozenset((*GRANULARITIES, TOPIC, REVERSED, TEXTS))
+_READINGS: tuple[Reading, ...] = (*GRANULARITIES, TOPIC, REVERSED, TEXTS)
+SERVED: Final[frozenset[str]] = frozenset(_READINGS)
 """Features that an index can store for a program, in addition to whole documents."""
 MAX_SECONDS: Final = 10.0
 """Time limit of one window, in this process: an endless program then releases its thread."""
@@ -32,17 +32,9 @@ MAX_SECONDS: Final = 10.0
 Runner = Callable[[str], Program]
 """Returns a function for a source, which runs it. Raises :class:`Refused` for a text that violates a rule."""
 
-_NEEDING_CHUNKS = SERVED - {REVERSED}
-
 
 class Manifest(BaseModel):
-    """The manifest of a promoted program.
-
-    Attributes:
-        readings: The features that it reads, in addition to whole documents.
-        passes: Texts that it encodes for every query; 0 if the index contains all features.
-        calibrated: Whether it uses statistics along queries, from the index's calibration.
-    """
+    """The manifest of a promoted program; `readings` are features, `passes` the texts encoded for a query."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -58,20 +50,9 @@ class Manifest(BaseModel):
 class PromotedRescorer(ProgramRescorer):
     """A promoted program over the window, with the lexical channels with which it was measured."""
 
-    readings: frozenset[str] = frozenset()
-
-    def needs(self, params: ProgramParams) -> frozenset[Feature]:  # noqa: ARG002
-        """The pooled vectors; chunks, documents as queries, the encoder and a calibration if the program uses them."""
-        needed = {Feature.POOLED}
-        if REVERSED in self.readings:
-            needed.add(Feature.REVERSED)
-        if self.readings & _NEEDING_CHUNKS:
-            needed.add(Feature.CHUNKS)
-        if self.entry.passes:
-            needed.add(Feature.ENCODER)
-        if self.entry.calibrated:
-            needed.add(Feature.CALIBRATION)
-        return frozenset(needed)
+    def needs(self, params: ProgramParams) -> frozenset[Feature]:
+        """What the program reads; a calibration too, without which it scores otherwise than it was measured."""
+        return super().needs(params) | (frozenset({Feature.CALIBRATION}) if self.entry.calibrated else frozenset())
 
 
 def in_this_process(source: str) -> Program:
@@ -121,7 +102,6 @@ def _rescorer(path: Path, runner: Runner) -> PromotedRescorer:
         program = runner(source)
     except Refused as refused:
         raise ConfigurationError(f"promoted program [{path.with_suffix('.py')}] may not run: {refused}") from refused
-    readings = frozenset(manifest.readings)
     entry = Entry(
         manifest.name,
         manifest.name,
@@ -129,7 +109,7 @@ def _rescorer(path: Path, runner: Runner) -> PromotedRescorer:
         program,
         manifest.cost,
         passes=-int(-manifest.passes // 1),
-        reads=tuple(name for name in GRANULARITIES if name in readings),
+        reads=tuple(name for name in _READINGS if name in manifest.readings),
         lexical=False,
         calibrated=manifest.calibrated,
     )
@@ -137,8 +117,7 @@ def _rescorer(path: Path, runner: Runner) -> PromotedRescorer:
         "name": manifest.name,
         "entry": entry,
         "Params": ProgramParams,
-        "granularities": entry.reads,
-        "readings": readings,
+        "granularities": entry.granularities,
         "__doc__": f"A promoted program, c = {manifest.cost:g}.",
         "__module__": __name__,
     }

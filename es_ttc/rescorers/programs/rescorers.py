@@ -20,7 +20,7 @@ from es_ttc.rescorers.programs.interface import (
     run,
 )
 from es_ttc.rescorers.programs.primitives.feedback import interpolate, top_centroid
-from es_ttc.vectors.chunks import GRANULARITIES, DocumentChunks, Granularity
+from es_ttc.vectors.chunks import DocumentChunks, Granularity
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
@@ -75,24 +75,35 @@ class ProgramRescorer:
         return scores
 
     def batch(
-        self, queries: Sequence[Query], window: Window, params: ProgramParams, lexical_scores: Float32 | None = None
+        self,
+        queries: Sequence[Query],
+        window: Window,
+        params: ProgramParams,
+        lexical_scores: Float32 | None = None,
+        channels: dict[str, Float32] | None = None,
     ) -> Float32:
         """Return the program's own scores of several queries on the same documents, ``(q, k)``: the paper's form.
 
         Args:
             lexical_scores: ``(q, k)`` the lexical engine's scores, for several queries; the window's own where None.
+            channels: Receives the scores of every channel and round by name, ``(q, k)`` each.
         """
-        return self._run(queries, window, params, lexical_scores, None)
-
-    def channels(self, queries: Sequence[Query], window: Window, params: ProgramParams) -> dict[str, Float32]:
-        """Return the scores of every channel and round by name, ``(q, k)`` each."""
-        seen: dict[str, Float32] = {}
-        self._run(queries, window, params, None, seen)
-        return seen
+        assert window.pooled is not None  # noqa: S101 - promised by needs
+        from_engine = isinstance(params, LexicalParams) and params.lexical == "engine"
+        context = context_of(queries, window, self.granularities, engine_lexical=from_engine)
+        if from_engine and lexical_scores is not None:
+            context.lexical_scores = lexical_scores
+        if channels is not None:
+            context.record = channels.__setitem__
+        as_queries = window.pooled if window.reversed is None else window.reversed
+        context.views = {**context.views, (QUERY, None): as_queries, (PASSAGE, None): window.pooled}
+        vectors = np.stack([query.vectors[0] for query in queries])
+        return run(self._program(params), vectors, window.pooled, context)
 
     def detail(self, query: Query, window: Window, params: ProgramParams) -> list[dict[str, Any]]:
         """Return for each document its score in every channel and round, by name."""
-        channels = self.channels([query], window, params)
+        channels: dict[str, Float32] = {}
+        self.batch([query], window, params, channels=channels)
         return [
             {"channels": {name: round(float(scores[0, place]), 6) for name, scores in channels.items()}}
             for place in range(len(window))
@@ -100,26 +111,6 @@ class ProgramRescorer:
 
     def _program(self, params: ProgramParams) -> Program:  # noqa: ARG002
         return self.entry.program
-
-    def _run(
-        self,
-        queries: Sequence[Query],
-        window: Window,
-        params: ProgramParams,
-        lexical_scores: Float32 | None,
-        seen: dict[str, Float32] | None,
-    ) -> Float32:
-        assert window.pooled is not None  # noqa: S101 - promised by needs
-        from_engine = isinstance(params, LexicalParams) and params.lexical == "engine"
-        context = context_of(queries, window, self.granularities, engine_lexical=from_engine)
-        if from_engine and lexical_scores is not None:
-            context.lexical_scores = lexical_scores
-        if seen is not None:
-            context.record = seen.__setitem__
-        as_queries = window.pooled if window.reversed is None else window.reversed
-        context.views = {**context.views, (QUERY, None): as_queries, (PASSAGE, None): window.pooled}
-        vectors = np.stack([query.vectors[0] for query in queries])
-        return run(self._program(params), vectors, window.pooled, context)
 
 
 def positive(scores: Float32) -> Float32:
@@ -135,7 +126,7 @@ def _class(entry: Entry) -> type[ProgramRescorer]:
         "name": entry.name,
         "entry": entry,
         "Params": LexicalParams if entry.lexical else ProgramParams,
-        "granularities": tuple(name for name in GRANULARITIES if name in entry.reads),
+        "granularities": entry.granularities,
         "wants": frozenset({Feature.CALIBRATION}) if entry.calibrated else frozenset(),
         "__doc__": (
             f"{entry.title} (section {entry.section} of the paper on programs; c = {entry.cost}).\n\n    {summary}"

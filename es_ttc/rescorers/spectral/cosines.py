@@ -42,10 +42,7 @@ class Block:
 def blocks(
     vectors: Float32, tokens: Sequence[TokenVectors], norms: Sequence[ScaleNorms] | None, scales: tuple[float, ...]
 ) -> Iterator[Block]:
-    """Yield the cosines of a window's documents with ``(r, d)`` vectors, those without any token left out.
-
-    A document's cosines do not depend on what else is in the window. Norms that are not stored come from the tokens.
-    """
+    """Yield the cosines of a window's documents with ``(r, d)`` vectors, those without any token left out."""
     for size, places in _by_transform_size(tokens).items():
         block = max(1, _BLOCK_BYTES // (4 * size * len(vectors) * len(scales)))
         for start in range(0, len(places), block):

@@ -41,11 +41,7 @@ def greatest_cosines(
 ) -> Float32:
     """Return the greatest cosine of every document with every query vector, ``(k, r)``; -1 for an empty document.
 
-    A document's cosines do not depend on what else is in the window. Norms that are not stored come from the tokens.
-
-    Args:
-        plain: ``(p, d)`` float32 unit rows that are compared with the tokens themselves alone, in the same pass: their
-            cosines follow the others, ``(k, r + p)``.
+    `plain`, ``(p, d)`` unit rows, are compared with the tokens themselves alone; their cosines follow, ``(k, r + p)``.
     """
     further = 0 if plain is None else len(plain)
     every = vectors if plain is None else np.concatenate([vectors, plain])

@@ -35,7 +35,7 @@ _kept: dict[int, _Kept] = {}
 def scale_norms(tokens: Float32, scales: Sequence[float]) -> ScaleNorms:
     """Return ``||(k_L * E)[i]||`` for every position of ``(n, d)`` tokens and every scale but L = 1, whose norms are 1.
 
-    For scores that equal those of the stored vectors, give these: ``as_stored(quantise(matrix, codec))``.
+    Scores equal those of stored vectors if the tokens are ``as_stored(quantise(matrix, codec))``.
     """
     kept = tuple(scale for scale in scales if scale != IDENTITY)
     values = np.empty((len(kept), len(tokens)), dtype=np.float32)

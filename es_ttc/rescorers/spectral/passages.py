@@ -34,12 +34,7 @@ class Passage:
 def best_passages(
     vectors: Float32, tokens: TokenVectors, norms: ScaleNorms | None, offsets: NDArray[np.int32], count: int
 ) -> list[Passage]:
-    """Return a document's best passages, best first; those of one field do not overlap.
-
-    Args:
-        vectors: ``(r, d)`` unit rows; the best row counts.
-        offsets: ``(n, 3)`` int32 field ordinal, first character, end character of each token.
-    """
+    """Return a document's best passages for the best of ``(r, d)`` rows; those of one field do not overlap."""
     for block in blocks(vectors, [tokens], None if norms is None else [norms], (MATCH_SCALE, PASSAGE_SCALE)):
         narrow, wide = block.cosines[0].max(axis=0)
         return [_passage(narrow, wide, offsets, position) for position in _apart(wide, offsets, count)]

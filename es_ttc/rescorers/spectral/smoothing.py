@@ -61,10 +61,7 @@ _SIZE_STEPS = (2, 3)  # transform sizes are these times a power of two: at most 
 
 @lru_cache(maxsize=4096)
 def transform_size(length: int) -> int:
-    """Return the transform size for documents of a length: long enough that wrapping never reaches the ``same`` part.
-
-    Elements past the size wrap to the start, of which ``same_start(N)`` are thrown away: about 1.5 N are enough.
-    """
+    """Return the transform size for documents of a length, some 1.5 N: wrapping never reaches the ``same`` part."""
     needed = 2 * length - 1 - same_start(length)
     power = 1
     while True:
@@ -112,10 +109,7 @@ def kernel_spectra(length: int, scales: tuple[float, ...], size: int) -> Complex
 
 
 def half_spectra(length: int, scales: tuple[float, ...], size: int) -> Float32:
-    """Return the spectra of a document length's kernels about their centres, ``(s, size // 2 + 1)``; kept for reuse.
-
-    They are real, divided by the size, and in the order of `half_frequencies`.
-    """
+    """Return the real spectra of a document length's centred kernels, ``(s, size // 2 + 1)``, over the size."""
     return _kept_halves.get((length, scales, size), _halves)
 
 

@@ -19,10 +19,7 @@ def span_positions(length: int, stride: int) -> NDArray[np.intp]:
 
 
 def span_vectors(tokens: Float32, scale: float, stride: int) -> tuple[NDArray[np.intp], Float32]:
-    """Return the tokens at the centres of a document's spans, ``(m,)``, and ``(m, d)`` float32 unit rows.
-
-    Where tokens cancel each other out, there is no direction and so no span.
-    """
+    """Return the central tokens of a document's spans, ``(m,)``, and ``(m, d)`` unit rows, none of length 0."""
     positions = span_positions(len(tokens), stride)
     rows = np.empty((len(positions), tokens.shape[1]), dtype=np.float32)
     if scale == IDENTITY or not len(tokens):

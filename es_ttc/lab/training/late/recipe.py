@@ -106,10 +106,7 @@ def _judged(collection: Collection, index: Bm25, progress: Progress) -> JudgedTe
 
 
 def negatives_of(index: Bm25, text: str, relevant: Places) -> Places:
-    """Return the first :data:`MINED` documents of BM25 that are not judged relevant, best first.
-
-    Documents without a word of the query follow in the corpus's order, so a small corpus has negatives too.
-    """
+    """Return the first :data:`MINED` documents of BM25 that are not relevant, then of the corpus's order."""
     found = top(index.scores(text), MINED + len(relevant)).documents
     return found[~np.isin(found, relevant)][:MINED]
 
@@ -197,10 +194,7 @@ class LateRecipe(Recipe):
 
 
 def known_relevant(relevant: Sequence[Places], drawn: Places) -> Tensor:
-    """Return which documents of a batch are no negatives of a query, ``(b, b * n)`` bool; its positive stays.
-
-    `drawn` is ``(b, n)``: each query's documents, its positive first.
-    """
+    """Return which of ``(b, n)`` drawn documents are no negatives of a query, ``(b, b * n)``; its positive stays."""
     known = np.stack([np.isin(drawn.reshape(-1), places) for places in relevant])
     rows = np.arange(len(drawn))
     known[rows, rows * drawn.shape[1]] = False

@@ -69,11 +69,9 @@ def backbone_folder(name: str, cache_dir: Path) -> Path:
 
 
 def build(folder: Path, shape: LateShape, texts: Sequence[str]) -> MultiVectorEncoder:
-    """Return the untrained model, on the processor.
+    """Return the untrained model, on the processor, with the prompts of the backbone.
 
-    Markers of the role and query expansion are left out: a few hundred judged queries do not teach a model what new
-    tokens mean. Prompts that the backbone was trained with stay. Punctuation in documents gets no vectors, as in
-    ColBERT.
+    It has no role markers and no query expansion: a few hundred queries do not teach a model what new tokens mean.
     """
     transformer, prompts = _transformer(folder)
     width = int(transformer.get_embedding_dimension())
@@ -96,10 +94,7 @@ def build(folder: Path, shape: LateShape, texts: Sequence[str]) -> MultiVectorEn
 
 
 def principal_directions(rows: Tensor, count: int) -> Tensor:
-    """Return the directions in which rows ``(n, d)`` are longest, ``(count, d)`` orthonormal.
-
-    They are eigenvectors of the second moment; fewer rows than `count` are completed by directions of no length.
-    """
+    """Return the directions in which rows ``(n, d)`` are longest, ``(count, d)`` orthonormal: of the second moment."""
     moment = rows.double().T @ rows.double()
     _, vectors = torch.linalg.eigh(moment)
     found: Tensor = vectors.flip(1)[:, :count].T.float()

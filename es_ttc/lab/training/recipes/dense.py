@@ -45,7 +45,7 @@ class DenseRecipe(TwoSided):
         )
         self._task = task
         self._options = options
-        self._pairs = pairs_of(task)
+        self._pairs = pairs_of(task.train.relevant)
         self._valid = task.valid.mask(len(task.documents))
         self.examples = len(self._pairs)
 
@@ -69,6 +69,6 @@ def known_positives(relevant: Sequence[Places], queries: Places, documents: Plac
     return torch.from_numpy(known)
 
 
-def pairs_of(task: Task) -> Places:
-    """Return each train query with each of its relevant documents, ``(p, 2)``."""
-    return np.array([(query, one) for query, found in enumerate(task.train.relevant) for one in found], np.intp)
+def pairs_of(relevant: Sequence[Places]) -> Places:
+    """Return each query with each of its relevant documents, ``(p, 2)``."""
+    return np.array([(query, document) for query, found in enumerate(relevant) for document in found], np.intp)

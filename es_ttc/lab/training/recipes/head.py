@@ -14,7 +14,7 @@ from es_ttc.lab.training.heads import LinearHead, LowRank, ResidualMlp, whitenin
 from es_ttc.lab.training.losses import info_nce
 from es_ttc.lab.training.measures import measure
 from es_ttc.lab.training.options import HeadOptions
-from es_ttc.lab.training.recipes.dense import known_positives
+from es_ttc.lab.training.recipes.dense import known_positives, pairs_of
 from es_ttc.lab.training.sides import Trainable
 
 
@@ -48,7 +48,7 @@ class HeadRecipe(Trainable):
         self._relevant = [
             one + start for task, start in zip(tasks, starts[:-1], strict=True) for one in task.train.relevant
         ]
-        self._pairs = np.array([(query, one) for query, found in enumerate(self._relevant) for one in found], np.intp)
+        self._pairs = pairs_of(self._relevant)
         self.examples = len(self._pairs)
 
     def loss(self, batch: Places, random: np.random.Generator) -> Tensor:  # noqa: ARG002

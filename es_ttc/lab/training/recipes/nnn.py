@@ -63,8 +63,7 @@ def unrolled(
 def lacking(documents: Tensor, queries: Tensor, x: Tensor, l1: Tensor | float) -> Tensor:
     """Return by how much each document's inner product with the residual exceeds l1, ``(b, n)``.
 
-    At a solution it is ``l2 x`` for the selected ones and not positive for the others (the KKT conditions of section
-    2.2): how far those are from being selected.
+    At a solution it is ``l2 x`` for the selected ones and not positive for the others (section 2.2).
     """
     return (queries - x @ documents) @ documents.T - l1
 
@@ -172,10 +171,7 @@ def choose_penalty(task: Task, metric: str) -> tuple[float, float]:
 def decoded(
     documents: Tensor, queries: Tensor, l1: Tensor | float, l2: Tensor | float, *, steps: int
 ) -> tuple[Tensor, bool]:
-    """Return scores that rank as NNN decoding does, ``(q, n)``, and whether any document is selected.
-
-    Selected documents come first, by coefficient; the others follow by cosine, as in the rescorer.
-    """
+    """Return scores that rank as NNN decoding does (selected, then by cosine), and whether any is selected."""
     bound = lipschitz(documents, l2)
     parts, selected = [], False
     for start in range(0, len(queries), _BLOCK):

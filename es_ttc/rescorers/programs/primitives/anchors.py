@@ -27,10 +27,7 @@ def diverse(order: Positions, documents: Float32) -> int:
 
 
 def consensus(order: Positions, documents: Float32) -> tuple[Positions, Positions]:
-    """Part the top quarter by mutual similarity (B.8): the core, and the rest of it with the bottom half (negatives).
-
-    The mean similarity of a core document to the other members is at least the members' median.
-    """
+    """Part the top quarter by mutual similarity (B.8): the core, and its rest with the bottom half (negatives)."""
     quarter = top(order, 1 / 4)
     mutual = _mean_similarity(documents[quarter])
     core = mutual >= np.median(mutual)

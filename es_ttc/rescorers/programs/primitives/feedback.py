@@ -45,8 +45,7 @@ def contrast(positive: Float32, negative: Float32) -> Float32:
 def top_centroid(documents: Float32, scores: Float32, depth: int, temperature: float | None = None) -> Float32:
     """Return the centroid of each query's best documents, ``(q, d)``; not unit.
 
-    Weights are ``softmax(score / temperature)`` (appendix D's SoftCentroid); None weighs all equally (VPRF, Li et al.
-    2023).
+    Weights are ``softmax(score / temperature)`` (appendix D), equal for None (VPRF, Li et al. 2023).
     """
     best = order_of(scores)[:, :depth]
     if best.shape[1] == 0:
