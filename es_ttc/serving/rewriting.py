@@ -312,7 +312,7 @@ class CallerCorpus:
         """Return the encoded fields by the mappings of the target, or of the side indices of its indices."""
         sides = ",".join(map(side_alias, indices))
         for index, caller in ((self._target or "*", self._caller), (sides, self._side_caller)):
-            async for fields in meta_of(self._upstream, index, "text_fields", caller):
+            async for fields in meta_of(self._upstream, index, "text_fields", caller, ignore_missing=True):
                 if fields:
                     return tuple(dict.fromkeys(name for names in fields for name in names))
         raise MissingFeature(

@@ -75,17 +75,20 @@ class IndexMeta:
         return allowed
 
 
-async def meta_of(upstream: Upstream, index: str, key: str | None, caller: Caller) -> AsyncIterator[list[Any]]:
+async def meta_of(
+    upstream: Upstream, index: str, key: str | None, caller: Caller, *, ignore_missing: bool = False
+) -> AsyncIterator[list[Any]]:
     """Yield the values of ``_meta.ttc.<key>``, read with the caller's credentials and then with the gateway's own.
 
-    An empty list is yielded if there is no value, and nothing for credentials that may not read the mapping.
+    An empty list is yielded if there is no value, and nothing for credentials that may not read the mapping. With
+    ``ignore_missing`` some of several names may be of no index.
 
     Raises:
         EngineUnavailable: The engine does not answer.
     """
     path_in_meta = ROOT if key is None else f"{ROOT}.{key}"
-    params = {"filter_path": f"*.mappings._meta.{path_in_meta}", "ignore_unavailable": "true"}
-    query_string = urlencode(params).encode()
+    params = {"filter_path": f"*.mappings._meta.{path_in_meta}"}
+    query_string = urlencode(params | ({"ignore_unavailable": "true"} if ignore_missing else {})).encode()
     path = f"/{quote(index, safe='')}/_mapping".encode()
     requests = EngineRequests(upstream)
     for engine in (requests.as_caller(caller), requests.as_gateway()):
