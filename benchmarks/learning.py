@@ -37,7 +37,7 @@ from benchmarks.rerankers import MAX_CHARACTERS, KeptScores, reranked
 from es_ttc.encoders import CachedEncoder, Encoder, load_encoder
 from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.index.ingest.compose import compose
-from es_ttc.lab.demo import limit_style, stdlib
+from es_ttc.lab.discovery.tasks import GENERATED
 from es_ttc.lab.evaluation.bootstrap import Comparison
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sample, splits
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
@@ -58,7 +58,6 @@ from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.settings import Settings
 from es_ttc.vectors.codecs import DEFAULT_CODEC
 
-GENERATED = {"limit-style": limit_style.generate, "stdlib": stdlib.generate}
 SIZES = (50, 200, 800)
 SEED = 0
 MAX_TEST = 200
@@ -352,7 +351,7 @@ def parts(name: str, most: int) -> tuple[Collection, Collection]:
     if name not in GENERATED and "train" in splits(folder):
         train, test = load_collection(folder, "train"), load_collection(folder, "test")
     else:
-        whole = GENERATED[name]() if name in GENERATED else load_collection(folder, "test")
+        whole = GENERATED[name](False) if name in GENERATED else load_collection(folder, "test")
         names = np.random.default_rng(SEED).permutation(sorted(whole.queries)).tolist()
         half = {*names[: len(names) // 2]}
         train, test = only(whole, half), only(whole, {*names} - half)

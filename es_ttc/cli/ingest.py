@@ -166,6 +166,10 @@ def ingest(
     return 0 if outcome.complete else 1
 
 
+def _rejected(count: int) -> str:
+    return f"{count:,} {'document was' if count == 1 else 'documents were'} rejected"
+
+
 def _problems(outcome: IngestResult, rejected: Path) -> Iterator[str]:
     if outcome.repeated:
         yield (
@@ -176,14 +180,12 @@ def _problems(outcome: IngestResult, rejected: Path) -> Iterator[str]:
         documents = "document has" if outcome.empty == 1 else "documents have"
         yield f"es-ttc: {outcome.empty:,} {documents} no text in the index's text fields"
     if outcome.rejected:
-        documents = "document was" if outcome.rejected == 1 else "documents were"
-        yield f"es-ttc: {outcome.rejected:,} {documents} rejected: see {rejected}"
+        yield f"es-ttc: {_rejected(outcome.rejected)}: see {rejected}"
         yield from (f"  {reason}" for reason in outcome.reasons)
         if outcome.rejected > len(outcome.reasons):
             yield f"  and {outcome.rejected - len(outcome.reasons):,} more"
     if outcome.rejected_before:
-        documents = "document was" if outcome.rejected_before == 1 else "documents were"
-        yield f"es-ttc: {outcome.rejected_before:,} {documents} rejected before this run was resumed: see {rejected}"
+        yield f"es-ttc: {_rejected(outcome.rejected_before)} before this run was resumed: see {rejected}"
     if outcome.missing:
         yield (
             f"es-ttc: {outcome.missing:,} documents were acknowledged and are not in the index any more "

@@ -31,7 +31,7 @@ from es_ttc.rewriters.prompts import Prompts
 from es_ttc.rewriters.weighted import NAMED
 from es_ttc.serving.deadline import attempt, budget_ms, fell_back
 from es_ttc.serving.engine_requests import EngineRequests, require_complete
-from es_ttc.serving.features.index_meta import meta_of
+from es_ttc.serving.features.index_meta import encoded_fields
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, CallerKeys
@@ -310,11 +310,11 @@ class CallerCorpus:
 
     async def _own_text_fields(self, indices: Sequence[str], method: str) -> tuple[str, ...]:
         """Return the encoded fields by the mappings of the target, or of the side indices of its indices."""
-        sides = ",".join(map(side_alias, indices))
-        for index, caller in ((self._target or "*", self._caller), (sides, self._side_caller)):
-            async for fields in meta_of(self._upstream, index, "text_fields", caller, ignore_missing=True):
-                if fields:
-                    return tuple(dict.fromkeys(name for names in fields for name in names))
+        places = [(self._target or "*", self._caller)]
+        if indices:
+            places.append((",".join(map(side_alias, indices)), self._side_caller))
+        if fields := await encoded_fields(self._upstream, places):
+            return fields
         raise MissingFeature(
             f"method [{method}] does not know which fields of index [{self._target}] hold text: name them in "
             '[params.text_fields], e.g. ["title^2", "text"]'

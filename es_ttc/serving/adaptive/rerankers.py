@@ -16,7 +16,7 @@ from es_ttc.reranking.rerankers import Cost, ListwiseCalls, PointwiseCalls, Rera
 from es_ttc.reranking.strategies.methods import BY_THEMSELVES
 from es_ttc.rescorers import registry
 from es_ttc.serving.adaptive.walk import WalkDocuments
-from es_ttc.serving.features.index_meta import meta_of
+from es_ttc.serving.features.index_meta import encoded_fields
 from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
 from es_ttc.serving.features.skip_reasons import NoFeatures, SkipReason
 from es_ttc.serving.features.window import WindowScorer
@@ -152,11 +152,10 @@ class TextFields:
         known = self._known.get(index)
         if known is not None:
             return known.value
-        for name, context in ((index, caller), (side_alias(index), self._side_caller(caller))):
-            async for values in meta_of(self._upstream, name, "text_fields", context):
-                if values:
-                    self._known.put(index, tuple(values[0]))
-                    return tuple(values[0])
+        places = ((index, caller), (side_alias(index), self._side_caller(caller)))
+        if fields := await encoded_fields(self._upstream, places):
+            self._known.put(index, fields)
+            return fields
         raise MissingFeature(
             f"a reranker reads texts, and nothing says which fields of index [{index}] are text: add features with "
             f"`es-ttc attach {index} --text-fields ...`"

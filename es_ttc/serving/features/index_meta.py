@@ -7,7 +7,7 @@ credentials and then with the gateway's own: it contains nothing from a document
 import asyncio
 import math
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -100,6 +100,23 @@ async def meta_of(
             continue
         found = [mapping["mappings"]["_meta"][ROOT] for mapping in answer.values()]
         yield found if key is None else [meta[key] for meta in found]
+
+
+async def encoded_fields(upstream: Upstream, places: Iterable[tuple[str, Caller]]) -> tuple[str, ...]:
+    """Return the text fields that were encoded, by the first mappings that name them; none if none do.
+
+    Args:
+        upstream: The engine.
+        places: Names of indices, of which some may be missing, and the request context of each.
+
+    Raises:
+        EngineUnavailable: The engine does not answer.
+    """
+    for index, caller in places:
+        async for fields in meta_of(upstream, index, "text_fields", caller, ignore_missing=True):
+            if fields:
+                return tuple(dict.fromkeys(name for names in fields for name in names))
+    return ()
 
 
 class IndexEncoderLookup:
