@@ -225,7 +225,8 @@ async def _rank(
     min_relevance: float | None = None,
 ) -> dict[str, Any]:
     match = matching(query, fields)
-    least = {} if min_relevance is None else {"min_relevance": min_relevance}
+    # With a bound, hits of the engine's own ranking would be taken for relevant ones.
+    least = {} if min_relevance is None else {"min_relevance": min_relevance, "on_error": "fail"}
     body = {
         "query": match if filters is None else {"bool": {"must": [match], "filter": [filters]}},
         "size": size,

@@ -147,7 +147,7 @@ async def test_an_agent_is_told_that_there_is_nothing(fitted: Fitted) -> None:
     [
         ("{index}", {"min_relevance": 2}, "min_relevance"),
         ("{index}", {"min_relevance": LEAST, "method": "spectral"}, "spectral"),
-        ("{index}*", {"min_relevance": LEAST}, "es-ttc calibrate relevance {index}*"),
+        ("{index}*", {"min_relevance": LEAST, "on_error": "fail"}, "es-ttc calibrate relevance {index}*"),
         ("", {"relevance": True}, "in the URL"),
     ],
 )
@@ -160,3 +160,12 @@ def test_without_a_calibration_there_is_no_relevance(
     assert reply.status == 400
     assert words.format(index=fitted.index) in reply.reason
     assert asked(fitted, size=0, min_relevance=LEAST).status == 400
+
+
+def test_a_gateway_without_the_calibration_answers_with_the_first_pass(fitted: Fitted) -> None:
+    query = {"query": {"match": {"text": CAT}}}
+    path = f"/{fitted.index}*/_search"
+    reply = call(fitted.gateway, "POST", path, query | {"rescore": {"ttc": {"min_relevance": LEAST}}})
+    assert (reply.status, reply.json()["ttc"]["applied"]) == (200, False)
+    assert f"es-ttc calibrate relevance {fitted.index}*" in reply.json()["ttc"]["reason"]
+    assert reply.ids == call(fitted.gateway, "POST", path, query).ids

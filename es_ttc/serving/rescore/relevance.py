@@ -20,7 +20,8 @@ def calibration_for(section: Section, known: Mapping[str, Calibration], caller: 
     """Return the calibration of a search's target; None if its hits show no relevance.
 
     Raises:
-        InvalidRequest: The section asks for relevance, and the target has no calibration.
+        InvalidRequest: The section asks for relevance, and the search names no index.
+        MissingFeature: It asks for relevance, and the target has no calibration.
     """
     if section.method != DEFAULT_METHOD or not (section.detail or section.relevance_key):
         return None
@@ -30,7 +31,7 @@ def calibration_for(section: Section, known: Mapping[str, Calibration], caller: 
     needs = f"[{KEY}.{section.relevance_key}] needs"
     if not target:
         raise InvalidRequest(f"{needs} the name of an index, which this search lacks: name it in the URL")
-    raise InvalidRequest(
+    raise MissingFeature(
         f"{needs} a calibration of [{target}], which this gateway does not have: make one with `es-ttc calibrate "
         f"relevance {target} --out FILE`, and give it to `es-ttc serve --tuned FILE`"
     )

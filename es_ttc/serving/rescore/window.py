@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from es_ttc.errors import EsTtcError
+from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import SelectiveRescorer
 from es_ttc.rescorers.relevance import Calibration
@@ -105,11 +105,18 @@ class WindowRescoring:
         """Check the method's name and parameters, and start to encode the query and to search candidates.
 
         Raises:
-            InvalidRequest: There is no such method, its parameters are invalid, or a calibration is missing.
+            InvalidRequest: There is no such method, or its parameters are invalid.
+            MissingFeature: A calibration is missing, and the section says ``on_error: fail``.
         """
         rescorer = registry.load(plan.section.method)
         params, tuned = gateway.tuned.parse(rescorer, plan.section.params)
-        calibration = calibration_for(plan.section, gateway.tuned.relevance, request.caller(item))
+        calibration = None
+        try:
+            calibration = calibration_for(plan.section, gateway.tuned.relevance, request.caller(item))
+        except MissingFeature as problem:
+            if plan.section.on_error == "fail":
+                raise
+            plan = replace(plan, problem=problem)
         method = Method(rescorer, params, bool(plan.section.detail), signals=calibration is not None)
         plan = plan.reading(method.fields)
         possible = plan.problem is None
