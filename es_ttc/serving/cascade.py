@@ -30,11 +30,7 @@ Item = WindowRescoring | AdaptiveRescoring
 
 
 def begin_cascade(plan: SearchPlan, begin: Callable[[SearchPlan], Item]) -> "Cascade":
-    """Check all items of a search, and start their work that does not need the first pass.
-
-    Raises:
-        InvalidRequest: An item is invalid.
-    """
+    """Check all items of a search, and start their work that does not need the first pass."""
     later = [begin(one) for one in plan.later]
     plan = plan.reading([name for one in later for name in one.plan.numbers])
     whole = replace(plan.page, start=0, size=plan.page.fetch)
@@ -57,12 +53,7 @@ class Cascade:
     async def rank(
         self, response: dict[str, Any], first_pass_ms: float, caller: Caller, *, ranked_ms: float | None = None
     ) -> RescoredResponse:
-        """Put the response in the order of the items up to the first one that needs complete hits; see `rest`.
-
-        Raises:
-            InvalidRequest: The request is malformed.
-            EsTtcError: An item failed, and says ``on_error: fail``.
-        """
+        """Put the response in the order of the items up to the first one that needs complete hits; see `rest`."""
         return await _Run(self, response, caller, ranked_ms).begin(first_pass_ms)
 
 

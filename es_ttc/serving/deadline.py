@@ -22,12 +22,9 @@ class ScoringError(EsTtcError):
 
 
 def budget_ms(budget: float, timeout_ms: float | None, started: float) -> float:
-    """Return a budget of time, limited so that the gateway can answer within the caller's own timeout.
+    """Return a budget of time, in ms, limited so that the gateway can answer within the caller's own timeout.
 
-    Args:
-        budget: The budget from the request or the settings, in ms.
-        timeout_ms: The caller's own search timeout, or None.
-        started: `time.perf_counter` when the request arrived.
+    ``started`` is `time.perf_counter` when the request arrived.
     """
     if timeout_ms is None:
         return budget
@@ -43,17 +40,9 @@ async def attempt(
     budget_ms: float,
     not_caught: type[Exception] = InvalidRequest,
 ) -> T | EsTtcError:
-    """Return the result of work within a budget of time, or the reason of its failure.
+    """Return the result of work (``what``, for messages) within a budget of time, or the reason of its failure.
 
-    Args:
-        work: The work.
-        what: Its name in messages: ``scoring``, ``retrieval``, ``rewriting``.
-        method: The method's name, for the log.
-        budget_ms: The budget of time, in ms.
-        not_caught: An exception that is raised, not returned.
-
-    Raises:
-        InvalidRequest: The request is invalid; the engine's own ranking would not answer it.
+    An InvalidRequest is raised: the engine's own ranking would not answer it. So is a ``not_caught`` exception.
     """
     try:
         async with asyncio.timeout(budget_ms / 1000):

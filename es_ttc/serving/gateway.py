@@ -105,11 +105,7 @@ def rerankers_of(settings: GatewaySettings) -> Rerankers:
 def promoted_programs(
     settings: GatewaySettings,
 ) -> tuple[ProgramProcessPool, dict[str, dict[str, PromotedRescorer]]]:
-    """Return the promoted programs of the settings, and the pool that runs them; no process is started yet.
-
-    Raises:
-        ConfigurationError: A program differs from the promoted one, or this machine has no sandbox for programs.
-    """
+    """Return the promoted programs of the settings, and the pool that runs them; no process is started yet."""
     host = ProgramProcessPool(ProgramLimits(processes=_IDLE_PROGRAMS // settings.workers))
     programs = read_programs(settings.programs, host.program)
     if programs[SERVED_AS]:

@@ -43,10 +43,6 @@ class Rescoring:
         """Check the methods of a search, start their work that does not need the first pass, and change its body.
 
         The query is encoded during the first pass if ``encode``, else after it.
-
-        Raises:
-            InvalidRequest: A method is unknown, or its parameters are invalid.
-            EsTtcError: A section cannot be applied, and says ``on_error: fail``.
         """
         item.params, caller = plan.params, request.caller(item)
 
@@ -133,10 +129,6 @@ class RescoredSearch:
         """Return the response in the method's order, with the parts that the caller requested.
 
         If a request of the gateway's own is refused or loses shards, the answer is that to the caller's own search.
-
-        Raises:
-            Refusal: The engine refused the caller's own search too.
-            EsTtcError: The search cannot be answered.
         """
         try:
             if refusal is not None:

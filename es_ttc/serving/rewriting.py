@@ -89,16 +89,7 @@ class RewriteService:
         timeout_ms: float | None,
         started: float,
     ) -> RewriteResult:
-        """Return the native query for a `ttc` query.
-
-        Args:
-            clause: The query.
-            body: The body that contains it.
-            caller: The request context with which the corpus is read.
-            shards: The URL parameters that decide which shards and copies are searched, and their statistics.
-            timeout_ms: The search timeout of the request, in ms, or None.
-            started: `time.perf_counter` when the request arrived.
-        """
+        """Return the native query for a `ttc` query of a body; the corpus is read with the caller's ``shards``."""
         section, gateway = clause.section, self._gateway
         rewriter = registry.load(section.method)
         params = registry.parse_params(rewriter, section.params)
@@ -278,12 +269,9 @@ class CallerCorpus:
         return answer
 
     async def searched_fields(self, named: Sequence[str], *, enrichment: bool | None, method: str) -> Fields:
-        """Return the fields that are searched.
+        """Return the fields that are searched: those ``named`` with boosts, else the indices' own.
 
-        Args:
-            named: The text fields in the request, with boosts; none for the indices' own.
-            enrichment: Whether the field of enrichment is searched; None: if an index has it.
-            method: The method's name, for messages.
+        The field of enrichment is searched if ``enrichment``; if None, where an index has it.
         """
         indices, existing = await self._existing([ENRICHMENT, *(name.partition("^")[0] for name in named)])
         has_enrichment = ENRICHMENT in existing and enrichment is not False

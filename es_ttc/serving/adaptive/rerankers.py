@@ -30,14 +30,7 @@ _FIELDS_KEPT = 10_000
 
 
 class RescorerReranker:
-    """Scores documents by a rescorer, from their stored features.
-
-    Args:
-        scorer: Reads features and runs methods.
-        request: The rescorer and the request's data; its timings receive the sums of all calls.
-        documents: The documents of the search.
-        end: `time.monotonic` at the deadline.
-    """
+    """Scores documents by a rescorer, from their stored features, until ``end`` by `time.monotonic`."""
 
     def __init__(self, scorer: WindowScorer, request: ScoringRequest, documents: WalkDocuments, end: float) -> None:
         self.encoder: str | None = None

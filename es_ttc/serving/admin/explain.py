@@ -303,10 +303,7 @@ def least_changes(
 ) -> list[WeightChange]:
     """Return for each signal the least factor of its weight that brings a hit to the first page, if one does.
 
-    Args:
-        hits: The signals of the hits, in the order of their sums of shares.
-        place: The hit's place, from 0.
-        page: Number of hits of the first page.
+    ``hits`` have their signals, in the order of their sums of shares; ``place`` counts from 0.
     """
     names, own = list(hits[place]), hits[place]
     scored = [one for one in hits if one.keys() >= own.keys()]

@@ -115,10 +115,6 @@ class AttachedFeatureLocator:
         """Return where the features of hits are.
 
         Hits that may be of an attached index have `_id`, `_version` and the doc value of `_seq_no`.
-
-        Raises:
-            EngineError: The engine refused a read.
-            EngineUnavailable: It does not answer.
         """
         located = own_keys(hits)
         if not located.without and not located.changed:
@@ -142,11 +138,8 @@ class AttachedFeatureLocator:
     ) -> list[DocumentKey | None]:
         """Return for each hit of an attached index the key of its features, None if they are not of its present text.
 
-        Args:
-            hits: Hits of one index, just returned to the caller, with `_id` and the doc value of `_seq_no`.
-            marks: The marks of their features in the side index.
-            uuid: The source's UUID; None if it is unknown, so that texts are compared.
-            caller: The request context with which texts are read.
+        The hits are of one index, just returned to the caller, with `_id` and the doc value of `_seq_no`; ``marks`` are
+        those of their features in the side index. Texts are compared if the source's ``uuid`` is unknown.
         """
         keys: list[DocumentKey | None] = [None] * len(hits)
         unverified = _put_verified(hits, range(len(hits)), marks, uuid, keys)

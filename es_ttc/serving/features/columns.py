@@ -52,9 +52,6 @@ def numbers_of(hits: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> dict
     """Return numeric fields of hits, ``(n,)`` by name: NaN where a hit has none, the least of several values.
 
     They are doc values in hits that the caller has found, so an alias's filter and the caller's rights hold for them.
-
-    Raises:
-        InvalidRequest: A value is no number: the request asks for the field in another format.
     """
     return {name: np.array([_number_of(hit, name) for hit in hits], np.float64) for name in fields}
 

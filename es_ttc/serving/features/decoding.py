@@ -96,11 +96,7 @@ def decode_answer(raw: bytes, keys: Sequence[DocumentKey], features: Sequence[Fe
 
 
 def decode_sent(sent: SentBlobs, keys: Sequence[DocumentKey], features: Sequence[Feature]) -> Fetched:
-    """Decode the blobs in a score request.
-
-    Raises:
-        EngineError: The documents' layout is one that only the gateway reads.
-    """
+    """Decode the blobs in a score request."""
     if (refusal := unsendable(keys[0])) is not None:
         raise refusal
     hits = ((key, {"fields": {name: [b] for name, b in sent[key.hash].items()}}) for key in keys)

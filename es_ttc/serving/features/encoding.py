@@ -93,11 +93,7 @@ class Encoders:
         return await self.named(self.names[0])
 
     async def named(self, name: str) -> Encoder:
-        """Return the configured encoder of a name.
-
-        Raises:
-            ConfigurationError: It cannot be loaded.
-        """
+        """Return the configured encoder of a name."""
         task = self._loading.get(name)
         if task is None or (_failed(task) and time.monotonic() >= self._load_again.get(name, 0.0)):
             with work_of(_LOADING):
@@ -107,13 +103,7 @@ class Encoders:
         return await asyncio.shield(task)
 
     async def serving(self, key: str, index: str) -> Encoder:
-        """Return the encoder with an identity: a configured one, or a variant of one.
-
-        Raises:
-            EncoderMismatch: No configured encoder has the identity, or a variant with it.
-            EncoderBusy: The variant is not loaded now.
-            ConfigurationError: An encoder cannot be loaded.
-        """
+        """Return the encoder with an identity: a configured one, or a variant of one."""
         ours = []
         for name in self.names:
             encoder = await self.named(name)
@@ -131,12 +121,7 @@ class Encoders:
         )
 
     async def encode(self, encoder: Encoder, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
-        """Return the vectors of a query's texts. If the caller is cancelled, encoding continues for the cache.
-
-        Raises:
-            EncoderError: A text could not be encoded.
-            TooManyRequests: Too many texts are waiting.
-        """
+        """Return the vectors of a query's texts. If the caller is cancelled, encoding continues for the cache."""
         key = encoder.identity.key
         known = self._queries.get((key, texts, tokens))
         if known is not None:
@@ -148,11 +133,7 @@ class Encoders:
         return await asyncio.shield(task)
 
     def begin(self, texts: tuple[str, ...], target: str, *, tokens: bool) -> asyncio.Task[EncodedQuery]:
-        """Start to encode a query with the default encoder, before the encoder of the documents is known.
-
-        Args:
-            target: The searched indices as in the request's path; they may have an adapter of queries.
-        """
+        """Start to encode a query with the default encoder, before the encoder of the target's documents is known."""
 
         async def encoded() -> EncodedQuery:
             return await self.encode(self.adapters.over(await self.first(), target), texts, tokens=tokens)
@@ -170,11 +151,7 @@ class Encoders:
         *,
         tokens: bool,
     ) -> EncodedQuery:
-        """Return the vectors of a query's texts for documents of an encoder: from :meth:`begin` if it is the default.
-
-        Raises:
-            EncoderMismatch: The target's adapter is for documents of another encoder.
-        """
+        """Return the vectors of a query's texts for an encoder's documents: from :meth:`begin` if it is the default."""
         if begun is not None and encoder is await self.first():
             return await asyncio.shield(begun)
         return await self.encode(self.adapters.over(encoder, target), texts, tokens=tokens)
@@ -244,10 +221,6 @@ class EncoderVariants:
         """Return the variant of a configured encoder; None if the model has no such variant.
 
         If the caller is cancelled, a running load continues for the next caller.
-
-        Raises:
-            EncoderBusy: Others are being loaded, or too many have been loaded recently.
-            EsTtcError: It cannot be loaded, or could not be loaded recently.
         """
         known = self._known(identity.key)
         if known is not False:

@@ -66,9 +66,6 @@ class FieldTypes:
         """Return those fields that are analysed text in every index of a target that has them; at least one has.
 
         The indices of a point in time are not known: there it is every index that the caller sees.
-
-        Raises:
-            EngineError: The caller may not read the types of fields, or the engine failed.
         """
         names = sorted(name for name in fields if not set("*,").intersection(name))
         if not names:
@@ -120,11 +117,7 @@ def _field_problem(capabilities: Mapping[str, Any], fields: Sequence[str]) -> tu
 
 
 async def mapped_fields(upstream: Upstream, caller: Caller, indices: Sequence[str], fields: Set[str]) -> set[str]:
-    """Return those fields that at least one index has, by the engine's `_field_caps`.
-
-    Raises:
-        EngineError: The engine returned an error.
-    """
+    """Return those fields that at least one index has, by the engine's `_field_caps`."""
     query_string = caller.query_string(fields=",".join(sorted(fields)), include_unmapped="true")
     failing = f"the fields of [{', '.join(indices) or caller.indices}] could not be read"
     engine = EngineRequests(upstream, caller)

@@ -39,12 +39,7 @@ class IndexMeta:
         self._lengths: ExpiringCache[str, float] = ExpiringCache(_MAX_LENGTHS, _SECONDS)
 
     async def calibration(self, index: str, encoder: str, caller: Caller) -> Moments | None:
-        """Return statistics of a sample of an index's queries, or None if it has none for this encoder.
-
-        Raises:
-            EngineError: They are damaged.
-            EngineUnavailable: The engine does not answer.
-        """
+        """Return statistics of a sample of an index's queries, or None if it has none for this encoder."""
         cached = self._calibrations.get((index, encoder))
         if cached is not None:
             return cached.value
@@ -82,9 +77,6 @@ async def meta_of(
 
     An empty list is yielded if there is no value, and nothing for credentials that may not read the mapping. With
     ``ignore_missing`` some of several names may be of no index.
-
-    Raises:
-        EngineUnavailable: The engine does not answer.
     """
     path_in_meta = ROOT if key is None else f"{ROOT}.{key}"
     params = {"filter_path": f"*.mappings._meta.{path_in_meta}"}
@@ -103,15 +95,7 @@ async def meta_of(
 
 
 async def encoded_fields(upstream: Upstream, places: Iterable[tuple[str, Caller]]) -> tuple[str, ...]:
-    """Return the text fields that were encoded, by the first mappings that name them; none if none do.
-
-    Args:
-        upstream: The engine.
-        places: Names of indices, of which some may be missing, and the request context of each.
-
-    Raises:
-        EngineUnavailable: The engine does not answer.
-    """
+    """Return the text fields that were encoded, by the first of some indices, each with its caller, that name any."""
     for index, caller in places:
         async for fields in meta_of(upstream, index, "text_fields", caller, ignore_missing=True):
             if fields:

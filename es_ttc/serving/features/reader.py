@@ -99,13 +99,7 @@ class FeatureReader:
         self._too_long: ExpiringCache[DocumentKey, None] = ExpiringCache(_MAX_REMEMBERED, _SECONDS)
 
     async def window(self, keys: Sequence[DocumentKey], features: Iterable[Feature], caller: Caller) -> WindowFeatures:
-        """Return features of documents; a document that lacks one is returned without it.
-
-        Raises:
-            SideIndexUnreadable: The engine refused a read of a side index.
-            EngineError: The engine refused another read.
-            EngineUnavailable: It does not answer.
-        """
+        """Return features of documents; a document that lacks one is returned without it."""
         cached, lacking = self._cached(keys, frozenset(features))
         fetched: Fetched = {}
         if any(lacking):
@@ -159,12 +153,7 @@ class FeatureReader:
     async def _take(
         self, sent: SentBlobs, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller
     ) -> Fetched:
-        """Put features that a plugin has sent into the cache, and return them.
-
-        Raises:
-            EngineError: The layout is not one of blobs.
-            EngineUnavailable: The engine does not answer.
-        """
+        """Put features that a plugin has sent into the cache, and return them."""
         fetched: Fetched = {}
         for group in group_by_layout(keys):
             fetched.update(await self._decoded(decode_sent, sent, group, features, caller))
@@ -327,11 +316,7 @@ def _completed(
 
 
 async def _gather_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines at the same time; if one fails, cancel the others.
-
-    Raises:
-        Exception: The first failure.
-    """
+    """Run coroutines at the same time; if one fails, cancel the others."""
     tasks = [asyncio.create_task(one) for one in work]
     try:
         await asyncio.gather(*tasks)

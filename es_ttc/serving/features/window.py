@@ -84,21 +84,9 @@ class WindowScorer:
     ) -> WindowScores:
         """Return the scores of hits.
 
-        Args:
-            hits: The engine's hits, with the fields `ttc.hash`, `ttc.encoder` and `ttc.version`; with `_id` and their
-                versions if they may be of an attached index.
-            request: The method and the request's data.
-            joined: Number of hits at the end that are not of the first pass.
-            pinned: Number of pinned hits at the beginning, see :func:`relative_scores`.
-            encoder: Identity of the window's encoder; None for that of the hits' indices.
-
-        Raises:
-            MissingFeature: The index lacks a feature that the method needs.
-            EncoderMismatch: The gateway lacks the index's encoder, or the hits are of indices with different encoders.
-            NoFeatures: No hit has usable features.
-            EncoderBusy: The index's encoder is not loaded now.
-            EngineError: Features could not be read.
-            ScoringError: The method failed.
+        Hits have the doc values of `ttc.hash`, `ttc.encoder` and `ttc.version`, and `_id` and `_version` if they may be
+        of an attached index. ``joined`` hits at the end are not of the first pass, ``pinned`` ones at the beginning
+        are pinned. ``encoder`` is the window's, None for that of the hits' indices.
         """
         first_pass = first_pass_scores(hits)
         numbers = await self._read_numbers(hits, request) if hits and request.method.fields else {}
@@ -143,11 +131,7 @@ class WindowScorer:
         return await self._with_features(bare, located, of_hits, complete, encoded, request)
 
     async def encoder_of(self, hits: Sequence[Mapping[str, Any]], request: ScoringRequest) -> str | None:
-        """Return the encoder of hits that contain their own features; None if no hit does.
-
-        Raises:
-            EncoderMismatch: They are of indices with different encoders.
-        """
+        """Return the encoder of hits that contain their own features; None if no hit does."""
         keys = _known(own_keys(hits))
         return await self._index_encoders.agreed(keys, request.caller) if keys else None
 
@@ -207,12 +191,7 @@ class WindowScorer:
     async def run(
         self, method: Method, query: Query, window: Window, timings: Timings
     ) -> tuple[Float32, Mapping[str, Float32]]:
-        """Return a method's scores of a window for the response, ``(k,)``, not negative; and the signals, if wanted.
-
-        Raises:
-            ScoringError: The method failed, or returned invalid scores.
-            TooManyRequests: Too many windows are waiting.
-        """
+        """Return a method's scores of a window for the response, ``(k,)``, not negative; and the signals, if wanted."""
         started = time.perf_counter()
         try:
             with span("score"):

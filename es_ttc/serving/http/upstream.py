@@ -167,12 +167,8 @@ class Upstream:
     ) -> int:
         """Pass a request on to the engine and its response back, both streamed, and return the response's status.
 
-        Args:
-            incoming: The request.
-            send: Sends the response.
-            body: The request's own body, which is streamed if it was not read completely and is not given.
-            rewritten: Another body in its place, of another length and not compressed.
-            mark: Returns further headers of the response, when the engine's response begins.
+        The request's own ``body`` is streamed if it is not given; ``rewritten`` is another one, not compressed.
+        ``mark`` returns further headers of the response, when the engine's begins.
         """
         headers = forwarded(incoming.headers)
         if rewritten is not None:

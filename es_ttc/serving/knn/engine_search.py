@@ -86,7 +86,6 @@ class EngineSearch:
 
     Attributes:
         named: Whether documents are identified by their ids, or by their contents.
-        details: See :class:`es_ttc.retrievers.base.Search`.
         ids: By number the index and id of each document found; its content hash in place of the id if `named` is false.
         fields: By number the field names for the ordinals in a document's offsets, if these were read.
         feature_ms: Time of reading features, in ms.

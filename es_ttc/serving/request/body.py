@@ -84,12 +84,7 @@ _ONLY_IN_QUERY_STRING = (
 
 
 def texts_of(query: Any, not_text: Set[str] = frozenset()) -> Iterator[str]:
-    """Yield every text that a native query ranks by, in order; nothing for a query of another kind or form.
-
-    Args:
-        query: The query.
-        not_text: Fields that are no analysed text: what is looked for in them alone is no text.
-    """
+    """Yield every text that a native query ranks by, in order; not one looked for only in fields of ``not_text``."""
     return (text for fields, text in fielded_texts(query) if not fields or not not_text >= {*fields})
 
 

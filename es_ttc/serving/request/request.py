@@ -138,11 +138,7 @@ class SearchRequest:
                 yield item, item.body
 
     def caller(self, item: SearchItem) -> Caller:
-        """Return the request context with which documents of a search are read: headers, target, point in time.
-
-        Raises:
-            InvalidRequest: The search's header line is no JSON object.
-        """
+        """Return the request context with which documents of a search are read: headers, target, point in time."""
         segments = self.incoming.segments
         indices = "" if segments[0] in tuple(Api) else segments[0]
         header = _header(item)
@@ -151,11 +147,7 @@ class SearchRequest:
         return Caller(self.incoming.headers, indices, params, (item.body or {}).get("pit"))
 
     def shard_params(self, item: SearchItem) -> Pairs:
-        """Return the parameters of a search that decide which shards and copies are searched, and their statistics.
-
-        Raises:
-            InvalidRequest: The search's header line is no JSON object.
-        """
+        """Return the parameters of a search that decide which shards and copies are searched, and their statistics."""
         return self._given(_header(item), _OF_SHARDS)
 
     def _given(self, header: Mapping[str, Any], names: frozenset[str]) -> tuple[tuple[str, str], ...]:
@@ -205,12 +197,7 @@ class RequestReader:
         self._offload = offload
 
     async def read(self, incoming: RawRequest, api: Api, started: float, *, is_template: bool) -> SearchRequest | None:
-        """Return a decoded request; None if it contains no section.
-
-        Raises:
-            InvalidRequest: It contains a section and exceeds a limit.
-            RequestTooLarge: Its body is too large.
-        """
+        """Return a decoded request; None if it contains no section."""
         text = await self._decompressed(incoming)
         params = SearchParams.parse(incoming.query_string)
         if text is not None and not text.strip():

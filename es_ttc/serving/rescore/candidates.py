@@ -169,13 +169,7 @@ class CandidateSearch:
             self._early.add_done_callback(ignore_failure)
 
     async def find(self, hits: Sequence[Mapping[str, Any]]) -> JoinedCandidates:
-        """Return the candidates that join a window.
-
-        Raises:
-            EncoderError: The query could not be encoded.
-            EncoderBusy: The encoder is not loaded now.
-            TooManyRequests: Too many texts are waiting for the encoder.
-        """
+        """Return the candidates that join a window."""
         if self.obstacle is not None:
             return JoinedCandidates(requested=self._count, reason=self.obstacle)
         if self._own_encoder is not None and _lacks_own_features(hits):
@@ -224,11 +218,7 @@ class CandidateSearch:
         self._early = None
 
     async def _required(self) -> list[Any]:
-        """Return the queries that every candidate must match.
-
-        Raises:
-            UndecidedDemands: They cannot be decided.
-        """
+        """Return the queries that every candidate must match."""
         if self._filters is None:
             names = self._mapped_fields
             analysed = await self._gateway.numbers.analysed(names, self._caller) if names else frozenset[str]()
@@ -335,10 +325,6 @@ class CandidateSearch:
         """Send a body as the caller's search, and return the engine's response.
 
         Parameters that affect only the contents of hits, or how words are scored, are left out: engines refuse some.
-
-        Raises:
-            EngineRefusal: The engine returned an error.
-            EngineError: Only a part of the documents was searched.
         """
         path, params = self._request.search_target(self._item)
         params = [(name, value) for name, value in params if name not in _NOT_SENT]
@@ -395,12 +381,8 @@ async def nearest_in_side_indices(
 ) -> list[list[dict[str, Any]]]:
     """Return for each vector the sources' hits of the nearest documents, nearest first; none without a right to it.
 
-    Args:
-        search: Finds documents by vectors in side indices.
-        vectors: ``(r, d)``.
-        count: Number of requested documents.
-        body: Returns the search of the sources for some ids, with the filters that documents must match.
-        send: Sends searches to the sources.
+    ``vectors`` are ``(r, d)``. ``body`` returns the search of the sources for some ids, with the filters that documents
+    must match, and ``send`` sends such searches.
     """
     try:
         nearest = await search.nearest(vectors, count)

@@ -77,9 +77,6 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
         body: The search's body, as it is sent to the engine; a `q` of the URL as its `query`.
         texts: The texts by which the section ranks. If the query has one text only, that is a text of the search too.
         is_text: Whether a field is analysed text in every searched index that has it.
-
-    Raises:
-        UndecidedDemands: The search has a `retriever`.
     """
     if "retriever" in body:
         raise UndecidedDemands("what a [retriever] demands of documents that it does not find is not known")
@@ -116,11 +113,7 @@ def has_objects(values: Sequence[Any]) -> bool:
 
 
 def text_fields(body: Mapping[str, Any], texts: Sequence[str]) -> frozenset[str]:
-    """Return the fields whose mapping decides what a search demands.
-
-    Raises:
-        UndecidedDemands: It cannot be decided by any mapping.
-    """
+    """Return the fields whose mapping decides what a search demands."""
     names: set[str] = set()
 
     def noted(name: str) -> bool:

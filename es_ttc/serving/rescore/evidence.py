@@ -111,9 +111,6 @@ async def add_evidence(
 
     ``method`` is None for a method of another kind: a map has the scales of spectral retrieval. ``since`` is
     `time.perf_counter` when scoring began, which has the same time budget, ``started`` when the request arrived.
-
-    Raises:
-        EsTtcError: Passages cannot be had, and the request says ``on_error: fail``.
     """
     hits: list[dict[str, Any]] = response["hits"]["hits"]
     if not hits:

@@ -78,11 +78,7 @@ def _value_at(values: Sequence[str], offset: int) -> tuple[str, int]:
 
 
 def take_highlights(body: dict[str, Any]) -> tuple[Highlight, ...]:
-    """Remove the fields with ``"type": "ttc"`` from a body's `highlight`, in place, and return them.
-
-    Raises:
-        InvalidRequest: An option is unknown or invalid, or a name is a pattern.
-    """
+    """Remove the fields with ``"type": "ttc"`` from a body's `highlight`, in place, and return them."""
     given = body.get("highlight")
     fields = given.get("fields") if isinstance(given, Mapping) else None
     if not isinstance(given, Mapping) or not isinstance(fields, Mapping | list):

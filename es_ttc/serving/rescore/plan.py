@@ -225,9 +225,6 @@ def plan_search(
     """Parse a search; return None if it has no section in `rescore`.
 
     The URL parameters override the body, as in the engines. Fields of ``not_text`` are no analysed text.
-
-    Raises:
-        InvalidRequest: The section, or a part that the gateway needs, is invalid.
     """
     found = find_rescore(body.get("rescore"))
     if found is None:
@@ -299,11 +296,7 @@ def plan_search(
 
 
 def with_rescore(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a search with its section as an item of `rescore`, if it has a `retriever` and the section is in `ext`.
-
-    Raises:
-        InvalidRequest: It has a `rescore` too, or the section is invalid.
-    """
+    """Return a search with its section as an item of `rescore`, if it has a `retriever` and the section is in `ext`."""
     if _RETRIEVER not in body:
         return body
     ext = body["ext"] if isinstance(body.get("ext"), dict) else {}
@@ -333,11 +326,7 @@ def _most_hits(retriever: Any) -> int | None:
 
 
 def with_reranker(item: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return an item of `blend` with the signal `reranker` as two: the other signals, then the reranker over the best.
-
-    Raises:
-        InvalidRequest: The parameters of `blend` are invalid.
-    """
+    """Return an item of `blend` with the signal `reranker` as two: its other signals, the reranker over the best."""
     section = item[KEY]
     given = section.get("params") if isinstance(section, Mapping) else None
     if not isinstance(given, Mapping) or section.get("method", DEFAULT_METHOD) != BlendRescorer.name:

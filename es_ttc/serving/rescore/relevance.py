@@ -17,12 +17,7 @@ from es_ttc.vectors.tokens import Float32
 
 
 def calibration_for(section: Section, known: Mapping[str, Calibration], caller: Caller) -> Calibration | None:
-    """Return the calibration of a search's target; None if its hits show no relevance.
-
-    Raises:
-        InvalidRequest: The section asks for relevance, and the search names no index.
-        MissingFeature: It asks for relevance, and the target has no calibration.
-    """
+    """Return the calibration of a search's target; None if its hits show no relevance."""
     if section.method != DEFAULT_METHOD or not (section.detail or section.relevance_key):
         return None
     target = unquote(caller.indices)
@@ -38,11 +33,7 @@ def calibration_for(section: Section, known: Mapping[str, Calibration], caller: 
 
 
 def relevance_of(scored: WindowScores, calibration: Calibration, section: Section, params: Params) -> Float32 | None:
-    """Return the relevance of a window's documents, ``(n,)``, NaN where unknown; None if none is asked or known.
-
-    Raises:
-        MissingFeature: Relevance is asked, and the search is another one than the calibration was fitted to.
-    """
+    """Return the relevance of a window's documents, ``(n,)``, NaN where unknown; None if none is asked or known."""
     if not len(scored.mask):
         return np.zeros(0, np.float32)
     if scored.encoder != calibration.encoder:
@@ -69,12 +60,7 @@ def cut_by_relevance(
 
     Pinned documents, which are the first ones, stay; documents outside the window have no relevance and go.
 
-    Args:
-        ranking: The ranking of a first pass.
-        relevance: ``(n,)`` of its first n documents.
-        calibration: From which it comes.
-        least: None if all stay.
-        pinned: Number of pinned documents.
+    ``relevance``, ``(n,)``, is that of the ranking's first n documents. All stay if ``least`` is None.
     """
     greatest = float(np.nanmax(relevance, initial=-1))
     told: dict[str, Any] = {"greatest": None if greatest < 0 else round(greatest, 4)}

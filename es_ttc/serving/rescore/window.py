@@ -102,12 +102,7 @@ class WindowRescoring:
         *,
         encode: bool,
     ) -> "WindowRescoring":
-        """Check the method's name and parameters, and start to encode the query and to search candidates.
-
-        Raises:
-            InvalidRequest: There is no such method, or its parameters are invalid.
-            MissingFeature: A calibration is missing, and the section says ``on_error: fail``.
-        """
+        """Check the method's name and parameters, and start to encode the query and to search candidates."""
         rescorer = registry.load(plan.section.method)
         params, tuned = gateway.tuned.parse(rescorer, plan.section.params)
         calibration = None
@@ -158,10 +153,6 @@ class WindowRescoring:
 
         ``spent`` is the part of the time budget that earlier items have used, ``ranked_ms`` the time of an earlier
         ranking of this search, which is repeated over complete hits. ``first_pass_ms`` is None after another item.
-
-        Raises:
-            InvalidRequest: The request is malformed.
-            EsTtcError: Scoring failed or was late, and the request says ``on_error: fail``.
         """
         plan, metrics = self.plan, self.gateway.metrics
         timings, began = Timings(first_pass=first_pass_ms), time.perf_counter()
