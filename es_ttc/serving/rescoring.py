@@ -16,10 +16,10 @@ from es_ttc.serving.engine_requests import EngineRefusal, Refusal
 from es_ttc.serving.features.keys import content_of
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.knn.searched_indices import KnownTargets
 from es_ttc.serving.logs import log
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import add_took, shortest
-from es_ttc.serving.rescore.candidates import OwnEncoders
 from es_ttc.serving.rescore.collapse import add_inner_hits, expanded, following, rest_of_page
 from es_ttc.serving.rescore.evidence import add_evidence
 from es_ttc.serving.rescore.page import shown_hit
@@ -34,7 +34,7 @@ class Rescoring:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._own_encoders = OwnEncoders()
+        self._targets = KnownTargets()
         self._strategies = AdaptiveReranking(gateway)
 
     async def begin(
@@ -51,7 +51,7 @@ class Rescoring:
                 raise one.problem
             if one.section.method in STRATEGIES:
                 return self._strategies.begin(one, caller, request.started, encode=encode)
-            return WindowRescoring.begin(self._gateway, self._own_encoders, request, item, one, encode=encode)
+            return WindowRescoring.begin(self._gateway, self._targets, request, item, one, encode=encode)
 
         def begin_all(whole: SearchPlan) -> WindowRescoring | AdaptiveRescoring | Cascade:
             return begin_cascade(whole, begin) if whole.later else begin(whole)

@@ -49,9 +49,12 @@ Identity = tuple[str, str, str | None]
 """A document's index, id and routing; if documents are identified by content, its index and content hash."""
 MakeBody = Callable[[int, Sequence[Any]], Body]
 """Makes the search for a number of neighbours under some filters."""
+Send = Callable[[Sequence[Body]], Awaitable[Sequence[Mapping[str, Any]]]]
+"""Sends searches to the caller's target, and returns the engine's responses."""
 Find = Callable[[int], Awaitable[tuple[NearestDocuments, bool]]]
 """Finds a number of neighbours, and tells whether there are no more."""
 
+_MARKS = (HASH, ENCODER, VERSION, SEQ_NO)
 _GREATEST_COSINE = 1.2
 """Maximum cosine in an engine's answer: engines round, most of all with quantised vectors."""
 _FURTHER = 4
@@ -87,6 +90,7 @@ class EngineSearch:
     Attributes:
         named: Whether documents are identified by their ids, or by their contents.
         ids: By number the index and id of each document found; its content hash in place of the id if `named` is false.
+        hits: By number the hit of each document, of the searched index.
         fields: By number the field names for the ordinals in a document's offsets, if these were read.
         feature_ms: Time of reading features, in ms.
         skipped: Documents whose features are of another encoder or cannot be used, with the reason.
@@ -102,10 +106,13 @@ class EngineSearch:
         *,
         named: bool = True,
         details: bool = True,
+        fields: Body | None = None,
+        send: Send | None = None,
     ) -> None:
         self.named = named
         self.details = details
         self.ids: list[tuple[str, str]] = []
+        self.hits: dict[int, Hit] = {}
         self.fields: dict[int, tuple[str, ...]] = {}
         self.feature_ms = 0.0
         self.skipped: dict[Identity, SkipReason] = {}
@@ -114,6 +121,8 @@ class EngineSearch:
         self._context = context
         self._client = client
         self._gateway = gateway
+        self._fields = fields or {"_source": False, "docvalue_fields": _MARKS, "version": True}
+        self._send = send or client.search
         self._keys: list[DocumentKey] = []
         self._hit_features: dict[int, Stored] = {}
         self._numbers: dict[Identity, int] = {}
@@ -187,12 +196,10 @@ class EngineSearch:
         search: Body = {
             **self._context.shared,
             **body(count, self._clause.filters),
-            "_source": False,
-            "docvalue_fields": [HASH, ENCODER, VERSION],
-            "version": True,
+            **self._fields,
             **({"stored_fields": stored or "_none_"} if stored or not self.named else {}),
         }
-        [answer] = await self._client.search([search])
+        [answer] = await self._send([search])
         found = answer["hits"]["hits"]
         if not self.named:
             _require_distinct(found)
@@ -237,18 +244,19 @@ class EngineSearch:
         """Return the number of a document with its own features; None if they are of another encoder."""
         key = own_key(hit)
         if key is not None and key.encoder == self._context.encoder:
-            return self._numbered(_identity(hit) if self.named else (key.index, key.hash, None), key)
+            return self._numbered(_identity(hit) if self.named else (key.index, key.hash, None), key, hit)
         shown = str(hit.get("_id", hit.get("fields", {}).get(HASH, [""])[0]))
         reason = SkipReason.MARKS if key is None else SkipReason.ENCODER
         self.skipped[str(hit["_index"]), shown, hit.get("_routing")] = reason
         return None
 
-    def _numbered(self, document: Identity, key: DocumentKey) -> int:
+    def _numbered(self, document: Identity, key: DocumentKey, hit: Hit) -> int:
         """Return a document's number; a new document gets the next one."""
         number = self._numbers.setdefault(document, len(self.ids))
         if number == len(self.ids):
             self.ids.append(document[:2])
             self._keys.append(key)
+        self.hits[number] = hit
         return number
 
 
@@ -264,8 +272,10 @@ class SideIndexSearch(EngineSearch):
         gateway: Gateway,
         *,
         details: bool = True,
+        fields: Body | None = None,
+        send: Send | None = None,
     ) -> None:
-        super().__init__(clause, context, client, gateway, details=details)
+        super().__init__(clause, context, client, gateway, details=details, fields=fields, send=send)
         self._indices = indices
         self._uuids: dict[str, asyncio.Task[str | None]] = {}
         self._matching: dict[str, dict[SourceIdentity, Hit]] = {}
@@ -324,7 +334,7 @@ class SideIndexSearch(EngineSearch):
             elif key.encoder != self._context.encoder:
                 self.skipped[(side.source, *document)] = SkipReason.ENCODER
             else:
-                self._numbers_of_source[side.source, document] = self._numbered((side.source, *document), key)
+                self._numbers_of_source[side.source, document] = self._numbered((side.source, *document), key, hit)
 
     async def _source_hits(self, side: SideIndex, marks: Mapping[SourceIdentity, Mark]) -> list[Hit]:
         """Return the hits of those documents that the source returns to the caller under the clause's filter."""
@@ -344,9 +354,8 @@ class SideIndexSearch(EngineSearch):
 
     async def _search_source(self, side: SideIndex, queries: Sequence[Any], size: int) -> dict[SourceIdentity, Hit]:
         filters = [*queries, {"term": {"_index": side.source}}, *self._clause.filters]
-        marks = {"_source": False, "docvalue_fields": [SEQ_NO], "track_total_hits": False}
-        body = {**self._context.shared, **marks, "query": {"bool": {"filter": filters}}, "size": size}
-        [answer] = await self._client.search([body])
+        body = {**self._context.shared, "query": {"bool": {"filter": filters}}, "size": size, "track_total_hits": False}
+        [answer] = await self._send([body | self._fields])
         return {identity_of(hit): hit for hit in answer["hits"]["hits"]}
 
     async def _uuid(self, index: str) -> str | None:

@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EncoderMismatch, MissingFeature
 from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MAX_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, STATE, VECTOR
+from es_ttc.serving.http.caller import Caller, CallerKeys
 from es_ttc.serving.knn.searches import Answer, Body, SearchClient, require_complete
 from es_ttc.serving.logs import log
 
+_MAX_REMEMBERED = 10_000
+_REMEMBERED_SECONDS = 60.0
 _NOT_READABLE = (401, 403, 404)
 _FEW = 1000
 _COUNT: Body = {"size": 0, "track_total_hits": False}
@@ -54,6 +58,7 @@ class SearchedIndices:
     own: bool  # whether documents contain vectors themselves
     sides: Sequence[SideIndex]
     unsearchable: Sequence[str] = ()  # indices whose documents contain vectors that kNN cannot search
+    counts: Mapping[str, int] = field(default_factory=dict)  # by index, documents that the caller may read
 
     def require_searchable(self) -> None:
         """Raise a MissingFeature if kNN would skip documents that have vectors."""
@@ -85,38 +90,86 @@ async def searched_indices_of(
         encoders = _most_of_each(answer)
     counts = _counts_by_index(answer["aggregations"])
     own = bool(encoders)
-    sides: list[SideIndex] = []
+    sides: Sequence[SideIndex] = []
     if not own or len(counts) > 1:
-        sides, side_encoders = await _sides(client, counts, filters, shared)
+        (sides, side_encoders), matching = await asyncio.gather(
+            _sides(client, counts), _matching(client, counts, filters, shared)
+        )
+        sides = _with_matching(sides, matching)
         encoders = list(dict.fromkeys([*encoders, *side_encoders]))
     if len(encoders) > 1:
         raise EncoderMismatch(
             f"the searched documents have vectors of two encoders, [{encoders[0]}] and [{encoders[1]}]: search one of "
             "them at a time, or ingest one of them again"
         )
-    return SearchedIndices(encoders[0] if encoders else None, own, sides, useless)
+    return SearchedIndices(encoders[0] if encoders else None, own, sides, useless, counts)
 
 
-async def _sides(
+async def matched_again(
+    client: SearchClient, indices: SearchedIndices, filters: Sequence[Any], shared: Body
+) -> SearchedIndices:
+    """Return indices that an earlier search has found, with the numbers of documents that match other filters."""
+    matching = await _matching(client, indices.counts, filters, shared)
+    return replace(indices, sides=_with_matching(indices.sides, matching))
+
+
+class KnownTargets:
+    """The indices that earlier searches of a target have found, for a minute.
+
+    The numbers of documents with side indices are those that one caller may read; the encoder of documents' own vectors
+    is the same for all.
+    """
+
+    def __init__(self) -> None:
+        self._keys = CallerKeys()
+        self._known: ExpiringCache[bytes, SearchedIndices | None] = ExpiringCache(_MAX_REMEMBERED, _REMEMBERED_SECONDS)
+
+    def of(self, caller: Caller) -> SearchedIndices | None:
+        """Return what is known of a caller's target; nothing of a point in time."""
+        found = (self._known.get(key) for key in self._keys_of(caller) if caller.indices)
+        return next((one.value for one in found if one is not None and one.value is not None), None)
+
+    def put(self, caller: Caller, indices: SearchedIndices) -> None:
+        """Remember the indices of a caller's target."""
+        self._known.put(self._keys_of(caller)[bool(indices.sides)], indices)
+
+    def forget(self, caller: Caller) -> None:
+        """Forget what is known of a caller's target."""
+        for key in self._keys_of(caller):
+            self._known.put(key, None)
+
+    def _keys_of(self, caller: Caller) -> tuple[bytes, bytes]:
+        target = caller.indices.encode(errors="replace")
+        return target, self._keys.of(caller.headers, target)
+
+
+async def _matching(
     client: SearchClient, counts: Mapping[str, int], filters: Sequence[Any], shared: Body
-) -> tuple[list[SideIndex], list[str]]:
+) -> Mapping[str, int]:
+    """Return by index the number of documents that match filters."""
+    if not filters:
+        return counts
+    count = {**shared, **_COUNT, "query": {"bool": {"filter": [*filters]}}, "aggs": {"indices": _BY_INDEX}}
+    [counted] = await client.search([count])
+    return _counts_by_index(counted["aggregations"])
+
+
+def _with_matching(sides: Sequence[SideIndex], matching: Mapping[str, int]) -> list[SideIndex]:
+    return [replace(side, matching=matching.get(side.source, 0)) for side in sides]
+
+
+async def _sides(client: SearchClient, counts: Mapping[str, int]) -> tuple[Sequence[SideIndex], list[str]]:
     """Return the side indices of the searched indices, and their encoders."""
     names = [index for index in counts if ":" not in index]  # side indices of other clusters are not searched
     probe = {**_COUNT, "query": {"term": {STATE: READY}}, "aggs": _COUNTS}
-    probed = client.search_side_indices([(side_alias(index), probe) for index in names])
-    if filters:
-        count = {**shared, **_COUNT, "query": {"bool": {"filter": [*filters]}}, "aggs": {"indices": _BY_INDEX}}
-        answers, [counted] = await asyncio.gather(probed, client.search([count]))
-        counts = _counts_by_index(counted["aggregations"])
-    else:
-        answers = await probed
+    answers = await client.search_side_indices([(side_alias(index), probe) for index in names])
     sides: list[SideIndex] = []
     encoders: list[str] = []
     for index, answer in zip(names, answers, strict=True):
         if _exists(index, answer):
             in_side = _counts_by_index(answer["aggregations"]) or {side_alias(index): 0}
             [(name, documents)] = in_side.items()  # an alias names one side index
-            sides.append(SideIndex(index, name, documents, counts.get(index, 0)))
+            sides.append(SideIndex(index, name, documents, counts[index]))
             encoders += _encoders(answer)[:1]  # that of most of its documents
     return sides, encoders
 

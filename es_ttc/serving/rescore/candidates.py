@@ -8,33 +8,33 @@ such documents, none join, and the response contains the reason.
 The search names the caller's query beside its kNN clause, so the engine says which of the documents match the query,
 and with which score: a document that joins has the engine's own first-pass score, and 0 if it does not match.
 
-If the documents contain their own vectors, the search runs at the same time as the first pass, as soon as the query is
-encoded. If the vectors are in a side index, that finds documents, and the source decides which of them the caller may
-read.
+If an earlier search of the target has found where its vectors are, the search runs at the same time as the first pass,
+as soon as the query is encoded. If the vectors are in a side index, that finds documents, and the source decides which
+of them the caller may read.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import compress, zip_longest
 from typing import Any
 
-from es_ttc.common.caches import ExpiringCache
 from es_ttc.engine.versions import Product
 from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
+from es_ttc.retrievers.base import NearestDocuments
 from es_ttc.serving.engine_requests import EngineRefusal
 from es_ttc.serving.features.attached import changed_inside, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
 from es_ttc.serving.features.keys import SEQ_NO, identities
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.knn.clauses import KnnClause
-from es_ttc.serving.knn.engine_search import SearchContext, SideIndexReplaced, SideIndexSearch
-from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
+from es_ttc.serving.knn.engine_search import EngineSearch, Hit, SearchContext, SideIndexSearch
+from es_ttc.serving.knn.searched_indices import KnownTargets, SearchedIndices, matched_again, searched_indices_of
 from es_ttc.serving.knn.searches import Body, SearchClient, require_complete, search_body, single_client
 from es_ttc.serving.request.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
 from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields, without_inner_hits
@@ -52,11 +52,6 @@ _UNDERSTOOD = frozenset(
 _NOT_SENT = PARAMS_OF_HITS | {"include_named_queries_score", "search_type"}
 _QUERY = "ttc-query"
 """Name of the caller's query in the search for candidates."""
-Send = Callable[[Sequence[Body]], Awaitable[Sequence[Mapping[str, Any]]]]
-"""Sends searches to the caller's target, and returns the engine's responses."""
-
-_MAX_REMEMBERED = 10_000
-_REMEMBERED_SECONDS = 60.0
 
 
 def obstacle(plan: SearchPlan) -> str | None:
@@ -70,13 +65,6 @@ def obstacle(plan: SearchPlan) -> str | None:
     if isinstance(query, Mapping) and "hybrid" in query:
         return "a [hybrid] query brings candidates of its own"
     return None
-
-
-class OwnEncoders(ExpiringCache[str, str]):
-    """By target, the encoder of documents that contain their own vectors; empty where features are elsewhere."""
-
-    def __init__(self) -> None:
-        super().__init__(_MAX_REMEMBERED, _REMEMBERED_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +124,7 @@ class CandidateSearch:
     def __init__(
         self,
         gateway: Gateway,
-        known: OwnEncoders,
+        known: KnownTargets,
         request: SearchRequest,
         item: SearchItem,
         plan: SearchPlan,
@@ -163,26 +151,26 @@ class CandidateSearch:
             except UndecidedDemands as error:
                 self.obstacle = str(error)
         self._early: asyncio.Task[list[dict[str, Any]] | None] | None = None
-        encoder = self._own_encoder
-        if begun is not None and encoder is not None and self.obstacle is None and not request.is_template:
-            self._early = asyncio.create_task(self._found_early(encoder, begun))
+        indices = known.of(self._caller)
+        if begun is not None and indices is not None and self.obstacle is None and not request.is_template:
+            self._early = asyncio.create_task(self._found_early(indices, begun))
             self._early.add_done_callback(ignore_failure)
 
     async def find(self, hits: Sequence[Mapping[str, Any]]) -> JoinedCandidates:
         """Return the candidates that join a window."""
         if self.obstacle is not None:
             return JoinedCandidates(requested=self._count, reason=self.obstacle)
-        if self._own_encoder is not None and _lacks_own_features(hits):
-            self._forget_own()  # an alias has moved to an index with features elsewhere
+        indices = self._known.of(self._caller)
+        if indices is not None and any(hit["_index"] not in indices.counts for hit in hits):
+            indices, self._early = None, None  # an alias has moved, or there is a new index
+        found: list[dict[str, Any]] = []
         try:
-            try:
-                found = await self._found()
-            except EngineRefusal:
-                if self._own_encoder is None:
-                    raise
-                found = []
-            if not found and self._own_encoder is not None:
-                self._forget_own()
+            if indices is not None:
+                with suppress(EngineRefusal, EngineError):
+                    found = await self._found(indices)
+            if not found:
+                self._known.forget(self._caller)
+                self._early = None
                 found = await self._found()
         except EngineRefusal:
             return JoinedCandidates(requested=self._count, reason="the engine refused the kNN search for candidates")
@@ -207,16 +195,6 @@ class CandidateSearch:
                 matches.append(score is not None)
         return JoinedCandidates(hits, matches, self._count, filters)
 
-    @property
-    def _own_encoder(self) -> str | None:
-        """The encoder of the target if its documents are known to contain their own vectors, or None."""
-        known = self._known.get(self._caller.indices) if self._caller.indices else None  # a point in time has no target
-        return None if known is None else known.value or None
-
-    def _forget_own(self) -> None:
-        self._known.put(self._caller.indices, "")
-        self._early = None
-
     async def _required(self) -> list[Any]:
         """Return the queries that every candidate must match."""
         if self._filters is None:
@@ -225,34 +203,34 @@ class CandidateSearch:
             self._filters = required_filters(self._plan.body, self._plan.texts, analysed.__contains__)
         return self._filters
 
-    async def _found_early(self, encoder: str, begun: asyncio.Task[EncodedQuery]) -> list[dict[str, Any]] | None:
-        if (await self._gateway.encoders.first()).identity.key != encoder:
+    async def _found_early(
+        self, indices: SearchedIndices, begun: asyncio.Task[EncodedQuery]
+    ) -> list[dict[str, Any]] | None:
+        if (await self._gateway.encoders.first()).identity.key != indices.encoder:
             return None
-        encoded = await asyncio.shield(begun)
-        filters = await self._required()
-        with span("candidates"):
-            return await self._own_vectors(encoder, encoded.query.vectors, filters, named=False)
+        await asyncio.shield(begun)
+        return await self._nearest(indices)
 
-    async def _found(self) -> list[dict[str, Any]]:
+    async def _found(self, known: SearchedIndices | None = None) -> list[dict[str, Any]]:
         """Return the hits of the nearest documents, with ids where only these tell whether their features are stale."""
         found = None if self._early is None else await asyncio.shield(self._early)  # the window may be ranked twice
-        if found is not None and not any(map(changed_inside, found)):
+        if found is not None:
             return found
+        indices = known or await self._searched_indices()
+        if known is None and indices.encoder is not None:
+            self._known.put(self._caller, indices)
+        return [] if indices.encoder is None else await self._nearest(indices)
+
+    async def _nearest(self, indices: SearchedIndices) -> list[dict[str, Any]]:
+        """Return the hits of the nearest documents of some indices."""
+        assert indices.encoder is not None  # noqa: S101 - asked before
         with span("candidates"):
-            filters, encoder = await self._required(), self._own_encoder
-            if encoder is None:
-                indices = await self._searched_indices(filters)
-                if indices.sides:
-                    return await self._in_side_indices(indices, filters)
-                if indices.encoder is None:
-                    return []
-                encoder = indices.encoder
-                self._known.put(self._caller.indices, encoder)
-            vectors = await self._vectors(encoder)
-            if found is None:
-                found = await self._own_vectors(encoder, vectors, filters, named=False)
+            filters, vectors = await self._required(), await self._vectors(indices.encoder)
+            if indices.sides:
+                return await self._in_side_indices(indices, indices.encoder, vectors, filters)
+            found = await self._own_vectors(indices.encoder, vectors, filters, named=False)
             if any(map(changed_inside, found)):
-                found = await self._own_vectors(encoder, vectors, filters, named=True)
+                found = await self._own_vectors(indices.encoder, vectors, filters, named=True)
             return found
 
     async def _own_vectors(
@@ -271,37 +249,31 @@ class CandidateSearch:
         encoded = await encoders.finish(serving, self._plan.texts, target, self._begun, tokens=self._tokens)
         return encoded.query.vectors
 
-    async def _searched_indices(self, filters: Sequence[Any]) -> SearchedIndices:
+    async def _searched_indices(self) -> SearchedIndices:
         unsearchable = await self._gateway.upstream.product() == "opensearch"
         async with self._client() as client:
-            indices = await searched_indices_of(
-                client, filters, shared_parts(self._plan.body), unsearchable=unsearchable
-            )
+            indices = await searched_indices_of(client, [], shared_parts(self._plan.body), unsearchable=unsearchable)
             indices.require_searchable()
             return indices
 
-    async def _in_side_indices(self, indices: SearchedIndices, filters: Sequence[Any]) -> list[dict[str, Any]]:
+    async def _in_side_indices(
+        self, indices: SearchedIndices, encoder: str, vectors: Float32, filters: Sequence[Any]
+    ) -> list[dict[str, Any]]:
         """Return the sources' hits of the documents that are found by vectors in side indices."""
-        assert indices.encoder is not None  # noqa: S101 - a side index has one
-        vectors = await self._vectors(indices.encoder)
-        product = await self._gateway.upstream.product()
+        product, shared = await self._gateway.upstream.product(), shared_parts(self._plan.body)
         never = float("inf")  # the scoring timeout ends the search
-        context = SearchContext(product, self._caller, indices.encoder, shared_parts(self._plan.body), never)
+        context = SearchContext(product, self._caller, encoder, shared, never)
 
-        def by_ids(ids: Sequence[str]) -> Body:
-            found = {"bool": {"filter": [{"ids": {"values": [*ids]}}, *filters]}}
-            return {"query": found, **self._marks, "track_total_hits": False}
-
-        async def send_all(bodies: Sequence[Body]) -> list[dict[str, Any]]:
+        async def send(bodies: Sequence[Body]) -> list[Mapping[str, Any]]:
             return [await self._send(body) for body in bodies]
 
         async with self._client() as client:
+            indices = await matched_again(client, indices, filters, shared)
+            clause, fields = any_clause(product, filters), self._marks
             search = SideIndexSearch(
-                any_clause(product, filters), context, indices, client, self._gateway, details=False
+                clause, context, indices, client, self._gateway, details=False, fields=fields, send=send
             )
-            found = await nearest_in_side_indices(search, vectors, self._count, by_ids, send_all)
-        in_turn = [hit for hits in zip_longest(*found) for hit in hits if hit is not None]
-        return [*dict(zip(identities(in_turn), in_turn, strict=True)).values()][: self._count]
+            return [dict(hit) for hit in in_turn(search, await search.nearest(vectors, self._count))][: self._count]
 
     def _client(self) -> AbstractAsyncContextManager[SearchClient]:
         """Open a client that sends several searches in one `_msearch`."""
@@ -352,14 +324,6 @@ def _boost_of(index: str, boosts: Any) -> float:
     return next((float(by) for one in named for name, by in one.items() if fnmatchcase(index, name)), 1.0)
 
 
-def _lacks_own_features(hits: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether no hit of one of the indices has features of its own."""
-    having: dict[str, bool] = {}
-    for hit, key in zip(hits, own_keys(hits).keys, strict=True):
-        having[hit["_index"]] = having.get(hit["_index"], False) or key is not None
-    return not all(having.values())
-
-
 def outside(hits: Sequence[Mapping[str, Any]], found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return copies of those hits whose documents are not in a window, with score 0."""
     return [{**found[place], "_score": 0.0} for place in _places_of_others(found, hits)]
@@ -376,29 +340,10 @@ def _places_of_others(hits: Sequence[Mapping[str, Any]], held: Sequence[Mapping[
     return places
 
 
-async def nearest_in_side_indices(
-    search: SideIndexSearch, vectors: Float32, count: int, body: Callable[[Sequence[str]], Body], send: Send
-) -> list[list[dict[str, Any]]]:
-    """Return for each vector the sources' hits of the nearest documents, nearest first; none without a right to it.
-
-    ``vectors`` are ``(r, d)``. ``body`` returns the search of the sources for some ids, with the filters that documents
-    must match, and ``send`` sends such searches.
-    """
-    try:
-        nearest = await search.nearest(vectors, count)
-    except SideIndexReplaced as error:
-        raise EngineError(str(error)) from error
-    named = [[search.ids[number] for number in one.documents.tolist()] for one in nearest]
-    some = [ids for ids in named if ids]
-    bodies = [body(sorted({identifier for _, identifier in ids})) | {"size": len(ids)} for ids in some]
-    answers = iter(await send(bodies) if bodies else ())
-    return [_in_order(ids, next(answers)) if ids else [] for ids in named]
-
-
-def _in_order(ids: Sequence[tuple[str, str]], answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the hits of documents in the order of their ids, without documents that have none."""
-    found = {(str(hit["_index"]), str(hit["_id"])): hit for hit in answer["hits"]["hits"]}
-    return [found[one] for one in ids if one in found]
+def in_turn(search: EngineSearch, nearest: Sequence[NearestDocuments]) -> list[Hit]:
+    """Return the hits of the documents nearest to some vectors, the nearest of each first, each document once."""
+    numbers = zip_longest(*(one.documents.tolist() for one in nearest))
+    return [search.hits[number] for number in dict.fromkeys(one for row in numbers for one in row if one is not None)]
 
 
 def any_clause(product: Product, filters: Sequence[Any] = ()) -> KnnClause:

@@ -20,10 +20,11 @@ from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, WindowScores, first_pass_scores
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.knn.searched_indices import KnownTargets
 from es_ttc.serving.logs import log
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import add_took, shortest, with_field_name
-from es_ttc.serving.rescore.candidates import NONE_JOINED, CandidateSearch, JoinedCandidates, OwnEncoders
+from es_ttc.serving.rescore.candidates import NONE_JOINED, CandidateSearch, JoinedCandidates
 from es_ttc.serving.rescore.collapse import (
     Group,
     WindowGroups,
@@ -95,7 +96,7 @@ class WindowRescoring:
     def begin(
         cls,
         gateway: Gateway,
-        known: OwnEncoders,
+        known: KnownTargets,
         request: SearchRequest,
         item: SearchItem,
         plan: SearchPlan,

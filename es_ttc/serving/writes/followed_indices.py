@@ -3,7 +3,7 @@
 An index is followed if its own name is written to, es-ttc created it, and ``es-ttc index pipeline NAME --encode now``
 was run. Documents written by an alias or a data stream are sent as they come, because such a name may stand for another
 index at any moment, one without the pipeline, which would keep the features in the user's document; see `afterwards`.
-Of other indices with a pipeline of es-ttc only its name is needed; see `malformed`.
+Of other indices with a pipeline of es-ttc only its name is needed; see `bulk`.
 """
 
 import asyncio
