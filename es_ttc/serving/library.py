@@ -18,7 +18,7 @@ from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.queries import matching
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature, Query, Window
-from es_ttc.serving.features.attached import Identity, identity_of
+from es_ttc.serving.features.attached import Identity, identity_of, own_key
 from es_ttc.serving.features.columns import columns, numbers_of
 from es_ttc.serving.features.decoding import Stored, consistent
 from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, identities, unreadable
@@ -26,9 +26,9 @@ from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.engine_search import SearchContext, SideIndexSearch
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
-from es_ttc.serving.knn.searches import Body, SearchClient, single_client
+from es_ttc.serving.knn.searches import Body, SearchClient, search_body, single_client
 from es_ttc.serving.process import OnlyProcess
-from es_ttc.serving.rescore.candidates import any_clause, in_turn, outside
+from es_ttc.serving.rescore.candidates import any_clause, outside
 from es_ttc.serving.rescore.two_requests import these
 from es_ttc.settings import GatewaySettings
 
@@ -163,11 +163,21 @@ class IndexReader:
         """Return for each query the hits of the documents nearest to it."""
         if indices is None or indices.encoder is None:
             return [[] for _ in queries]
-        context = SearchContext(await self._gateway.upstream.product(), self._caller, indices.encoder, {}, float("inf"))
-        clause = any_clause(context.product)
-        search = SideIndexSearch(clause, context, indices, client, self._gateway, details=False, fields=self._marks)
-        nearest = await search.nearest(np.stack([query.vectors[0] for query in queries]), size)
-        return [[*map(dict, in_turn(search, [one]))] for one in nearest]
+        encoder, product = indices.encoder, await self._gateway.upstream.product()
+        vectors = np.stack([query.vectors[0] for query in queries])
+        if not indices.sides:
+            bodies = [{**search_body(product, vector, size, []), **self._marks} for vector in vectors]
+            answers = await client.search(bodies)
+            return [
+                [hit for hit in answer["hits"]["hits"] if (key := own_key(hit)) is not None and key.encoder == encoder]
+                for answer in answers
+            ]
+        context = SearchContext(product, self._caller, encoder, {}, float("inf"))
+        search = SideIndexSearch(
+            any_clause(product), context, indices, client, self._gateway, details=False, fields=self._marks
+        )
+        nearest = await search.nearest(vectors, size)
+        return [[dict(search.hits[number]) for number in one.documents.tolist()] for one in nearest]
 
     @property
     def _marks(self) -> Body:

@@ -74,6 +74,18 @@ class FeatureLocations:
     stale: frozenset[int] = frozenset()
     sides: dict[str, str] = field(default_factory=dict)
 
+    def followed_by(self, others: "FeatureLocations") -> "FeatureLocations":
+        """Return where the features of these hits and of some that follow them are."""
+        first = len(self.keys)
+        return FeatureLocations(
+            [*self.keys, *others.keys],
+            [*self.without, *(first + place for place in others.without)],
+            [*self.changed, *(first + place for place in others.changed)],
+            self.skipped | {first + place: reason for place, reason in others.skipped.items()},
+            self.stale.union(first + place for place in others.stale),
+            others.sides | self.sides,
+        )
+
 
 class AttachedFeatureLocator:
     """Finds the features of attached indices; side indices are read as the caller, or as the gateway itself."""

@@ -81,12 +81,14 @@ class WindowScorer:
         joined: int = 0,
         pinned: int = 0,
         encoder: str | None = None,
+        located: FeatureLocations | None = None,
     ) -> WindowScores:
         """Return the scores of hits.
 
         Hits have the doc values of `ttc.hash`, `ttc.encoder` and `ttc.version`, and `_id` and `_version` if they may be
         of an attached index. ``joined`` hits at the end are not of the first pass, ``pinned`` ones at the beginning
-        are pinned. ``encoder`` is the window's, None for that of the hits' indices.
+        are pinned. ``encoder`` is the window's, None for that of the hits' indices, ``located`` where the features
+        are, None if that is to be found out.
         """
         first_pass = first_pass_scores(hits)
         numbers = await self._read_numbers(hits, request) if hits and request.method.fields else {}
@@ -95,7 +97,7 @@ class WindowScorer:
         if not hits or not request.method.encodes:
             prepared = _without_features(bare, request)
         else:
-            prepared = await self._prepared(hits, bare, request, joined, encoder)
+            prepared = await self._prepared(hits, bare, request, joined, encoder, located)
         return await self._scored(prepared, first_pass, request)
 
     async def _prepared(
@@ -105,6 +107,7 @@ class WindowScorer:
         request: ScoringRequest,
         joined: int,
         encoder: str | None,
+        located: FeatureLocations | None,
     ) -> PreparedWindow:
         """Return a window with features. What only reading them needs is freed here.
 
@@ -112,7 +115,7 @@ class WindowScorer:
         """
         if joined and request.method.partial is not None:
             bare = replace(bare, present={Feature.FIRST_PASS: np.arange(len(hits)) < len(hits) - joined})
-        located, known = await self._located(hits, request, encoder)
+        located, known = await self._located(hits, request, encoder, located)
         request = await self._with_roles(located, known, request)
         try:
             found, encoded = await self._read(located, known, request)
@@ -277,11 +280,15 @@ class WindowScorer:
         return query, window
 
     async def _located(
-        self, hits: Sequence[Mapping[str, Any]], request: ScoringRequest, encoder: str | None
+        self,
+        hits: Sequence[Mapping[str, Any]],
+        request: ScoringRequest,
+        encoder: str | None,
+        located: FeatureLocations | None = None,
     ) -> tuple[FeatureLocations, list[DocumentKey]]:
         """Return where the hits' features are, and the keys of those that can be used."""
         started = time.perf_counter()
-        located = await self._attached.locate(hits, request.caller)
+        located = located or await self._attached.locate(hits, request.caller)
         request.timings.features += _ms_since(started)
         if not any(located.keys):
             if located.skipped:

@@ -91,6 +91,7 @@ class EngineSearch:
         named: Whether documents are identified by their ids, or by their contents.
         ids: By number the index and id of each document found; its content hash in place of the id if `named` is false.
         hits: By number the hit of each document, of the searched index.
+        keys: By number the key of each document's features.
         fields: By number the field names for the ordinals in a document's offsets, if these were read.
         feature_ms: Time of reading features, in ms.
         skipped: Documents whose features are of another encoder or cannot be used, with the reason.
@@ -113,6 +114,7 @@ class EngineSearch:
         self.details = details
         self.ids: list[tuple[str, str]] = []
         self.hits: dict[int, Hit] = {}
+        self.keys: list[DocumentKey] = []
         self.fields: dict[int, tuple[str, ...]] = {}
         self.feature_ms = 0.0
         self.skipped: dict[Identity, SkipReason] = {}
@@ -123,7 +125,6 @@ class EngineSearch:
         self._gateway = gateway
         self._fields = fields or {"_source": False, "docvalue_fields": _MARKS, "version": True}
         self._send = send or client.search
-        self._keys: list[DocumentKey] = []
         self._hit_features: dict[int, Stored] = {}
         self._numbers: dict[Identity, int] = {}
         self._dims = 0
@@ -206,7 +207,7 @@ class EngineSearch:
         numbered = [(number, hit) for hit in await self._current(found) if (number := self._number(hit)) is not None]
         if features:
             for number, hit in numbered:
-                self._hit_features[number] = features_from_hit(self._keys[number], hit, features)
+                self._hit_features[number] = features_from_hit(self.keys[number], hit, features)
         scores = [hit["_score"] for _, hit in numbered]
         return neighbours([number for number, _ in numbered], scores), len(found) < count
 
@@ -224,7 +225,7 @@ class EngineSearch:
         self, documents: Sequence[int], needs: frozenset[Feature], wants: frozenset[Feature]
     ) -> list[Stored]:
         """Return stored features of documents; none for one that has changed, or whose layout is unknown."""
-        keys = {document: self._keys[document] for document in documents if unreadable(self._keys[document]) is None}
+        keys = {document: self.keys[document] for document in documents if unreadable(self.keys[document]) is None}
         read = await self._read(list(keys.values()), needs | wants)
         stored = dict(zip(keys, read.documents, strict=True))
         identities = {number: identity for identity, number in self._numbers.items()} if read.faults else {}
@@ -255,7 +256,7 @@ class EngineSearch:
         number = self._numbers.setdefault(document, len(self.ids))
         if number == len(self.ids):
             self.ids.append(document[:2])
-            self._keys.append(key)
+            self.keys.append(key)
         self.hits[number] = hit
         return number
 

@@ -17,7 +17,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import compress, zip_longest
 from typing import Any
@@ -28,12 +28,12 @@ from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
 from es_ttc.retrievers.base import NearestDocuments
 from es_ttc.serving.engine_requests import EngineRefusal
-from es_ttc.serving.features.attached import changed_inside, own_keys
+from es_ttc.serving.features.attached import FeatureLocations, changed_inside, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
-from es_ttc.serving.features.keys import SEQ_NO, identities
+from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, identities
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.knn.clauses import KnnClause
-from es_ttc.serving.knn.engine_search import EngineSearch, Hit, SearchContext, SideIndexSearch
+from es_ttc.serving.knn.engine_search import SearchContext, SideIndexSearch
 from es_ttc.serving.knn.searched_indices import KnownTargets, SearchedIndices, matched_again, searched_indices_of
 from es_ttc.serving.knn.searches import Body, SearchClient, require_complete, search_body, single_client
 from es_ttc.serving.request.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
@@ -77,6 +77,7 @@ class JoinedCandidates:
         matches: For each of them whether the query matches it.
         requested: Number of requested documents.
         filters: Queries that each of them matches, apart from the query's text.
+        located: Where the features of the hits are.
         reason: Why there are none; None if the search succeeded.
     """
 
@@ -84,6 +85,7 @@ class JoinedCandidates:
     matches: Sequence[bool] = ()
     requested: int = 0
     filters: Sequence[Any] = ()
+    located: FeatureLocations = field(default_factory=FeatureLocations)
     reason: str | None = None
 
     @property
@@ -143,6 +145,7 @@ class CandidateSearch:
         self._tokens = tokens
         self._caller = request.caller(item)
         self._filters: list[Any] | None = None
+        self._keys: dict[str, DocumentKey] = {}  # by index, id and routing, of documents found in side indices
         self._mapped_fields: frozenset[str] = frozenset()
         self.obstacle = obstacle(plan)
         if self.obstacle is None:
@@ -179,9 +182,9 @@ class CandidateSearch:
         if not found:
             reason = "kNN finds no document: none with a vector that the engine can search matches the filters"
             return JoinedCandidates(requested=self._count, reason=reason)
-        return self._joined(outside(hits, found), await self._required())
+        return await self._joined(outside(hits, found))
 
-    def _joined(self, found: Sequence[dict[str, Any]], filters: Sequence[Any]) -> JoinedCandidates:
+    async def _joined(self, found: Sequence[dict[str, Any]]) -> JoinedCandidates:
         """Return documents from outside a window with the engine's scores of the query."""
         least, boosts = self._plan.body.get("min_score"), self._plan.body.get("indices_boost")
         hits, matches = [], []
@@ -193,7 +196,14 @@ class CandidateSearch:
             if least is None or (score is not None and boosted >= least):
                 hits.append({**hit, "_score": boosted})
                 matches.append(score is not None)
-        return JoinedCandidates(hits, matches, self._count, filters)
+        located = await self._located(hits)
+        return JoinedCandidates(hits, matches, self._count, await self._required(), located)
+
+    async def _located(self, hits: Sequence[Mapping[str, Any]]) -> FeatureLocations:
+        """Return where the features of hits are; the search of side indices has found that out already."""
+        if self._keys:
+            return FeatureLocations([self._keys.get(_name(hit)) for hit in hits])
+        return await self._gateway.attached.locate(hits, self._caller)
 
     async def _required(self) -> list[Any]:
         """Return the queries that every candidate must match."""
@@ -273,7 +283,10 @@ class CandidateSearch:
             search = SideIndexSearch(
                 clause, context, indices, client, self._gateway, details=False, fields=fields, send=send
             )
-            return [dict(hit) for hit in in_turn(search, await search.nearest(vectors, self._count))][: self._count]
+            nearest = await search.nearest(vectors, self._count)
+        numbers = in_turn(nearest)[: self._count]
+        self._keys = {_name(search.hits[number]): search.keys[number] for number in numbers}
+        return [dict(search.hits[number]) for number in numbers]
 
     def _client(self) -> AbstractAsyncContextManager[SearchClient]:
         """Open a client that sends several searches in one `_msearch`."""
@@ -340,10 +353,14 @@ def _places_of_others(hits: Sequence[Mapping[str, Any]], held: Sequence[Mapping[
     return places
 
 
-def in_turn(search: EngineSearch, nearest: Sequence[NearestDocuments]) -> list[Hit]:
-    """Return the hits of the documents nearest to some vectors, the nearest of each first, each document once."""
-    numbers = zip_longest(*(one.documents.tolist() for one in nearest))
-    return [search.hits[number] for number in dict.fromkeys(one for row in numbers for one in row if one is not None)]
+def in_turn(nearest: Sequence[NearestDocuments]) -> list[int]:
+    """Return the documents nearest to some vectors, the nearest of each first, each document once."""
+    rows = zip_longest(*(one.documents.tolist() for one in nearest))
+    return [*dict.fromkeys(document for row in rows for document in row if document is not None)]
+
+
+def _name(hit: Mapping[str, Any]) -> str:
+    return f"{hit['_index']}\n{hit['_id']}\n{hit.get('_routing')}"
 
 
 def any_clause(product: Product, filters: Sequence[Any] = ()) -> KnnClause:

@@ -193,13 +193,18 @@ class WindowRescoring:
         """Return the scores of the window and the candidates that join it."""
         window = hits[: self.plan.page.window]
         pinned = pinned_count(first_pass_scores(window))
-        joined = NONE_JOINED
+        joined, located = NONE_JOINED, None
         if self.candidates is not None:
             started = time.perf_counter()
-            joined = await self.candidates.find(window)
+            locating = self.gateway.attached.locate(window, caller)
+            joined, located = await asyncio.gather(self.candidates.find(window), locating)
+            located = located.followed_by(joined.located)
             timings.candidates = (time.perf_counter() - started) * 1000
         union = [*window, *joined.hits]
-        scores = await self._score(caller, union, len(joined.hits), pinned, timings)
+        request = ScoringRequest(self.method, self.plan.texts, self.begun, caller, timings)
+        scores = await self.gateway.scorer.score(
+            union, request, joined=len(joined.hits), pinned=pinned, located=located
+        )
         # the hits after the window keep the engine's order
         left = joined.places_left(hits, len(window))
         places = [*range(len(window)), *[None] * len(joined.hits), *left]
@@ -207,12 +212,6 @@ class WindowRescoring:
         if self.calibration is not None:
             relevance = relevance_of(scores, self.calibration, self.plan.section, self.method.params)
         return _ScoredWindow([*union, *(hits[place] for place in left)], places, joined, scores, pinned, relevance)
-
-    async def _score(
-        self, caller: Caller, hits: Sequence[dict[str, Any]], joined: int, pinned: int, timings: Timings
-    ) -> WindowScores:
-        request = ScoringRequest(self.method, self.plan.texts, self.begun, caller, timings)
-        return await self.gateway.scorer.score(hits, request, joined=joined, pinned=pinned)
 
     async def _reorder(
         self, response: dict[str, Any], outcome: "_ScoredWindow"
