@@ -4,7 +4,7 @@
 
 Windows of 100 documents and 100 candidates, of 256 tokens each. The client's hybrid search asks the engine twice (BM25
 and kNN, 100 ids each) and fuses by reciprocal rank. The cross-encoder (msmarco-minilm) reads BM25's first 20 documents.
-All pages are ten ids without `_source`.
+All pages are ten ids without `_source`. An attached index has the same texts, and its features in a side index.
 """
 
 import argparse
@@ -27,7 +27,9 @@ from benchmarks.served import (
     WINDOW,
     Client,
     answered,
+    bulk,
     delete,
+    documents,
     fill,
     gateway,
     opened,
@@ -36,15 +38,25 @@ from benchmarks.served import (
 )
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.versions import Product
+from es_ttc.index.attach import attach_beside, detach, traces_of
+from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.queries import nearest
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.rankings import reciprocal_rank_fusion
 from es_ttc.vectors.codecs import DEFAULT_CODEC
 
 INDEX = "benchmark-blend"
+ATTACHED = f"{INDEX}-attached"
 CONNECTIONS = 16
 SECONDS = 5.0
 WARM_UP_SECONDS = 6.0
 PAGE = 10
+SECTIONS: Mapping[str, Mapping[str, Any]] = {
+    "blend": {},
+    "blend, window alone": {"candidates": {"knn": 0}},
+    "hybrid": {"method": "hybrid"},
+    "spectral": {"method": "spectral"},
+}
 
 Search = Callable[[Client, int], Mapping[str, Any]]
 
@@ -59,6 +71,7 @@ def main() -> None:
         with gateway(url) as warm, gateway(url, feature_cache_mb=0) as cold:
             for address, body in ((url, query(0, rescore=False)), (warm.url, ours(0)), (cold.url, ours(0))):
                 asyncio.run(answered(address, INDEX, body, connections=4, seconds=WARM_UP_SECONDS))
+            asyncio.run(answered(warm.url, ATTACHED, ours(0), connections=4, seconds=WARM_UP_SECONDS))
             _report(url, {"warm": warm.url, "cold": cold.url}, product)
     finally:
         asyncio.run(_clear(url))
@@ -77,7 +90,7 @@ def in_client(product: Product) -> Search:
 
     def search(engine: Client, group: int) -> Mapping[str, Any]:
         by_words = orjson.loads(query(group, rescore=False)) | {"size": WINDOW, "_source": False}
-        found = [engine.search(orjson.dumps(by_words), INDEX), engine.search(by_vector, INDEX)]
+        found = [engine.search(body, INDEX) for body in (orjson.dumps(by_words), by_vector)]
         fused = reciprocal_rank_fusion([[hit["_id"] for hit in one["hits"]["hits"]] for one in found])
         return {"hits": {"hits": [{"_id": identifier} for identifier, _ in fused[:PAGE]]}}
 
@@ -98,20 +111,14 @@ def _report(url: str, gateways: Mapping[str, str], product: Product) -> None:
     client = in_client(product)
     rows = []
     for name, address in gateways.items():
-        requests: dict[str, tuple[str, Search]] = {
-            "blend": (address, lambda through, group: through.search(ours(group), INDEX)),
-            "blend, window alone": (
-                address,
-                lambda through, group: through.search(ours(group, candidates={"knn": 0}), INDEX),
-            ),
-            "hybrid": (address, lambda through, group: through.search(ours(group, method="hybrid"), INDEX)),
-            "spectral": (address, lambda through, group: through.search(ours(group, method="spectral"), INDEX)),
-        }
+        for what, section in SECTIONS.items():
+            rows.append([f"{name}: {what}", *_added(url, address, _searching(INDEX, section))])
         if name == "warm":
-            requests["hybrid in a client"] = (url, client)
-        rows += [[f"{name}: {what}", *_added(url, *asked)] for what, asked in requests.items()]
-        if name == "warm":
-            rows.append(["warm: cross-encoder, on both cores", *_added(url, address, by_cross_encoder(), 2)])
+            for what in ("blend", "spectral"):
+                added = _added(url, address, _searching(ATTACHED, SECTIONS[what]), beside=ATTACHED)
+                rows.append([f"warm, side index: {what}", *added])
+            rows.append(["hybrid in a client", *_added(url, url, client)])
+            rows.append(["cross-encoder, on both cores", *_added(url, address, by_cross_encoder(), 2)])
     print(table(("added to the BM25 search", "p50 ms", "p95 ms", "of which scoring"), rows))
     rows = []
     for what, address, body in (
@@ -124,7 +131,11 @@ def _report(url: str, gateways: Mapping[str, str], product: Product) -> None:
     print(table((f"{CONNECTIONS} connections", "requests/s"), rows))
 
 
-def _added(engine: str, address: str, search: Search, repeat: int = 8) -> list[str]:
+def _searching(index: str, section: Mapping[str, Any]) -> Search:
+    return lambda through, group: through.search(ours(group, **section), index)
+
+
+def _added(engine: str, address: str, search: Search, repeat: int = 8, beside: str = INDEX) -> list[str]:
     """Measure in turns with the engine alone; the first turn fills memories and is not counted."""
     direct: list[float] = []
     totals: list[float] = []
@@ -133,7 +144,7 @@ def _added(engine: str, address: str, search: Search, repeat: int = 8) -> list[s
         for turn in range(repeat):
             for group in range(GROUPS):
                 started = time.perf_counter()
-                plain.search(query(group, rescore=False), INDEX)
+                plain.search(query(group, rescore=False), beside)
                 before = time.perf_counter()
                 answer = search(through, group)
                 total = time.perf_counter() - before
@@ -151,12 +162,27 @@ def _added(engine: str, address: str, search: Search, repeat: int = 8) -> list[s
 async def _fill(url: str) -> Product:
     async with opened(url) as engine:
         await fill(engine, INDEX)
+        await delete(engine, ATTACHED)
+        await engine.create_index(ATTACHED, {"settings": {"number_of_shards": 1, "number_of_replicas": 0}})
+        for group in range(GROUPS):
+            lines = [
+                line
+                for name, text, _ in documents(group)
+                for line in (orjson.dumps({"index": {"_id": name}}), orjson.dumps({"text": text}))
+            ]
+            await bulk(engine, ATTACHED, lines)
+        await engine.refresh(ATTACHED)
+        encoder = load_encoder(ENCODER)
+        [source] = await sources_of(engine, ATTACHED)
+        await attach_beside(engine, source, IndexSpec(encoder.identity, text_fields=("text",)), encoder)
         return (await engine.capabilities()).product
 
 
 async def _clear(url: str) -> None:
     async with opened(url) as engine:
-        await delete(engine, INDEX)
+        for traces in await traces_of(engine, ATTACHED):
+            await detach(engine, traces)
+        await delete(engine, INDEX, ATTACHED)
 
 
 if __name__ == "__main__":
