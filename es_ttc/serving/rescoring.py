@@ -62,14 +62,10 @@ class Rescoring:
                 await self._require_numbers(ranking.plan, caller)
             except MissingFeature as problem:
                 ranking = begin_all(_without_numbers(plan, ranking, problem))
-        bare = (
-            ranking.reads_bare_hits
-            and not request.is_multi
-            and can_split(ranking.plan)
-            and not self._gateway.attached.expects_ids(caller)
-        )
+        bare = ranking.reads_bare_hits and not request.is_multi and can_split(ranking.plan)
+        named = self._gateway.attached.expects_ids(caller)
         again = partial(self._gateway.engine.again, request, item)
-        search = RescoredSearch(self._gateway, ranking, caller, again, request.started, bare=bare)
+        search = RescoredSearch(self._gateway, ranking, caller, again, request.started, bare=bare, named=named)
         item.body = search.first_pass
         return search
 
@@ -81,7 +77,10 @@ class Rescoring:
 
 
 class RescoredSearch:
-    """One search whose window is rescored; if `bare`, the page's hits are requested after a first pass without them."""
+    """One search whose window is rescored; if `bare`, the page's hits are requested after a first pass without them.
+
+    Bare hits have ids only if they are `named`, as those of an attached index are.
+    """
 
     applied: bool = True
     """Whether every method was applied; if not, the order is the engine's own."""
@@ -95,6 +94,7 @@ class RescoredSearch:
         started: float,
         *,
         bare: bool,
+        named: bool,
     ) -> None:
         self._plan = ranking.plan
         self._ranking = ranking
@@ -103,6 +103,7 @@ class RescoredSearch:
         self._again = again
         self._started = started
         self._bare = bare
+        self._named = named
         first = items_of(ranking)[0]
         self._counts = isinstance(first, WindowRescoring) and first.counts_candidates
         later = AGGREGATIONS if self._counts else ()
@@ -112,7 +113,7 @@ class RescoredSearch:
     @property
     def first_pass(self) -> dict[str, Any]:
         """The body of the first pass."""
-        return bare_window(self._plan, self._whole) if self._bare else self._whole
+        return bare_window(self._plan, self._whole, named=self._named) if self._bare else self._whole
 
     @property
     def has_plain_answer(self) -> bool:
@@ -203,7 +204,8 @@ class RescoredSearch:
             none.
         """
         window = response["hits"]["hits"]
-        if response["_shards"]["failed"] or await self._gateway.attached.needs_ids(window, self._caller):
+        lacks_ids = not self._named and await self._gateway.attached.needs_ids(window, self._caller)
+        if response["_shards"]["failed"] or lacks_ids:
             return None, None
         began = time.perf_counter()
         ranked = await self._ranking.rank(response, ms, self._caller)

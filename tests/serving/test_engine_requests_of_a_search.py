@@ -63,7 +63,7 @@ SEARCHES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "`knn` with `nnn`": {"knn": {**KNN, "ttc": {"method": "nnn", "timeout": "60s", "on_error": "fail"}}},
     "`query` with `rm3`": {"query": {"ttc": {"method": "rm3", "query_text": "cat drinks milk", "timeout": "60s"}}},
     "`_msearch` of three `spectral`": [SPECTRAL, SPECTRAL, SPECTRAL],
-    "side index: `spectral`": SPECTRAL,
+    "side index: `spectral`, wide window": SPECTRAL,
     "side index: `blend`, candidates join": BLEND,
     "side index: `blend`, filtered": {**BLEND, "query": FILTERED},
 }

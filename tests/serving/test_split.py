@@ -52,7 +52,10 @@ def test_only_what_is_known_to_be_the_same_is_split(changes: dict[str, Any], url
 def test_each_request_has_its_parts() -> None:
     plan = planned(size=2, highlight={"h": 1}, aggs={"a": 1}, min_score=1, _source=["t"], collapse={"field": "f"})
     body = plan.body
-    window = bare_window(plan, body)
+    named = bare_window(plan, body, named=True)
+    assert named.keys() & {"highlight", "stored_fields"} == set()
+    assert named["_source"] is False
+    window = bare_window(plan, body, named=False)
     assert window["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "ttc.version", "_seq_no", "f"]
     assert window["stored_fields"] == "_none_"
     assert window.keys() & {"highlight", "_source"} == set()

@@ -3,8 +3,9 @@
 If the engine reads one stored field of a hit, also its `_id`, it decompresses all of them, including token vectors.
 Ranks, scores, content hashes and sequence numbers come from doc values. So a wide window is requested bare, without
 stored fields, and only the hits of the page are requested as in the caller's request. So are the hits of documents that
-join a window, which the search for them returns bare. If hashes and sequence numbers do not tell which document is
-which, or a document has changed in between, the caller's request is sent as one.
+join a window, which the search for them returns bare. The hits of an attached index have ids too, by which features are
+located. If hashes and sequence numbers do not tell which document is which, or a document has changed in between, the
+caller's request is sent as one.
 
 Where documents join, aggregations are requested over the union of what the query matches and what joins.
 """
@@ -63,12 +64,13 @@ def has_inner_hits(part: Any) -> bool:
     return isinstance(part, dict) and ("inner_hits" in part or any(map(has_inner_hits, part.values())))
 
 
-def bare_window(plan: SearchPlan, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request for ranks, scores and content hashes, with the parts that concern the whole search."""
+def bare_window(plan: SearchPlan, body: Mapping[str, Any], *, named: bool) -> dict[str, Any]:
+    """Return the request for ranks, scores and content hashes, or ids, with the parts that concern the whole search."""
     rest = {key: value for key, value in body.items() if key not in OF_HITS}
     groups = [] if plan.collapse is None else [plan.collapse.field]
     asked = [HASH, ENCODER, VERSION, SEQ_NO, *plan.numbers, *groups]
-    return rest | {"stored_fields": "_none_", "docvalue_fields": asked, "version": True}
+    stored: dict[str, Any] = {"_source": False} if named else {"stored_fields": "_none_"}
+    return rest | {**stored, "docvalue_fields": asked, "version": True}
 
 
 def these(hits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
