@@ -15,7 +15,8 @@ from es_ttc.serving.http.caller import Caller, CallerKeys
 from es_ttc.serving.knn.searches import Answer, Body, SearchClient, require_complete
 from es_ttc.serving.logs import log
 
-_MAX_REMEMBERED = 10_000
+_MAX_REMEMBERED = 1000
+_MAX_INDICES = 256  # of a target that is remembered: a pattern may name thousands
 _REMEMBERED_SECONDS = 60.0
 _NOT_READABLE = (401, 403, 404)
 _FEW = 1000
@@ -131,7 +132,8 @@ class KnownTargets:
 
     def put(self, caller: Caller, indices: SearchedIndices) -> None:
         """Remember the indices of a caller's target."""
-        self._known.put(self._keys_of(caller)[bool(indices.sides)], indices)
+        if len(indices.counts) <= _MAX_INDICES:
+            self._known.put(self._keys_of(caller)[bool(indices.sides)], indices)
 
     def forget(self, caller: Caller) -> None:
         """Forget what is known of a caller's target."""
