@@ -127,3 +127,22 @@ async def test_an_alias_that_moves_to_features_elsewhere_keeps_its_candidates(
         assert (moved.ids, moved.json()["ttc"]["candidates"]["joined"] > 0) == (named.ids, True)
     await point(own, leave=shop)
     assert blended(gateway, alias).ids == blended(gateway, own).ids
+
+
+async def test_an_alias_that_moves_takes_nothing_known_of_its_former_index_along(
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    alias, other = f"{shop}-alias", f"{shop}-native"
+    await attach(engine, shop, spec, encoder)
+    await native(engine, other, spec, encoder)
+    zebra: dict[str, Any] = {"match": {"body": "zebra"}}  # no document has it: all hits join
+    for index, query in ((shop, WORDS), (shop, zebra), (other, zebra), (shop, WORDS), (other, WORDS)):
+        moved = [
+            {"remove": {"index": "*", "alias": alias, "must_exist": False}},
+            {"add": {"index": index, "alias": alias}},
+        ]
+        await engine.request("POST", "/_aliases", body={"actions": moved})
+        for _ in range(2):
+            reply = blended(gateway, alias, query)
+            assert reply.json()["ttc"]["candidates"]["joined"] > 0
+            assert {hit["_index"] for hit in reply.json()["hits"]["hits"]} == {index}
