@@ -57,8 +57,7 @@ READY = (
     *("knn:nnn", "knn:rocchio", "knn:softcentroid"),
 )
 """Methods that the indices of the demonstration serve; the others need more features, a model, or a graph."""
-PLACES = 5
-"""Places shown of every ranking."""
+PLACES = 5  # places shown of every ranking
 FAINT = "dim"
 
 

@@ -26,8 +26,7 @@ from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SEED = 20_241
-"""Seed of samples, folds and bootstraps."""
+SEED = 20_241  # seed of samples, folds and bootstraps
 _FOLDS = 5
 
 with_llm_flag = click.option(

@@ -11,11 +11,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import click
 from pydantic.fields import FieldInfo
 
-_MAX_EXAMPLE = 73
-"""Characters of a line of an example, beside its indentation and a backslash."""
+_MAX_EXAMPLE = 73  # characters of a line of an example, beside its indentation and a backslash
 MAX_SENTENCE = 300
-ARGUMENTS = "es_ttc.arguments"
-"""Key of a command's arguments in the context's `meta`."""
+ARGUMENTS = "es_ttc.arguments"  # key of a command's arguments in the context's `meta`
 
 
 def model_options(

@@ -22,10 +22,8 @@ from es_ttc.rewriters import registry as rewriters
 
 _REWRITING = "60s"
 _NUMBERS = {"byte", "short", "integer", "long", "unsigned_long", "half_float", "float", "scaled_float", "double"}
-COMPARED = ("bm25", "hybrid")
-"""Rankings that a method's is compared with."""
-WINDOW = 100
-"""Number of documents that a method rescores, and over which rankings are compared."""
+COMPARED = ("bm25", "hybrid")  # rankings that a method's is compared with
+WINDOW = 100  # number of documents that a method rescores, and over which rankings are compared
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ Checks = tuple[tuple[str, Callable[[Any], bool], str], ...]
 
 
 _HOOKS = {"es_ttc.rescorers": "rescore.ttc", "es_ttc.retrievers": "knn.ttc", "es_ttc.rewriters": "query.ttc"}
-_WALKS = ("gar", "rgs", "rr", "slidegar")
-"""Built-in methods of `rescore.ttc` without an entry point."""
+_WALKS = ("gar", "rgs", "rr", "slidegar")  # built-in methods of `rescore.ttc` without an entry point
 
 
 def _elsewhere(name: str) -> str:

@@ -13,14 +13,12 @@ from es_ttc.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 DIGITS = 12
-ADAPTER_CONFIG = "adapter_config.json"
-"""A folder with this file is an adapter, not a part of the model."""
+ADAPTER_CONFIG = "adapter_config.json"  # a folder with this file is an adapter, not a part of the model
 # The first kind in a folder identifies the model: the others are derived from it.
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.onnx")
 _TOKENIZER = ("tokenizer.json",)
 _POOLING = ("*_Pooling/config.json",)
-PROJECTION = "_Dense"
-"""The end of the name of a projection's folder."""
+PROJECTION = "_Dense"  # the end of the name of a projection's folder
 
 
 class FileHashes:

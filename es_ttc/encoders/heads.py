@@ -17,8 +17,7 @@ from es_ttc.encoders.base import Float32
 Kind = Literal["mlp", "linear", "table"]
 Arrays = Mapping[str, NDArray[np.float32]]
 
-SAME = 0.999
-"""Minimum cosine for a vector to count as one of a table's: two backends of one encoder agree to this."""
+SAME = 0.999  # minimum cosine for a vector to count as one of a table's: two backends of one encoder agree to this
 _GELU = np.float32(np.sqrt(2 / np.pi))
 
 

@@ -50,8 +50,7 @@ def service_headers(settings: EngineSettings) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password or ''}".encode()).decode()}
 
 
-GivenUp = Callable[[str, int | None], None]
-"""Is told host and port of a node."""
+GivenUp = Callable[[str, int | None], None]  # is told host and port of a node
 
 
 class NodeConnector(aiohttp.TCPConnector):

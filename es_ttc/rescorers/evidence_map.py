@@ -18,8 +18,7 @@ from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 Offsets = NDArray[np.int32]
 
-MAX_CELLS = 1024
-"""Maximum number of columns, and one more for each field; longer documents have several tokens in a column."""
+MAX_CELLS = 1024  # columns, and one more for each field; longer documents have several tokens in a column
 _LEVELS = 255
 _DIGITS = 6
 

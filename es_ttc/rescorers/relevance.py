@@ -16,10 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from es_ttc.vectors.tokens import Float32
 
 RelevanceSignal = Literal["dense", "spectral", "late_interaction", "blend"]
-METHOD = "relevance"
-"""The `method` of a calibration's file."""
-MIN_WINDOW = 30
-"""In n documents no z-score is greater than (n - 1) / sqrt(n): 5.3 in 30, 2.8 in 10."""
+METHOD = "relevance"  # the `method` of a calibration's file
+MIN_WINDOW = 30  # in n documents no z-score is greater than (n - 1) / sqrt(n): 5.3 in 30, 2.8 in 10
 
 
 class Logistic(BaseModel):

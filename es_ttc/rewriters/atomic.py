@@ -18,8 +18,7 @@ from es_ttc.enrichment.proposals.document_frequency import FieldFrequencies
 from es_ttc.enrichment.proposals.phrases import Tokens
 from es_ttc.rewriters.base import Corpus, Term
 
-MAX_WORDS = 200
-"""Maximum number of distinct words of a text that are entries; a longer text is searched as one."""
+MAX_WORDS = 200  # distinct words of a text that are entries; a longer text is searched as one
 _WORD = re.compile(r"\w+")
 
 

@@ -14,12 +14,9 @@ from es_ttc.enrichment.proposals.parsing import MAX_PROPOSALS, distinct, proposa
 from es_ttc.llm.base import JsonSchema
 from es_ttc.llm.prompts import first_json
 
-LEAST_WEIGHT, MAX_WEIGHT = 0.1, 3.0
-"""Bounds of a phrase's weight; what lies beyond is set to the bound."""
-MAX_ALTERNATIVES = 5
-"""Maximum number of alternatives of one phrase."""
-MAX_EXCLUDED = 5
-"""Maximum number of exclusions of one query."""
+LEAST_WEIGHT, MAX_WEIGHT = 0.1, 3.0  # bounds of a phrase's weight; what lies beyond is set to the bound
+MAX_ALTERNATIVES = 5  # alternatives of one phrase
+MAX_EXCLUDED = 5  # exclusions of one query
 _WEIGHTED = re.compile(r"^(.*\S)\s*\^\s*(\d+(?:\.\d+)?)$")
 _PHRASE_KEYS = ("phrase", "term", "text")
 

@@ -22,15 +22,11 @@ from es_ttc.rewriters.base import Corpus, Expansion, Fields, Term
 from es_ttc.rewriters.prompts import SCHEMA
 from es_ttc.rewriters.weighted import FieldParams, WeightedRewriter
 
-_MAX_TEXT_LENGTH = 2000
-"""Maximum number of characters of the text for the model."""
-_TOKENS_A_PHRASE = 8
-"""Maximum number of tokens per phrase of the model's answer, punctuation included."""
-_TOKENS_OF_A_PROGRAM = 24
-"""The same where each phrase has alternatives and a weight."""
+_MAX_TEXT_LENGTH = 2000  # characters of the text for the model
+_TOKENS_A_PHRASE = 8  # maximum number of tokens per phrase of the model's answer, punctuation included
+_TOKENS_OF_A_PROGRAM = 24  # the same where each phrase has alternatives and a weight
 _EXCERPT = 100
-_DEMOTED = 0.5
-"""Factor of the score of a document that an exclusion matches."""
+_DEMOTED = 0.5  # factor of the score of a document that an exclusion matches
 _INSTRUCTIONS = files("es_ttc.rewriters").joinpath("sketches", "program.txt")
 
 

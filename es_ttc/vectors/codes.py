@@ -26,8 +26,7 @@ LEVELS: Mapping[Bits, Int8] = {
     2: np.array([-127, -38, 38, 127], np.int8),
 }
 """``(2**bits,)`` by bits, ascending: Max, "Quantizing for Minimum Distortion", 1960, table I, in whole steps."""
-_UNIT: Mapping[Bits, float] = {4: 2.7326 / 127, 2: 1.5104 / 127}
-"""Standard deviations of a component that one step is."""
+_UNIT: Mapping[Bits, float] = {4: 2.7326 / 127, 2: 1.5104 / 127}  # standard deviations of a component that one step is
 
 
 def encode(rows: Float32, bits: Bits) -> TokenVectors:

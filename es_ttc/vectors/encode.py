@@ -5,8 +5,7 @@ from typing import Final, Protocol
 
 from es_ttc.vectors.tokens import Float32
 
-PASSAGE: Final = "retrieval.passage"
-"""The default adapter."""
+PASSAGE: Final = "retrieval.passage"  # the default adapter
 
 
 class EncodeFn(Protocol):

@@ -45,8 +45,7 @@ _MEAN = "mean"
 _READ = "read"
 _IN_FULL = 255
 
-Blob = bytes | memoryview
-"""The bytes of a container, or a view of them."""
+Blob = bytes | memoryview  # the bytes of a container, or a view of them
 
 
 class OtherLayout(ValueError):

@@ -11,13 +11,11 @@ from es_ttc.vectors.codecs import STORED_CODECS, StoredCodec
 
 Float32 = NDArray[np.float32]
 Codec = Literal["float32"] | StoredCodec
-CODECS: tuple[Codec, ...] = ("float32", *STORED_CODECS)
-"""From the finest to the coarsest."""
+CODECS: tuple[Codec, ...] = ("float32", *STORED_CODECS)  # from the finest to the coarsest
 Bits = Literal[4, 2]
 CODE_BITS: dict[Codec, Bits] = {"int4": 4, "int2": 2}
 
-BLOCK = 64
-"""Components whose codes share a block of bytes; a row has a whole number of blocks."""
+BLOCK = 64  # components whose codes share a block of bytes; a row has a whole number of blocks
 
 
 def code_bytes(dims: int, bits: Bits) -> int:

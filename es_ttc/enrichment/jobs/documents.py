@@ -18,14 +18,11 @@ from es_ttc.index.ingest.update import DocumentUpdater
 from es_ttc.index.mappings.enrichment import EnrichmentTarget
 from es_ttc.index.mappings.spec import ENRICHED, ENRICHED_BY
 
-Key = tuple[str, str | None]
-"""A document's id and its routing."""
+Key = tuple[str, str | None]  # a document's id and its routing
 
 _PAGE = 500
-_WHOLE_AT_ONCE = 32
-"""Number of documents read with all their features at a time: some 10 MB if token vectors are long."""
-_MAX_ATTEMPTS = 3
-"""Number of times that a document which other clients change is read again before it is deferred."""
+_WHOLE_AT_ONCE = 32  # number of documents read with all their features at a time: some 10 MB if token vectors are long
+_MAX_ATTEMPTS = 3  # number of times that a document which other clients change is read again before it is deferred
 
 
 @dataclass(frozen=True, slots=True)

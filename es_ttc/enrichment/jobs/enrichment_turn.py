@@ -34,8 +34,7 @@ from es_ttc.settings import Settings
 
 _MIN_CHUNK = 4
 _MAX_ATTEMPTS = 5
-_FIRST_WAIT_SECONDS = 10.0
-"""Time before a failed document is retried; each further wait is three times as long."""
+_FIRST_WAIT_SECONDS = 10.0  # time before a failed document is retried; each further wait is three times as long
 _OUTAGE_WAITS = (1.0, 2.0, 4.0, 8.0, 15.0)
 _MODEL_SECONDS = 10.0
 _TEMPORARY = frozenset(LlmFailure) - {LlmFailure.REFUSED}

@@ -20,8 +20,7 @@ from es_ttc.settings import Settings
 
 _IDLE_SECONDS = 3600
 _SPARE_SECONDS = 60.0
-_LOADING_SECONDS = 1800.0
-"""Maximum time in which a worker with its own model may load or download it."""
+_LOADING_SECONDS = 1800.0  # maximum time in which a worker with its own model may load or download it
 
 
 class EnrichmentWork:

@@ -25,8 +25,7 @@ from es_ttc.settings import Settings
 REFRESH = 0.5
 """Phrases are chosen by shares of documents, which change as the corpus grows. With this growth between two refreshes a
 document is written three times on average while the corpus grows, however large it becomes."""
-_PRIORITY = 0
-"""Of the job that enriches: jobs that a person submits for the same index go first."""
+_PRIORITY = 0  # of the job that enriches: jobs that a person submits for the same index go first
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,8 @@ from es_ttc.errors import EngineError
 
 logger = logging.getLogger(__name__)
 
-NOTED_SECONDS = 30
-"""Interval at which workers note that they look for work."""
-_MAX_UNSEEN_SECONDS = 120
-"""Time after which workers count as absent; their clocks and the command's may differ by less."""
+NOTED_SECONDS = 30  # interval at which workers note that they look for work
+_MAX_UNSEEN_SECONDS = 120  # time after which workers count as absent; their clocks and the command's may differ by less
 _WORKERS = "workers"
 _WRITE_LEASE = """
 def until = ctx._source.expires;

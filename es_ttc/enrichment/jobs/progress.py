@@ -26,8 +26,7 @@ from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.spec import STATE
 
 AnyStatus = JobStatus[Job] | JobStatus[EncodingJob]
-ENCODED = {"terms": {STATE: [READY, EMPTY, FAILED]}}
-"""Query for the documents that have been encoded, or cannot be."""
+ENCODED = {"terms": {STATE: [READY, EMPTY, FAILED]}}  # query for the documents that have been encoded, or cannot be
 
 
 async def status_of(store: JobStore, job: Job | EncodingJob) -> AnyStatus:

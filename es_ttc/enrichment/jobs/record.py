@@ -58,8 +58,7 @@ class DocumentOutcome(StrEnum):
     DONE = "done"
     FAILED = "failed"
     SKIPPED = "skipped"
-    DEFERRED = "deferred"
-    """It failed, and will be retried."""
+    DEFERRED = "deferred"  # it failed, and will be retried
 
 
 class Budget(BaseModel):

@@ -21,14 +21,11 @@ logger = logging.getLogger(__name__)
 class TurnEnd(StrEnum):
     """The reason why a turn ended."""
 
-    NOT_DUE = "not due"
-    """The job is not running, waits for another one, or another worker has the lease."""
+    NOT_DUE = "not due"  # the job is not running, waits for another one, or another worker has the lease
     TIME = "time is up"
     NOTHING_LEFT = "nothing left"
-    STOPPED = "stopped"
-    """The job was paused or cancelled."""
-    OUTAGE = "outage"
-    """The engine or the model's endpoint did not answer, or the worker has another model or encoder."""
+    STOPPED = "stopped"  # the job was paused or cancelled
+    OUTAGE = "outage"  # the engine or the model's endpoint did not answer, or the worker has another model or encoder
 
 
 class Turn(NamedTuple):

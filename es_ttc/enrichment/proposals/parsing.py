@@ -11,10 +11,8 @@ from typing import Any
 from es_ttc.llm.base import JsonSchema
 from es_ttc.llm.prompts import first_json
 
-MAX_PROPOSALS = 100
-"""Maximum number of proposals in an answer: a degenerate answer repeats itself until its tokens are spent."""
-_MAX_LENGTH = 200
-"""Maximum number of characters of a proposal."""
+MAX_PROPOSALS = 100  # proposals in an answer: a degenerate answer repeats itself until its tokens are spent
+_MAX_LENGTH = 200  # characters of a proposal
 _DEEPEST = 4
 
 _THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)

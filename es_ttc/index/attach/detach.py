@@ -17,8 +17,7 @@ from es_ttc.index.mappings.spec import ROOT, STATE
 
 _REMOVE = {"script": {"lang": "painless", "source": f"ctx._source.remove('{ROOT}')"}}
 _WITH_FEATURES = {"exists": {"field": STATE}}
-_PASSES = 100
-"""Number of passes over documents that other clients changed meanwhile."""
+_PASSES = 100  # number of passes over documents that other clients changed meanwhile
 
 
 @dataclass(frozen=True, slots=True)

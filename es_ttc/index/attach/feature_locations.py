@@ -48,8 +48,7 @@ class FeatureLocation:
         return not self.side and VECTOR.partition(".")[2] in ours
 
 
-Found = tuple[Index, FeatureLocation | None]
-"""An index, and where its features are stored; None if it has none."""
+Found = tuple[Index, FeatureLocation | None]  # an index, and where its features are stored; None if it has none
 
 
 async def feature_location(engine: Engine, name: str) -> FeatureLocation:

@@ -32,11 +32,9 @@ from es_ttc.vectors.codecs import STORED_CODECS, StoredCodec
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import TokenVectors
 
-_AT_ONCE = 50
-"""Documents whose features are in memory at a time."""
+_AT_ONCE = 50  # documents whose features are in memory at a time
 _MAX_PASSES = 5
-_TAKEN_OVER = frozenset({"tokens", "norms", "spans", "hash"})
-"""Fields that depend on the codec."""
+_TAKEN_OVER = frozenset({"tokens", "norms", "spans", "hash"})  # fields that depend on the codec
 
 
 @dataclass(slots=True)

@@ -10,8 +10,7 @@ import orjson
 from es_ttc.index.attach.source import Checkpoint, DocumentVersion
 from es_ttc.index.mappings.spec import IndexSpec
 
-Fields = Mapping[str, object]
-"""The fields to write below ``ttc``."""
+Fields = Mapping[str, object]  # the fields to write below `ttc`
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +43,8 @@ class WriteKind(StrEnum):
     """The kind of a write."""
 
     FEATURES = "features"
-    RENEWAL = "renewal"
-    """Only the mark: the text has not changed, so the features are valid."""
-    FAILURE = "failure"
-    """The reason why there are no features."""
+    RENEWAL = "renewal"  # only the mark: the text has not changed, so the features are valid
+    FAILURE = "failure"  # the reason why there are no features
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,7 @@ class SpanFeatures:
     offsets: Sequence[tuple[int, int, int] | None]
 
 
-Composed = tuple[str, Sequence[Span]]
-"""A document's text for the encoder, and the positions of its fields."""
+Composed = tuple[str, Sequence[Span]]  # a document's text for the encoder, and the positions of its fields
 
 
 @dataclass(frozen=True, slots=True)

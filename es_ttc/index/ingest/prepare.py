@@ -11,8 +11,7 @@ from es_ttc.index.mappings.spec import ROOT, IndexSpec
 
 ID = "_id"
 _MAX_NUMBER_LENGTH = 60
-MAX_ID_BYTES = 512
-"""Both engines reject a whole bulk because of one longer id."""
+MAX_ID_BYTES = 512  # both engines reject a whole bulk because of one longer id
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,7 @@ from es_ttc.index.ingest.columns import MAX_ROWS, ColumnType, WrongCell, convert
 STDIN = "-"
 MAX_RECORD_BYTES = 64 * 2**20
 """Maximum size of a line or cell; a longer one is rejected without being loaded completely."""
-MAX_COUNTED_BYTES = 16 * 2**20
-"""Bytes of a file, compressed ones as they are, that are read to count its records."""
+MAX_COUNTED_BYTES = 16 * 2**20  # bytes of a file, compressed ones as they are, that are read to count its records
 
 _MAX_RAW_CHARACTERS = 2_000  # characters of an overlong line in its record
 _PARQUET_ROWS = 256

@@ -24,8 +24,7 @@ from es_ttc.reranking.graph import GraphParams
 NEIGHBOURS = "ttc.neighbours"
 """Ids, nearest first: read from `_source`, which keeps their order; indexed, to find the documents that link to one."""
 NODE_VECTOR = "ttc.pooled"
-GRAPH = "graph"
-"""Key of ``_meta.ttc`` with :class:`GraphMeta`."""
+GRAPH = "graph"  # key of `_meta.ttc` with `GraphMeta`
 
 _ALIAS_PREFIX = "ttc-graph-"
 _NAME = re.compile(r"ttc-neighbours-[0-9a-f]{8}-(.+)", re.DOTALL)

@@ -23,8 +23,7 @@ from es_ttc.vectors.tokens import Float32, TokenVectors
 Hit = Mapping[str, Any]
 Query = dict[str, Any]
 
-MAX_NESTED_OBJECTS = 10_000
-"""``index.mapping.nested_objects.limit`` of both products: a document with more is rejected."""
+MAX_NESTED_OBJECTS = 10_000  # `index.mapping.nested_objects.limit` of both products: a document with more is rejected
 
 SENDABLE_LAYOUTS: tuple[Layout, ...] = ("doc_values", "nested_vectors")
 """Layouts whose features the plugin can send: blobs as they are stored, nested vectors as a blob of its own making."""

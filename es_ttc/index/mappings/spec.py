@@ -15,30 +15,25 @@ from es_ttc.vectors.codecs import DEFAULT_CODEC, StoredCodec
 VERSION = 2
 
 ROOT = "ttc"
-CALIBRATION = "calibration"
-"""Key of ``_meta.ttc`` with the calibration; written later, not part of the spec."""
+CALIBRATION = "calibration"  # key of `_meta.ttc` with the calibration; written later, not part of the spec
 VECTOR = "ttc.vector"
 POOLED = "ttc.pooled"
 """The pooled vector as a packed blob, because OpenSearch returns no knn_vector outside of `_source`."""
-TOKENS = "ttc.tokens"
-"""A blob; objects with :data:`TOKEN_VECTOR`; or one list of vectors: depending on the storage."""
+TOKENS = "ttc.tokens"  # a blob; objects with `TOKEN_VECTOR`; or one list of vectors: depending on the storage
 TOKEN_VECTOR = "ttc.tokens.v"
 NORMS = "ttc.norms"
 OFFSETS = "ttc.offsets"
-CHUNKS = "ttc.chunks"
-"""Sentences, pairs of sentences and paragraphs with their vectors, for programs."""
+CHUNKS = "ttc.chunks"  # sentences, pairs of sentences and paragraphs with their vectors, for programs
 REVERSED = "ttc.reversed"
 """The reversed reading: the pooled vector of the document encoded as a query, as a packed blob."""
 HASH = "ttc.hash"
 """Hash of the text and of the storage of its features: documents with equal hash and encoder have equal features."""
 ENCODER = "ttc.encoder"
 STATE = "ttc.state"
-SPANS = "ttc.spans"
-"""Nested: one object per span, with the fields below it."""
+SPANS = "ttc.spans"  # nested: one object per span, with the fields below it
 SPAN_VECTOR = "ttc.spans.v"
 SPAN_SCALE = "ttc.spans.scale"
-SPAN_POSITION = "ttc.spans.position"
-"""The token at the span's centre, from 0."""
+SPAN_POSITION = "ttc.spans.position"  # the token at the span's centre, from 0
 SPAN_FIELD = "ttc.spans.field"
 """Name of the text field at the span's centre; the span's characters of that field are stored with it."""
 SPAN_START = "ttc.spans.start"
@@ -47,25 +42,21 @@ ENRICHMENT = "ttc.enrichment"
 """Phrases that a language model added: a separate text field, so that users' fields keep their statistics."""
 ENRICHED = "ttc.enriched"
 """Key of the plan (prompt, model, parameters) with which a document was enriched; absent if it was not."""
-ENRICHED_BY = "ttc.enriched_by"
-"""The job that wrote the enrichment."""
-ENRICHED_TEXT = "ttc.enriched_text"
-"""SHA-256, cut to 16 bytes, of the text that the model read."""
+ENRICHED_BY = "ttc.enriched_by"  # the job that wrote the enrichment
+ENRICHED_TEXT = "ttc.enriched_text"  # SHA-256, cut to 16 bytes, of the text that the model read
 ENRICHMENT_FIELDS = (ENRICHMENT, ENRICHED, ENRICHED_BY, ENRICHED_TEXT)
 """The fields of enrichment; like all fields below ``ttc`` they are outside ``_source``."""
 DOCUMENT = "ttc.document"
 """SHA-256, cut to 16 bytes, of the whole document as sent, by which ingest detects unchanged documents."""
 
 TokenStorage = Literal["packed", "nested", "rank_vectors", "none"]
-DEFAULT_FIELDS = ("title", "text")
-"""The fields that are encoded if none are named."""
+DEFAULT_FIELDS = ("title", "text")  # the fields that are encoded if none are named
 MAX_TOKEN_POOLING = 6
 Layout = Literal["doc_values", "nested", "nested_vectors", "rank_vectors"]
 """How features are read; ``nested``: of an index whose nested token vectors are in ``_source``, as they once were."""
 
 _OUTSIDE = "outside_source"
-MEAN = "mean"
-"""The scale L = inf in JSON and on the command line."""
+MEAN = "mean"  # the scale L = inf in JSON and on the command line
 
 DEFAULT_SCALES: tuple[float, ...] = (1, 3, 5, 7, 10, 15, 20, 30, math.inf)
 """Spectral Retrieval's default grid, section III-C, and the mean, so that a request may add it at no cost."""

@@ -22,15 +22,11 @@ from es_ttc.lab.evaluation.through_engine import EngineSearcher, SearchedIndex, 
 
 PREFIX = "es-ttc-demo-"
 METHODS = ("bm25", "dense", "hybrid", "maxsim", "spectral", "blend")
-SHOWN = "blend"
-"""The method whose queries are shown before and after."""
-MAX_TOKENS = 512
-"""Tokens kept of a document, so that the library is encoded in half a minute; a real index keeps 1,024."""
+SHOWN = "blend"  # the method whose queries are shown before and after
+MAX_TOKENS = 512  # tokens kept of a document, so that the library is encoded in half a minute; a real index keeps 1,024
 WINDOW = 100
-DEPTH = 10
-"""Hits that are asked for, as a search page does: what is shown is nDCG@10, recall@10 and a page's time."""
-WARM_UP = 8
-"""Queries that are asked before any is measured."""
+DEPTH = 10  # hits that are asked for, as a search page does: what is shown is nDCG@10, recall@10 and a page's time
+WARM_UP = 8  # queries that are asked before any is measured
 METRIC = "ndcg@10"
 
 

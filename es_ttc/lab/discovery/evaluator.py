@@ -23,8 +23,7 @@ from es_ttc.vectors.chunks import Granularity
 from es_ttc.vectors.tokens import Float32
 
 _DEFINED_SECONDS = 5
-_BATCH = 64
-"""Number of texts encoded between two checks of the clock."""
+_BATCH = 64  # number of texts encoded between two checks of the clock
 _PROBE = "a"
 
 
@@ -167,8 +166,7 @@ class _Counted:
             self._bill.add(texts)
 
 
-_HASH_SEEDS = (0, 1)
-"""Hash seeds of the two processes of one evaluation, so that the order of a set of texts differs."""
+_HASH_SEEDS = (0, 1)  # hash seeds of the two processes of one evaluation, so that the order of a set of texts differs
 
 
 @dataclass

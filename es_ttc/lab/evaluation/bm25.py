@@ -10,8 +10,7 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.vectors.tokens import Float32
 
 K1 = 1.2
-B = 0.75
-"""Lucene's defaults, which both engines keep."""
+B = 0.75  # Lucene's defaults, which both engines keep
 
 _WORD = rf"(?u)[{HAN_HIRAGANA}]|[^\W{HAN_HIRAGANA}]+"
 _ALGORITHMS = {"cyrillic": "russian", "indic": "hindi"}

@@ -18,11 +18,9 @@ Float64 = NDArray[np.float64]
 RESAMPLES = 10_000
 SEED = 20_241
 CONFIDENCE = 0.95
-TIE = 0.001
-"""Differences of at most this much are ties (Test-Time Compute for Frozen Embedding Models, section 4)."""
+TIE = 0.001  # differences of at most this much are ties (Test-Time Compute for Frozen Embedding Models, section 4)
 
-TRUSTED_QUERIES = 30
-"""Number of queries from which on percentile intervals are trusted."""
+TRUSTED_QUERIES = 30  # number of queries from which on percentile intervals are trusted
 
 _BLOCK_BYTES = 64 * 2**20
 

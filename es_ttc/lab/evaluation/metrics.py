@@ -19,12 +19,9 @@ Qrels = Mapping[str, Mapping[str, int]]
 Aspects = Mapping[str, Qrels]
 Rankings = Mapping[str, Sequence[str]]
 
-CUTOFFS = (1, 2, 3, 5, 10, 20, 100)
-"""Cutoffs that are always computed, in addition to the caller's."""
-OF_SETS = (3, 5, 10)
-"""Cutoffs of the metrics of sets of documents: ``ils``, ``alpha-ndcg`` and ``unjudged``."""
-ALPHA = 0.5
-"""The reduction of the gain of a further document on the same aspect, as in TREC's web track."""
+CUTOFFS = (1, 2, 3, 5, 10, 20, 100)  # cutoffs that are always computed, in addition to the caller's
+OF_SETS = (3, 5, 10)  # cutoffs of the metrics of sets of documents: `ils`, `alpha-ndcg` and `unjudged`
+ALPHA = 0.5  # the reduction of the gain of a further document on the same aspect, as in TREC's web track
 
 _FAMILIES = ("ndcg", "recall", "success", "comp")
 _WHOLE = ("map", "mrr")

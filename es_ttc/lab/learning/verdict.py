@@ -21,10 +21,8 @@ from es_ttc.vectors.tokens import Float32
 
 METRIC = "ndcg@10"
 FOLDS = 5
-FIRST = 10
-"""Hits of a page, for the share that changes."""
-_FOLLOWED = 2
-"""Blend's first documents, which a dense ranking should have first where nothing is judged."""
+FIRST = 10  # hits of a page, for the share that changes
+_FOLLOWED = 2  # blend's first documents, which a dense ranking should have first where nothing is judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +151,7 @@ def _first(pool: Pool, scores: Float32, count: int) -> tuple[str, ...]:
     return tuple(pool.documents[place] for place in np.argsort(-scores, kind="stable")[:count])
 
 
-MIN_CLICKED = 20
-"""Clicked queries below which there is no verdict."""
+MIN_CLICKED = 20  # clicked queries below which there is no verdict
 
 
 @dataclass(frozen=True, slots=True)

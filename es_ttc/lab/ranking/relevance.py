@@ -19,14 +19,11 @@ from es_ttc.lab.ranking.weights import normalised
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.relevance import Logistic, RelevanceSignal
 
-DEPTH = 10
-"""First hits of each query that are fitted."""
+DEPTH = 10  # first hits of each query that are fitted
 FOLDS = 5
-SIZES = (20, 50, 100, 300)
-"""Numbers of judged queries for which figures are shown."""
+SIZES = (20, 50, 100, 300)  # numbers of judged queries for which figures are shown
 MIN_QUERIES = TRUSTED_QUERIES
-MIN_HITS = 20
-"""Least number of relevant hits, and of hits that are not relevant."""
+MIN_HITS = 20  # least number of relevant hits, and of hits that are not relevant
 BINS = 10
 _DRAWS = 10
 _PENALTY = 1.0

@@ -26,8 +26,7 @@ from es_ttc.lab.evaluation.report import replace
 from es_ttc.lab.training.data import Places
 from es_ttc.lab.training.options import LoopOptions
 
-RESUMABLE_OPTIONS = ("device", "threads", "save_seconds")
-"""Options of the loop that a resumed run may change."""
+RESUMABLE_OPTIONS = ("device", "threads", "save_seconds")  # options of the loop that a resumed run may change
 
 
 class Recipe(ABC):

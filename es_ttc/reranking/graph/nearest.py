@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from es_ttc.errors import ConfigurationError
 from es_ttc.vectors.tokens import Float32
 
-ABSENT = -1
-"""Fills the end of a row with fewer neighbours than the maximum degree."""
+ABSENT = -1  # fills the end of a row with fewer neighbours than the maximum degree
 
 Numbers = NDArray[np.int32]
 
@@ -40,8 +39,7 @@ class NeighbourGraph:
         return degrees
 
 
-_BLOCK_BYTES = 64 * 2**20
-"""Memory of one block of cosines."""
+_BLOCK_BYTES = 64 * 2**20  # memory of one block of cosines
 
 
 def exact(vectors: Float32, k: int, *, rows: Numbers | None = None) -> tuple[Numbers, Float32]:
@@ -70,8 +68,7 @@ def exact(vectors: Float32, k: int, *, rows: Numbers | None = None) -> tuple[Num
     return numbers, cosines
 
 
-_EXPANSION = 128
-"""Size of the search's candidate list; greater is slower and more exact."""
+_EXPANSION = 128  # size of the search's candidate list; greater is slower and more exact
 
 
 class Hnsw:

@@ -18,11 +18,9 @@ from es_ttc.reranking.index_graph.store import graphs_of, save, serving_graph
 logger = logging.getLogger(__name__)
 
 _BEAT_SECONDS = 1.0
-_WATCHED_SECONDS = 5.0
-"""Time without a heartbeat after which a build counts as killed."""
+_WATCHED_SECONDS = 5.0  # time without a heartbeat after which a build counts as killed
 _LOOK_SECONDS = 0.5
-_SETTLING_SECONDS = 0.5
-"""Longer than the time between reading the graphs and writing a new name."""
+_SETTLING_SECONDS = 0.5  # longer than the time between reading the graphs and writing a new name
 
 
 async def acquire_build_lock(engine: Engine, meta: GraphMeta) -> tuple[str, GraphMeta, list[str]]:

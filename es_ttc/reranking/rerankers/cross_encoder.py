@@ -25,8 +25,7 @@ from es_ttc.settings import Settings
 _BATCH = 4
 """Pairs per call of ``msmarco-minilm``: a pair takes 20 to 90 ms of a core, and a deadline loses at most one call."""
 
-Scorer = Callable[[str, Sequence[str]], list[float]]
-"""Scores texts for a query; greater is better."""
+Scorer = Callable[[str, Sequence[str]], list[float]]  # scores texts for a query; greater is better
 
 
 class CrossEncoderSettings(RerankerSettings):

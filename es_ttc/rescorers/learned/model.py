@@ -20,10 +20,8 @@ from es_ttc.rescorers.learned.fields import NumericField, fields_problem
 from es_ttc.rescorers.learned.trees import Trees
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
-SERVED = "ranking_models"
-"""Key of the models among what parameters may name; see :func:`es_ttc.common.entry_points.parse_params`."""
-_MAX_BYTES = 64 * 2**20
-"""Bytes of a file; a model has some ten thousand."""
+SERVED = "ranking_models"  # key of the models among what parameters may name; see `parse_params`
+_MAX_BYTES = 64 * 2**20  # bytes of a file; a model has some ten thousand
 
 
 class StoredTrees(BaseModel):

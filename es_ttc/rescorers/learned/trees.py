@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 
-ZERO = float(np.float32(1e-35))
-"""Values no farther from 0 are zero (LightGBM's kZeroThreshold)."""
+ZERO = float(np.float32(1e-35))  # values no farther from 0 are zero (LightGBM's kZeroThreshold)
 
 
 class Missing(IntEnum):

@@ -14,8 +14,7 @@ from es_ttc.rescorers.nnn.active_set import TOLERANCE, Solution, solve
 from es_ttc.rescorers.nnn.dictionary import Dictionary, Face
 from es_ttc.rescorers.nnn.objective import Float64, Penalty, Rows
 
-RESOLUTION = 1e-5
-"""Minimum step of l1, relative to the greatest: closer changes are not distinguished."""
+RESOLUTION = 1e-5  # minimum step of l1, relative to the greatest: closer changes are not distinguished
 
 _ROUNDING = 1e-12
 

@@ -220,8 +220,7 @@ def feedback(depth: int, weight: float, temperature: float | None = None) -> Pro
     return program
 
 
-softcentroid = feedback(3, 0.5, 0.05)
-"""SoftCentroid at the paper's universal default: K = 3, alpha = 0.5, tau = 0.05."""
+softcentroid = feedback(3, 0.5, 0.05)  # SoftCentroid at the paper's universal default: K = 3, alpha = 0.5, tau = 0.05
 
 
 def context_of(

@@ -28,13 +28,10 @@ ARGUMENTS: Final = ("Q", "D", "S", "ctx")
 
 MAX_CHARACTERS = 40_000
 MAX_NODES = 6_000
-MAX_NUMBERS = 64
-"""Maximum number of numbers in a program's code. A table of many numbers would be a learned model."""
-MAX_LISTED = 12
-"""Maximum number of numbers in one literal list, tuple, set or dict."""
+MAX_NUMBERS = 64  # numbers in a program's code. A table of many numbers would be a learned model.
+MAX_LISTED = 12  # numbers in one literal list, tuple, set or dict
 MAX_WHOLE = 10**9
-MAX_TEXT = 400
-"""Maximum number of characters of all literal texts of a program, without docstrings."""
+MAX_TEXT = 400  # characters of all literal texts of a program, without docstrings
 
 
 class Reason(StrEnum):

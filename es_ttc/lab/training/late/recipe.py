@@ -27,8 +27,7 @@ from es_ttc.lab.training.loop import Recipe
 from es_ttc.lab.training.measures import measure
 from es_ttc.lab.training.options import LateOptions
 
-MINED = 50
-"""Ranks of BM25 that negatives are drawn from."""
+MINED = 50  # ranks of BM25 that negatives are drawn from
 
 
 @dataclass(frozen=True)

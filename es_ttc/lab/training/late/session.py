@@ -173,8 +173,7 @@ def _token_vectors(model: MultiVectorEncoder, texts: Sequence[str]) -> Tensor:
 
 RECORD = "training.json"
 """File of the settings and the course, in the model's folder. `card.json` would say that it holds heads."""
-_SAMPLED = 128
-"""Documents whose token vectors give the first projection."""
+_SAMPLED = 128  # documents whose token vectors give the first projection
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from numpy.typing import NDArray
 
 from es_ttc.vectors.tokens import Float32
 
-LEAST = -1.0
-"""The score of a document without any chunk: the least cosine there is."""
+LEAST = -1.0  # the score of a document without any chunk: the least cosine there is
 
 
 def max_sim(similarities: Float32, starts: NDArray[np.intp]) -> Float32:

@@ -5,8 +5,7 @@ import numpy as np
 from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.vectors.tokens import Float32
 
-NO_DEVIATION = 1e-6
-"""Standard deviations up to this one are rounding: such a row or column is all zero."""
+NO_DEVIATION = 1e-6  # standard deviations up to this one are rounding: such a row or column is all zero
 
 
 def along_documents(scores: Float32) -> Float32:

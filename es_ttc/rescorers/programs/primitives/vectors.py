@@ -35,5 +35,4 @@ def debias(vectors: Float32) -> Float32:
     return centred
 
 
-_NO_SPREAD = 1e-10
-"""Squared length below which what is left of a vector is rounding."""
+_NO_SPREAD = 1e-10  # squared length below which what is left of a vector is rounding
