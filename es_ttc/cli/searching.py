@@ -28,18 +28,13 @@ WINDOW = 100  # number of documents that a method rescores, and over which ranki
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The searched index.
+    """The searched index."""
 
-    Attributes:
-        client: A client of a gateway.
-        vectors: Whether the engine can search its vectors, which may be in a side index.
-    """
-
-    client: Engine
+    client: Engine  # a client of a gateway
     index: str
     spec: IndexSpec
     fields: Sequence[str]
-    vectors: bool = True
+    vectors: bool = True  # whether the engine can search its vectors, which may be in a side index
 
     @classmethod
     async def of(cls, client: Engine, index: str, fields: Sequence[str] | None = None) -> Self:

@@ -109,12 +109,7 @@ A = TypeVar("A", bound=Method)
 
 
 class MethodGroup(Generic[A, M]):
-    """A group of methods, each created once.
-
-    Attributes:
-        names: See :meth:`Group.names`.
-        load: See :meth:`Group.load`; returns the same object at every call.
-    """
+    """A group of methods, each created once."""
 
     def __init__(
         self, name: str, kind: str, is_member: Callable[[object], TypeGuard[A]], params: type[M], checks: Checks
@@ -123,7 +118,7 @@ class MethodGroup(Generic[A, M]):
         has_params: Checks = (("Params", lambda value: has_defaults(value, params), requirement),)
         group = Group(name, kind, is_member, has_params + checks)
         self.names = group.names
-        self.load = lru_cache(maxsize=256)(group.load)
+        self.load = lru_cache(maxsize=256)(group.load)  # the same object at every call
 
     def problems(self) -> dict[str, str]:
         """Load every member and return name and reason for each that cannot be used."""

@@ -43,20 +43,13 @@ class Kind(StrEnum):
 
 @dataclass(eq=False)
 class Fault(Exception):
-    """The first error in an object.
+    """The first error in an object."""
 
-    Attributes:
-        kind: Not JSON, an unknown key, a missing key, or a value of a wrong type or range.
-        path: Keys and positions from the object to the value; empty if the object as a whole is invalid.
-        known: The keys of the model that the last part of the path belongs to.
-        problem: The error, in lower case, without a full stop.
-    """
-
-    kind: Kind
-    path: tuple[str, ...]
-    known: tuple[str, ...]
+    kind: Kind  # not JSON, an unknown key, a missing key, or a value of a wrong type or range
+    path: tuple[str, ...]  # keys and positions from the object to the value; empty if the object as a whole is invalid
+    known: tuple[str, ...]  # the keys of the model that the last part of the path belongs to
     value: Any
-    problem: str
+    problem: str  # the error, in lower case, without a full stop
 
 
 def read_json(model: type[M], data: Mapping[str, Any], context: Mapping[str, Any] | None = None) -> M:

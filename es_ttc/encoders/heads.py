@@ -39,19 +39,14 @@ class Mlp:
     """``keep e + take (W2 GELU(W1 e + b1) + b2)``.
 
     NNN decoding's adapter (its appendix B.5) has ``keep = 1 - a`` and ``take = a``; a residual network has ones.
-
-    Attributes:
-        inner: ``(h, d)`` W1.
-        outer: ``(d, h)`` W2.
-        mix: ``(2,)`` keep and take.
     """
 
     kind: ClassVar[Kind] = "mlp"
-    inner: Float32
+    inner: Float32  # (h, d) W1
     inner_bias: Float32
-    outer: Float32
+    outer: Float32  # (d, h) W2
     outer_bias: Float32
-    mix: Float32
+    mix: Float32  # (2,) keep and take
 
     @property
     def dims(self) -> int:

@@ -34,23 +34,15 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True)
 class LateInteraction:
-    """What a late-interaction model adds to an encoder; read from the model, and part of the encoder's identity.
+    """What a late-interaction model adds to an encoder; read from the model, and part of the encoder's identity."""
 
-    Attributes:
-        query_length: Maximum number of tokens of a query, special ones and the marker included.
-        prompts: The marker and the prompt of each role.
-        skipped: By role, ids of tokens whose vectors are left out.
-        kept_only: Ids of the only tokens of documents whose vectors are kept; None for all.
-        projection: The layers after the transformer, as text.
-    """
-
-    query_length: int
+    query_length: int  # maximum number of tokens of a query, special ones and the marker included
     document_length: int
-    prompts: Mapping[Role, str]
+    prompts: Mapping[Role, str]  # the marker and the prompt of each role
     expansion: Expansion | None
-    skipped: Mapping[Role, frozenset[int]]
-    kept_only: frozenset[int] | None
-    projection: Sequence[str]
+    skipped: Mapping[Role, frozenset[int]]  # by role, ids of tokens whose vectors are left out
+    kept_only: frozenset[int] | None  # ids of the only tokens of documents whose vectors are kept; None for all
+    projection: Sequence[str]  # the layers after the transformer, as text
 
     @property
     def digest(self) -> str:

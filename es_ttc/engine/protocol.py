@@ -41,22 +41,16 @@ exact: ContextVar[bool] = ContextVar("exact", default=False)
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities of an engine: detected, never configured.
-
-    Attributes:
-        vectors: Whether it has a vector field and kNN search (OpenSearch's k-NN plugin, Elasticsearch's dense_vector).
-        knn_engine: For OpenSearch the k-NN engine to name in mappings, ``lucene`` or ``faiss``; "" on Elasticsearch.
-        licence: Elasticsearch's licence type (``basic``, ``enterprise``...); "apache-2.0" on OpenSearch.
-        max_content_length: Maximum size of an HTTP body, in bytes.
-    """
+    """Capabilities of an engine: detected, never configured."""
 
     product: Product
     version: tuple[int, ...]
+    # Whether it has a vector field and kNN search (OpenSearch's k-NN plugin, Elasticsearch's dense_vector)
     vectors: bool
-    knn_engine: str
-    licence: str
+    knn_engine: str  # for OpenSearch the k-NN engine to name in mappings, `lucene` or `faiss`; "" on Elasticsearch
+    licence: str  # Elasticsearch's licence type (`basic`, `enterprise`...); "apache-2.0" on OpenSearch
     max_dims: int
-    max_content_length: int
+    max_content_length: int  # maximum size of an HTTP body, in bytes
     nodes: int
     serverless: bool = False
 

@@ -23,28 +23,18 @@ _PHRASE_KEYS = ("phrase", "term", "text")
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """One proposal.
+    """One proposal."""
 
-    Attributes:
-        alternatives: Wordings, one or more; a document's best one counts.
-        weight: Its weight among the proposals, 0.1 to 3.
-    """
-
-    alternatives: tuple[str, ...]
-    weight: float = 1.0
+    alternatives: tuple[str, ...]  # wordings, one or more; a document's best one counts
+    weight: float = 1.0  # its weight among the proposals, 0.1 to 3
 
 
 @dataclass(frozen=True, slots=True)
 class RetrievalProgram:
-    """A model's answer.
+    """A model's answer."""
 
-    Attributes:
-        phrases: Its proposals, in order.
-        excluded: Phrases of documents that are not wanted.
-    """
-
-    phrases: tuple[Proposed, ...]
-    excluded: tuple[str, ...] = ()
+    phrases: tuple[Proposed, ...]  # its proposals, in order
+    excluded: tuple[str, ...] = ()  # phrases of documents that are not wanted
 
 
 SCHEMA = JsonSchema(

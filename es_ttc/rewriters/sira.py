@@ -123,15 +123,10 @@ class SiraRewriter(WeightedRewriter):
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The candidates of an answer, cut into phrases of up to three words before they are counted.
+    """The candidates of an answer, cut into phrases of up to three words before they are counted."""
 
-    Attributes:
-        marks: Weight and group of each candidate.
-        excluded: Candidates that speak against a document.
-    """
-
-    marks: Mapping[str, tuple[float, int | None]]
-    excluded: Sequence[str] = ()
+    marks: Mapping[str, tuple[float, int | None]]  # weight and group of each candidate
+    excluded: Sequence[str] = ()  # candidates that speak against a document
 
 
 def _asked(answer: str, params: SiraParams) -> _Asked:

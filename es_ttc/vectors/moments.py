@@ -14,16 +14,11 @@ class Moments:
 
     A document's mean similarity with the sample is ``d . mean`` and its variance ``|F d|^2``, exactly: so they stand
     for statistics of every document, of those to come too.
-
-    Attributes:
-        mean: ``(d,)`` float32.
-        factor: ``(r, d)`` float32, ``F^T F`` is the covariance around the mean, divided by the size.
-        size: Queries in the sample.
     """
 
-    mean: Float32
-    factor: Float32
-    size: int
+    mean: Float32  # (d,) float32
+    factor: Float32  # (r, d) float32, `F^T F` is the covariance around the mean, divided by the size
+    size: int  # queries in the sample
 
     @classmethod
     def of(cls, queries: Float32, rank: int | None = None) -> Self:

@@ -20,15 +20,10 @@ _ROWS = 256  # of a block: it stays in the cache of a core
 
 
 class _Step(NamedTuple):
-    """Signs for all components, then a Hadamard transform of some.
+    """Signs for all components, then a Hadamard transform of some."""
 
-    Attributes:
-        signs: ``(d, 1)`` float32, 1 or -1.
-        block: The transformed components, a power of two of them.
-    """
-
-    signs: Float32
-    block: slice
+    signs: Float32  # (d, 1) float32, 1 or -1
+    block: slice  # the transformed components, a power of two of them
 
 
 def rotated_columns(rows: Float32) -> Iterator[tuple[slice, Float32]]:

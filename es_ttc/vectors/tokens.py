@@ -95,17 +95,13 @@ class TokenVectors:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class ScaleNorms:
-    """Row norms of one document's smoothed token matrices; they do not depend on the query, so ingest stores them.
+    """Row norms of one document's smoothed token matrices; they do not depend on the query, so ingest stores them."""
 
-    Attributes:
-        scales: ``(s,)`` the smoothing scales L, ``inf`` for the mean-pool endpoint; L = 1 is not stored (its norms
-            are 1).
-        values: ``(s, n)`` float32, ``values[j, i] = ||(k_L * E)[i]||`` with ``L = scales[j]``; or uint8 steps.
-        ranges: ``(s, 2)`` float32 for uint8: the root of the least norm of a scale, and the root's step.
-    """
-
+    # (s,) the smoothing scales L, `inf` for the mean-pool endpoint; L = 1 is not stored (its norms are 1)
     scales: tuple[float, ...]
+    # (s, n) float32, `values[j, i] = ||(k_L * E)[i]||` with `L = scales[j]`; or uint8 steps
     values: Float32 | NDArray[np.uint8]
+    # (s, 2) float32 for uint8: the root of the least norm of a scale, and the root's step
     ranges: Float32 | None = None
 
     def __post_init__(self) -> None:

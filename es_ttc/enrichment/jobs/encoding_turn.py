@@ -101,11 +101,7 @@ async def take_encoding_turn(
 
 
 class EncodingWork:
-    """The work of jobs that encode; every followed index has a turn in a thread, so no backlog delays another.
-
-    Attributes:
-        ending: Set when the worker is told to stop: its turns end.
-    """
+    """The work of jobs that encode; every followed index has a turn in a thread, so no backlog delays another."""
 
     name = "encode"
     max_seconds = 3600.0
@@ -116,7 +112,7 @@ class EncodingWork:
         self._settings = settings
         self._encoders = LoadedEncoders(settings)
         self.queue = f"es-ttc-{settings.jobs_index}-encode"
-        self.ending = threading.Event()
+        self.ending = threading.Event()  # set when the worker is told to stop: its turns end
 
     async def take_turn(self, store: JobStore, _: Any, turn: Turn) -> TurnEnd:
         """Encode what is written to the index of a job for a while."""

@@ -37,19 +37,13 @@ class Turn(NamedTuple):
 
 
 class Work(Protocol):
-    """One kind of work of workers.
+    """One kind of work of workers."""
 
-    Attributes:
-        name: Its name in those of the application's tasks.
-        queued_seconds: Time after which a lost message is sent again.
-        sweep_share: Pause after a sweep, as a multiple of its duration.
-    """
-
-    name: str
+    name: str  # its name in those of the application's tasks
     queue: str
     max_seconds: float
-    queued_seconds: int
-    sweep_share: float
+    queued_seconds: int  # time after which a lost message is sent again
+    sweep_share: float  # pause after a sweep, as a multiple of its duration
 
     async def waiting(self, store: JobStore, redis: Any, /) -> Sequence[Turn]:
         """Return the partitions of jobs that need a worker."""

@@ -15,20 +15,14 @@ Fields = Mapping[str, object]  # the fields to write below `ttc`
 
 @dataclass(frozen=True, slots=True)
 class FeatureVersion:
-    """The state of a document's features in a target.
-
-    Attributes:
-        current: Whether they were made from the requested version.
-        outdated: Whether the target has features of a later version already.
-        own: `_seq_no` and `_primary_term` of the target's own document, which a write expects.
-    """
+    """The state of a document's features in a target."""
 
     state: str | None
     hash: str | None
     encoder: str | None
-    current: bool
-    outdated: bool
-    own: tuple[int, int] | None
+    current: bool  # whether they were made from the requested version
+    outdated: bool  # whether the target has features of a later version already
+    own: tuple[int, int] | None  # `_seq_no` and `_primary_term` of the target's own document, which a write expects
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,19 +37,13 @@ _CHECKED_EVERY = 100
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One document as read, or why it could not be read.
+    """One document as read, or why it could not be read."""
 
-    Attributes:
-        source: The file's name, ``-`` for standard input, "" for documents in memory.
-        number: Its line (JSONL, CSV: the last line of a row) or row (Parquet), from 1.
-        raw: The text that could not be decoded, or its beginning.
-    """
-
-    source: str
-    number: int
+    source: str  # the file's name, `-` for standard input, "" for documents in memory
+    number: int  # its line (JSONL, CSV: the last line of a row) or row (Parquet), from 1
     document: Mapping[str, Any] | None
     error: str | None = None
-    raw: str | None = None
+    raw: str | None = None  # the text that could not be decoded, or its beginning
 
 
 class Source(Protocol):

@@ -47,15 +47,10 @@ _LAYOUTS_WITH_TOKENS: tuple[Layout, ...] = ("doc_values", "nested_vectors")
 
 @dataclass(frozen=True, slots=True)
 class FullDocument(ReadDocument):
-    """A document with all its fields below ``ttc``.
+    """A document with all its fields below ``ttc``."""
 
-    Attributes:
-        ours: The fields below ``ttc``, ready to be written again.
-        pipeline_key: The key with which the index's pipeline lets features pass; empty if it has none.
-    """
-
-    ours: Mapping[str, Any]
-    pipeline_key: str = ""
+    ours: Mapping[str, Any]  # the fields below `ttc`, ready to be written again
+    pipeline_key: str = ""  # the key with which the index's pipeline lets features pass; empty if it has none
 
     def lines(self, added: Mapping[str, Any]) -> tuple[bytes, bytes]:
         """Return the two lines of a bulk that write it again, with more fields below ``ttc``."""

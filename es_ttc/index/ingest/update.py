@@ -18,13 +18,9 @@ from es_ttc.index.mappings.spec import ROOT
 
 @dataclass(frozen=True, slots=True)
 class PartialDocument(ReadDocument):
-    """The part of a document that is read for an update.
+    """The part of a document that is read for an update."""
 
-    Attributes:
-        marks: Fields that must change with the document, so that its features stay valid.
-    """
-
-    marks: Mapping[str, Any]
+    marks: Mapping[str, Any]  # fields that must change with the document, so that its features stay valid
 
     def lines(self, added: Mapping[str, Any]) -> tuple[bytes, bytes]:
         """Return the two lines of a bulk that write fields below ``ttc``, in place of the present ones."""

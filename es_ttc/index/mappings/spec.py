@@ -72,37 +72,29 @@ class SpanGrid:
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """The features of an index.
-
-    Attributes:
-        text_fields: The document's fields that are encoded, in this order, the non-empty ones joined by one space.
-        tokens: Storage of token vectors: ``packed`` (one blob per document), ``nested`` (one nested vector per token),
-            ``rank_vectors`` (Elasticsearch's own field) or ``none`` (pooled vectors only).
-        codec: StoredCodec of packed token vectors; the other kinds of storage use float32.
-        scales: The scales whose norms are stored (L = 1 needs none); norms of other scales are computed on request.
-        max_tokens: Maximum number of rows of one document's token matrix.
-        spans: Grids of smoothed spans that are stored as nested vectors for the engine's own kNN; may be empty.
-        chunks: Whether vectors of sentences, pairs of sentences and paragraphs are stored, for programs.
-        reversed: Whether each document's vector as a query is stored, for programs. For an encoder that does not
-            distinguish roles it would be the pooled vector again.
-        outside_source: Whether nested token vectors are outside ``_source``, as all other features are. Those of
-            indices made by earlier releases are in it.
-        token_pooling: How many tokens share one vector, on average: 1 (each has its own) to 6.
-        strip_html: Whether markup is left out of what is encoded; offsets still point into the stored text.
-    """
+    """The features of an index."""
 
     encoder: EncoderIdentity
+    # The document's fields that are encoded, in this order, the non-empty ones joined by one space
     text_fields: tuple[str, ...] = DEFAULT_FIELDS
+    # Storage of token vectors: `packed` (one blob per document), `nested` (one nested vector per token), `rank_vectors`
+    # (Elasticsearch's own field) or `none` (pooled vectors only)
     tokens: TokenStorage = "packed"
-    codec: StoredCodec = DEFAULT_CODEC
+    codec: StoredCodec = DEFAULT_CODEC  # of packed token vectors; the other kinds of storage use float32
+    # The scales whose norms are stored (L = 1 needs none); norms of other scales are computed on request
     scales: tuple[float, ...] = DEFAULT_SCALES
-    max_tokens: int = 1024
+    max_tokens: int = 1024  # maximum number of rows of one document's token matrix
+    # Grids of smoothed spans that are stored as nested vectors for the engine's own kNN; may be empty
     spans: tuple[SpanGrid, ...] = ()
-    chunks: bool = False
+    chunks: bool = False  # whether vectors of sentences, pairs of sentences and paragraphs are stored, for programs
+    # Whether each document's vector as a query is stored, for programs. For an encoder that does not distinguish roles
+    # it would be the pooled vector again.
     reversed: bool = False
+    # Whether nested token vectors are outside `_source`, as all other features are. Those of indices made by earlier
+    # releases are in it.
     outside_source: bool = True
-    token_pooling: int = 1
-    strip_html: bool = False
+    token_pooling: int = 1  # how many tokens share one vector, on average: 1 (each has its own) to 6
+    strip_html: bool = False  # whether markup is left out of what is encoded; offsets still point into the stored text
 
     def __post_init__(self) -> None:
         if not 1 <= self.token_pooling <= MAX_TOKEN_POOLING:

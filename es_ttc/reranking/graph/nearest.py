@@ -15,13 +15,9 @@ Numbers = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class NeighbourGraph:
-    """Each document's neighbours, nearest first.
+    """Each document's neighbours, nearest first."""
 
-    Attributes:
-        table: ``(n, R)`` int32, numbers of documents; :data:`ABSENT` after a row's last neighbour.
-    """
-
-    table: Numbers
+    table: Numbers  # (n, R) int32, numbers of documents; `ABSENT` after a row's last neighbour
 
     def __len__(self) -> int:
         return len(self.table)

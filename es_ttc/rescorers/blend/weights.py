@@ -22,15 +22,10 @@ DENSE_BESIDE_SPECTRAL = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """How far each signal can be trusted in this window, 0 to 1; needs no judgements.
+    """How far each signal can be trusted in this window, 0 to 1; needs no judgements."""
 
-    Attributes:
-        words: Trust in `lexical`: :func:`weight_of_words`.
-        vectors: Trust in all others, which read vectors: :func:`weight_of_vectors`.
-    """
-
-    words: float
-    vectors: float
+    words: float  # trust in `lexical`: `weight_of_words`
+    vectors: float  # trust in all others, which read vectors: `weight_of_vectors`
 
     @classmethod
     def of(cls, window: Window) -> Self:

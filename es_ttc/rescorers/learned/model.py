@@ -57,19 +57,16 @@ class StoredField(BaseModel):
 
 
 class ModelFile(BaseModel):
-    """A model as it is written.
-
-    Attributes:
-        signals: The signals that the trees read, one a feature: z-scores over the window, NaN where one is missing.
-        fields: The numeric fields of documents that they read after the signals, one a feature: the values themselves.
-        blend: Weight of blend's mean over these signals, to which the trees' values are added.
-    """
+    """A model as it is written."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
+    # The signals that the trees read, one a feature: z-scores over the window, NaN where one is missing
     signals: tuple[SignalName, ...] = Field(min_length=1)
+    # The numeric fields of documents that they read after the signals, one a feature: the values themselves
     fields: tuple[StoredField, ...] = ()
+    # Weight of blend's mean over these signals, to which the trees' values are added
     blend: float = Field(ge=0, allow_inf_nan=False)
     trees: StoredTrees
     trained: dict[str, Any]

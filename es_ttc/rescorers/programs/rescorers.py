@@ -79,15 +79,12 @@ class ProgramRescorer:
         queries: Sequence[Query],
         window: Window,
         params: ProgramParams,
+        # (q, k) the lexical engine's scores, for several queries; the window's own where None
         lexical_scores: Float32 | None = None,
+        # Receives the scores of every channel and round by name, (q, k) each
         channels: dict[str, Float32] | None = None,
     ) -> Float32:
-        """Return the program's own scores of several queries on the same documents, ``(q, k)``: the paper's form.
-
-        Args:
-            lexical_scores: ``(q, k)`` the lexical engine's scores, for several queries; the window's own where None.
-            channels: Receives the scores of every channel and round by name, ``(q, k)`` each.
-        """
+        """Return the program's own scores of several queries on the same documents, ``(q, k)``: the paper's form."""
         assert window.pooled is not None  # noqa: S101 - promised by needs
         from_engine = isinstance(params, LexicalParams) and params.lexical == "engine"
         context = context_of(queries, window, self.granularities, engine_lexical=from_engine)

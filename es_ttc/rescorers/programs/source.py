@@ -58,11 +58,7 @@ class Reason(StrEnum):
 
 
 class Refused(EsTtcError):
-    """A program's text must not be run.
-
-    Attributes:
-        detail: One sentence with the cause and the place.
-    """
+    """A program's text must not be run."""
 
     status = 400
     type = "ttc_program_refused_exception"
@@ -70,7 +66,7 @@ class Refused(EsTtcError):
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
-        self.detail = detail
+        self.detail = detail  # one sentence with the cause and the place
 
 
 def _names(text: str) -> frozenset[str]:
