@@ -53,10 +53,7 @@ class Fault(Exception):
 
 
 def read_json(model: type[M], data: Mapping[str, Any], context: Mapping[str, Any] | None = None) -> M:
-    """Validate decoded JSON strictly, by JSON's own types: no number from a string, no boolean from a number.
-
-    The context is that of the model's validators.
-    """
+    """Validate decoded JSON strictly, by JSON's own types, with a context for validators; raise Fault."""
     try:
         return model.model_validate_json(orjson.dumps(data), strict=True, context=context)
     except (TypeError, RecursionError) as error:  # a number beyond 64 bits, a lone surrogate
@@ -66,11 +63,7 @@ def read_json(model: type[M], data: Mapping[str, Any], context: Mapping[str, Any
 
 
 def read_object(model: type[M], data: Any) -> M:
-    """Validate a decoded object strictly that JSON cannot represent, for example with bytes.
-
-    Raises:
-        Fault: As for :func:`read_json`.
-    """
+    """Validate a decoded object strictly that JSON cannot represent, for example with bytes; raise Fault."""
     try:
         return model.model_validate(data, strict=True)
     except ValidationError as error:

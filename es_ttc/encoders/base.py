@@ -138,11 +138,7 @@ def name_in(key: str) -> str:
 
 
 def fix_for(stored: str, present: Iterable[str], otherwise: str) -> str:
-    """Return how to get from one encoder to another, for messages about encoders that differ.
-
-    Args:
-        otherwise: The fix where they are other models.
-    """
+    """Return how to get from one encoder to another, or the fix `otherwise` where they are other models."""
     model, content = _content(stored)
     if any(_content(key)[0] == model and _content(key)[1] != content for key in present):
         return f"[{model}] has changed since, so put its files back, or make the index anew with it"

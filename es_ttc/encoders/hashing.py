@@ -22,11 +22,7 @@ PROJECTION = "_Dense"  # the end of the name of a projection's folder
 
 
 class FileHashes:
-    """SHA-256 of files, stored by path, size and modification time in the cache folder.
-
-    Args:
-        cache_dir: Folder of ``file-hashes.json``; if it cannot be written, hashes are computed again.
-    """
+    """SHA-256 of files by path, size and time, kept in the cache folder's ``file-hashes.json`` if it can be written."""
 
     def __init__(self, cache_dir: Path) -> None:
         self._store = cache_dir / "file-hashes.json"

@@ -100,10 +100,7 @@ class TokenModel(Protocol):
 
 
 class LateReader:
-    """Reads texts as a late-interaction model does: one window of a text, with its role's length.
-
-    Unlike a dense encoder's, a text beyond the length is not read, as in the model's own library: `truncated` says so.
-    """
+    """Reads one window of a text, with its role's length; what is beyond is not read, as in the model's own library."""
 
     def __init__(self, tokenizer: Tokenizer, late: LateInteraction, *, max_length: int) -> None:
         self._tokenizer = tokenizer

@@ -54,10 +54,7 @@ GivenUp = Callable[[str, int | None], None]  # is told host and port of a node
 
 
 class NodeConnector(aiohttp.TCPConnector):
-    """Makes connections within a time, whatever the timeouts of the request that needs one.
-
-    A node that drops packets neither accepts nor refuses a connection.
-    """
+    """Makes connections within a time of its own: a node that drops packets neither accepts nor refuses one."""
 
     def __init__(self, seconds: float, given_up: GivenUp | None = None, **options: Any) -> None:
         super().__init__(**options)

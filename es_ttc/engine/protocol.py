@@ -196,10 +196,7 @@ class Engine(ABC):
         body: Any = None,
         timeout: float | None = None,  # noqa: ASYNC109 - handed to the client, not awaited here
     ) -> Any:
-        """Send one JSON request and return the decoded body.
-
-        Reads are repeated up to three times if the engine cannot be reached or is busy.
-        """
+        """Send one JSON request and return the decoded body; repeat reads up to three times if the engine is busy."""
         payload = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         answer = await self._send(method, path, params or {}, payload, JSON, timeout or self._timeout)
         return answer.body
@@ -234,11 +231,7 @@ class Engine(ABC):
         await self.request("PUT", f"/{path_of_one(index)}/_mapping", body={"_meta": meta})
 
     async def bulk(self, index: str, lines: Sequence[bytes]) -> list[BulkItem]:
-        """Send one `_bulk`, once, and return each action's result, in order.
-
-        Args:
-            lines: NDJSON lines without their newline: action, source, action, source...
-        """
+        """Send NDJSON lines (action, source, ...) as one `_bulk`, once, and return each action's result, in order."""
         body = b"\n".join(lines) + b"\n"
         params = {"filter_path": "items.*._id,items.*.status,items.*.error"}
         answer = await self._send("POST", f"/{_path(index)}/_bulk", params, body, NDJSON, self._timeout)

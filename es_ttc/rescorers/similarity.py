@@ -33,10 +33,7 @@ def require_dims(documents: Iterable[TokenVectors], vectors: Float32) -> None:
 
 
 def token_similarities(vectors: Float32, documents: Iterable[TokenVectors], outs: Iterable[Float32]) -> None:
-    """Write the ``(r, n)`` cosines of every query vector with every token vector of each document.
-
-    No matrix is dequantised as a whole: blocks are widened into one buffer, and codes meet rotated query vectors.
-    """
+    """Write the ``(r, n)`` cosines of every query vector with every token vector of each document, block by block."""
     documents = list(documents)
     require_dims(documents, vectors)
     dims = vectors.shape[1]

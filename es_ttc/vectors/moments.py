@@ -22,12 +22,7 @@ class Moments:
 
     @classmethod
     def of(cls, queries: Float32, rank: int | None = None) -> Self:
-        """Return the moments of a sample.
-
-        Args:
-            queries: ``(m, d)`` unit rows, m >= 1.
-            rank: Principal directions of the covariance that are kept; all if None.
-        """
+        """Return the moments of ``(m, d)`` unit rows, m >= 1, with `rank` principal directions; all if None."""
         wide = queries.astype(np.float64)
         mean = wide.mean(axis=0)
         _, spread, directions = np.linalg.svd((wide - mean) / np.sqrt(len(wide)), full_matrices=False)
@@ -35,11 +30,7 @@ class Moments:
         return cls(mean.astype(np.float32), factor.astype(np.float32), len(queries))
 
     def similarities(self, documents: Float32) -> tuple[Float32, Float32]:
-        """Return mean and standard deviation of each document's similarity with the sample's queries, each ``(n,)``.
-
-        Args:
-            documents: ``(n, d)``.
-        """
+        """Return mean and deviation of ``(n, d)`` documents' similarities with the sample's queries, each ``(n,)``."""
         projected = documents @ self.factor.T
         deviation: Float32 = np.sqrt(np.einsum("ij,ij->i", projected, projected))
         return documents @ self.mean, deviation

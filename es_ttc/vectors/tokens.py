@@ -109,11 +109,7 @@ class ScaleNorms:
             raise ValueError("ranges are for norms in steps, and these need them")
 
     def is_of(self, tokens: TokenVectors, scales: Sequence[float]) -> bool:
-        """Return whether the first of these norms are those of a document at some scales.
-
-        Raises:
-            ValueError: They belong to a document of another length.
-        """
+        """Return whether the first norms are a document's at some scales; ValueError if it has another length."""
         if self.values.shape != (len(self.scales), len(tokens)):
             raise ValueError(f"norms of shape {self.values.shape} for {len(self.scales)} scales, {len(tokens)} tokens")
         return self.scales[: len(scales)] == tuple(scales)

@@ -195,10 +195,7 @@ async def _take_turn(settings: Settings, url: str, work: Work, turn: Turn) -> Tu
 
 
 async def _sweep(settings: Settings, url: str, work: Work) -> list[Turn]:
-    """Return the partitions of jobs that wait for a worker.
-
-    All workers of a Redis share one sweep at a time, with a pause after each.
-    """
+    """Return the partitions that wait for a worker; all workers of a Redis share one sweep, with a pause after each."""
     swept = f"ttc:swept:{work.queue}"
     async with connected_redis(url) as redis:
         if not await redis.set(swept, 1, nx=True, ex=_SWEEP_SECONDS):

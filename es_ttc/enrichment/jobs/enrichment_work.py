@@ -70,10 +70,7 @@ class EnrichmentWork:
 
 
 async def is_continuous_due(store: JobStore, redis: Any, job: Job) -> bool:
-    """Return whether a continuous job needs a worker.
-
-    While the index's sequence numbers stand where nothing was pending, the index is not searched.
-    """
+    """Return whether a continuous job needs a worker, without a search while the sequence numbers stand still."""
     idle = f"ttc:idle:{job.id}"
     reached = f"{await _position(store.engine, job.index)} {job.plan.key} {job.retried}"
     seen = await redis.get(idle)
@@ -136,10 +133,7 @@ async def finish(engine: Engine, settings: Settings, job_id: str) -> bool:
 
 
 async def _store_lost_outcomes(store: JobStore, documents: Documents, job: Job) -> None:
-    """Store the outcomes of documents written by workers that were killed before they stored them.
-
-    The documents themselves contain the job that wrote them.
-    """
+    """Store the outcomes of documents that killed workers wrote: a document names the job that wrote it."""
     async with aclosing(pages(documents.keys_written_by(job.id))) as found:
         async for page in found:
             noted = await store.outcomes.get(job.id, page)

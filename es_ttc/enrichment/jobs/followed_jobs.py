@@ -57,10 +57,7 @@ async def stop_enrichment(store: JobStore, index: str) -> None:
 
 
 async def start_next(store: JobStore, jobs: Sequence[EncodingJob]) -> list[EncodingJob]:
-    """Make jobs for indices added behind an alias or a data stream, end those of deleted ones; return all that run.
-
-    The first turn of a new job prepares its index, and makes the job that enriches it.
-    """
+    """Make jobs for new indices behind an alias or a data stream, end those of deleted ones; return all that run."""
     running = {job.index: job for job in jobs}
     for name in sorted({job.name for job in jobs if job.name}):
         behind = {index.index for index in await indices_behind(store.engine, name)}

@@ -137,10 +137,7 @@ async def unfollow(engine: Engine, jobs_index: str, name: str) -> bool:
 
 
 async def forget(engine: Engine, jobs_index: str, index: str) -> None:
-    """Cancel the jobs and delete the pipeline of an index that was deleted, or whose features were removed.
-
-    An account that may not read the jobs has none: then they pause by themselves, with the reason.
-    """
+    """Cancel an index's jobs and delete its pipeline; jobs that this account cannot read pause by themselves."""
     store = JobStore(engine, jobs_index)
     try:
         await stop_encoding(store, index)

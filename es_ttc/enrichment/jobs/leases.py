@@ -46,10 +46,7 @@ class Lease:
 
 
 class Leases:
-    """The leases of partitions.
-
-    Only the engine's clock decides whether a lease has expired, because workers' clocks may differ by hours.
-    """
+    """The leases of partitions, which expire by the engine's clock alone: workers' clocks may differ by hours."""
 
     def __init__(self, indices: JobIndices) -> None:
         self._indices = indices
@@ -124,10 +121,7 @@ def _script(job: str, owner: str, seconds: float, trouble: str = "", *, unless_h
 
 
 class HeldLease:
-    """A lease that was acquired. Use as an async context manager around the work.
-
-    If the lease is lost, the work is cancelled, and :class:`LeaseLost` is raised.
-    """
+    """An acquired lease, as a context around the work, which is cancelled by :class:`LeaseLost` if it is lost."""
 
     def __init__(self, leases: Leases, job: str, lease: Lease, seconds: float) -> None:
         self._leases = leases

@@ -54,10 +54,7 @@ async def enrichment_status(store: JobStore, job: Job) -> JobStatus[Job]:
 
 
 async def enrichment_progress(store: JobStore, job: Job, unenriched: int | None) -> Progress:
-    """Count the progress of a job that enriches, given the number of its documents without its enrichment.
-
-    It is None if the job has ended, or if they cannot be counted.
-    """
+    """Count a job's progress, given the documents without its enrichment: None if it has ended or they are unknown."""
     found = await store.outcomes.counts(job.id)
     by_outcome = {bucket["key"]: bucket["doc_count"] for bucket in found["outcomes"]["buckets"]}
     done, failed = by_outcome.get(DocumentOutcome.DONE, 0), by_outcome.get(DocumentOutcome.FAILED, 0)

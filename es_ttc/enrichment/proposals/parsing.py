@@ -1,7 +1,4 @@
-"""Parse a model's answer into a list of proposals: JSON, also incomplete, else lines and commas.
-
-Nothing here raises: an answer without proposals gives an empty list, which the caller handles.
-"""
+"""Parse a model's answer into proposals: JSON, also incomplete, else lines and commas; nothing raises."""
 
 import json
 import re

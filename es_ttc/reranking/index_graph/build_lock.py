@@ -24,11 +24,7 @@ _SETTLING_SECONDS = 0.5  # longer than the time between reading the graphs and w
 
 
 async def acquire_build_lock(engine: Engine, meta: GraphMeta) -> tuple[str, GraphMeta, list[str]]:
-    """Resume the graph of a stopped build with the same parameters, or create one.
-
-    Returns:
-        Its name, its metadata, and the names of abandoned unfinished graphs.
-    """
+    """Resume a stopped build with the same parameters, or begin one; return name, metadata, abandoned graphs' names."""
     left = await _abandoned_graphs(engine, meta.source)
     ours = meta.model_copy(update={"owner": secrets.token_hex(8)})
     name = next((name for name, found in left.items() if found.same_as(meta)), None)

@@ -54,10 +54,7 @@ def weight_of_words(window: Window) -> float:
 
 
 def weight_of_vectors(window: Window) -> float:
-    """Return how far scores of vectors made from a part of each text can be trusted, 0 to 1.
-
-    A share c of evenly spread evidence correlates with the whole by sqrt(c).
-    """
+    """Return how far vectors of a share c of each text can be trusted: sqrt(c), its correlation with the whole."""
     return trust_in_vectors(_reads(window))
 
 

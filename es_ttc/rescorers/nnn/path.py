@@ -44,10 +44,7 @@ def changes(
 
 
 def select(dictionary: Dictionary, query: Rows, documents: int, *, l2: float = 0.0) -> Solution:
-    """Return the first solution on the path that selects at least so many documents.
-
-    It selects more only where several join at once, and fewer only at the end of the path.
-    """
+    """Return the first solution with so many documents: more where several join at once, fewer at the path's end."""
     if documents < 1:
         raise ValueError(f"[documents] is {documents}: it must be 1 or more")
     path = changes(dictionary, query, l2=l2)

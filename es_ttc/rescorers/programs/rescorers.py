@@ -206,10 +206,7 @@ class Rocchio(FeedbackRescorer):
 
 
 def feedback(depth: int, weight: float, temperature: float | None = None) -> Program:
-    """Return the program that scores by the query interpolated with the centroid of its best documents.
-
-    Without a temperature of the softmax the mean is uniform (classical Rocchio without negatives, VPRF).
-    """
+    """Return the program of the query moved to its best documents' centroid; without temperature a plain mean."""
 
     def program(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:
         return ctx.note("feedback", interpolate(Q, top_centroid(D, S, depth, temperature), weight) @ D.T)

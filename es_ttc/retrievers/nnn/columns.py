@@ -108,13 +108,7 @@ class _ActiveColumns:
 
 
 async def column_generation(query: Float64, search: Search, solve: Solver, effort: SearchLimits) -> CorpusSolution:
-    """Solve the problem over all documents that a search can find.
-
-    It ends early, with the present solution, if another search would exceed the time.
-
-    Args:
-        query: ``(d,)``, not zero.
-    """
+    """Solve the problem of a ``(d,)`` query, not zero, over all findable documents; end early for lack of time."""
     columns = _ActiveColumns(np.empty((0, len(query)), np.float32))
     slack = _SLACK * float(np.linalg.norm(query))
     bounds: list[_SearchBound] = []

@@ -18,10 +18,7 @@ def along_documents(scores: Float32) -> Float32:
 
 
 def along_queries(scores: Float32, documents: Float32, sample: Moments) -> Float32:
-    """Z-score every document's column of ``(q, n)`` cosines, by the queries of a sample (B.1).
-
-    The batch's own queries, as in the paper, or a stored sample, with which a query gets the same score in any batch.
-    """
+    """Z-score documents' ``(q, n)`` cosines by a stored sample of queries, or by the batch as in the paper (B.1)."""
     mean, deviation = sample.similarities(documents)
     return standardised(scores, mean, deviation)
 
