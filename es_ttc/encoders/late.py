@@ -7,9 +7,9 @@ are what they are trained for; the pooled vector is the mean of these.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -44,6 +44,37 @@ class LateInteraction:
     kept_only: frozenset[int] | None  # ids of the only tokens of documents whose vectors are kept; None for all
     projection: Sequence[str]  # the layers after the transformer, as text
 
+    @classmethod
+    def of(
+        cls,
+        query_length: int | None,
+        document_length: int | None,
+        longest: int,  # the length where none is stated
+        prompts: Mapping[Role, str],
+        expansion: Expansion | None,
+        skipped: frozenset[int],
+        skipped_in: Collection[str],  # the roles in which tokens are skipped
+        kept_only: Collection[int] | None,
+        projection: Sequence[str],
+        *,
+        positions: int | None,
+        source: str,
+    ) -> Self:
+        """Return what a model states, if it has a position for every token that it reads."""
+        query, document = query_length or longest, document_length or longest
+        if expansion is not None:
+            query = expansion.length if expansion.strategy == "fixed" else max(query, expansion.length)
+        for what, length in (("queries", query), ("documents", document)):
+            if positions and length > positions:
+                raise ConfigurationError(
+                    f"model [{source}] reads {what} of {length} tokens and has {positions} positions: correct the "
+                    "length in its configuration"
+                )
+        roles: tuple[Role, ...] = ("query", "document")
+        by_role = {role: skipped if role in skipped_in else frozenset() for role in roles}
+        kept = frozenset(kept_only) if kept_only else None
+        return cls(query, document, prompts, expansion, by_role, kept, projection)
+
     @property
     def digest(self) -> str:
         """The value of :attr:`es_ttc.encoders.base.EncoderIdentity.late`, without what stands elsewhere in it."""
@@ -70,16 +101,6 @@ def skipped_ids(words: Iterable[str], id_of: Callable[[str], int | None], unknow
 def described(inner: int, outer: int, function: str, *, residual: bool) -> str:
     """Return what the weights of a projection do not say of it, for :attr:`LateInteraction.projection`."""
     return f"{inner} to {outer}, {function}{', residual' if residual else ''}"
-
-
-def require_positions(late: LateInteraction, positions: int | None, source: str) -> None:
-    """Check that a model has a position for every token that it reads."""
-    for what, length in (("queries", late.query_length), ("documents", late.document_length)):
-        if positions and length > positions:
-            raise ConfigurationError(
-                f"model [{source}] reads {what} of {length} tokens and has {positions} positions: correct the length "
-                "in its configuration"
-            )
 
 
 def require_vocabulary(tokens: Iterable[int], embeddings: int, source: str) -> None:
