@@ -13,8 +13,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.ingest.by_id import hits_by_id
 from es_ttc.index.ingest.compose import compose
-from es_ttc.index.ingest.rewrite import DocumentRewriter
-from es_ttc.index.ingest.update import DocumentUpdater
+from es_ttc.index.ingest.rewrite import document_reader
 from es_ttc.index.mappings.enrichment import EnrichmentTarget
 from es_ttc.index.mappings.spec import ENRICHED, ENRICHED_BY
 
@@ -41,11 +40,7 @@ class Documents:
     def __init__(self, engine: Engine, target: EnrichmentTarget) -> None:
         self._engine = engine
         self.target = target
-        self._reader: DocumentRewriter | DocumentUpdater = (
-            DocumentUpdater(engine, target.index, target.spec.text_fields)
-            if target.attached
-            else DocumentRewriter(engine, target.index, target.spec, target.key)
-        )
+        self._reader = document_reader(engine, target.index, target.spec, target.key, attached=target.attached)
 
     async def pending(self, job: Job) -> int:
         """Count the documents that are not enriched, without loading any."""

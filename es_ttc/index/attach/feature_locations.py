@@ -145,11 +145,17 @@ async def fill_found(
     """Update the features of indices, one after the other; see :func:`fill_attached`."""
     filled = []
     for source, held in found:
-        target = _target(engine, source, held)
+        if held is None:
+            raise InvalidRequest(
+                f"index [{source.index}] has no features yet, or an attach was not finished: run `es-ttc attach "
+                f"{source.index}`"
+            )
         if "inside" in source.meta:
             require_updatable(source)
-        await require_readable(engine, source, target.spec.text_fields)
-        filled.append(await fill(engine, source, target, encoder, everything=everything, report=report))
+        await require_readable(engine, source, held.spec.text_fields)
+        filled.append(
+            await fill(engine, source, target_of(engine, held), encoder, everything=everything, report=report)
+        )
     return filled
 
 
@@ -158,15 +164,6 @@ def target_of(engine: Engine, held: FeatureLocation) -> Target:
     if held.side:
         return SideIndexTarget(engine, held.source, held.index, held.spec)
     return InIndexTarget(engine, held.source, held.spec)
-
-
-def _target(engine: Engine, source: Index, held: FeatureLocation | None) -> Target:
-    if held is None:
-        raise InvalidRequest(
-            f"index [{source.index}] has no features yet, or an attach was not finished: run `es-ttc attach "
-            f"{source.index}`"
-        )
-    return target_of(engine, held)
 
 
 async def spec_of(engine: Engine, sources: Sequence[Index]) -> IndexSpec | None:

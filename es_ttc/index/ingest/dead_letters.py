@@ -100,31 +100,29 @@ class DeadLetterFile:
         if not self.path.exists():
             return frozenset()
         rest = self.path.with_name(f"{self.path.name}.tmp")
+        kept: set[int] = set()
         try:
             with self.path.open("rb") as old, open_private(rest, "wb") as new:
                 keep_mode(new.fileno(), self.path)
-                new.writelines(line for line in old if self._stays(line, position))
+                for line in old:
+                    try:
+                        entry = json.loads(line)
+                    except ValueError:
+                        if not line.endswith(b"\n"):  # a process was killed while it wrote the line
+                            continue
+                        entry = {}
+                    own = entry.get("run") == self._run
+                    if own and entry["sequence"] >= position:
+                        continue
+                    new.write(line)
+                    if own:
+                        kept.add(int(entry["sequence"]))
                 new.flush()
                 os.fsync(new.fileno())
             rest.replace(self.path)
-            with self.path.open("rb") as file:
-                return frozenset(number for line in file if (number := self._own_sequence(line)) is not None)
         except OSError as error:
             raise _unwritable(self.path, error) from error
-
-    def _own_sequence(self, line: bytes) -> int | None:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            return None
-        return int(entry["sequence"]) if entry.get("run") == self._run else None
-
-    def _stays(self, line: bytes, position: int) -> bool:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            return line.endswith(b"\n")
-        return bool(entry.get("run") != self._run or entry["sequence"] < position)
+        return frozenset(kept)
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
