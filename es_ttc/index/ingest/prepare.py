@@ -29,10 +29,7 @@ class Prepared:
 
 
 def prepare(sequence: int, record: Record, spec: IndexSpec, id_field: str | None) -> Prepared:
-    """Check one record.
-
-    Its id is ``id_field``'s value, else ``_id``'s, else a hash of the content: reading again writes the same.
-    """
+    """Check a record; its id is ``id_field``'s value, else ``_id``'s, else a hash of its content."""
     identified = _identified(record, id_field)
     text, spans = compose(identified.document, spec.text_fields)
     text_hash = content_hash(text, spans, spec)

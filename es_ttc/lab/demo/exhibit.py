@@ -71,10 +71,7 @@ async def _make_room(engine: Engine, name: str) -> None:
 def measure(
     runner: InterruptibleRunner, client: Engine, exhibit: Exhibit, encoder: Encoder, progress: Progress = silent
 ) -> CollectionResult:
-    """Run every method on every query through the gateway, and compare them.
-
-    Rescorers rescore BM25's best 100: what a user gets who adds the section to the search that they have.
-    """
+    """Run every method on every query through the gateway, and compare them; rescorers rescore BM25's best 100."""
     methods = resolve(METHODS)
     documents = len(exhibit.collection.documents)
     index = SearchedIndex(runner, client, exhibit.index, exhibit.spec, documents)

@@ -84,10 +84,7 @@ class ProgramRun:
 def run(
     source: str, tasks: Sequence[Task], limits: Limits, *, hash_seed: int = 0, restricted: bool = True
 ) -> list[ProgramRun]:
-    """Run a program on tasks, one after the other, in a sandboxed process; `hash_seed` orders its sets.
-
-    Only tests of the sandbox leave `restricted` out.
-    """
+    """Run a program on tasks in a sandboxed process (`restricted` but in tests of it); `hash_seed` orders its sets."""
     allowance = ProcessLimits(limits.memory_mb, int(limits.seconds * len(tasks)) + _DEFINED_SECONDS)
     with Process(allowance, hash_seed) as process:
         process.await_ready()

@@ -125,10 +125,7 @@ def compare(method: Float64, baseline: Float64, method_means: Float64, baseline_
 
 
 def p_value(deltas: Float64) -> float:
-    """Return the two-sided p value of resampled differences, ``(b,)``.
-
-    It is at least 2 / (b + 1): b resamples cannot show less.
-    """
+    """Return the two-sided p value of ``(b,)`` resampled differences, at least 2 / (b + 1)."""
     other_side = min(np.sum(deltas <= 0), np.sum(deltas >= 0))
     return float(min(1.0, 2 * (other_side + 1) / (len(deltas) + 1)))
 

@@ -129,11 +129,7 @@ def complete(judged: Mapping[str, int], ranking: Sequence[str], k: int) -> bool:
 
 
 def intra_list_similarity(vectors: Float32) -> float:
-    """Return the mean cosine of two different documents of a list (Ziegler et al., WWW 2005); 0 where it has no two.
-
-    Args:
-        vectors: ``(n, d)`` unit rows, the list's documents.
-    """
+    """Return the mean cosine of two of ``(n, d)`` unit rows (Ziegler et al., WWW 2005); 0 where there are no two."""
     n = len(vectors)
     if n < 2:
         return 0.0

@@ -67,10 +67,7 @@ Fit = Callable[[Pools, Sequence[Target]], Callable[[Pools], Pools]]
 
 
 def cross_fitted(pools: Pools, said: Sequence[Target], fit: Fit, *, seed: int) -> Pools:
-    """Return the pools of all queries, each scored with adapters that the other folds have taught.
-
-    `said` has what is taught about each query; the scored pools may come in any order.
-    """
+    """Return the pools of all queries, in any order, scored with adapters that the other folds have taught."""
     fold = _folds(pools, said, seed)
     scored: dict[str, Pool] = {}
     for number in range(FOLDS):

@@ -1,7 +1,4 @@
-"""A collection for the training of a late-interaction model, and the recipe.
-
-The loss is sentence-transformers' contrastive loss over MaxSim, with in-batch and mined negatives.
-"""
+"""A late-interaction model's training: contrastive loss over MaxSim, with in-batch and mined negatives."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
