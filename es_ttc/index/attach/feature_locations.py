@@ -17,7 +17,7 @@ from es_ttc.index.mappings.attached import CHECKPOINT, FAILED, REASON
 from es_ttc.index.mappings.contents import IndexCounts, contents
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.index import several
-from es_ttc.index.mappings.indices import Index, serving_side_of
+from es_ttc.index.mappings.indices import Index, serving_side
 from es_ttc.index.mappings.spec import ROOT, STATE, VECTOR, IndexSpec
 
 _MAX_FAILURES = 5
@@ -113,7 +113,7 @@ async def held_by(engine: Engine, source: Index) -> FeatureLocation | None:
     """Return where the features of an index are stored; None if it has none."""
     if source.meta:
         return FeatureLocation(source, source, source.spec)
-    side = await serving_side_of(engine, source.index)
+    side = await serving_side(engine, source.index)
     return None if side is None else FeatureLocation(source, side, side.spec)
 
 
