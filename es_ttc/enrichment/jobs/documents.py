@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, Self
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.record import Job
@@ -14,7 +14,7 @@ from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.ingest.by_id import hits_by_id
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.ingest.rewrite import document_reader
-from es_ttc.index.mappings.enrichment import EnrichmentTarget
+from es_ttc.index.mappings.enrichment import EnrichmentTarget, enrichable
 from es_ttc.index.mappings.spec import ENRICHED, ENRICHED_BY
 
 Key = tuple[str, str | None]  # a document's id and its routing
@@ -41,6 +41,11 @@ class Documents:
         self._engine = engine
         self.target = target
         self._reader = document_reader(engine, target.index, target.spec, target.key, attached=target.attached)
+
+    @classmethod
+    async def of(cls, engine: Engine, index: str) -> Self:
+        """Return the documents of an index, which must have the field of enrichment."""
+        return cls(engine, await enrichable(engine, index))
 
     async def pending(self, job: Job) -> int:
         """Count the documents that are not enriched, without loading any."""

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity
-from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.followed_jobs import enrich_like, start_next
 from es_ttc.enrichment.jobs.leases import HeldLease
 from es_ttc.enrichment.jobs.record import EncodingCheckpoint, EncodingJob, JobState
-from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
+from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.enrichment.jobs.turn import JobStopped, Turn, TurnEnd, hold_turn
 from es_ttc.errors import ConfigurationError, EncoderMismatch, EngineError
 from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location, found_behind, target_of
@@ -78,15 +77,11 @@ class LoadedEncoders:
 
 
 async def take_encoding_turn(
-    engine: Engine, settings: Settings, encoders: LoadedEncoders, job_id: str, ending: Callable[[], bool]
+    store: JobStore, settings: Settings, encoders: LoadedEncoders, job_id: str, ending: Callable[[], bool]
 ) -> TurnEnd:
     """Encode what is written to the index of one job for a while."""
-    store = JobStore(engine, settings.jobs_index)
-    try:
-        job = await store.encoding.get(job_id)
-    except UnknownJob:
-        return TurnEnd.NOT_DUE
-    if job.status is not JobState.RUNNING:
+    job = await store.encoding.find(job_id)
+    if job is None or job.status is not JobState.RUNNING:
         return TurnEnd.NOT_DUE
 
     async def work(lease: HeldLease) -> TurnEnd:
@@ -116,7 +111,7 @@ class EncodingWork:
 
     async def take_turn(self, store: JobStore, _: Any, turn: Turn) -> TurnEnd:
         """Encode what is written to the index of a job for a while."""
-        return await take_encoding_turn(store.engine, self._settings, self._encoders, turn.job, self.ending.is_set)
+        return await take_encoding_turn(store, self._settings, self._encoders, turn.job, self.ending.is_set)
 
     async def waiting(self, store: JobStore, _: Any) -> list[Turn]:
         """Return the jobs that need a worker, also those of indices added behind a followed alias or data stream."""

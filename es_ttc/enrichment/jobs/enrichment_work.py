@@ -14,7 +14,6 @@ from es_ttc.enrichment.jobs.turn import Turn, TurnEnd, stop_job
 from es_ttc.enrichment.proposals.plan import Plan
 from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.index.attach.source import positions
-from es_ttc.index.mappings.enrichment import enrichable
 from es_ttc.index.mappings.indices import index_behind
 from es_ttc.settings import Settings
 
@@ -39,9 +38,9 @@ class EnrichmentWork:
 
     async def take_turn(self, store: JobStore, redis: Any, turn: Turn) -> TurnEnd:
         """Enrich the documents of one partition for a while; end the job if none is left."""
-        end = await take_turn(store.engine, self._settings, redis, turn.job, turn.partition)
+        end = await take_turn(store, self._settings, redis, turn.job, turn.partition)
         if end is TurnEnd.NOTHING_LEFT:
-            await finish(store.engine, self._settings, turn.job)
+            await finish(store, turn.job)
         return end
 
     async def waiting(self, store: JobStore, redis: Any) -> list[Turn]:
@@ -49,7 +48,7 @@ class EnrichmentWork:
         waiting: list[Turn] = []
         for job in await store.enrichment.list([JobState.RUNNING]):
             try:
-                due = await (is_continuous_due(store, redis, job) if job.continuous else self._is_due(store, job))
+                due = await (is_continuous_due(store, redis, job) if job.continuous else _is_due(store, job))
                 if due:
                     partitions = await store.leases.free([(job.id, partition) for partition in range(job.lanes)])
                     waiting += [Turn(*partition, job.priority) for partition in partitions]
@@ -59,14 +58,15 @@ class EnrichmentWork:
                 await stop_job(store, job.id, str(error))
         return waiting
 
-    async def _is_due(self, store: JobStore, job: Job) -> bool:
-        if await store.turn_of(job) is not None:
-            return False
-        documents = Documents(store.engine, await enrichable(store.engine, job.index))
-        if (await enrichment_progress(store, job, await documents.pending(job))).pending:
-            return True
-        await finish(store.engine, self._settings, job.id)
+
+async def _is_due(store: JobStore, job: Job) -> bool:
+    if await store.turn_of(job) is not None:
         return False
+    documents = await Documents.of(store.engine, job.index)
+    if (await enrichment_progress(store, job, await documents.pending(job))).pending:
+        return True
+    await finish(store, job.id)
+    return False
 
 
 async def is_continuous_due(store: JobStore, redis: Any, job: Job) -> bool:
@@ -78,7 +78,7 @@ async def is_continuous_due(store: JobStore, redis: Any, job: Job) -> bool:
         return False
     if await store.turn_of(job) is not None:
         return False
-    documents = Documents(store.engine, await enrichable(store.engine, job.index))
+    documents = await Documents.of(store.engine, job.index)
     await documents.refresh()
     if (await enrichment_progress(store, job, await documents.pending(job))).pending:
         return True
@@ -109,13 +109,12 @@ _UNFINISHED = (DocumentOutcome.DONE, DocumentOutcome.DEFERRED)
 """Outcomes of documents that are to be processed again: one that is done and not enriched has changed since."""
 
 
-async def finish(engine: Engine, settings: Settings, job_id: str) -> bool:
+async def finish(store: JobStore, job_id: str) -> bool:
     """End a job if nothing is left to do, with exact counts; return whether it has ended."""
-    store = JobStore(engine, settings.jobs_index)
     job = await store.enrichment.get(job_id)
     if job.status is not JobState.RUNNING or job.continuous:
         return False
-    documents = Documents(engine, await enrichable(engine, job.index))
+    documents = await Documents.of(store.engine, job.index)
     await documents.refresh()
     progress = await enrichment_progress(store, job, await documents.pending(job))
     if progress.pending or await _is_unfinished(store, documents, job):

@@ -21,7 +21,6 @@ from es_ttc.errors import InvalidRequest, MissingFeature
 from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location
 from es_ttc.index.attach.source import count_between, positions
 from es_ttc.index.mappings.attached import FAILED
-from es_ttc.index.mappings.enrichment import enrichable
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.spec import STATE
 
@@ -43,7 +42,7 @@ async def enrichment_status(store: JobStore, job: Job) -> JobStatus[Job]:
     trouble = ""
     if not job.status.over:
         try:
-            documents = Documents(store.engine, await enrichable(store.engine, job.index))
+            documents = await Documents.of(store.engine, job.index)
             unenriched = await documents.pending(job)
         except (InvalidRequest, MissingFeature) as error:  # the index was deleted, or lost its field
             trouble = str(error)
