@@ -27,9 +27,17 @@ def make_private_folder(path: Path) -> Path:
     return path
 
 
-def keep_mode(descriptor: int, of: Path) -> None:
-    """Give an open file the mode of the file that it is about to replace."""
-    os.fchmod(descriptor, of.stat().st_mode & 0o777)
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file that replaces another one in one step when all of it is on the disk; it gets the other's mode."""
+    fresh = path.with_name(f"{path.name}.tmp")
+    with open_private(fresh, "wb") as file:
+        if path.exists():
+            os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
 
 
 @contextmanager

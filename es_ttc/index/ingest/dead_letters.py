@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
 from es_ttc.common.exact_numbers import ExactNumber
-from es_ttc.common.private_files import keep_mode, open_private
+from es_ttc.common.private_files import open_private, replacing
 from es_ttc.errors import ConfigurationError
 
 
@@ -99,11 +99,9 @@ class DeadLetterFile:
         """Remove this run's letters of documents that are read again; return the sequence numbers of the others."""
         if not self.path.exists():
             return frozenset()
-        rest = self.path.with_name(f"{self.path.name}.tmp")
         kept: set[int] = set()
         try:
-            with self.path.open("rb") as old, open_private(rest, "wb") as new:
-                keep_mode(new.fileno(), self.path)
+            with self.path.open("rb") as old, replacing(self.path) as new:
                 for line in old:
                     try:
                         entry = json.loads(line)
@@ -117,9 +115,6 @@ class DeadLetterFile:
                     new.write(line)
                     if own:
                         kept.add(int(entry["sequence"]))
-                new.flush()
-                os.fsync(new.fileno())
-            rest.replace(self.path)
         except OSError as error:
             raise _unwritable(self.path, error) from error
         return frozenset(kept)
