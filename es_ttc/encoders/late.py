@@ -15,7 +15,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from es_ttc.encoders.base import Float32, Role
-from es_ttc.encoders.text_encoder import WindowVectors
+from es_ttc.encoders.options import LoadOptions, identity_of
+from es_ttc.encoders.packages import ModelFiles
+from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
 from es_ttc.encoders.windows import InputWindow, Reader, WindowedText
 from es_ttc.errors import ConfigurationError
 
@@ -116,8 +118,26 @@ def require_vocabulary(tokens: Iterable[int], embeddings: int, source: str) -> N
 class TokenModel(Protocol):
     """A backend: runs windows through a frozen model; thread-safe; each window's vectors depend on it alone."""
 
+    dims: int
+
     def rows(self, windows: Sequence[InputWindow], *, role: Role) -> list[Float32]:
         """Return ``(t, d)`` projected token vectors of every window of t tokens, of any length, in the order given."""
+
+
+def late_encoder(
+    files: ModelFiles,
+    options: LoadOptions,
+    tokenizer: Tokenizer,
+    late: LateInteraction,
+    model: TokenModel,
+    backend: str,
+) -> TextEncoder:
+    """Return the encoder of a late-interaction model on a backend."""
+    identity = identity_of(
+        files, options, own_dims=model.dims, own_max_length=late.document_length, prompts=late.prompts, late=late.digest
+    )
+    reader = LateReader(tokenizer, late, max_length=identity.max_length)
+    return TextEncoder(identity, backend, reader, LateModel(model, dims=identity.dims), distinguishes_roles=True)
 
 
 class LateReader:

@@ -23,13 +23,12 @@ from es_ttc.encoders.kind import MODULES, STANFORD_ARCHITECTURE, module_classes,
 from es_ttc.encoders.late import (
     Expansion,
     LateInteraction,
-    LateModel,
-    LateReader,
     described,
+    late_encoder,
     require_vocabulary,
     skipped_ids,
 )
-from es_ttc.encoders.options import LoadOptions, identity_of
+from es_ttc.encoders.options import LoadOptions
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.sentence_transformers import (
     ARITHMETIC,
@@ -56,18 +55,9 @@ def load_multi_vector(files: ModelFiles, options: LoadOptions) -> TextEncoder:
     loaded = _load(files.folder, place)
     model = TorchTokens(loaded, source=str(files.folder), bfloat16=name == "bfloat16")
     late = settings_of(loaded, source=str(files.folder))
-    identity = identity_of(
-        files,
-        options,
-        own_dims=model.dims,
-        own_max_length=late.document_length,
-        prompts=late.prompts,
-        late=late.digest,
-    )
-    model.max_length = max(late.query_length, identity.max_length)
-    reader = LateReader(copied(loaded.tokenizer.backend_tokenizer), late, max_length=identity.max_length)
     backend = f"sentence-transformers, {ARITHMETIC[name]}, {place.type}"
-    encoder = TextEncoder(identity, backend, reader, LateModel(model, dims=identity.dims), distinguishes_roles=True)
+    encoder = late_encoder(files, options, copied(loaded.tokenizer.backend_tokenizer), late, model, backend)
+    model.max_length = max(late.query_length, encoder.identity.max_length)
     _try(encoder, files)
     return encoder
 
