@@ -15,8 +15,7 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
-Checks = tuple[tuple[str, Callable[[Any], bool], str], ...]
-"""Checks of a contract: attribute, predicate of valid values, requirement for messages."""
+Checks = tuple[tuple[str, Callable[[Any], bool], str], ...]  # attribute, predicate, requirement for messages
 
 
 _HOOKS = {"es_ttc.rescorers": "rescore.ttc", "es_ttc.retrievers": "knn.ttc", "es_ttc.rewriters": "query.ttc"}

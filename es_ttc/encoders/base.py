@@ -16,10 +16,8 @@ Role = Literal["query", "document"]
 
 _SHAPE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")
 MEAN_POOLING = "mean"
-TOKENS_FROM = "|"
-"""What stands between the names, and the keys, of two encoders: that of pooled vectors and that of token vectors."""
-_LATE = "late-"
-"""What stands before :attr:`EncoderIdentity.late` in a key."""
+TOKENS_FROM = "|"  # stands between the names, and the keys, of the encoders of pooled and of token vectors
+_LATE = "late-"  # stands before `EncoderIdentity.late` in a key
 _ADAPTER_IN_KEY = re.compile(
     rf"/[0-9]+x[0-9]+(?:\+[0-9a-f]{{8}})?(?:\+{_LATE}[0-9a-f]{{8}})?\+(.+)@[0-9a-f]{{12}}$", re.DOTALL
 )

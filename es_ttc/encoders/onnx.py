@@ -33,8 +33,7 @@ POOLING: Mapping[str, Pooling] = {
 }
 """Functions from a window's token rows ``(t, d)`` to its pooled vector ``(d,)``, by sentence-transformers' names."""
 
-_graphs: WeakValueDictionary[Any, "OnnxGraph"] = WeakValueDictionary()
-"""The graphs in use, by their file, its state, and their threads."""
+_graphs: WeakValueDictionary[Any, "OnnxGraph"] = WeakValueDictionary()  # by file, its state, threads
 _INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 
 

@@ -15,8 +15,7 @@ from es_ttc.encoders.text_encoder import TextEncoder
 from es_ttc.encoders.windows import InputWindow
 from es_ttc.errors import ConfigurationError
 
-_NOT_PROJECTED = "last_hidden_state"
-"""The name of a graph's output that exporters of transformers give to token vectors before any projection."""
+_NOT_PROJECTED = "last_hidden_state"  # how exporters name a graph's output of token vectors before a projection
 
 
 def load_late_onnx(files: ModelFiles, options: LoadOptions) -> TextEncoder:

@@ -15,8 +15,7 @@ from es_ttc.encoders.trained import ModelCard, TrainedEncoder, heads_in, identit
 from es_ttc.errors import ConfigurationError, EncoderMismatch
 
 SETTING = "query_adapters"
-in_trial: ContextVar[bool] = ContextVar("in_trial", default=False)
-"""Whether adapters that are on trial are used for the present search."""
+in_trial: ContextVar[bool] = ContextVar("in_trial", default=False)  # whether adapters on trial are used now
 
 
 @dataclass(frozen=True, slots=True)

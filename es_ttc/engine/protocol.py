@@ -35,8 +35,7 @@ NDJSON = "application/x-ndjson"
 CONNECTIONS = 32
 PIT_KEEP_ALIVE = "5m"
 DEFAULT_MAX_CONTENT_LENGTH = 100 * 2**20
-exact: ContextVar[bool] = ContextVar("exact", default=False)
-"""Whether the numbers of the response in progress must stay exact; read by the clients' deserialisers."""
+exact: ContextVar[bool] = ContextVar("exact", default=False)  # whether the response's numbers must stay exact
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from es_ttc.vectors.quantise import widen
 from es_ttc.vectors.rotation import rotate
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
-EMPTY_DOCUMENT = -1.0
-"""The score of a document without any token: the least cosine, so that it never overtakes a document with text."""
+EMPTY_DOCUMENT = -1.0  # of a document without tokens: the least cosine, so it overtakes none with text
 
 _BLOCK_BYTES = 512 * 2**10
 _FLOAT32 = np.dtype(np.float32)

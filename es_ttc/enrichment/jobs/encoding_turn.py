@@ -38,8 +38,7 @@ LEASE_SECONDS = 10.0
 """Time after which the job of a killed worker is taken over. Vectors wait for it, so it is shorter than that of jobs
 that enrich."""
 LOOK_SECONDS = 0.5  # interval at which an index's sequence numbers are compared with those that were seen
-_REFUSALS = (400, 401, 403, 404)
-"""Statuses that an operator must see to. After any other error the next turn tries again."""
+_REFUSALS = (400, 401, 403, 404)  # an operator must see to them; after others the next turn tries again
 _SAVE_SECONDS = 2.0
 _STATE_SECONDS = 2.0  # interval at which a turn reads whether its job was paused
 

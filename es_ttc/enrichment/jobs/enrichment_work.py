@@ -27,8 +27,7 @@ class EnrichmentWork:
 
     name = "turn"
     queued_seconds = 60
-    sweep_share = 4.0
-    """Sweeps precede turns in the same processes, and if the engine is slow they must not block the work."""
+    sweep_share = 4.0  # if the engine is slow, sweeps must not block turns in the same processes
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -105,8 +104,7 @@ async def _position(engine: Engine, index: str) -> str:
     return f"{source.uuid} {sorted((await positions(engine, source)).items())}"
 
 
-_UNFINISHED = (DocumentOutcome.DONE, DocumentOutcome.DEFERRED)
-"""Outcomes of documents that are to be processed again: one that is done and not enriched has changed since."""
+_UNFINISHED = (DocumentOutcome.DONE, DocumentOutcome.DEFERRED)  # a document done and not enriched has changed
 
 
 async def finish(store: JobStore, job_id: str) -> bool:

@@ -93,8 +93,7 @@ class IngestResult:
         return self.encoder_seconds / self.processes / self.seconds if self.seconds else 0.0
 
 
-Report = Callable[[IngestResult, float | None], None]
-"""Called repeatedly with the present counts and the share of the input that has been read."""
+Report = Callable[[IngestResult, float | None], None]  # gets the counts and the share of the input read
 
 
 async def ingest(

@@ -12,8 +12,7 @@ from es_ttc.common.markup import blanked, has_markup
 
 MAX_TEXT_FIELDS = 5
 _MAX_DEPTH = 3
-_MIN_WORDS = 2.5
-"""Mean number of words from which on a field is text and not a label; scripts without spaces count characters."""
+_MIN_WORDS = 2.5  # a field of more words on average is text, no label; of scripts without spaces, characters
 _CHARACTERS_A_WORD = 3
 _MAX_TITLE_WORDS = 20
 _WORD = re.compile(r"[^\W\d_]+")

@@ -26,8 +26,7 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.ingest.columns import MAX_ROWS, ColumnType, WrongCell, convert, find_types
 
 STDIN = "-"
-MAX_RECORD_BYTES = 64 * 2**20
-"""Maximum size of a line or cell; a longer one is rejected without being loaded completely."""
+MAX_RECORD_BYTES = 64 * 2**20  # of a line or cell; a longer one is rejected before all of it is loaded
 MAX_COUNTED_BYTES = 16 * 2**20  # bytes of a file, compressed ones as they are, that are read to count its records
 
 _MAX_RAW_CHARACTERS = 2_000  # characters of an overlong line in its record

@@ -45,8 +45,7 @@ from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import TokenVectors
 
 _KEYWORDS = (HASH, ENCODER, STATE, DOCUMENT, ENRICHED, ENRICHED_BY, ENRICHED_TEXT)
-_LAYOUTS_WITH_TOKENS: tuple[Layout, ...] = ("doc_values", "nested_vectors")
-"""Layouts from which token vectors are read beside spans."""
+_LAYOUTS_WITH_TOKENS: tuple[Layout, ...] = ("doc_values", "nested_vectors")  # with tokens beside spans
 
 
 @dataclass(frozen=True, slots=True)

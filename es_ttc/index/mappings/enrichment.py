@@ -16,8 +16,7 @@ from es_ttc.index.mappings.index import one_mapping
 from es_ttc.index.mappings.spec import ENRICHMENT, ENRICHMENT_FIELDS, ROOT, IndexSpec
 from es_ttc.index.mappings.write_options import WriteOptions
 
-META = "ttc_enrichment"
-"""Key of ``_meta`` for the field of enrichment, separate from the spec, because other features do not depend on it."""
+META = "ttc_enrichment"  # key of `_meta`, apart from the spec, on which no other feature depends
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,7 @@ from es_ttc.index.mappings.attached import ID
 from es_ttc.index.mappings.spec import HASH, ROOT, VERSION
 from es_ttc.reranking.graph import GraphParams
 
-NEIGHBOURS = "ttc.neighbours"
-"""Ids, nearest first: read from `_source`, which keeps their order; indexed, to find the documents that link to one."""
+NEIGHBOURS = "ttc.neighbours"  # ids, nearest first, as in `_source`; indexed, to find what links to one
 NODE_VECTOR = "ttc.pooled"
 GRAPH = "graph"  # key of `_meta.ttc` with `GraphMeta`
 

@@ -17,37 +17,30 @@ VERSION = 2
 ROOT = "ttc"
 CALIBRATION = "calibration"  # key of `_meta.ttc` with the calibration; written later, not part of the spec
 VECTOR = "ttc.vector"
-POOLED = "ttc.pooled"
-"""The pooled vector as a packed blob, because OpenSearch returns no knn_vector outside of `_source`."""
+POOLED = "ttc.pooled"  # a packed blob: OpenSearch returns no knn_vector outside of `_source`
 TOKENS = "ttc.tokens"  # a blob; objects with `TOKEN_VECTOR`; or one list of vectors: depending on the storage
 TOKEN_VECTOR = "ttc.tokens.v"
 NORMS = "ttc.norms"
 OFFSETS = "ttc.offsets"
 CHUNKS = "ttc.chunks"  # sentences, pairs of sentences and paragraphs with their vectors, for programs
-REVERSED = "ttc.reversed"
-"""The reversed reading: the pooled vector of the document encoded as a query, as a packed blob."""
-HASH = "ttc.hash"
-"""Hash of the text and of the storage of its features: documents with equal hash and encoder have equal features."""
+REVERSED = "ttc.reversed"  # the pooled vector of the document encoded as a query, as a packed blob
+HASH = "ttc.hash"  # of the text and of the storage: with the same encoder, equal ones have equal features
 ENCODER = "ttc.encoder"
 STATE = "ttc.state"
 SPANS = "ttc.spans"  # nested: one object per span, with the fields below it
 SPAN_VECTOR = "ttc.spans.v"
 SPAN_SCALE = "ttc.spans.scale"
 SPAN_POSITION = "ttc.spans.position"  # the token at the span's centre, from 0
-SPAN_FIELD = "ttc.spans.field"
-"""Name of the text field at the span's centre; the span's characters of that field are stored with it."""
+SPAN_FIELD = "ttc.spans.field"  # name of the text field at the span's centre, whose characters are stored too
 SPAN_START = "ttc.spans.start"
 SPAN_END = "ttc.spans.end"
-ENRICHMENT = "ttc.enrichment"
-"""Phrases that a language model added: a separate text field, so that users' fields keep their statistics."""
-ENRICHED = "ttc.enriched"
-"""Key of the plan (prompt, model, parameters) with which a document was enriched; absent if it was not."""
+ENRICHMENT = "ttc.enrichment"  # a model's phrases, in a field of their own: users' fields keep their statistics
+ENRICHED = "ttc.enriched"  # key of the plan (prompt, model, parameters) of the enrichment, if there is one
 ENRICHED_BY = "ttc.enriched_by"  # the job that wrote the enrichment
 ENRICHED_TEXT = "ttc.enriched_text"  # SHA-256, cut to 16 bytes, of the text that the model read
 ENRICHMENT_FIELDS = (ENRICHMENT, ENRICHED, ENRICHED_BY, ENRICHED_TEXT)
 """The fields of enrichment; like all fields below ``ttc`` they are outside ``_source``."""
-DOCUMENT = "ttc.document"
-"""SHA-256, cut to 16 bytes, of the whole document as sent, by which ingest detects unchanged documents."""
+DOCUMENT = "ttc.document"  # SHA-256, cut to 16 bytes, of the document as sent, which shows unchanged ones
 
 TokenStorage = Literal["packed", "nested", "rank_vectors", "none"]
 DEFAULT_FIELDS = ("title", "text")  # the fields that are encoded if none are named

@@ -22,8 +22,7 @@ from es_ttc.vectors.chunks import DocumentChunks, no_chunks
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
-_BATCH = 64
-"""Number of texts per call of the encoder: many enough to be sorted by length, few enough that progress is seen."""
+_BATCH = 64  # texts per call of the encoder: enough to sort by length, few enough to see progress
 
 
 @dataclass(frozen=True, slots=True)

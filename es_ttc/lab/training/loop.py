@@ -63,8 +63,7 @@ class TrainingProgress:
         return {"best_epoch": self.best, "losses": self.losses, "valid": self.valid}
 
 
-Report = Callable[[TrainingProgress, int], None]
-"""Called after each step with the progress, and the number of steps of an epoch."""
+Report = Callable[[TrainingProgress, int], None]  # gets each step, and steps of an epoch
 
 
 def train(

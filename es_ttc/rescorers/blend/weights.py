@@ -16,8 +16,7 @@ from es_ttc.rescorers.blend.signals import SignalName, documents_with
 DEFAULT_SIGNALS: tuple[SignalName, ...] = ("lexical", "dense", "spectral", "late_interaction")
 """Signals of a request that names none."""
 TELLING_SPREAD = 0.2  # standard deviation of the first pass's scores over their mean from which on words count in full
-DENSE_BESIDE_SPECTRAL = 0.5
-"""Weight of `dense` where `spectral` is taken, whose widest scale is the mean of all tokens: it would count twice."""
+DENSE_BESIDE_SPECTRAL = 0.5  # its widest scale is the mean of all tokens, which would count twice
 
 
 @dataclass(frozen=True, slots=True)

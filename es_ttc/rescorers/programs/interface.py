@@ -28,8 +28,7 @@ CLASSIFICATION: Final = "classification"
 ADAPTERS: tuple[str, ...] = (QUERY, PASSAGE, MATCHING, CLASSIFICATION)
 """The paper's adapters. An encoder without adapters gives one view for all of them (section 3.1)."""
 
-TOPIC_LENGTH = 128
-"""Tokens of the topic-level channel (B.4)."""
+TOPIC_LENGTH = 128  # tokens of the topic-level channel (B.4)
 
 
 class ProgramError(EsTtcError):

@@ -27,8 +27,7 @@ SERVED: Final[frozenset[str]] = frozenset(_READINGS)
 """Features that an index can store for a program, in addition to whole documents."""
 MAX_SECONDS: Final = 10.0  # time limit of one window, in this process: an endless program then releases its thread
 
-Runner = Callable[[str], Program]
-"""Returns a function for a source, which runs it. Raises :class:`Refused` for a text that violates a rule."""
+Runner = Callable[[str], Program]  # runs a source; raises `Refused` for one that violates a rule
 
 
 class Manifest(BaseModel):
