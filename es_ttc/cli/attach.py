@@ -65,8 +65,7 @@ from es_ttc.settings import Settings
 from es_ttc.vectors.codecs import DEFAULT_CODEC
 
 _WATCH_SECONDS = 5.0
-_READ = 20
-"""Documents that are read for an estimate of sizes."""
+_READ = 20  # documents that are read for an estimate of sizes
 
 
 @command(

@@ -16,8 +16,7 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings, Settings
 
-AFTER = 200
-"""Documents after which an ingest tells it."""
+AFTER = 200  # documents after which an ingest tells it
 _QUERIES = 5
 _HITS = 10
 _WORDS = 12

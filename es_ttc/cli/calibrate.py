@@ -39,8 +39,7 @@ from es_ttc.settings import EngineSettings, Settings
 from es_ttc.vectors.moments import Moments
 
 _WINDOW = 100
-_FEW = 100
-"""Number of queries below which the ranking suffers (docs/how-to/choose-a-program.md)."""
+_FEW = 100  # number of queries below which the ranking suffers (docs/how-to/choose-a-program.md)
 
 
 @click.group(cls=CommandGroup)

@@ -49,16 +49,14 @@ from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 
 NODE = "demo"
-ENCODER = "minilm@onnx"
-"""Loads in a second and needs no torch; the index can be queried with any backend of the same model."""
+ENCODER = "minilm@onnx"  # loads in a second without torch; any backend of the same model can query the index
 INTRODUCTION = "The same queries, ranked by a real engine and by methods that rescore its hits; all on this machine.\n"
 READY = (
     *("blend", "bm25", "dense", "hybrid", "maxsim", "spectral", "mmr", "nnn", "rocchio", "softcentroid", "rm3"),
     *("knn:nnn", "knn:rocchio", "knn:softcentroid"),
 )
 """Methods that the indices of the demonstration serve; the others need more features, a model, or a graph."""
-PLACES = 5
-"""Places shown of every ranking."""
+PLACES = 5  # places shown of every ranking
 FAINT = "dim"
 
 

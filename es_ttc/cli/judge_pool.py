@@ -22,8 +22,7 @@ from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
 from es_ttc.llm import model_for_jobs
 from es_ttc.settings import GatewaySettings, Settings
 
-_GRADED_TOGETHER = 20
-"""Documents whose grades are written together, so that an interrupted run loses few."""
+_GRADED_TOGETHER = 20  # documents whose grades are written together, so that an interrupted run loses few
 
 
 def make_pools(

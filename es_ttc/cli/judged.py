@@ -26,8 +26,7 @@ from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SEED = 20_241
-"""Seed of samples, folds and bootstraps."""
+SEED = 20_241  # seed of samples, folds and bootstraps
 _FOLDS = 5
 
 with_llm_flag = click.option(
@@ -74,22 +73,16 @@ def index_options(command: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class JudgedQueries:
-    """Which queries are read, and where their documents are.
-
-    Attributes:
-        queries: Number of queries of each collection, sampled at random; None for all.
-        window: Documents of the first pass; ``all`` for the whole corpus.
-        index: The index with the documents; None for those of the folder.
-        judgements: The index whose judgements in the engine are taken, in place of a folder's; it is ``index`` too.
-    """
+    """Which queries are read, and where their documents are."""
 
     split: str
-    queries: int | None
-    window: int | str
-    index: str | None
+    queries: int | None  # number of queries of each collection, sampled at random; None for all
+    window: int | str  # documents of the first pass; `all` for the whole corpus
+    index: str | None  # the index with the documents; None for those of the folder
     engine: str | None
     encoder: str | None
     adapter: str | None
+    # The index whose judgements in the engine are taken, in place of a folder's; it is `index` too
     judgements: str | None = None
     with_llm: bool = False
 

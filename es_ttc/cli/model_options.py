@@ -11,31 +11,24 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import click
 from pydantic.fields import FieldInfo
 
-_MAX_EXAMPLE = 73
-"""Characters of a line of an example, beside its indentation and a backslash."""
+_MAX_EXAMPLE = 73  # characters of a line of an example, beside its indentation and a backslash
 MAX_SENTENCE = 300
-ARGUMENTS = "es_ttc.arguments"
-"""Key of a command's arguments in the context's `meta`."""
+ARGUMENTS = "es_ttc.arguments"  # key of a command's arguments in the context's `meta`
 
 
 def model_options(
     title: str,
     model: Any,
+    # The fields, each with its option; `outer__inner` is one of a nested model. The value of an option has the name of
+    # its field.
     fields: Mapping[str, str],
     *,
+    # Types of options that the annotation of their field does not give
     types: Mapping[str, click.ParamType[Any]] | None = None,
-    defaults: Mapping[str, Any] | None = None,
-    unset: bool = False,
+    defaults: Mapping[str, Any] | None = None,  # defaults of options that are other than those of their fields
+    unset: bool = False,  # whether an option that is not given is None, so that a setting's other sources decide
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds options for some fields of a model, below a title of their own in the help.
-
-    Args:
-        fields: The fields, each with its option; `outer__inner` is one of a nested model. The value of an option has
-            the name of its field.
-        types: Types of options that the annotation of their field does not give.
-        defaults: Defaults of options that are other than those of their fields.
-        unset: Whether an option that is not given is None, so that a setting's other sources decide.
-    """
+    """Return a decorator that adds options for some fields of a model, below a title of their own in the help."""
     return all_of(
         [
             _option(title, _field(model, path), path, flag, types or {}, defaults or {}, unset=unset)

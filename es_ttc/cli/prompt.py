@@ -24,8 +24,7 @@ class Choices:
     compare: bool = False
 
 
-Answer = Callable[[str, Choices], RenderableType]
-"""Returns the result of a query for display."""
+Answer = Callable[[str, Choices], RenderableType]  # returns the result of a query for display
 
 
 @dataclass(slots=True, kw_only=True)

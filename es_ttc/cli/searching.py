@@ -22,26 +22,19 @@ from es_ttc.rewriters import registry as rewriters
 
 _REWRITING = "60s"
 _NUMBERS = {"byte", "short", "integer", "long", "unsigned_long", "half_float", "float", "scaled_float", "double"}
-COMPARED = ("bm25", "hybrid")
-"""Rankings that a method's is compared with."""
-WINDOW = 100
-"""Number of documents that a method rescores, and over which rankings are compared."""
+COMPARED = ("bm25", "hybrid")  # rankings that a method's is compared with
+WINDOW = 100  # number of documents that a method rescores, and over which rankings are compared
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The searched index.
+    """The searched index."""
 
-    Attributes:
-        client: A client of a gateway.
-        vectors: Whether the engine can search its vectors, which may be in a side index.
-    """
-
-    client: Engine
+    client: Engine  # a client of a gateway
     index: str
     spec: IndexSpec
     fields: Sequence[str]
-    vectors: bool = True
+    vectors: bool = True  # whether the engine can search its vectors, which may be in a side index
 
     @classmethod
     async def of(cls, client: Engine, index: str, fields: Sequence[str] | None = None) -> Self:

@@ -9,8 +9,7 @@ from rich.text import Text
 
 from es_ttc.cli.common import stdout
 
-_PIPED_WIDTH = 120
-"""Columns of tables where standard output is no terminal."""
+_PIPED_WIDTH = 120  # columns of tables where standard output is no terminal
 
 
 def console(piped_width: int = _PIPED_WIDTH) -> Console:

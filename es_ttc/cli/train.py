@@ -129,26 +129,18 @@ def _train_late(
 
 def _add(
     name: str,
-    text: str,
-    model: Any,
+    text: str,  # its help
+    model: Any,  # its options, of which `fields` can be given
     fields: Mapping[str, str],
-    loop: LoopOptions,
+    loop: LoopOptions,  # defaults of the loop
     *,
     example: str = "",
     defaults: Mapping[str, Any] | None = None,
-    several: bool = False,
+    several: bool = False,  # whether it learns from several collections
     more: Sequence[Callable[..., Any]] = (encoder_flag, adapter_flag),
-    run: Callable[..., None] = _train,
+    run: Callable[..., None] = _train,  # what trains
 ) -> None:
-    """Add the command of a training.
-
-    Args:
-        text: Its help.
-        model: Its options, of which `fields` can be given.
-        loop: Defaults of the loop.
-        several: Whether it learns from several collections.
-        run: What trains.
-    """
+    """Add the command of a training."""
     arguments = {"metavar": "DATA...", "nargs": -1} if several else {"metavar": "DATA"}
 
     @all_of(

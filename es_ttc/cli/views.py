@@ -24,12 +24,10 @@ UP = "green"
 DOWN = "red"
 FAINT = "dim"
 RELEVANT = "bold green"
-NARROWEST_COLUMN = 20
-"""Minimum width of a column in cells; narrower rankings are rendered below each other."""
+NARROWEST_COLUMN = 20  # minimum width of a column in cells; narrower rankings are rendered below each other
 
 BAR_CELLS = 24
-PASSAGES = 3
-"""Number of passages below rankings side by side."""
+PASSAGES = 3  # number of passages below rankings side by side
 
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SPACES = frozenset("\t\n\v\f\r\x85\u2028\u2029")

@@ -14,8 +14,7 @@ from es_ttc.settings import Settings
 if TYPE_CHECKING:
     from es_ttc.llm import LanguageModel
 
-_REDIS_SECONDS = 15.0
-"""Time in which a Redis that starts together with its workers must answer."""
+_REDIS_SECONDS = 15.0  # time in which a Redis that starts together with its workers must answer
 
 
 @command("es-ttc worker", "es-ttc worker --processes 4", "es-ttc worker --only encode")

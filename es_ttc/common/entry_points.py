@@ -15,13 +15,11 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
-Checks = tuple[tuple[str, Callable[[Any], bool], str], ...]
-"""Checks of a contract: attribute, predicate of valid values, requirement for messages."""
+Checks = tuple[tuple[str, Callable[[Any], bool], str], ...]  # attribute, predicate, requirement for messages
 
 
 _HOOKS = {"es_ttc.rescorers": "rescore.ttc", "es_ttc.retrievers": "knn.ttc", "es_ttc.rewriters": "query.ttc"}
-_WALKS = ("gar", "rgs", "rr", "slidegar")
-"""Built-in methods of `rescore.ttc` without an entry point."""
+_WALKS = ("gar", "rgs", "rr", "slidegar")  # built-in methods of `rescore.ttc` without an entry point
 
 
 def _elsewhere(name: str) -> str:
@@ -110,12 +108,7 @@ A = TypeVar("A", bound=Method)
 
 
 class MethodGroup(Generic[A, M]):
-    """A group of methods, each created once.
-
-    Attributes:
-        names: See :meth:`Group.names`.
-        load: See :meth:`Group.load`; returns the same object at every call.
-    """
+    """A group of methods, each created once."""
 
     def __init__(
         self, name: str, kind: str, is_member: Callable[[object], TypeGuard[A]], params: type[M], checks: Checks
@@ -124,7 +117,7 @@ class MethodGroup(Generic[A, M]):
         has_params: Checks = (("Params", lambda value: has_defaults(value, params), requirement),)
         group = Group(name, kind, is_member, has_params + checks)
         self.names = group.names
-        self.load = lru_cache(maxsize=256)(group.load)
+        self.load = lru_cache(maxsize=256)(group.load)  # the same object at every call
 
     def problems(self) -> dict[str, str]:
         """Load every member and return name and reason for each that cannot be used."""

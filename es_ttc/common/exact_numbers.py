@@ -15,8 +15,7 @@ import orjson
 _SUSPICIOUS = rb"[0-9.]{17}|[0-9][eE][+-]?[0-9]{2}"
 _MAY_LOSE = re.compile(_SUSPICIOUS)
 _MAY_LOSE_TEXT = re.compile(_SUSPICIOUS.decode())
-_EXACT_DIGITS = 15
-"""Significant digits that a double always keeps."""
+_EXACT_DIGITS = 15  # significant digits that a double always keeps
 _EXACT_EXPONENT = 290
 _MAX_INTEGER_LENGTH = 20
 _LEAST, _GREATEST = -(2**63), 2**64 - 1

@@ -27,11 +27,9 @@ _FREQUENT = {
     "Dutch": "het een en van niet met voor zijn op aan",
 }
 _WORDS = {language: frozenset(words.split()) for language, words in _FREQUENT.items()}
-_READ = 2_000
-"""Characters of a text that are looked at."""
+_READ = 2_000  # characters of a text that are looked at
 _READ_TEXTS = 200
-_MIN_SHARE = 0.1
-"""Share of a text's letters from which on kana make it Japanese rather than Chinese."""
+_MIN_SHARE = 0.1  # share of a text's letters from which on kana make it Japanese rather than Chinese
 LATIN = "Latin"
 HAN_HIRAGANA = "\u3005\u3041-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 """Ranges of a regular expression: letters that are words of their own to Lucene's standard tokenizer."""

@@ -11,8 +11,7 @@ _MARKUP = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
-SOFT_HYPHEN = "\N{SOFT HYPHEN}"
-"""Follows the character of an entity: tokenizers drop it, so `caf&eacute;s` stays one word."""
+SOFT_HYPHEN = "\N{SOFT HYPHEN}"  # fills up an entity: tokenizers drop it, so `caf&eacute;s` stays one word
 
 
 def blanked(text: str) -> str:

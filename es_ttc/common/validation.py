@@ -43,27 +43,17 @@ class Kind(StrEnum):
 
 @dataclass(eq=False)
 class Fault(Exception):
-    """The first error in an object.
+    """The first error in an object."""
 
-    Attributes:
-        kind: Not JSON, an unknown key, a missing key, or a value of a wrong type or range.
-        path: Keys and positions from the object to the value; empty if the object as a whole is invalid.
-        known: The keys of the model that the last part of the path belongs to.
-        problem: The error, in lower case, without a full stop.
-    """
-
-    kind: Kind
-    path: tuple[str, ...]
-    known: tuple[str, ...]
+    kind: Kind  # not JSON, an unknown key, a missing key, or a value of a wrong type or range
+    path: tuple[str, ...]  # keys and positions from the object to the value; empty if the object as a whole is invalid
+    known: tuple[str, ...]  # the keys of the model that the last part of the path belongs to
     value: Any
-    problem: str
+    problem: str  # the error, in lower case, without a full stop
 
 
 def read_json(model: type[M], data: Mapping[str, Any], context: Mapping[str, Any] | None = None) -> M:
-    """Validate decoded JSON strictly, by JSON's own types: no number from a string, no boolean from a number.
-
-    The context is that of the model's validators.
-    """
+    """Validate decoded JSON strictly, by JSON's own types, with a context for validators; raise Fault."""
     try:
         return model.model_validate_json(orjson.dumps(data), strict=True, context=context)
     except (TypeError, RecursionError) as error:  # a number beyond 64 bits, a lone surrogate
@@ -73,11 +63,7 @@ def read_json(model: type[M], data: Mapping[str, Any], context: Mapping[str, Any
 
 
 def read_object(model: type[M], data: Any) -> M:
-    """Validate a decoded object strictly that JSON cannot represent, for example with bytes.
-
-    Raises:
-        Fault: As for :func:`read_json`.
-    """
+    """Validate a decoded object strictly that JSON cannot represent, for example with bytes; raise Fault."""
     try:
         return model.model_validate(data, strict=True)
     except ValidationError as error:

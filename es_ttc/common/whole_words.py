@@ -7,8 +7,7 @@ from unicodedata import category
 
 from es_ttc.common.languages import HAN_HIRAGANA
 
-_MAX_WORD = 40
-"""Length up to which a stretch is widened; longer ones belong to scripts without spaces."""
+_MAX_WORD = 40  # length up to which a stretch is widened; longer ones belong to scripts without spaces
 _UNSPACED = re.compile(f"[{HAN_HIRAGANA}]")
 _JOINERS = "\u200c\u200d"
 

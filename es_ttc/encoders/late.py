@@ -7,15 +7,17 @@ are what they are trained for; the pooled vector is the mean of these.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from es_ttc.encoders.base import Float32, Role
-from es_ttc.encoders.text_encoder import WindowVectors
+from es_ttc.encoders.options import LoadOptions, identity_of
+from es_ttc.encoders.packages import ModelFiles
+from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
 from es_ttc.encoders.windows import InputWindow, Reader, WindowedText
 from es_ttc.errors import ConfigurationError
 
@@ -34,23 +36,46 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True)
 class LateInteraction:
-    """What a late-interaction model adds to an encoder; read from the model, and part of the encoder's identity.
+    """What a late-interaction model adds to an encoder; read from the model, and part of the encoder's identity."""
 
-    Attributes:
-        query_length: Maximum number of tokens of a query, special ones and the marker included.
-        prompts: The marker and the prompt of each role.
-        skipped: By role, ids of tokens whose vectors are left out.
-        kept_only: Ids of the only tokens of documents whose vectors are kept; None for all.
-        projection: The layers after the transformer, as text.
-    """
-
-    query_length: int
+    query_length: int  # maximum number of tokens of a query, special ones and the marker included
     document_length: int
-    prompts: Mapping[Role, str]
+    prompts: Mapping[Role, str]  # the marker and the prompt of each role
     expansion: Expansion | None
-    skipped: Mapping[Role, frozenset[int]]
-    kept_only: frozenset[int] | None
-    projection: Sequence[str]
+    skipped: Mapping[Role, frozenset[int]]  # by role, ids of tokens whose vectors are left out
+    kept_only: frozenset[int] | None  # ids of the only tokens of documents whose vectors are kept; None for all
+    projection: Sequence[str]  # the layers after the transformer, as text
+
+    @classmethod
+    def of(
+        cls,
+        query_length: int | None,
+        document_length: int | None,
+        longest: int,  # the length where none is stated
+        prompts: Mapping[Role, str],
+        expansion: Expansion | None,
+        skipped: frozenset[int],
+        skipped_in: Collection[str],  # the roles in which tokens are skipped
+        kept_only: Collection[int] | None,
+        projection: Sequence[str],
+        *,
+        positions: int | None,
+        source: str,
+    ) -> Self:
+        """Return what a model states, if it has a position for every token that it reads."""
+        query, document = query_length or longest, document_length or longest
+        if expansion is not None:
+            query = expansion.length if expansion.strategy == "fixed" else max(query, expansion.length)
+        for what, length in (("queries", query), ("documents", document)):
+            if positions and length > positions:
+                raise ConfigurationError(
+                    f"model [{source}] reads {what} of {length} tokens and has {positions} positions: correct the "
+                    "length in its configuration"
+                )
+        roles: tuple[Role, ...] = ("query", "document")
+        by_role = {role: skipped if role in skipped_in else frozenset() for role in roles}
+        kept = frozenset(kept_only) if kept_only else None
+        return cls(query, document, prompts, expansion, by_role, kept, projection)
 
     @property
     def digest(self) -> str:
@@ -80,16 +105,6 @@ def described(inner: int, outer: int, function: str, *, residual: bool) -> str:
     return f"{inner} to {outer}, {function}{', residual' if residual else ''}"
 
 
-def require_positions(late: LateInteraction, positions: int | None, source: str) -> None:
-    """Check that a model has a position for every token that it reads."""
-    for what, length in (("queries", late.query_length), ("documents", late.document_length)):
-        if positions and length > positions:
-            raise ConfigurationError(
-                f"model [{source}] reads {what} of {length} tokens and has {positions} positions: correct the length "
-                "in its configuration"
-            )
-
-
 def require_vocabulary(tokens: Iterable[int], embeddings: int, source: str) -> None:
     """Check that every token has an embedding."""
     greatest = max(tokens, default=-1)
@@ -103,15 +118,30 @@ def require_vocabulary(tokens: Iterable[int], embeddings: int, source: str) -> N
 class TokenModel(Protocol):
     """A backend: runs windows through a frozen model; thread-safe; each window's vectors depend on it alone."""
 
+    dims: int
+
     def rows(self, windows: Sequence[InputWindow], *, role: Role) -> list[Float32]:
         """Return ``(t, d)`` projected token vectors of every window of t tokens, of any length, in the order given."""
 
 
-class LateReader:
-    """Reads texts as a late-interaction model does: one window of a text, with its role's length.
+def late_encoder(
+    files: ModelFiles,
+    options: LoadOptions,
+    tokenizer: Tokenizer,
+    late: LateInteraction,
+    model: TokenModel,
+    backend: str,
+) -> TextEncoder:
+    """Return the encoder of a late-interaction model on a backend."""
+    identity = identity_of(
+        files, options, own_dims=model.dims, own_max_length=late.document_length, prompts=late.prompts, late=late.digest
+    )
+    reader = LateReader(tokenizer, late, max_length=identity.max_length)
+    return TextEncoder(identity, backend, reader, LateModel(model, dims=identity.dims), distinguishes_roles=True)
 
-    Unlike a dense encoder's, a text beyond the length is not read, as in the model's own library: `truncated` says so.
-    """
+
+class LateReader:
+    """Reads one window of a text, with its role's length; what is beyond is not read, as in the model's own library."""
 
     def __init__(self, tokenizer: Tokenizer, late: LateInteraction, *, max_length: int) -> None:
         self._tokenizer = tokenizer

@@ -26,7 +26,7 @@ from es_ttc.encoders.kind import (
     module_list,
     read_object,
 )
-from es_ttc.encoders.late import Expansion, LateInteraction, described, require_positions, skipped_ids
+from es_ttc.encoders.late import Expansion, LateInteraction, described, skipped_ids
 from es_ttc.encoders.windows import role_prompts
 from es_ttc.errors import ConfigurationError
 
@@ -97,27 +97,23 @@ def _read(folder: Path) -> LateFiles:
     stated = _by_modules(folder) if (folder / MODULES).is_file() else _stanford(folder)
     _register(tokenizer, stated.prefixes)
     projections = _projections(folder)
-    longest = max_length_of(folder)
     special = _special_tokens(folder)
-    expansion = _expansion(stated.expansion, tokenizer, special, folder)
-    query_length = stated.query_length or longest
-    if expansion is not None:
-        query_length = expansion.length if expansion.strategy == "fixed" else max(query_length, expansion.length)
-    skipped = skipped_ids(stated.skiplist, tokenizer.token_to_id, special.get("unk_token"))
-    roles: tuple[Role, ...] = ("query", "document")
-    late = LateInteraction(
-        query_length=query_length,
-        document_length=stated.document_length or longest,
-        prompts=role_prompts(stated.prompts, stated.default_prompt),
-        expansion=expansion,
-        skipped={role: skipped if role in stated.skiplist_tasks else frozenset() for role in roles},
-        kept_only=frozenset(stated.kept_only) if stated.kept_only else None,
-        projection=[
-            described(one.matrix.shape[1], one.matrix.shape[0], one.function, residual=one.residual)
-            for one in projections
+    late = LateInteraction.of(
+        stated.query_length,
+        stated.document_length,
+        max_length_of(folder),
+        role_prompts(stated.prompts, stated.default_prompt),
+        _expansion(stated.expansion, tokenizer, special, folder),
+        skipped_ids(stated.skiplist, tokenizer.token_to_id, special.get("unk_token")),
+        stated.skiplist_tasks,
+        stated.kept_only,
+        [
+            described(layer.matrix.shape[1], layer.matrix.shape[0], layer.function, residual=layer.residual)
+            for layer in projections
         ],
+        positions=read_object(folder / "config.json").get("max_position_embeddings"),
+        source=str(folder),
     )
-    require_positions(late, read_object(folder / "config.json").get("max_position_embeddings"), str(folder))
     return LateFiles(late, tokenizer, projections)
 
 

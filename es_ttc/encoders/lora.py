@@ -11,8 +11,7 @@ from es_ttc.encoders.adapters import WEIGHTS
 from es_ttc.errors import ConfigurationError
 
 _SLOT = "adapter"
-_SAVED_BELOW = "base_model."
-"""Prefix of every weight's name in a file, for peft's wrapper in training, which merging does not use."""
+_SAVED_BELOW = "base_model."  # begins each weight's name in a file, for peft's wrapper in training
 
 
 def merge(model: Any, folder: Path) -> None:

@@ -23,14 +23,12 @@ from es_ttc.encoders.kind import MODULES, STANFORD_ARCHITECTURE, module_classes,
 from es_ttc.encoders.late import (
     Expansion,
     LateInteraction,
-    LateModel,
-    LateReader,
     described,
-    require_positions,
+    late_encoder,
     require_vocabulary,
     skipped_ids,
 )
-from es_ttc.encoders.options import LoadOptions, identity_of
+from es_ttc.encoders.options import LoadOptions
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.sentence_transformers import (
     ARITHMETIC,
@@ -57,18 +55,9 @@ def load_multi_vector(files: ModelFiles, options: LoadOptions) -> TextEncoder:
     loaded = _load(files.folder, place)
     model = TorchTokens(loaded, source=str(files.folder), bfloat16=name == "bfloat16")
     late = settings_of(loaded, source=str(files.folder))
-    identity = identity_of(
-        files,
-        options,
-        own_dims=model.dims,
-        own_max_length=late.document_length,
-        prompts=late.prompts,
-        late=late.digest,
-    )
-    model.max_length = max(late.query_length, identity.max_length)
-    reader = LateReader(copied(loaded.tokenizer.backend_tokenizer), late, max_length=identity.max_length)
     backend = f"sentence-transformers, {ARITHMETIC[name]}, {place.type}"
-    encoder = TextEncoder(identity, backend, reader, LateModel(model, dims=identity.dims), distinguishes_roles=True)
+    encoder = late_encoder(files, options, copied(loaded.tokenizer.backend_tokenizer), late, model, backend)
+    model.max_length = max(late.query_length, encoder.identity.max_length)
     _try(encoder, files)
     return encoder
 
@@ -87,26 +76,20 @@ def settings_of(model: MultiVectorEncoder, *, source: str) -> LateInteraction:
             f"model [{source}] expands queries and has no MultiVectorMask, which alone scores the added tokens: save "
             "it with one"
         )
-    query_length = transformer.query_length or longest
-    if expansion is not None:
-        fixed = expansion.strategy == "fixed"
-        query_length = expansion.length if fixed else max(query_length, expansion.length)
-    document_length = transformer.document_length or longest
     words = () if mask is None else mask.skiplist_words
-    skipped = skipped_ids(words, tokenizer.convert_tokens_to_ids, tokenizer.unk_token)
-    tasks = () if mask is None else mask.skiplist_tasks
-    roles: tuple[Role, ...] = ("query", "document")
-    late = LateInteraction(
-        query_length=query_length,
-        document_length=document_length,
-        prompts=role_prompts(model.prompts, model.default_prompt_name),
-        expansion=expansion,
-        skipped={role: skipped if role in tasks else frozenset() for role in roles},
-        kept_only=frozenset(mask.keep_only_token_ids) if mask is not None and mask.keep_only_token_ids else None,
-        projection=[_description(module) for module in modules if isinstance(module, Dense)],
+    return LateInteraction.of(
+        transformer.query_length,
+        transformer.document_length,
+        longest,
+        role_prompts(model.prompts, model.default_prompt_name),
+        expansion,
+        skipped_ids(words, tokenizer.convert_tokens_to_ids, tokenizer.unk_token),
+        () if mask is None else mask.skiplist_tasks,
+        None if mask is None else mask.keep_only_token_ids,
+        [_description(module) for module in modules if isinstance(module, Dense)],
+        positions=getattr(transformer.config, "max_position_embeddings", None),
+        source=source,
     )
-    require_positions(late, getattr(transformer.config, "max_position_embeddings", None), source)
-    return late
 
 
 class TorchTokens:

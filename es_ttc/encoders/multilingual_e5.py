@@ -30,24 +30,17 @@ Arrays = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class PackedModel:
-    """The contents of the package's file.
-
-    Attributes:
-        inner: Components inside a feed-forward block.
-        pieces: The vocabulary with its log-probabilities.
-        special: Ids of ``<s>``, ``</s>``, ``<pad>`` and ``<unk>``.
-        tensors: ``(rows, blocks)`` of :data:`_BLOCK_DTYPE`, or float32, by name.
-    """
+    """The contents of the package's file."""
 
     dims: int
     layers: int
     heads: int
-    inner: int
+    inner: int  # components inside a feed-forward block
     max_length: int
     epsilon: float
-    pieces: list[tuple[str, float]]
-    special: tuple[int, int, int, int]
-    tensors: Mapping[str, Arrays]
+    pieces: list[tuple[str, float]]  # the vocabulary with its log-probabilities
+    special: tuple[int, int, int, int]  # ids of `<s>`, `</s>`, `<pad>` and `<unk>`
+    tensors: Mapping[str, Arrays]  # (rows, blocks) of `_BLOCK_DTYPE`, or float32, by name
 
 
 def write(weights: Path, folder: Path) -> None:

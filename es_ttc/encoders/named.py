@@ -10,16 +10,12 @@ Backend = Literal["torch", "onnx", "vllm"]
 
 @dataclass(frozen=True, slots=True)
 class NamedEncoder:
-    """An encoder with a short name, and the extra of es-ttc that each backend needs; the first backend is the default.
-
-    Attributes:
-        languages: Languages that it is trained for, as its card states; empty: many.
-    """
+    """An encoder with a short name, and the extra of es-ttc for each backend, the default one first."""
 
     short: str
     public: str
     extras: Mapping[Backend, str]
-    languages: tuple[str, ...] = ("English",)
+    languages: tuple[str, ...] = ("English",)  # languages that it is trained for, as its card states; empty: many
 
     @property
     def default_backend(self) -> Backend:

@@ -1,8 +1,7 @@
 """Encoders on ONNX Runtime, without torch and transformers: small to install, quick to start.
 
-Every window is a run of its own, without padding. Models with dynamic quantisation scale their activations over the
-whole batch, so a text's vectors would depend on the other texts of a batch. Windows run in parallel threads, which uses
-the processors better than one run over several threads.
+Each window is a run of its own, in parallel threads: dynamic quantisation scales activations over a whole batch, so a
+text's vectors would depend on the other texts in it, and one run over several threads is slower.
 """
 
 import os
@@ -34,8 +33,7 @@ POOLING: Mapping[str, Pooling] = {
 }
 """Functions from a window's token rows ``(t, d)`` to its pooled vector ``(d,)``, by sentence-transformers' names."""
 
-_graphs: WeakValueDictionary[Any, "OnnxGraph"] = WeakValueDictionary()
-"""The graphs in use, by their file, its state, and their threads."""
+_graphs: WeakValueDictionary[Any, "OnnxGraph"] = WeakValueDictionary()  # by file, its state, threads
 _INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 
 

@@ -6,17 +6,16 @@ from pathlib import Path
 
 from es_ttc.encoders.base import Float32, Role
 from es_ttc.encoders.kind import read_object
-from es_ttc.encoders.late import LateModel, LateReader, require_vocabulary
+from es_ttc.encoders.late import late_encoder, require_vocabulary
 from es_ttc.encoders.late_files import Projection, read_late
 from es_ttc.encoders.onnx import OnnxGraph, shared_graph
-from es_ttc.encoders.options import LoadOptions, identity_of
+from es_ttc.encoders.options import LoadOptions
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder
 from es_ttc.encoders.windows import InputWindow
 from es_ttc.errors import ConfigurationError
 
-_NOT_PROJECTED = "last_hidden_state"
-"""The name of a graph's output that exporters of transformers give to token vectors before any projection."""
+_NOT_PROJECTED = "last_hidden_state"  # how exporters name a graph's output of token vectors before a projection
 
 
 def load_late_onnx(files: ModelFiles, options: LoadOptions) -> TextEncoder:
@@ -28,17 +27,7 @@ def load_late_onnx(files: ModelFiles, options: LoadOptions) -> TextEncoder:
     if embeddings:
         require_vocabulary(found.tokenizer.get_vocab().values(), embeddings, str(files.folder))
     model = OnnxTokens(files.onnx, found.projections, threads=options.threads or os.cpu_count() or 1)
-    identity = identity_of(
-        files,
-        options,
-        own_dims=model.dims,
-        own_max_length=found.late.document_length,
-        prompts=found.late.prompts,
-        late=found.late.digest,
-    )
-    reader = LateReader(found.tokenizer, found.late, max_length=identity.max_length)
-    backend = f"onnxruntime, {files.arithmetic}, cpu"
-    return TextEncoder(identity, backend, reader, LateModel(model, dims=identity.dims), distinguishes_roles=True)
+    return late_encoder(files, options, found.tokenizer, found.late, model, f"onnxruntime, {files.arithmetic}, cpu")
 
 
 class OnnxTokens:

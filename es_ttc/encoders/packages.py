@@ -22,23 +22,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The files of a model.
-
-    Attributes:
-        folder: Tokenizer and configuration, and the weights of sentence-transformers if there are any.
-        arithmetic: The ONNX model's arithmetic, for display.
-        dims: Number of components of a vector, where the folder does not state it.
-        max_length: Maximum number of tokens of one input, where the folder does not state it.
-    """
+    """The files of a model."""
 
     model: str
     revision: str
-    folder: Path
+    folder: Path  # tokenizer and configuration, and the weights of sentence-transformers if there are any
     onnx: Path | None = None
-    arithmetic: str = ""
+    arithmetic: str = ""  # the ONNX model's arithmetic, for display
     kind: Kind = Kind.DENSE
-    dims: int | None = None
-    max_length: int | None = None
+    dims: int | None = None  # number of components of a vector, where the folder does not state it
+    max_length: int | None = None  # maximum number of tokens of one input, where the folder does not state it
 
 
 MINILM_REVISION = "3bfb98ac8a7b"

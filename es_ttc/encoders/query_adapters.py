@@ -15,8 +15,7 @@ from es_ttc.encoders.trained import ModelCard, TrainedEncoder, heads_in, identit
 from es_ttc.errors import ConfigurationError, EncoderMismatch
 
 SETTING = "query_adapters"
-in_trial: ContextVar[bool] = ContextVar("in_trial", default=False)
-"""Whether adapters that are on trial are used for the present search."""
+in_trial: ContextVar[bool] = ContextVar("in_trial", default=False)  # whether adapters on trial are used now
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +47,7 @@ class QueryAdapter:
 
 
 class QueryAdapters:
-    """Adapters by index, alias, or pattern of these with ``*``, of which the first that matches is taken.
-
-    With `on_trial` they are used only where :data:`in_trial` says so.
-    """
+    """Adapters by index, alias or pattern with ``*``, the first match; if `on_trial`, only while :data:`in_trial`."""
 
     def __init__(self, adapters: Mapping[str, QueryAdapter], *, on_trial: bool = False) -> None:
         self._on_trial = on_trial
@@ -78,10 +74,7 @@ class QueryAdapters:
         return cls({"*": QueryAdapter(Path(), base, replace(base, adapter="learned"), heads)})
 
     def over(self, encoder: Encoder, target: str) -> Encoder:
-        """Return the encoder of a search's queries: that of the documents, with the target's adapter if it has one.
-
-        Several names in a request's path have an adapter only if it is the same for all.
-        """
+        """Return the documents' encoder, with the target's adapter if all names in the request's path have the same."""
         adapter = self.of(target)
         if adapter is None or (self._on_trial and not in_trial.get()):
             return encoder

@@ -72,10 +72,7 @@ class ModelCard(BaseModel):
 
 
 class TrainedEncoder:
-    """An encoder whose vectors are mapped by a head; it implements :class:`~es_ttc.encoders.base.Encoder`.
-
-    Token vectors are mapped by the same head as pooled ones, so both stay in one space.
-    """
+    """An encoder of which one head maps pooled and token vectors, so both stay in one space."""
 
     def __init__(
         self, base: Encoder | Mapping[Role, Encoder], heads: Mapping[Role, Head], identity: EncoderIdentity
@@ -139,10 +136,7 @@ def heads_in(folder: Path, card: ModelCard) -> dict[Role, Head]:
 
 
 def identity_of(folder: Path, card: ModelCard, hashes: FileHashes) -> EncoderIdentity:
-    """Return the identity of a trained encoder: the base's, and name and content of the trained part.
-
-    The content are weights and layers, without the figures on the card.
-    """
+    """Return a trained encoder's identity: the base's, and name and content (weights, layers) of the trained part."""
     total = hashlib.sha256()
     layers = {role: card.heads.get(role, []) for role in ROLES}
     total.update(f"{card.base.encoder_identity.key}\n{layers}\n{hashes.sha256(folder / HEADS)}\n".encode())

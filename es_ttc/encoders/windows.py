@@ -20,21 +20,14 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True, slots=True)
 class InputWindow:
-    """One input of the model of t tokens, special ones and the prompt's included.
-
-    Attributes:
-        offsets: ``(t, 2)`` int32, characters of the text; special tokens and the prompt's have empty spans.
-        lead: Tokens before the text's own: leading special tokens and the prompt's.
-        unattended: Tokens at the end that the others do not attend to (query expansion).
-        kept: ``(t,)`` bool, the tokens whose vectors are the text's; None for all.
-    """
+    """One input of the model of t tokens, special ones and the prompt's included."""
 
     ids: list[int]
     type_ids: list[int]
-    offsets: Offsets
-    lead: int
-    unattended: int = 0
-    kept: NDArray[np.bool_] | None = None
+    offsets: Offsets  # (t, 2) int32, characters of the text; special tokens and the prompt's have empty spans
+    lead: int  # tokens before the text's own: leading special tokens and the prompt's
+    unattended: int = 0  # tokens at the end that the others do not attend to (query expansion)
+    kept: NDArray[np.bool_] | None = None  # (t,) bool, the tokens whose vectors are the text's; None for all
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,8 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.settings import EngineSettings
 
 _BODY_HASH = "X-Amz-Content-SHA256"
-_SERVERLESS_HOST = ".aoss."
-"""Part of the host of every collection of OpenSearch Serverless, whose signatures name another service."""
-_LONG = 2**20
-"""Length of a body from which its hash is computed on a thread, in bytes."""
+_SERVERLESS_HOST = ".aoss."  # in every host of OpenSearch Serverless, whose signatures name another service
+_LONG = 2**20  # length of a body from which its hash is computed on a thread, in bytes
 _OTHER_CREDENTIALS = (
     "username", "password", "password_file", "api_key", "api_key_file", "bearer_token", "bearer_token_file",
 )  # fmt: skip

@@ -25,8 +25,7 @@ _AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _KEEPALIVE_SECONDS = 30
 _MAX_HEADER_BYTES = 64 * 1024
 _CONNECT_SECONDS = 3.0
-_PROMPT_SECONDS = 0.1
-"""Time in which a node that is there accepts a connection: who gives up earlier says nothing about the node."""
+_PROMPT_SECONDS = 0.1  # in which a living node accepts a connection: giving up earlier says nothing about it
 NO_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=None)
 """Of a caller's request, which lasts as long as the caller waits; a connection for it has its own time."""
 _MAY_BE_UNREAD = frozenset({400, 408, 413, 414, 417, 431})
@@ -50,15 +49,11 @@ def service_headers(settings: EngineSettings) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password or ''}".encode()).decode()}
 
 
-GivenUp = Callable[[str, int | None], None]
-"""Is told host and port of a node."""
+GivenUp = Callable[[str, int | None], None]  # is told host and port of a node
 
 
 class NodeConnector(aiohttp.TCPConnector):
-    """Makes connections within a time, whatever the timeouts of the request that needs one.
-
-    A node that drops packets neither accepts nor refuses a connection.
-    """
+    """Makes connections within a time of its own: a node that drops packets neither accepts nor refuses one."""
 
     def __init__(self, seconds: float, given_up: GivenUp | None = None, **options: Any) -> None:
         super().__init__(**options)

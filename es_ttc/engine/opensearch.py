@@ -109,10 +109,7 @@ class OpenSearchEngine(Engine):
         return Answer(200 if answer is not False else 404, answer)
 
     async def _detect(self, nodes: Mapping[str, Any]) -> Detected:
-        """Detect whether every data node has k-NN.
-
-        The Lucene engine works wherever the plugin is installed, with or without its native libraries.
-        """
+        """Detect whether every data node has k-NN, whose Lucene engine needs no native libraries."""
         plugins = [{plugin["name"] for plugin in node.get("plugins", ())} for node in nodes.values()]
         vectors = all(KNN_PLUGIN in names for names in plugins)
         return Detected(

@@ -35,28 +35,21 @@ NDJSON = "application/x-ndjson"
 CONNECTIONS = 32
 PIT_KEEP_ALIVE = "5m"
 DEFAULT_MAX_CONTENT_LENGTH = 100 * 2**20
-exact: ContextVar[bool] = ContextVar("exact", default=False)
-"""Whether the numbers of the response in progress must stay exact; read by the clients' deserialisers."""
+exact: ContextVar[bool] = ContextVar("exact", default=False)  # whether the response's numbers must stay exact
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities of an engine: detected, never configured.
-
-    Attributes:
-        vectors: Whether it has a vector field and kNN search (OpenSearch's k-NN plugin, Elasticsearch's dense_vector).
-        knn_engine: For OpenSearch the k-NN engine to name in mappings, ``lucene`` or ``faiss``; "" on Elasticsearch.
-        licence: Elasticsearch's licence type (``basic``, ``enterprise``...); "apache-2.0" on OpenSearch.
-        max_content_length: Maximum size of an HTTP body, in bytes.
-    """
+    """Capabilities of an engine: detected, never configured."""
 
     product: Product
     version: tuple[int, ...]
+    # Whether it has a vector field and kNN search (OpenSearch's k-NN plugin, Elasticsearch's dense_vector)
     vectors: bool
-    knn_engine: str
-    licence: str
+    knn_engine: str  # for OpenSearch the k-NN engine to name in mappings, `lucene` or `faiss`; "" on Elasticsearch
+    licence: str  # Elasticsearch's licence type (`basic`, `enterprise`...); "apache-2.0" on OpenSearch
     max_dims: int
-    max_content_length: int
+    max_content_length: int  # maximum size of an HTTP body, in bytes
     nodes: int
     serverless: bool = False
 
@@ -202,10 +195,7 @@ class Engine(ABC):
         body: Any = None,
         timeout: float | None = None,  # noqa: ASYNC109 - handed to the client, not awaited here
     ) -> Any:
-        """Send one JSON request and return the decoded body.
-
-        Reads are repeated up to three times if the engine cannot be reached or is busy.
-        """
+        """Send one JSON request and return the decoded body; repeat reads up to three times if the engine is busy."""
         payload = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         answer = await self._send(method, path, params or {}, payload, JSON, timeout or self._timeout)
         return answer.body
@@ -240,11 +230,7 @@ class Engine(ABC):
         await self.request("PUT", f"/{path_of_one(index)}/_mapping", body={"_meta": meta})
 
     async def bulk(self, index: str, lines: Sequence[bytes]) -> list[BulkItem]:
-        """Send one `_bulk`, once, and return each action's result, in order.
-
-        Args:
-            lines: NDJSON lines without their newline: action, source, action, source...
-        """
+        """Send NDJSON lines (action, source, ...) as one `_bulk`, once, and return each action's result, in order."""
         body = b"\n".join(lines) + b"\n"
         params = {"filter_path": "items.*._id,items.*.status,items.*.error"}
         answer = await self._send("POST", f"/{_path(index)}/_bulk", params, body, NDJSON, self._timeout)

@@ -64,12 +64,9 @@ SERVERLESS_MANAGED_SETTINGS = frozenset(
     }
 )  # fmt: skip
 """Settings below ``index`` that Elasticsearch Serverless refuses: it chooses shards and copies itself."""
-SERVERLESS_REFUSAL = "not available when running in serverless mode"
-"""Part of the message by which it refuses them."""
-_SHOWN = 80
-"""Characters of another program's answer in a message."""
-NOT_OFFERED = frozenset({401, 403, 404, 410})
-"""Statuses of an interface that this user may not use, or that the service does not have (410 on Serverless)."""
+SERVERLESS_REFUSAL = "not available when running in serverless mode"  # part of the message by which it refuses them
+_SHOWN = 80  # characters of another program's answer in a message
+NOT_OFFERED = frozenset({401, 403, 404, 410})  # the user may not use it, or the service lacks it (410 on Serverless)
 
 
 @dataclass(frozen=True, slots=True)

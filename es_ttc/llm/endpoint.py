@@ -1,8 +1,4 @@
-"""One model endpoint over HTTP: bounded concurrency, timeouts, repetitions by status, a circuit breaker.
-
-Neither requests, answers nor the key are logged: logs and errors contain the address, the path, the status and the
-endpoint's own reason.
-"""
+"""One model endpoint over HTTP: concurrency, timeouts, repetitions, a circuit breaker; no text or key is logged."""
 
 import asyncio
 import json

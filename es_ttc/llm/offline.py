@@ -22,8 +22,7 @@ from es_ttc.settings import LlmSettings
 
 logger = logging.getLogger(__name__)
 
-_GATHER_SECONDS = 0.05
-"""Time after the first request of a batch in which further ones join it."""
+_GATHER_SECONDS = 0.05  # time after the first request of a batch in which further ones join it
 _IN_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
 
 

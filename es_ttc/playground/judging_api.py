@@ -53,8 +53,7 @@ from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 
 MAX_QUERIES = 50
-MAX_JUDGEMENTS = 500
-"""Queries of one request to pool, and judgements of one request."""
+MAX_JUDGEMENTS = 500  # queries of one request to pool, and judgements of one request
 _KIND = "judgements"
 _AT_ONCE = 16
 _MAX_BODY_BYTES = 8 * 2**20

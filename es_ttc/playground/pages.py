@@ -46,10 +46,7 @@ class Asset:
 
 
 def read_assets(folder: Path = ASSETS) -> dict[str, Asset]:
-    """Return the page's files by their path below `assets`.
-
-    Where a library is missing, as in a checkout that nobody has set up, the page is one that says how to get it.
-    """
+    """Return the page's files by path; in a checkout that lacks a library, one page that says how to get it."""
     found = {
         path.relative_to(folder).as_posix(): _asset(path)
         for path in sorted(folder.rglob("*"))

@@ -18,27 +18,19 @@ from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 Offsets = NDArray[np.int32]
 
-MAX_CELLS = 1024
-"""Maximum number of columns, and one more for each field; longer documents have several tokens in a column."""
+MAX_CELLS = 1024  # columns, and one more for each field; longer documents have several tokens in a column
 _LEVELS = 255
 _DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The columns of a map: consecutive tokens of one field that have text of their own.
+    """The columns of a map: consecutive tokens of one field that have text of their own."""
 
-    Attributes:
-        spans: ``(c, 3)`` int32 field ordinal, first character, end character.
-        tokens: Number of tokens of a column; the last one of a field may have fewer.
-        with_text: ``(n,)`` bool, which tokens of the document have text.
-        starts: ``(c,)`` for each column its first token, counted among those with text.
-    """
-
-    spans: Offsets
-    tokens: int
-    with_text: NDArray[np.bool_]
-    starts: NDArray[np.intp]
+    spans: Offsets  # (c, 3) int32 field ordinal, first character, end character
+    tokens: int  # number of tokens of a column; the last one of a field may have fewer
+    with_text: NDArray[np.bool_]  # (n,) which tokens of the document have text
+    starts: NDArray[np.intp]  # (c,) for each column its first token, counted among those with text
 
     @classmethod
     def of(cls, offsets: Offsets, most: int = MAX_CELLS) -> "Cells":

@@ -16,10 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from es_ttc.vectors.tokens import Float32
 
 RelevanceSignal = Literal["dense", "spectral", "late_interaction", "blend"]
-METHOD = "relevance"
-"""The `method` of a calibration's file."""
-MIN_WINDOW = 30
-"""In n documents no z-score is greater than (n - 1) / sqrt(n): 5.3 in 30, 2.8 in 10."""
+METHOD = "relevance"  # the `method` of a calibration's file
+MIN_WINDOW = 30  # in n documents no z-score is greater than (n - 1) / sqrt(n): 5.3 in 30, 2.8 in 10
 
 
 class Logistic(BaseModel):
@@ -38,28 +36,20 @@ class Logistic(BaseModel):
 
 
 class Calibration(BaseModel):
-    """What `es-ttc calibrate relevance` fits.
-
-    Attributes:
-        names: The index and its other names: a search of one of these has a relevance.
-        encoder: Identity of the encoder of the index's features.
-        blend: The weights of `blend` under which it was fitted; None for the default ones.
-        model: For windows of 30 documents and more.
-        few: Without the signal `blend`, for smaller windows: there a document's z-score is small for want of others.
-        auc: Probability that a relevant hit has the greater relevance of two hits, on queries that were not fitted.
-        error: Expected calibration error on these queries: how far relevance is from the share of relevant hits.
-    """
+    """What `es-ttc calibrate relevance` fits."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    # The index and its other names: a search of one of these has a relevance
     names: tuple[str, ...] = Field(min_length=1)
-    encoder: str
-    blend: dict[str, float] | None = None
-    model: Logistic
+    encoder: str  # identity of the encoder of the index's features
+    blend: dict[str, float] | None = None  # the weights of `blend` under which it was fitted; None for the default ones
+    model: Logistic  # for windows of 30 documents and more
+    # Without the signal `blend`, for smaller windows: there a document's z-score is small for want of others
     few: Logistic
     queries: int
-    auc: float
-    error: float
+    auc: float  # probability that a relevant hit has the greater relevance of two hits, on queries that were not fitted
+    error: float  # expected calibration error on these queries: how far relevance is from the share of relevant hits
 
     def probabilities(self, signals: Mapping[str, Float32]) -> Float32:
         """Return the relevance of k documents, ``(k,)`` float32 in [0, 1]; NaN where a document lacks a signal."""

@@ -9,8 +9,7 @@ from es_ttc.vectors.quantise import widen
 from es_ttc.vectors.rotation import rotate
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
-EMPTY_DOCUMENT = -1.0
-"""The score of a document without any token: the least cosine, so that it never overtakes a document with text."""
+EMPTY_DOCUMENT = -1.0  # of a document without tokens: the least cosine, so it overtakes none with text
 
 _BLOCK_BYTES = 512 * 2**10
 _FLOAT32 = np.dtype(np.float32)
@@ -33,10 +32,7 @@ def require_dims(documents: Iterable[TokenVectors], vectors: Float32) -> None:
 
 
 def token_similarities(vectors: Float32, documents: Iterable[TokenVectors], outs: Iterable[Float32]) -> None:
-    """Write the ``(r, n)`` cosines of every query vector with every token vector of each document.
-
-    No matrix is dequantised as a whole: blocks are widened into one buffer, and codes meet rotated query vectors.
-    """
+    """Write the ``(r, n)`` cosines of every query vector with every token vector of each document, block by block."""
     documents = list(documents)
     require_dims(documents, vectors)
     dims = vectors.shape[1]

@@ -25,10 +25,7 @@ def cores() -> int:
 
 
 def share(work: Callable[[T], object], items: Iterable[T]) -> None:
-    """Call a function with each of some items, here and on every free thread; return when all are done.
-
-    Where a call raises, no further ones are begun, and the error is raised here.
-    """
+    """Call a function with each of some items, here and on every free thread, until all are done or one raises."""
     left = deque(items)
 
     def take() -> None:

@@ -1,7 +1,4 @@
-"""Parameters that `es-ttc tune` chose, as a file: `es-ttc evaluate` and `es-ttc serve` take them for defaults.
-
-A file of `es-ttc calibrate relevance` is one too: its method is `relevance`, its parameters are a calibration.
-"""
+"""Parameters that `es-ttc tune` or `es-ttc calibrate relevance` chose, as a file of defaults."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

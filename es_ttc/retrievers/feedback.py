@@ -1,7 +1,4 @@
-"""Feedback over the whole corpus: move the query by its nearest documents, and search again.
-
-Two kNN searches in two round trips: the first one returns its documents with their vectors.
-"""
+"""Feedback over the whole corpus, in two kNN searches: the first one's documents, with vectors, move the query."""
 
 from typing import ClassVar
 
@@ -47,10 +44,7 @@ class _Feedback:
     async def retrieve(
         self, query: Query, search: Search, k: int, params: FeedbackParams | ConsensusParams
     ) -> Retrieved:
-        """Return the documents nearest to the refined query.
-
-        With several query texts the first one's vector is refined.
-        """
+        """Return the documents nearest to the refined query; of several texts the first one's vector is refined."""
         vector = query.vectors[:1]
         count = params.documents
         [first] = await search.nearest(vector, count, num_candidates=max(k, count), features=_POOLED)

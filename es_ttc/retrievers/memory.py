@@ -22,15 +22,10 @@ Windows = Callable[[Documents, frozenset[Feature]], Window]
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Vectors of a corpus of n documents, document by document.
+    """Vectors of a corpus of n documents, document by document."""
 
-    Attributes:
-        rows: ``(m, d)`` float32, of unit length or zero.
-        owners: ``(m,)`` the number of each row's document, ascending.
-    """
-
-    rows: Float32
-    owners: Documents
+    rows: Float32  # (m, d) float32, of unit length or zero
+    owners: Documents  # (m,) the number of each row's document, ascending
 
     @classmethod
     def of(cls, rows: Float32) -> Self:
@@ -40,21 +35,16 @@ class Matrix:
 
 
 class MemorySearch:
-    """Finds documents by comparing every vector; documents are numbered in the order of the corpus.
-
-    Args:
-        eligible: ``(n,)`` the documents that match the caller's filter; None for all.
-        details: Whether details of each document are requested.
-    """
+    """Finds documents by comparing every vector; documents are numbered in the order of the corpus."""
 
     def __init__(
         self,
         matrices: Mapping[Vectors, Matrix],
         windows: Windows,
         *,
-        eligible: NDArray[np.bool_] | None = None,
+        eligible: NDArray[np.bool_] | None = None,  # (n,) the documents that match the caller's filter; None for all
         seconds: float = math.inf,
-        details: bool = True,
+        details: bool = True,  # whether details of each document are requested
     ) -> None:
         self.details = details
         self._matrices = matrices

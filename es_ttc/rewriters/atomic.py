@@ -18,8 +18,7 @@ from es_ttc.enrichment.proposals.document_frequency import FieldFrequencies
 from es_ttc.enrichment.proposals.phrases import Tokens
 from es_ttc.rewriters.base import Corpus, Term
 
-MAX_WORDS = 200
-"""Maximum number of distinct words of a text that are entries; a longer text is searched as one."""
+MAX_WORDS = 200  # distinct words of a text that are entries; a longer text is searched as one
 _WORD = re.compile(r"\w+")
 
 
@@ -29,11 +28,7 @@ def idf(documents: int, having: int) -> float:
 
 
 def factors(words: Sequence[str], documents: int, having: int, fields: FieldFrequencies) -> dict[str, float]:
-    """Return for each field the factor that gives a phrase the IDF of one entry.
-
-    Args:
-        having: Number of documents that have the phrase in any of the fields.
-    """
+    """Return for each field the factor that gives a phrase, which `having` documents have, the IDF of one entry."""
     found = {}
     for field, counts in fields.counts.items():
         summed = sum(idf(fields.documents[field], counts[word]) for word in words if counts[word])

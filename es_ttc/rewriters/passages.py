@@ -13,8 +13,7 @@ from es_ttc.enrichment.proposals.parsing import without_thoughts
 from es_ttc.rewriters.base import Corpus, Expansion, Term
 from es_ttc.rewriters.weighted import FieldParams, WeightedRewriter
 
-_MAX_TEXT_LENGTH = 2000
-"""Maximum number of characters of the text for the model."""
+_MAX_TEXT_LENGTH = 2000  # characters of the text for the model
 _TOKENS_A_WORD = 2
 _EXCERPT = 200
 _WORD = re.compile(r"\w+")

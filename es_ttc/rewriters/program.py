@@ -14,40 +14,27 @@ from es_ttc.enrichment.proposals.parsing import MAX_PROPOSALS, distinct, proposa
 from es_ttc.llm.base import JsonSchema
 from es_ttc.llm.prompts import first_json
 
-LEAST_WEIGHT, MAX_WEIGHT = 0.1, 3.0
-"""Bounds of a phrase's weight; what lies beyond is set to the bound."""
-MAX_ALTERNATIVES = 5
-"""Maximum number of alternatives of one phrase."""
-MAX_EXCLUDED = 5
-"""Maximum number of exclusions of one query."""
+LEAST_WEIGHT, MAX_WEIGHT = 0.1, 3.0  # bounds of a phrase's weight; what lies beyond is set to the bound
+MAX_ALTERNATIVES = 5  # alternatives of one phrase
+MAX_EXCLUDED = 5  # exclusions of one query
 _WEIGHTED = re.compile(r"^(.*\S)\s*\^\s*(\d+(?:\.\d+)?)$")
 _PHRASE_KEYS = ("phrase", "term", "text")
 
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """One proposal.
+    """One proposal."""
 
-    Attributes:
-        alternatives: Wordings, one or more; a document's best one counts.
-        weight: Its weight among the proposals, 0.1 to 3.
-    """
-
-    alternatives: tuple[str, ...]
-    weight: float = 1.0
+    alternatives: tuple[str, ...]  # wordings, one or more; a document's best one counts
+    weight: float = 1.0  # its weight among the proposals, 0.1 to 3
 
 
 @dataclass(frozen=True, slots=True)
 class RetrievalProgram:
-    """A model's answer.
+    """A model's answer."""
 
-    Attributes:
-        phrases: Its proposals, in order.
-        excluded: Phrases of documents that are not wanted.
-    """
-
-    phrases: tuple[Proposed, ...]
-    excluded: tuple[str, ...] = ()
+    phrases: tuple[Proposed, ...]  # its proposals, in order
+    excluded: tuple[str, ...] = ()  # phrases of documents that are not wanted
 
 
 SCHEMA = JsonSchema(

@@ -24,11 +24,7 @@ SCHEMA = phrases_schema(50)
 
 
 class Prompts:
-    """The built-in prompts, and those of a folder.
-
-    Args:
-        folder: Files ``NAME.txt``; None for none.
-    """
+    """The built-in prompts, and those of a folder's files ``NAME.txt``."""
 
     def __init__(self, folder: Path | None = None) -> None:
         found = sorted(folder.glob("*.txt")) if folder is not None else []

@@ -15,8 +15,7 @@ from es_ttc.enrichment.proposals.phrases import Tokens, candidates, screen
 from es_ttc.rewriters.base import Corpus, Expansion, Term
 from es_ttc.rewriters.weighted import FieldParams, WeightedRewriter
 
-_CONSIDERED = 5
-"""Number of words whose document frequency is counted, per requested word."""
+_CONSIDERED = 5  # number of words whose document frequency is counted, per requested word
 
 
 class Rm3Params(FieldParams):

@@ -22,15 +22,11 @@ from es_ttc.rewriters.base import Corpus, Expansion, Fields, Term
 from es_ttc.rewriters.prompts import SCHEMA
 from es_ttc.rewriters.weighted import FieldParams, WeightedRewriter
 
-_MAX_TEXT_LENGTH = 2000
-"""Maximum number of characters of the text for the model."""
-_TOKENS_A_PHRASE = 8
-"""Maximum number of tokens per phrase of the model's answer, punctuation included."""
-_TOKENS_OF_A_PROGRAM = 24
-"""The same where each phrase has alternatives and a weight."""
+_MAX_TEXT_LENGTH = 2000  # characters of the text for the model
+_TOKENS_A_PHRASE = 8  # maximum number of tokens per phrase of the model's answer, punctuation included
+_TOKENS_OF_A_PROGRAM = 24  # the same where each phrase has alternatives and a weight
 _EXCERPT = 100
-_DEMOTED = 0.5
-"""Factor of the score of a document that an exclusion matches."""
+_DEMOTED = 0.5  # factor of the score of a document that an exclusion matches
 _INSTRUCTIONS = files("es_ttc.rewriters").joinpath("sketches", "program.txt")
 
 
@@ -127,15 +123,10 @@ class SiraRewriter(WeightedRewriter):
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The candidates of an answer, cut into phrases of up to three words before they are counted.
+    """The candidates of an answer, cut into phrases of up to three words before they are counted."""
 
-    Attributes:
-        marks: Weight and group of each candidate.
-        excluded: Candidates that speak against a document.
-    """
-
-    marks: Mapping[str, tuple[float, int | None]]
-    excluded: Sequence[str] = ()
+    marks: Mapping[str, tuple[float, int | None]]  # weight and group of each candidate
+    excluded: Sequence[str] = ()  # candidates that speak against a document
 
 
 def _asked(answer: str, params: SiraParams) -> _Asked:

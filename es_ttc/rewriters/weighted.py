@@ -19,8 +19,7 @@ _FIELD = re.compile(r"[^\s^*]+(\^\d+(\.\d+)?)?")
 DEFAULT_WEIGHT = 0.2
 """Of the expansion and of the enrichment: the greatest tried weight that does no harm on train queries, even with
 a weak model's words (docs/results/sira.md)."""
-NAMED = "ttc:"
-"""Prefix of the names of es-ttc's clauses, followed by the term."""
+NAMED = "ttc:"  # begins the names of es-ttc's clauses, before the term
 
 
 class FieldParams(Params):

@@ -26,8 +26,7 @@ from es_ttc.vectors.tokens import Float32
 
 _START_SECONDS = 60.0
 _END_SECONDS = 1.0
-_MAX_MESSAGES = 10_000
-"""Maximum number of messages of a child for one task."""
+_MAX_MESSAGES = 10_000  # messages of a child for one task
 _MAX_NOTES = 256
 _CHILD = "es_ttc.sandbox.child"
 
@@ -116,8 +115,7 @@ class Process:
         self._attempt = ""
         self._killed = ""
         self._messages = 0
-        self.spent = 0.0
-        """Seconds that the program has used, on all tasks together."""
+        self.spent = 0.0  # seconds that the program has used, on all tasks together
 
     def __enter__(self) -> "Process":
         return self

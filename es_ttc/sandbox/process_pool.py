@@ -23,10 +23,8 @@ from es_ttc.sandbox.shared import Shared, SharedChunks, SharedTexts
 from es_ttc.vectors.chunks import Granularity
 from es_ttc.vectors.tokens import Float32
 
-_WINDOWS_CPU = 60
-"""Processor time of a process, as a multiple of one window's; it is replaced at half of it."""
-_BATCH = 64
-"""Number of texts encoded between two checks of the clock."""
+_WINDOWS_CPU = 60  # processor time of a process, as a multiple of one window's; it is replaced at half of it
+_BATCH = 64  # number of texts encoded between two checks of the clock
 _STATUS = Path("/proc/self/statm")
 _START_SECONDS = 60.0
 _STOPPING = "programs are not served any more: the gateway is stopping"

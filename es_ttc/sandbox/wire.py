@@ -32,10 +32,8 @@ class Limit(NamedTuple):
 
 FROM_PARENT = Limit(64 * 2**20, 0)
 FROM_CHILD = Limit(64 * 2**10, 8 * 2**20)
-MAX_TEXTS = 10_000
-"""Maximum number of texts in one message."""
-MAX_CHARACTERS = 20_000
-"""Maximum number of characters of a text; encoders read fewer."""
+MAX_TEXTS = 10_000  # texts in one message
+MAX_CHARACTERS = 20_000  # characters of a text; encoders read fewer
 _BATCH_BYTES = FROM_CHILD.payload // 2
 
 

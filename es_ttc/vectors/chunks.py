@@ -58,11 +58,7 @@ def pack_chunks(chunks: DocumentChunks) -> bytes:
 
 
 def unpack_chunks(blob: Blob) -> DocumentChunks:
-    """Return the chunks in a blob of :func:`pack_chunks`.
-
-    Raises:
-        ValueError: The blob is invalid, or its parts contradict each other.
-    """
+    """Return the chunks in a blob of :func:`pack_chunks`; ValueError if it is invalid or contradicts itself."""
     try:
         packed = cbor2.loads(blob)
         text, spans = packed[_TEXT], packed[_SPANS]

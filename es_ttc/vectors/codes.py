@@ -26,18 +26,11 @@ LEVELS: Mapping[Bits, Int8] = {
     2: np.array([-127, -38, 38, 127], np.int8),
 }
 """``(2**bits,)`` by bits, ascending: Max, "Quantizing for Minimum Distortion", 1960, table I, in whole steps."""
-_UNIT: Mapping[Bits, float] = {4: 2.7326 / 127, 2: 1.5104 / 127}
-"""Standard deviations of a component that one step is."""
+_UNIT: Mapping[Bits, float] = {4: 2.7326 / 127, 2: 1.5104 / 127}  # standard deviations of a component that one step is
 
 
 def encode(rows: Float32, bits: Bits) -> TokenVectors:
-    """Return vectors in codes.
-
-    The outcome is the same on every machine, to the last bit.
-
-    Args:
-        rows: ``(n, d)`` float32 finite rows; n may be 0.
-    """
+    """Return finite float32 rows ``(n, d)`` in codes, the same on every machine to the last bit."""
     dims, levels = rows.shape[1], LEVELS[bits]
     values = np.zeros((len(rows), code_bytes(dims, bits)), np.uint8)
     factors = np.zeros(len(rows), np.float32)

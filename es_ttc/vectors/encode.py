@@ -5,8 +5,7 @@ from typing import Final, Protocol
 
 from es_ttc.vectors.tokens import Float32
 
-PASSAGE: Final = "retrieval.passage"
-"""The default adapter."""
+PASSAGE: Final = "retrieval.passage"  # the default adapter
 
 
 class EncodeFn(Protocol):
@@ -16,12 +15,7 @@ class EncodeFn(Protocol):
         self,
         texts: Sequence[str],
         adapter: str = PASSAGE,
-        dimensions: int | None = None,
-        max_length: int | None = None,
+        dimensions: int | None = None,  # number of components of each vector (Matryoshka); all if None
+        max_length: int | None = None,  # number of tokens read of a text; the encoder's own limit if None
     ) -> Float32:
-        """Return ``(n, d)`` float32 unit rows.
-
-        Args:
-            dimensions: Number of components of each vector (Matryoshka); all if None.
-            max_length: Number of tokens read of a text; the encoder's own limit if None.
-        """
+        """Return ``(n, d)`` float32 unit rows."""

@@ -45,8 +45,7 @@ _MEAN = "mean"
 _READ = "read"
 _IN_FULL = 255
 
-Blob = bytes | memoryview
-"""The bytes of a container, or a view of them."""
+Blob = bytes | memoryview  # the bytes of a container, or a view of them
 
 
 class OtherLayout(ValueError):
@@ -73,12 +72,7 @@ def pack_tokens(tokens: TokenVectors) -> bytes:
 
 
 def unpack_tokens(blob: Blob) -> TokenVectors:
-    """Return the token vectors in a blob of :func:`pack_tokens`.
-
-    Raises:
-        OtherLayout: The blob is of another version of the layout.
-        ValueError: The blob is invalid, truncated or too long, or contains a value that is not finite.
-    """
+    """Return the token vectors of a blob; OtherLayout for another version's, ValueError for an invalid one."""
     number, rows, columns, encoded, data = _unpack(blob, _Kind.TOKENS)
     if not 1 <= number <= len(CODECS):
         raise ValueError(f"packed tokens: unknown codec {number}")
@@ -115,12 +109,7 @@ def pack_norms(norms: ScaleNorms) -> bytes:
 
 
 def unpack_norms(blob: Blob) -> ScaleNorms:
-    """Return the norms in a blob of :func:`pack_norms`.
-
-    Raises:
-        OtherLayout: The blob is of another version of the layout.
-        ValueError: The blob is invalid, truncated or too long, or contains no norms.
-    """
+    """Return the norms of a blob; OtherLayout for another version's, ValueError for an invalid or empty one."""
     number, rows, columns, encoded, data = _unpack(blob, _Kind.NORMS)
     scales = _scales_of(encoded, rows)
     if number != _STEPS:
@@ -134,12 +123,7 @@ def unpack_norms(blob: Blob) -> ScaleNorms:
 
 
 def pack_offsets(offsets: NDArray[np.int32], fields: Sequence[str]) -> bytes:
-    """Return the blob of the position of each token in a document's text.
-
-    Args:
-        offsets: ``(n, 3)`` int32: ordinal of the field, first character, end character; a token without text (a special
-            one) has an empty span.
-    """
+    """Return the blob of ``(n, 3)`` int32 offsets: field ordinal, first and end character, equal without text."""
     _check_offsets(offsets, len(fields))
     field, start, end = offsets.T.astype(np.int64)
     gaps = start - np.concatenate(([0], end[:-1]))
@@ -152,12 +136,7 @@ def pack_offsets(offsets: NDArray[np.int32], fields: Sequence[str]) -> bytes:
 
 
 def unpack_offsets(blob: Blob) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Return the ``(n, 3)`` offsets and the fields' names in a blob of :func:`pack_offsets`.
-
-    Raises:
-        OtherLayout: The blob is of another version of the layout.
-        ValueError: The blob is invalid, truncated or too long, or contains an impossible span.
-    """
+    """Return ``(n, 3)`` offsets and fields' names; OtherLayout for another version's, ValueError for an invalid one."""
     number, rows, count, encoded, data = _unpack(blob, _Kind.OFFSETS)
     fields = _meta(encoded, "packed offsets").get("fields")
     if not isinstance(fields, list) or not all(isinstance(field, str) for field in fields):

@@ -68,12 +68,7 @@ def pool_rows(rows: Float32, starts: Starts) -> Float32:
 
 
 def pool_ranges(offsets: NDArray[np.int32], starts: Starts) -> NDArray[np.int32]:
-    """Return the characters that each group covers, ``(g, 2)``: from its first token's first to its last token's end.
-
-    Args:
-        offsets: ``(n, 2)`` first and end character of each token; equal for tokens without characters, which cover
-            none.
-    """
+    """Return the characters that each group covers, ``(g, 2)``, from its tokens' ``(n, 2)``; empty ones cover none."""
     if not len(starts):
         return offsets[:0]
     covered = offsets[:, 0] < offsets[:, 1]

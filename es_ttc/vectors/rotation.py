@@ -20,15 +20,10 @@ _ROWS = 256  # of a block: it stays in the cache of a core
 
 
 class _Step(NamedTuple):
-    """Signs for all components, then a Hadamard transform of some.
+    """Signs for all components, then a Hadamard transform of some."""
 
-    Attributes:
-        signs: ``(d, 1)`` float32, 1 or -1.
-        block: The transformed components, a power of two of them.
-    """
-
-    signs: Float32
-    block: slice
+    signs: Float32  # (d, 1) float32, 1 or -1
+    block: slice  # the transformed components, a power of two of them
 
 
 def rotated_columns(rows: Float32) -> Iterator[tuple[slice, Float32]]:
@@ -41,10 +36,7 @@ def rotated_columns(rows: Float32) -> Iterator[tuple[slice, Float32]]:
 
 
 def rotate(rows: Float32) -> Float32:
-    """Return a few rows ``(n, d)`` float32, rotated, such as a query's: inner products stay as they are.
-
-    Products of small matrices are several times faster for them than steps over columns, and equal these to rounding.
-    """
+    """Return a few rows ``(n, d)`` float32, rotated: products of small matrices are quicker for them than steps."""
     rotated: Float32 = rows.astype(np.float32)
     for step in _steps(rows.shape[1]):
         rotated *= step.signs[:, 0]

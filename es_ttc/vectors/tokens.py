@@ -11,13 +11,11 @@ from es_ttc.vectors.codecs import STORED_CODECS, StoredCodec
 
 Float32 = NDArray[np.float32]
 Codec = Literal["float32"] | StoredCodec
-CODECS: tuple[Codec, ...] = ("float32", *STORED_CODECS)
-"""From the finest to the coarsest."""
+CODECS: tuple[Codec, ...] = ("float32", *STORED_CODECS)  # from the finest to the coarsest
 Bits = Literal[4, 2]
 CODE_BITS: dict[Codec, Bits] = {"int4": 4, "int2": 2}
 
-BLOCK = 64
-"""Components whose codes share a block of bytes; a row has a whole number of blocks."""
+BLOCK = 64  # components whose codes share a block of bytes; a row has a whole number of blocks
 
 
 def code_bytes(dims: int, bits: Bits) -> int:
@@ -97,17 +95,13 @@ class TokenVectors:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class ScaleNorms:
-    """Row norms of one document's smoothed token matrices; they do not depend on the query, so ingest stores them.
+    """Row norms of one document's smoothed token matrices; they do not depend on the query, so ingest stores them."""
 
-    Attributes:
-        scales: ``(s,)`` the smoothing scales L, ``inf`` for the mean-pool endpoint; L = 1 is not stored (its norms
-            are 1).
-        values: ``(s, n)`` float32, ``values[j, i] = ||(k_L * E)[i]||`` with ``L = scales[j]``; or uint8 steps.
-        ranges: ``(s, 2)`` float32 for uint8: the root of the least norm of a scale, and the root's step.
-    """
-
+    # (s,) the smoothing scales L, `inf` for the mean-pool endpoint; L = 1 is not stored (its norms are 1)
     scales: tuple[float, ...]
+    # (s, n) float32, `values[j, i] = ||(k_L * E)[i]||` with `L = scales[j]`; or uint8 steps
     values: Float32 | NDArray[np.uint8]
+    # (s, 2) float32 for uint8: the root of the least norm of a scale, and the root's step
     ranges: Float32 | None = None
 
     def __post_init__(self) -> None:
@@ -115,11 +109,7 @@ class ScaleNorms:
             raise ValueError("ranges are for norms in steps, and these need them")
 
     def is_of(self, tokens: TokenVectors, scales: Sequence[float]) -> bool:
-        """Return whether the first of these norms are those of a document at some scales.
-
-        Raises:
-            ValueError: They belong to a document of another length.
-        """
+        """Return whether the first norms are a document's at some scales; ValueError if it has another length."""
         if self.values.shape != (len(self.scales), len(tokens)):
             raise ValueError(f"norms of shape {self.values.shape} for {len(self.scales)} scales, {len(tokens)} tokens")
         return self.scales[: len(scales)] == tuple(scales)

@@ -11,6 +11,7 @@ from es_ttc.enrichment.jobs import commands, submission
 from es_ttc.enrichment.jobs.enrichment_turn import take_turn
 from es_ttc.enrichment.jobs.enrichment_work import finish
 from es_ttc.enrichment.jobs.record import JobStatus
+from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.enrichment.jobs.submission import JobRequest
 from es_ttc.enrichment.jobs.turn import TurnEnd
 from es_ttc.errors import InvalidRequest
@@ -76,10 +77,11 @@ async def test_features_beside_an_index_cannot_and_it_says_what_can(
 async def _enriched(engine: Engine, place: Workplace) -> JobStatus[Any]:
     settings = place.settings
     job = (await submission.submit(engine, settings, JobRequest(index=place.index, tau=1.0, lanes=1))).job.id
-    while (end := await take_turn(engine, settings, None, job, 0)) is TurnEnd.TIME:
+    store = JobStore(engine, settings.jobs_index)
+    while (end := await take_turn(store, settings, None, job, 0)) is TurnEnd.TIME:
         pass
     assert end is TurnEnd.NOTHING_LEFT
-    await finish(engine, settings, job)
+    await finish(store, job)
     return await commands.shown(engine, settings, job)
 
 

@@ -18,8 +18,8 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach.feature_locations import contents_of, feature_location
-from es_ttc.index.attach.side_index import serving_side, sides_of
 from es_ttc.index.mappings.contents import contents
+from es_ttc.index.mappings.indices import serving_side, sides_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.judging.store import INDEX as JUDGEMENTS
 from es_ttc.settings import EngineSettings
@@ -86,7 +86,8 @@ async def test_beside_another_attach_that_serves(
     assert steps[-2:] == ["POST _aliases", "DELETE"]
     [side] = await sides_of(engine, shop)
     held = await feature_location(engine, shop)
-    assert side == held.index != old
+    assert old is not None
+    assert side.index == held.index != old.index
     assert held.spec == replace(spec, codec="int8")
     assert (await contents_of(engine, held)).states == {"ready": 19, "empty": 1}
     assert await engine.request("GET", f"/{shop}") == before
@@ -153,7 +154,7 @@ async def _make_shop(engine: Engine) -> None:
 
 
 async def _sides(engine: Engine) -> list[str]:
-    return list(await sides_of(engine, "shop"))
+    return [side.index for side in await sides_of(engine, "shop")]
 
 
 async def _found(engine: Engine) -> tuple[int, dict[str, int]]:

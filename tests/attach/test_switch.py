@@ -12,8 +12,8 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.registry import load_encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import attach_beside
-from es_ttc.index.attach.side_index import sides_of
 from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.indices import sides_of
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.attach.conftest import attach
 from tests.attach.test_beside import ask

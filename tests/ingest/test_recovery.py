@@ -16,12 +16,13 @@ from es_ttc.engine.node.files import make_folder, remove
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import fill_attached
-from es_ttc.index.attach.side_index import attach_beside, serving_side
+from es_ttc.index.attach.side_index import attach_beside
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.ingest import DeadLetterList, Documents, IngestResult, Inputs, encode_documents, ingest
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.fields import carried
 from es_ttc.index.mappings.index import IndexOptions, create_index, index_body, resolve_index
+from es_ttc.index.mappings.indices import serving_side
 from es_ttc.index.mappings.readers import reader_of
 from es_ttc.index.mappings.spec import ENCODER, HASH, ROOT, SPAN_VECTOR, VECTOR, IndexSpec, SpanGrid
 from es_ttc.rescorers.base import Feature
@@ -271,9 +272,9 @@ async def test_an_attached_index_that_is_restored_needs_no_new_features(
         with gateway_to(cluster.first, encoder) as gateway:
             before = await asyncio.to_thread(rescored, gateway, shop)
             await engine.request("PUT", snapshot, body={"type": "fs", "settings": {"location": snapshot[11:]}})
-            names = {"indices": f"{shop},{side}", "include_global_state": False}
+            names = {"indices": f"{shop},{side.index}", "include_global_state": False}
             await engine.request("PUT", f"{snapshot}/one", params=waits, body=names)
-            gone = [shop, side] if together else [shop]
+            gone = [shop, side.index] if together else [shop]
             for name in gone:
                 await engine.delete_index(name)
             chosen = {**names, "indices": ",".join(gone)}

@@ -100,12 +100,12 @@ def settings_for(engine: Engine, index: str, **more: Any) -> Settings:
 @asynccontextmanager
 async def following(engine: Engine, settings: Settings, index: str, encoder: Encoder) -> AsyncIterator[None]:
     """Do what a worker does, in this process."""
-    encoders = LoadedEncoders(settings, lambda _identity, _name: encoder)
+    store, encoders = JobStore(engine, settings.jobs_index), LoadedEncoders(settings, lambda _identity, _name: encoder)
     ends = False
 
     async def turns() -> None:
         while not ends:
-            await take_encoding_turn(engine, settings, encoders, encoding_job_id(index), lambda: ends)
+            await take_encoding_turn(store, settings, encoders, encoding_job_id(index), lambda: ends)
             await asyncio.sleep(0.02)
 
     task = asyncio.create_task(turns())
@@ -383,7 +383,7 @@ async def test_pause_resume_cancel_and_two_workers(
     encoders = LoadedEncoders(settings, lambda _identity, _name: encoder)
 
     async def turn() -> TurnEnd:
-        return await take_encoding_turn(engine, settings, encoders, job, lambda: False)
+        return await take_encoding_turn(JobStore(engine, settings.jobs_index), settings, encoders, job, lambda: False)
 
     for number in range(5):
         call(engine.url, "PUT", f"/{index_name}/_doc/d{number}", document(number))
@@ -498,7 +498,7 @@ async def test_proposals_are_filtered_again_when_the_corpus_has_grown(
                 for _ in range(5):
                     job = await store.enrichment.get(made.job.id)
                     while await is_continuous_due(store, redis, job):
-                        assert await take_turn(engine, settings, None, job.id, 0) is TurnEnd.NOTHING_LEFT
+                        assert await take_turn(store, settings, None, job.id, 0) is TurnEnd.NOTHING_LEFT
                 return await store.enrichment.get(made.job.id)
 
             async def phrases() -> dict[str, list[str]]:
@@ -617,8 +617,9 @@ async def test_the_next_index_is_followed_too(
 
 async def enrich_all(engine: Engine, settings: Settings, job: Job) -> None:
     """Do what workers do until a job has nothing left, however slow the machine is."""
+    store = JobStore(engine, settings.jobs_index)
     for partition in range(job.lanes):
-        while (end := await take_turn(engine, settings, None, job.id, partition)) is TurnEnd.TIME:
+        while (end := await take_turn(store, settings, None, job.id, partition)) is TurnEnd.TIME:
             pass
         assert end is TurnEnd.NOTHING_LEFT
 
@@ -787,7 +788,9 @@ async def test_a_deleted_index_ends_its_job(engine: Engine, index_name: str, spe
     await engine.delete_index(index_name)
     encoders = LoadedEncoders(settings, lambda _identity, _name: encoder)
     with suppress(EngineError):
-        await take_encoding_turn(engine, settings, encoders, encoding_job_id(index_name), lambda: False)
+        await take_encoding_turn(
+            JobStore(engine, settings.jobs_index), settings, encoders, encoding_job_id(index_name), lambda: False
+        )
     shown = await commands.shown(engine, settings, encoding_job_id(index_name))
     assert (shown.job.status, shown.job.reason) == (JobState.CANCELLED, "its index was deleted")
     assert await commands.listed(engine, settings, [JobState.RUNNING]) == []

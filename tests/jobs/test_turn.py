@@ -17,7 +17,7 @@ from es_ttc.enrichment.jobs.enrichment_turn import take_turn
 from es_ttc.enrichment.jobs.enrichment_work import finish
 from es_ttc.enrichment.jobs.outcomes import Outcomes
 from es_ttc.enrichment.jobs.record import Budget, Job, JobStatus, Price
-from es_ttc.enrichment.jobs.store import UnknownJob
+from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
 from es_ttc.enrichment.jobs.stored_proposals import StoredProposals
 from es_ttc.enrichment.jobs.submission import JobRequest
 from es_ttc.enrichment.jobs.turn import TurnEnd
@@ -61,8 +61,12 @@ class Desk:
             self.engine, self.settings, JobRequest(index=self.index, **{"tau": 0.5, "lanes": 1, **wanted})
         )
 
+    @property
+    def store(self) -> JobStore:
+        return JobStore(self.engine, self.settings.jobs_index)
+
     async def turn(self, job: str, lane: int = 0) -> TurnEnd:
-        return await take_turn(self.engine, self.settings, None, job, lane)
+        return await take_turn(self.store, self.settings, None, job, lane)
 
     async def work(self, job: str, lanes: int = 1) -> JobStatus[Any]:
         """What workers do: turns at all parts, and the end."""
@@ -70,7 +74,7 @@ class Desk:
             while (end := await self.turn(job, lane)) is TurnEnd.TIME:
                 pass
             assert end in (TurnEnd.NOTHING_LEFT, TurnEnd.NOT_DUE)
-        await finish(self.engine, self.settings, job)
+        await finish(self.store, job)
         return await self.shown(job)
 
     async def shown(self, job: str) -> JobStatus[Any]:
@@ -292,7 +296,7 @@ async def test_failures_are_told_by_kind_and_retried(engine: Engine, index_name:
         await engine.refresh(index_name)
         job = (await desk.submit()).job.id
         assert await desk.turn(job) is TurnEnd.NOTHING_LEFT
-        assert not await finish(engine, desk.settings, job)
+        assert not await finish(desk.store, job)
         progress = (await desk.shown(job)).progress
         assert (progress.done, progress.failed, progress.deferred, progress.skipped) == (COUNT - 2, 1, 1, 1)
         assert {each["kind"]: each["samples"][0]["document"] for each in progress.errors} == {
@@ -431,7 +435,7 @@ async def test_a_worker_with_another_model_says_so_and_pays_nothing(
     async with desk_of(engine, index_name, tmp_path, count=2) as desk:
         job = (await desk.submit()).job.id
         other = desk.settings.model_copy(update={"llm_model": "another"})
-        assert await take_turn(engine, other, None, job, 0) is TurnEnd.OUTAGE
+        assert await take_turn(desk.store, other, None, job, 0) is TurnEnd.OUTAGE
         assert "the job asks [scripted] by [completions], and this worker is set to [another]" in (
             (await desk.shown(job)).progress.trouble
         )
@@ -446,10 +450,11 @@ async def test_a_real_model_is_asked(engine: Engine, index_name: str, tmp_path: 
     place = Workplace(engine.url, index_name, llm_url, tmp_path, more={"ES_TTC_LLM_TIMEOUT": "120"})
     wanted = JobRequest(index=index_name, tau=1.0, lanes=1, answer_tokens=32)
     submitted = await submission.submit(engine, place.settings, wanted)
-    while (end := await take_turn(engine, place.settings, None, submitted.job.id, 0)) is TurnEnd.TIME:
+    store = JobStore(engine, place.settings.jobs_index)
+    while (end := await take_turn(store, place.settings, None, submitted.job.id, 0)) is TurnEnd.TIME:
         pass
     assert end is TurnEnd.NOTHING_LEFT
-    await finish(engine, place.settings, submitted.job.id)
+    await finish(store, submitted.job.id)
     shown = await commands.shown(engine, place.settings, submitted.job.id)
     assert isinstance(shown.job, Job)
     assert (shown.state, shown.job.plan.model, shown.job.plan.prompt) == ("completed", "gemma-3-270m", "base")

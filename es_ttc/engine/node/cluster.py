@@ -54,11 +54,7 @@ class Cluster:
 def start(
     spec: NodeSpec, count: int, on_progress: ProgressCallback = ignore, distribution: Distribution | None = None
 ) -> Cluster:
-    """Return a cluster whose nodes all answer and know each other; start those that do not run.
-
-    Args:
-        spec: The spec of the first node. The others use the ports after its port, and data folders next to its own.
-    """
+    """Return a cluster of connected nodes, started if need be; `spec` is the first's, the others use the next ports."""
     spec.check()
     if not 2 <= count <= MAX_NODES:
         raise InvalidRequest(f"a cluster of [{count}] nodes cannot be started here: give 2 to {MAX_NODES}")

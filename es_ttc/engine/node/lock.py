@@ -1,7 +1,4 @@
-"""Write the checksums of a version after a change of its parts: ``python -m es_ttc.engine.node.lock 3.5.0``.
-
-Every artifact is downloaded again, so a checksum in the lock file is always that of the repository's file.
-"""
+"""Write the checksums of a version's artifacts, downloaded again: ``python -m es_ttc.engine.node.lock 3.5.0``."""
 
 import tempfile
 from concurrent.futures import ThreadPoolExecutor

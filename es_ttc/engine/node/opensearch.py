@@ -25,8 +25,7 @@ from es_ttc.errors import NodeError
 DESCRIPTOR = "plugin-descriptor.properties"
 POLICY = "plugin-security.policy"
 VECTOR_MODULE = "jdk.incubator.vector"
-CLASSES = "java-classes"
-"""The folder of archives of classes; the node's user writes to it."""
+CLASSES = "java-classes"  # the folder of archives of classes; the node's user writes to it
 _OLDEST_WITH_ARCHIVES = 19
 
 

@@ -10,8 +10,7 @@ import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 FOLDER = Path(__file__).parent
-VERSIONS = ("3.5.0", "2.19.1")
-"""The versions that can be started, the default first: those whose k-NN plugin package registries have."""
+VERSIONS = ("3.5.0", "2.19.1")  # the default first: those whose k-NN plugin package registries have
 DEFAULT_VERSION = VERSIONS[0]
 
 

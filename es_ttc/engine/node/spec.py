@@ -45,27 +45,19 @@ class ClusterSpec:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """The spec of a node.
+    """The spec of a node."""
 
-    Attributes:
-        cache_dir: Folder of downloads and nodes (`Settings.cache_dir`).
-        port: HTTP port; None for 9200 or the next free one, 0 for any free one.
-        data_dir: Folder of the data; None for the node's own folder.
-        owned: Whether the node ends with this process, even if that is killed.
-        short_lived: Whether it starts in about half of the processor time (5.0 s against 9.5 s measured), with slower
-            searches later: the compiler optimises less. For tests and demonstrations.
-        timeout: Timeout of the start in seconds, without downloads.
-    """
-
-    cache_dir: Path
+    cache_dir: Path  # folder of downloads and nodes (`Settings.cache_dir`)
     name: str = "default"
-    port: int | None = None
-    data_dir: Path | None = None
+    port: int | None = None  # HTTP port; None for 9200 or the next free one, 0 for any free one
+    data_dir: Path | None = None  # folder of the data; None for the node's own folder
     heap: str = "1g"
-    owned: bool = False
+    owned: bool = False  # whether the node ends with this process, even if that is killed
+    # Whether it starts in about half of the processor time (5.0 s against 9.5 s measured), with slower searches later:
+    # the compiler optimises less. For tests and demonstrations.
     short_lived: bool = False
     keep_data: bool = True
-    timeout: float = 180.0
+    timeout: float = 180.0  # timeout of the start in seconds, without downloads
     cluster: ClusterSpec | None = None
 
     @property

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from es_ttc.common.private_files import open_private
-from es_ttc.engine.node.files import remove
+from es_ttc.engine.node.files import remove, write_atomically
 
 POLL_SECONDS = 0.25
 GRACE_SECONDS = 30
@@ -114,9 +114,7 @@ class _Supervisor:
         path = Path(self._launch.state)
         state = json.loads(path.read_text())
         state |= {"supervisor": asdict(ProcessId.of(os.getpid())), "node": asdict(ProcessId.of(pid))}
-        staged = path.with_suffix(".new")
-        staged.write_text(json.dumps(state, indent=2) + "\n")
-        staged.replace(path)
+        write_atomically(path, json.dumps(state, indent=2) + "\n")
 
     def _end(self, node: subprocess.Popen[bytes]) -> None:
         """Ask the node's process group to end, and kill it after a timeout."""

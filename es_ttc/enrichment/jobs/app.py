@@ -36,15 +36,11 @@ from es_ttc.settings import Settings
 logger = logging.getLogger(__name__)
 
 _PRIORITIES = 10
-_MAX_FOLLOWED = 64
-"""Indices that one worker follows at the same time."""
+_MAX_FOLLOWED = 64  # indices that one worker follows at the same time
 _SPARE_SECONDS = 60.0
-_ENGINE_SECONDS = 60.0
-"""Time in which an engine that starts together with its workers must answer."""
-_INTERVAL_SECONDS = 2.0
-"""Interval at which jobs are searched for free partitions."""
-_SWEEP_SECONDS = 15
-"""Time after which the sweep of a dead worker does not block others."""
+_ENGINE_SECONDS = 60.0  # time in which an engine that starts together with its workers must answer
+_INTERVAL_SECONDS = 2.0  # interval at which jobs are searched for free partitions
+_SWEEP_SECONDS = 15  # time after which the sweep of a dead worker does not block others
 
 
 def run_enrichment_worker(settings: Settings, broker: str, redis: str, *, processes: int) -> int:
@@ -199,10 +195,7 @@ async def _take_turn(settings: Settings, url: str, work: Work, turn: Turn) -> Tu
 
 
 async def _sweep(settings: Settings, url: str, work: Work) -> list[Turn]:
-    """Return the partitions of jobs that wait for a worker.
-
-    All workers of a Redis share one sweep at a time, with a pause after each.
-    """
+    """Return the partitions that wait for a worker; all workers of a Redis share one sweep, with a pause after each."""
     swept = f"ttc:swept:{work.queue}"
     async with connected_redis(url) as redis:
         if not await redis.set(swept, 1, nx=True, ex=_SWEEP_SECONDS):

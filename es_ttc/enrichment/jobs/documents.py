@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, Self
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.record import Job
@@ -13,19 +13,15 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.ingest.by_id import hits_by_id
 from es_ttc.index.ingest.compose import compose
-from es_ttc.index.ingest.rewrite import DocumentRewriter
-from es_ttc.index.ingest.update import DocumentUpdater
-from es_ttc.index.mappings.enrichment import EnrichmentTarget
+from es_ttc.index.ingest.rewrite import document_reader
+from es_ttc.index.mappings.enrichment import EnrichmentTarget, enrichable
 from es_ttc.index.mappings.spec import ENRICHED, ENRICHED_BY
 
-Key = tuple[str, str | None]
-"""A document's id and its routing."""
+Key = tuple[str, str | None]  # a document's id and its routing
 
 _PAGE = 500
-_WHOLE_AT_ONCE = 32
-"""Number of documents read with all their features at a time: some 10 MB if token vectors are long."""
-_MAX_ATTEMPTS = 3
-"""Number of times that a document which other clients change is read again before it is deferred."""
+_WHOLE_AT_ONCE = 32  # number of documents read with all their features at a time: some 10 MB if token vectors are long
+_MAX_ATTEMPTS = 3  # number of times that a document which other clients change is read again before it is deferred
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +40,12 @@ class Documents:
     def __init__(self, engine: Engine, target: EnrichmentTarget) -> None:
         self._engine = engine
         self.target = target
-        self._reader: DocumentRewriter | DocumentUpdater = (
-            DocumentUpdater(engine, target.index, target.spec.text_fields)
-            if target.attached
-            else DocumentRewriter(engine, target.index, target.spec, target.key)
-        )
+        self._reader = document_reader(engine, target.index, target.spec, target.key, attached=target.attached)
+
+    @classmethod
+    async def of(cls, engine: Engine, index: str) -> Self:
+        """Return the documents of an index, which must have the field of enrichment."""
+        return cls(engine, await enrichable(engine, index))
 
     async def pending(self, job: Job) -> int:
         """Count the documents that are not enriched, without loading any."""

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity
-from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.followed_jobs import enrich_like, start_next
 from es_ttc.enrichment.jobs.leases import HeldLease
 from es_ttc.enrichment.jobs.record import EncodingCheckpoint, EncodingJob, JobState
-from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
+from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.enrichment.jobs.turn import JobStopped, Turn, TurnEnd, hold_turn
 from es_ttc.errors import ConfigurationError, EncoderMismatch, EngineError
 from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location, found_behind, target_of
@@ -38,13 +37,10 @@ from es_ttc.settings import Settings
 LEASE_SECONDS = 10.0
 """Time after which the job of a killed worker is taken over. Vectors wait for it, so it is shorter than that of jobs
 that enrich."""
-LOOK_SECONDS = 0.5
-"""Interval at which an index's sequence numbers are compared with those that were seen."""
-_REFUSALS = (400, 401, 403, 404)
-"""Statuses that an operator must see to. After any other error the next turn tries again."""
+LOOK_SECONDS = 0.5  # interval at which an index's sequence numbers are compared with those that were seen
+_REFUSALS = (400, 401, 403, 404)  # an operator must see to them; after others the next turn tries again
 _SAVE_SECONDS = 2.0
-_STATE_SECONDS = 2.0
-"""Interval at which a turn reads whether its job was paused."""
+_STATE_SECONDS = 2.0  # interval at which a turn reads whether its job was paused
 
 
 class _IndexReplaced(Exception):
@@ -80,15 +76,11 @@ class LoadedEncoders:
 
 
 async def take_encoding_turn(
-    engine: Engine, settings: Settings, encoders: LoadedEncoders, job_id: str, ending: Callable[[], bool]
+    store: JobStore, settings: Settings, encoders: LoadedEncoders, job_id: str, ending: Callable[[], bool]
 ) -> TurnEnd:
     """Encode what is written to the index of one job for a while."""
-    store = JobStore(engine, settings.jobs_index)
-    try:
-        job = await store.encoding.get(job_id)
-    except UnknownJob:
-        return TurnEnd.NOT_DUE
-    if job.status is not JobState.RUNNING:
+    job = await store.encoding.find(job_id)
+    if job is None or job.status is not JobState.RUNNING:
         return TurnEnd.NOT_DUE
 
     async def work(lease: HeldLease) -> TurnEnd:
@@ -103,11 +95,7 @@ async def take_encoding_turn(
 
 
 class EncodingWork:
-    """The work of jobs that encode; every followed index has a turn in a thread, so no backlog delays another.
-
-    Attributes:
-        ending: Set when the worker is told to stop: its turns end.
-    """
+    """The work of jobs that encode; every followed index has a turn in a thread, so no backlog delays another."""
 
     name = "encode"
     max_seconds = 3600.0
@@ -118,11 +106,11 @@ class EncodingWork:
         self._settings = settings
         self._encoders = LoadedEncoders(settings)
         self.queue = f"es-ttc-{settings.jobs_index}-encode"
-        self.ending = threading.Event()
+        self.ending = threading.Event()  # set when the worker is told to stop: its turns end
 
     async def take_turn(self, store: JobStore, _: Any, turn: Turn) -> TurnEnd:
         """Encode what is written to the index of a job for a while."""
-        return await take_encoding_turn(store.engine, self._settings, self._encoders, turn.job, self.ending.is_set)
+        return await take_encoding_turn(store, self._settings, self._encoders, turn.job, self.ending.is_set)
 
     async def waiting(self, store: JobStore, _: Any) -> list[Turn]:
         """Return the jobs that need a worker, also those of indices added behind a followed alias or data stream."""

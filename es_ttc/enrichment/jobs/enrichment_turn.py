@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.documents import Documents, DocumentText, Key, pages
 from es_ttc.enrichment.jobs.leases import HeldLease
 from es_ttc.enrichment.jobs.outcomes import DocumentResult
 from es_ttc.enrichment.jobs.rate_limit import SharedRateLimit
 from es_ttc.enrichment.jobs.record import DocumentOutcome, Job, JobState, now
-from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
+from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.enrichment.jobs.stored_proposals import StoredProposal
 from es_ttc.enrichment.jobs.turn import JobStopped, TurnEnd, hold_turn, stop_job
 from es_ttc.enrichment.proposals.filtering import filtered
@@ -28,14 +27,12 @@ from es_ttc.enrichment.proposals.proposing import NoReadableProposal
 from es_ttc.enrichment.proposals.relevance import relevance_of
 from es_ttc.errors import ConfigurationError, EngineError, LlmError, LlmFailure
 from es_ttc.index.ingest.failures import cause_of
-from es_ttc.index.mappings.enrichment import enrichable
 from es_ttc.llm import Usage, model_for_jobs
 from es_ttc.settings import Settings
 
 _MIN_CHUNK = 4
 _MAX_ATTEMPTS = 5
-_FIRST_WAIT_SECONDS = 10.0
-"""Time before a failed document is retried; each further wait is three times as long."""
+_FIRST_WAIT_SECONDS = 10.0  # time before a failed document is retried; each further wait is three times as long
 _OUTAGE_WAITS = (1.0, 2.0, 4.0, 8.0, 15.0)
 _MODEL_SECONDS = 10.0
 _TEMPORARY = frozenset(LlmFailure) - {LlmFailure.REFUSED}
@@ -62,14 +59,10 @@ class _NoProposal:
     final: bool = False
 
 
-async def take_turn(engine: Engine, settings: Settings, redis: Any, job_id: str, partition: int) -> TurnEnd:
+async def take_turn(store: JobStore, settings: Settings, redis: Any, job_id: str, partition: int) -> TurnEnd:
     """Work on one partition of a job for a while."""
-    store = JobStore(engine, settings.jobs_index)
-    try:
-        job = await store.enrichment.get(job_id)
-    except UnknownJob:
-        return TurnEnd.NOT_DUE
-    if job.status is not JobState.RUNNING or partition >= job.lanes or await store.turn_of(job) is not None:
+    job = await store.enrichment.find(job_id)
+    if job is None or job.status is not JobState.RUNNING or partition >= job.lanes or await store.turn_of(job):
         return TurnEnd.NOT_DUE
 
     async def work(lease: HeldLease) -> TurnEnd:
@@ -77,7 +70,7 @@ async def take_turn(engine: Engine, settings: Settings, redis: Any, job_id: str,
             return await _PartitionRun(store, settings, redis, job, partition, lease).run()
         finally:
             with suppress(EngineError):
-                await engine.refresh(job.index)  # make this turn's results visible for counts
+                await store.engine.refresh(job.index)  # make this turn's results visible for counts
 
     return await hold_turn(store, job.id, partition, settings.jobs_turn_seconds, work, lambda _: True)
 
@@ -97,10 +90,9 @@ class _PartitionRun:
         self.deadline = time.monotonic() + self.settings.jobs_turn_seconds
 
     async def run(self) -> TurnEnd:
-        target = await enrichable(self.store.engine, self.job.index)
-        self.documents = Documents(self.store.engine, target)
+        self.documents = await Documents.of(self.store.engine, self.job.index)
         await self.documents.refresh()
-        self.relevance = await relevance_of(self.job.plan, target, self.settings)
+        self.relevance = await relevance_of(self.job.plan, self.documents.target, self.settings)
         if self.job.started is None:
             self.job = await self.store.enrichment.change(
                 self.job.id, lambda job: job if job.started else job.model_copy(update={"started": now()})

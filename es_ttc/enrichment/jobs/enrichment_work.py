@@ -14,14 +14,12 @@ from es_ttc.enrichment.jobs.turn import Turn, TurnEnd, stop_job
 from es_ttc.enrichment.proposals.plan import Plan
 from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.index.attach.source import positions
-from es_ttc.index.mappings.enrichment import enrichable
 from es_ttc.index.mappings.indices import index_behind
 from es_ttc.settings import Settings
 
 _IDLE_SECONDS = 3600
 _SPARE_SECONDS = 60.0
-_LOADING_SECONDS = 1800.0
-"""Maximum time in which a worker with its own model may load or download it."""
+_LOADING_SECONDS = 1800.0  # maximum time in which a worker with its own model may load or download it
 
 
 class EnrichmentWork:
@@ -29,8 +27,7 @@ class EnrichmentWork:
 
     name = "turn"
     queued_seconds = 60
-    sweep_share = 4.0
-    """Sweeps precede turns in the same processes, and if the engine is slow they must not block the work."""
+    sweep_share = 4.0  # if the engine is slow, sweeps must not block turns in the same processes
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -40,9 +37,9 @@ class EnrichmentWork:
 
     async def take_turn(self, store: JobStore, redis: Any, turn: Turn) -> TurnEnd:
         """Enrich the documents of one partition for a while; end the job if none is left."""
-        end = await take_turn(store.engine, self._settings, redis, turn.job, turn.partition)
+        end = await take_turn(store, self._settings, redis, turn.job, turn.partition)
         if end is TurnEnd.NOTHING_LEFT:
-            await finish(store.engine, self._settings, turn.job)
+            await finish(store, turn.job)
         return end
 
     async def waiting(self, store: JobStore, redis: Any) -> list[Turn]:
@@ -50,7 +47,7 @@ class EnrichmentWork:
         waiting: list[Turn] = []
         for job in await store.enrichment.list([JobState.RUNNING]):
             try:
-                due = await (is_continuous_due(store, redis, job) if job.continuous else self._is_due(store, job))
+                due = await (is_continuous_due(store, redis, job) if job.continuous else _is_due(store, job))
                 if due:
                     partitions = await store.leases.free([(job.id, partition) for partition in range(job.lanes)])
                     waiting += [Turn(*partition, job.priority) for partition in partitions]
@@ -60,21 +57,19 @@ class EnrichmentWork:
                 await stop_job(store, job.id, str(error))
         return waiting
 
-    async def _is_due(self, store: JobStore, job: Job) -> bool:
-        if await store.turn_of(job) is not None:
-            return False
-        documents = Documents(store.engine, await enrichable(store.engine, job.index))
-        if (await enrichment_progress(store, job, await documents.pending(job))).pending:
-            return True
-        await finish(store.engine, self._settings, job.id)
+
+async def _is_due(store: JobStore, job: Job) -> bool:
+    if await store.turn_of(job) is not None:
         return False
+    documents = await Documents.of(store.engine, job.index)
+    if (await enrichment_progress(store, job, await documents.pending(job))).pending:
+        return True
+    await finish(store, job.id)
+    return False
 
 
 async def is_continuous_due(store: JobStore, redis: Any, job: Job) -> bool:
-    """Return whether a continuous job needs a worker.
-
-    While the index's sequence numbers stand where nothing was pending, the index is not searched.
-    """
+    """Return whether a continuous job needs a worker, without a search while the sequence numbers stand still."""
     idle = f"ttc:idle:{job.id}"
     reached = f"{await _position(store.engine, job.index)} {job.plan.key} {job.retried}"
     seen = await redis.get(idle)
@@ -82,7 +77,7 @@ async def is_continuous_due(store: JobStore, redis: Any, job: Job) -> bool:
         return False
     if await store.turn_of(job) is not None:
         return False
-    documents = Documents(store.engine, await enrichable(store.engine, job.index))
+    documents = await Documents.of(store.engine, job.index)
     await documents.refresh()
     if (await enrichment_progress(store, job, await documents.pending(job))).pending:
         return True
@@ -109,17 +104,15 @@ async def _position(engine: Engine, index: str) -> str:
     return f"{source.uuid} {sorted((await positions(engine, source)).items())}"
 
 
-_UNFINISHED = (DocumentOutcome.DONE, DocumentOutcome.DEFERRED)
-"""Outcomes of documents that are to be processed again: one that is done and not enriched has changed since."""
+_UNFINISHED = (DocumentOutcome.DONE, DocumentOutcome.DEFERRED)  # a document done and not enriched has changed
 
 
-async def finish(engine: Engine, settings: Settings, job_id: str) -> bool:
+async def finish(store: JobStore, job_id: str) -> bool:
     """End a job if nothing is left to do, with exact counts; return whether it has ended."""
-    store = JobStore(engine, settings.jobs_index)
     job = await store.enrichment.get(job_id)
     if job.status is not JobState.RUNNING or job.continuous:
         return False
-    documents = Documents(engine, await enrichable(engine, job.index))
+    documents = await Documents.of(store.engine, job.index)
     await documents.refresh()
     progress = await enrichment_progress(store, job, await documents.pending(job))
     if progress.pending or await _is_unfinished(store, documents, job):
@@ -137,10 +130,7 @@ async def finish(engine: Engine, settings: Settings, job_id: str) -> bool:
 
 
 async def _store_lost_outcomes(store: JobStore, documents: Documents, job: Job) -> None:
-    """Store the outcomes of documents written by workers that were killed before they stored them.
-
-    The documents themselves contain the job that wrote them.
-    """
+    """Store the outcomes of documents that killed workers wrote: a document names the job that wrote it."""
     async with aclosing(pages(documents.keys_written_by(job.id))) as found:
         async for page in found:
             noted = await store.outcomes.get(job.id, page)

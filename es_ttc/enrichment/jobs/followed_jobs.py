@@ -8,7 +8,7 @@ from es_ttc.enrichment.jobs.documents import Documents
 from es_ttc.enrichment.jobs.indices import VersionConflict
 from es_ttc.enrichment.jobs.progress import encoding_status, enrichment_progress
 from es_ttc.enrichment.jobs.record import EncodingJob, Job, JobState, JobStatus, encoding_job_id, enrichment_job_id
-from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
+from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.index.mappings.enrichment import add_enrichment, enrichable
 from es_ttc.index.mappings.indices import indices_behind
 
@@ -33,10 +33,8 @@ async def start_encoding(engine: Engine, jobs_index: str, index: str, name: str 
 async def stop_encoding(store: JobStore, index: str) -> bool:
     """Cancel the job that encodes an index, and reset its checkpoint; return whether there was one."""
     name = encoding_job_id(index)
-    try:
-        if (await store.encoding.get(name)).status.over:
-            return False
-    except UnknownJob:
+    job = await store.encoding.find(name)
+    if job is None or job.status.over:
         return False
     await store.encoding.change(name, lambda job: job.changed_to(JobState.CANCELLED))
     await store.checkpoints.reset(name)
@@ -45,11 +43,8 @@ async def stop_encoding(store: JobStore, index: str) -> bool:
 
 async def stop_enrichment(store: JobStore, index: str) -> None:
     """Cancel the job that enriches an index, if there is one; its counts are kept with it, as the index may be gone."""
-    try:
-        job = await store.enrichment.get(enrichment_job_id(index))
-    except UnknownJob:
-        return
-    if job.status.over:
+    job = await store.enrichment.find(enrichment_job_id(index))
+    if job is None or job.status.over:
         return
     ended = job.changed_to(JobState.CANCELLED)
     counts = await enrichment_progress(store, ended, None)
@@ -57,10 +52,7 @@ async def stop_enrichment(store: JobStore, index: str) -> None:
 
 
 async def start_next(store: JobStore, jobs: Sequence[EncodingJob]) -> list[EncodingJob]:
-    """Make jobs for indices added behind an alias or a data stream, end those of deleted ones; return all that run.
-
-    The first turn of a new job prepares its index, and makes the job that enriches it.
-    """
+    """Make jobs for new indices behind an alias or a data stream, end those of deleted ones; return all that run."""
     running = {job.index: job for job in jobs}
     for name in sorted({job.name for job in jobs if job.name}):
         behind = {index.index for index in await indices_behind(store.engine, name)}
@@ -86,11 +78,8 @@ async def enrich_like(store: JobStore, before: str, index: str) -> bool:
 
     It has the plan and the options of that job, and its budget anew. One that is paused is paused here too.
     """
-    try:
-        pattern = await store.enrichment.get(enrichment_job_id(before))
-    except UnknownJob:
-        return False
-    if pattern.status.over:
+    pattern = await store.enrichment.find(enrichment_job_id(before))
+    if pattern is None or pattern.status.over:
         return False
     await add_enrichment(store.engine, index, (await enrichable(store.engine, before)).analyzer)
     name = enrichment_job_id(index)
@@ -101,7 +90,7 @@ async def enrich_like(store: JobStore, before: str, index: str) -> bool:
         plan=pattern.plan.model_copy(update={"refreshed": 0}),
         reason=pattern.reason.replace(pattern.id, name),
     )
-    documents = Documents(store.engine, await enrichable(store.engine, index))
+    documents = await Documents.of(store.engine, index)
     job = job.model_copy(update={"total": await documents.pending(job)})
     with suppress(VersionConflict):  # another worker has made it, or a person has paused or cancelled it
         await store.enrichment.create(job)

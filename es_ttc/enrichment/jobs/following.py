@@ -25,8 +25,7 @@ from es_ttc.settings import Settings
 REFRESH = 0.5
 """Phrases are chosen by shares of documents, which change as the corpus grows. With this growth between two refreshes a
 document is written three times on average while the corpus grows, however large it becomes."""
-_PRIORITY = 0
-"""Of the job that enriches: jobs that a person submits for the same index go first."""
+_PRIORITY = 0  # of the job that enriches: jobs that a person submits for the same index go first
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +137,7 @@ async def unfollow(engine: Engine, jobs_index: str, name: str) -> bool:
 
 
 async def forget(engine: Engine, jobs_index: str, index: str) -> None:
-    """Cancel the jobs and delete the pipeline of an index that was deleted, or whose features were removed.
-
-    An account that may not read the jobs has none: then they pause by themselves, with the reason.
-    """
+    """Cancel an index's jobs and delete its pipeline; jobs that this account cannot read pause by themselves."""
     store = JobStore(engine, jobs_index)
     try:
         await stop_encoding(store, index)

@@ -16,10 +16,8 @@ from es_ttc.errors import EngineError
 
 logger = logging.getLogger(__name__)
 
-NOTED_SECONDS = 30
-"""Interval at which workers note that they look for work."""
-_MAX_UNSEEN_SECONDS = 120
-"""Time after which workers count as absent; their clocks and the command's may differ by less."""
+NOTED_SECONDS = 30  # interval at which workers note that they look for work
+_MAX_UNSEEN_SECONDS = 120  # time after which workers count as absent; their clocks and the command's may differ by less
 _WORKERS = "workers"
 _WRITE_LEASE = """
 def until = ctx._source.expires;
@@ -48,10 +46,7 @@ class Lease:
 
 
 class Leases:
-    """The leases of partitions.
-
-    Only the engine's clock decides whether a lease has expired, because workers' clocks may differ by hours.
-    """
+    """The leases of partitions, which expire by the engine's clock alone: workers' clocks may differ by hours."""
 
     def __init__(self, indices: JobIndices) -> None:
         self._indices = indices
@@ -126,10 +121,7 @@ def _script(job: str, owner: str, seconds: float, trouble: str = "", *, unless_h
 
 
 class HeldLease:
-    """A lease that was acquired. Use as an async context manager around the work.
-
-    If the lease is lost, the work is cancelled, and :class:`LeaseLost` is raised.
-    """
+    """An acquired lease, as a context around the work, which is cancelled by :class:`LeaseLost` if it is lost."""
 
     def __init__(self, leases: Leases, job: str, lease: Lease, seconds: float) -> None:
         self._leases = leases

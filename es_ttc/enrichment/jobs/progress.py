@@ -21,13 +21,11 @@ from es_ttc.errors import InvalidRequest, MissingFeature
 from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location
 from es_ttc.index.attach.source import count_between, positions
 from es_ttc.index.mappings.attached import FAILED
-from es_ttc.index.mappings.enrichment import enrichable
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.spec import STATE
 
 AnyStatus = JobStatus[Job] | JobStatus[EncodingJob]
-ENCODED = {"terms": {STATE: [READY, EMPTY, FAILED]}}
-"""Query for the documents that have been encoded, or cannot be."""
+ENCODED = {"terms": {STATE: [READY, EMPTY, FAILED]}}  # query for the documents that have been encoded, or cannot be
 
 
 async def status_of(store: JobStore, job: Job | EncodingJob) -> AnyStatus:
@@ -44,7 +42,7 @@ async def enrichment_status(store: JobStore, job: Job) -> JobStatus[Job]:
     trouble = ""
     if not job.status.over:
         try:
-            documents = Documents(store.engine, await enrichable(store.engine, job.index))
+            documents = await Documents.of(store.engine, job.index)
             unenriched = await documents.pending(job)
         except (InvalidRequest, MissingFeature) as error:  # the index was deleted, or lost its field
             trouble = str(error)
@@ -55,10 +53,7 @@ async def enrichment_status(store: JobStore, job: Job) -> JobStatus[Job]:
 
 
 async def enrichment_progress(store: JobStore, job: Job, unenriched: int | None) -> Progress:
-    """Count the progress of a job that enriches, given the number of its documents without its enrichment.
-
-    It is None if the job has ended, or if they cannot be counted.
-    """
+    """Count a job's progress, given the documents without its enrichment: None if it has ended or they are unknown."""
     found = await store.outcomes.counts(job.id)
     by_outcome = {bucket["key"]: bucket["doc_count"] for bucket in found["outcomes"]["buckets"]}
     done, failed = by_outcome.get(DocumentOutcome.DONE, 0), by_outcome.get(DocumentOutcome.FAILED, 0)

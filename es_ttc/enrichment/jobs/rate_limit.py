@@ -1,7 +1,4 @@
-"""The rate of requests to an endpoint that all workers share, counted in Redis by minute.
-
-The time is that of Redis, because workers' clocks may differ. An outage of Redis does not stop a job.
-"""
+"""The rate of requests that all workers share, by the minutes of Redis's clock; its outage does not stop a job."""
 
 import asyncio
 import hashlib

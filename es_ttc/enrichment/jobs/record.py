@@ -58,8 +58,7 @@ class DocumentOutcome(StrEnum):
     DONE = "done"
     FAILED = "failed"
     SKIPPED = "skipped"
-    DEFERRED = "deferred"
-    """It failed, and will be retried."""
+    DEFERRED = "deferred"  # it failed, and will be retried
 
 
 class Budget(BaseModel):
@@ -231,34 +230,25 @@ class Job(JobSpec, JobRecord):
 
 
 class Progress(BaseModel):
-    """Progress of a job, counted in the engine on request; each kind has some of the counts.
-
-    Attributes:
-        deferred: Documents that failed and will be retried.
-        removed: Deleted documents whose features were removed from a side index.
-        reused: Documents for whose text a proposal was stored.
-        rate: Documents per second: of the encoder's time, or in the last minute.
-        remaining: Estimated seconds until nothing is pending; None if there is no rate.
-        errors: Kinds of failures, each with its number of documents and some of them.
-        trouble: Why a worker waits; empty if none does.
-    """
+    """Progress of a job, counted in the engine on request; each kind has some of the counts."""
 
     total: int
     done: int
     failed: int
     skipped: int = 0
-    deferred: int = 0
+    deferred: int = 0  # documents that failed and will be retried
     pending: int
-    removed: int = 0
-    reused: int = 0
+    removed: int = 0  # deleted documents whose features were removed from a side index
+    reused: int = 0  # documents for whose text a proposal was stored
     read: int = 0
     written: int = 0
     cost: float = 0.0
-    rate: float
-    remaining: float | None
+    rate: float  # documents per second: of the encoder's time, or in the last minute
+    remaining: float | None  # estimated seconds until nothing is pending; None if there is no rate
     phrases: int = 0
+    # Kinds of failures, each with its number of documents and some of them
     errors: list[dict[str, Any]] = Field(default_factory=list)
-    trouble: str
+    trouble: str  # why a worker waits; empty if none does
 
     @computed_field  # type: ignore[prop-decorator]
     @property

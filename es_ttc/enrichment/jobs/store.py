@@ -62,6 +62,13 @@ class Jobs(Generic[AnyJob]):
         """Return a job."""
         return (await self._read(name))[0]
 
+    async def find(self, name: str) -> AnyJob | None:
+        """Return a job; None if there is none."""
+        try:
+            return await self.get(name)
+        except UnknownJob:
+            return None
+
     async def change(self, name: str, change: Callable[[AnyJob], AnyJob | None]) -> AnyJob:
         """Change a job's record, unless `change` returns None; after a conflict it is applied to the newer version."""
         for _ in range(_MAX_TRIES):

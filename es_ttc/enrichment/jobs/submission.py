@@ -81,10 +81,7 @@ async def submit(engine: Engine, settings: Settings, request: JobRequest) -> Job
 
 
 async def dry_run(engine: Engine, settings: Settings, request: JobRequest, sample: int) -> DryRun:
-    """Enrich a sample without writing it, and estimate the whole job.
-
-    The model's answers are stored as a job's are, so neither the job nor the next dry run pays for them again.
-    """
+    """Enrich a sample without writing it, and estimate the job; the model's answers are stored and reused."""
     target, plan = await _checked(engine, settings, request)
     relevance = await relevance_of(plan, target, settings)
     store = JobStore(engine, settings.jobs_index)

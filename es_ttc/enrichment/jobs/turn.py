@@ -21,14 +21,11 @@ logger = logging.getLogger(__name__)
 class TurnEnd(StrEnum):
     """The reason why a turn ended."""
 
-    NOT_DUE = "not due"
-    """The job is not running, waits for another one, or another worker has the lease."""
+    NOT_DUE = "not due"  # the job is not running, waits for another one, or another worker has the lease
     TIME = "time is up"
     NOTHING_LEFT = "nothing left"
-    STOPPED = "stopped"
-    """The job was paused or cancelled."""
-    OUTAGE = "outage"
-    """The engine or the model's endpoint did not answer, or the worker has another model or encoder."""
+    STOPPED = "stopped"  # the job was paused or cancelled
+    OUTAGE = "outage"  # the engine or the model's endpoint did not answer, or the worker has another model or encoder
 
 
 class Turn(NamedTuple):
@@ -40,19 +37,13 @@ class Turn(NamedTuple):
 
 
 class Work(Protocol):
-    """One kind of work of workers.
+    """One kind of work of workers."""
 
-    Attributes:
-        name: Its name in those of the application's tasks.
-        queued_seconds: Time after which a lost message is sent again.
-        sweep_share: Pause after a sweep, as a multiple of its duration.
-    """
-
-    name: str
+    name: str  # its name in those of the application's tasks
     queue: str
     max_seconds: float
-    queued_seconds: int
-    sweep_share: float
+    queued_seconds: int  # time after which a lost message is sent again
+    sweep_share: float  # pause after a sweep, as a multiple of its duration
 
     async def waiting(self, store: JobStore, redis: Any, /) -> Sequence[Turn]:
         """Return the partitions of jobs that need a worker."""

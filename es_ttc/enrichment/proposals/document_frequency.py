@@ -12,10 +12,8 @@ from es_ttc.engine.protocol import SearchApi
 from es_ttc.enrichment.proposals.phrases import DroppedPhrase, Phrase, Reason
 from es_ttc.errors import EngineError, InvalidRequest
 
-MAX_PHRASES = 1_000
-"""Maximum number of phrases per search."""
-DEFAULT_TAU = 0.05
-"""Maximum share of the documents that may have a phrase; the paper gives no value."""
+MAX_PHRASES = 1_000  # phrases per search
+DEFAULT_TAU = 0.05  # maximum share of the documents that may have a phrase; the paper gives no value
 
 
 @dataclass(frozen=True, slots=True)

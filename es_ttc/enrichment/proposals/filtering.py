@@ -16,8 +16,7 @@ from es_ttc.enrichment.proposals.relevance import Relevance, by_similarity
 from es_ttc.index.mappings.enrichment import EnrichmentTarget
 from es_ttc.index.mappings.spec import ENRICHMENT
 
-_CANDIDATES = 3
-"""Number of candidates considered for one document, as a multiple of the phrases kept."""
+_CANDIDATES = 3  # number of candidates considered for one document, as a multiple of the phrases kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""Parse a model's answer into a list of proposals: JSON, also incomplete, else lines and commas.
-
-Nothing here raises: an answer without proposals gives an empty list, which the caller handles.
-"""
+"""Parse a model's answer into proposals: JSON, also incomplete, else lines and commas; nothing raises."""
 
 import json
 import re
@@ -11,10 +8,8 @@ from typing import Any
 from es_ttc.llm.base import JsonSchema
 from es_ttc.llm.prompts import first_json
 
-MAX_PROPOSALS = 100
-"""Maximum number of proposals in an answer: a degenerate answer repeats itself until its tokens are spent."""
-_MAX_LENGTH = 200
-"""Maximum number of characters of a proposal."""
+MAX_PROPOSALS = 100  # proposals in an answer: a degenerate answer repeats itself until its tokens are spent
+_MAX_LENGTH = 200  # characters of a proposal
 _DEEPEST = 4
 
 _THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)

@@ -12,10 +12,8 @@ from urllib.parse import quote
 
 from es_ttc.engine.protocol import SearchApi
 
-MAX_WORDS = 3
-"""Words of a phrase; SIRA's code has 2, its paper speaks of n-grams (section 3.2)."""
-MAX_PROPOSAL_WORDS = 8
-"""Maximum number of words of a proposal that is cut into phrases; a longer one is a sentence."""
+MAX_WORDS = 3  # words of a phrase; SIRA's code has 2, its paper speaks of n-grams (section 3.2)
+MAX_PROPOSAL_WORDS = 8  # words of a proposal that is cut into phrases; a longer one is a sentence
 _PIECE = 8_000
 """Maximum number of characters per `_analyze`: an index allows 10,000 tokens (``index.analyze.max_token_count``), of at
 least 1 character each."""
@@ -23,8 +21,7 @@ least 1 character each."""
 _LIST_SIGN = re.compile(r"^\s*(?:[-*•·–—]+|\(?(?:\d{1,3}|[a-zA-Z])[.):])\s+")  # noqa: RUF001 - dashes
 _EDGES = " \t\r\n.,;:!?\"'`´‘’“”«»()[]{}<>|*_#=~"  # noqa: RUF001 - quotation marks that models write
 
-Tokens = tuple[str, ...]
-"""The tokens of a text, in order."""
+Tokens = tuple[str, ...]  # the tokens of a text, in order
 
 
 class Reason(StrEnum):

@@ -21,8 +21,7 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.llm.prompts import Prompt, checked_prompt, prompt_text
 
 PLACEHOLDERS = ("document", "most")
-DEFAULT_PROMPTS = {"chat": "general", "completions": "base"}
-"""The default prompt for each API of a model (``llm_api``)."""
+DEFAULT_PROMPTS = {"chat": "general", "completions": "base"}  # the default prompt for each API of a model (`llm_api`)
 _PROMPTS = resources.files("es_ttc.enrichment.proposals") / "prompts"
 
 SCHEMA = phrases_schema(30)

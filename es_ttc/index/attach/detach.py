@@ -7,18 +7,16 @@ from typing import Any
 from es_ttc.engine.protocol import Engine, delete_if_there, none_if_missing
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.attach.in_index import pipeline_name
-from es_ttc.index.attach.side_index import sides_of
 from es_ttc.index.attach.source import MAX_DOCUMENTS, DocumentVersion, sources_of
 from es_ttc.index.attach.target import update_lines
 from es_ttc.index.ingest.bulk import BulkLines, write
-from es_ttc.index.mappings.indices import Index
+from es_ttc.index.mappings.indices import Index, sides_of
 from es_ttc.index.mappings.ingest_pipeline import FINAL_PIPELINE, NO_PIPELINE, set_final_pipeline
 from es_ttc.index.mappings.spec import ROOT, STATE
 
 _REMOVE = {"script": {"lang": "painless", "source": f"ctx._source.remove('{ROOT}')"}}
 _WITH_FEATURES = {"exists": {"field": STATE}}
-_PASSES = 100
-"""Number of passes over documents that other clients changed meanwhile."""
+_PASSES = 100  # number of passes over documents that other clients changed meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +49,10 @@ async def traces_of(engine: Engine, name: str) -> list[AttachedObjects]:
     try:
         sources = await sources_of(engine, name)
     except InvalidRequest:
-        sides = await sides_of(engine, name)
+        sides = await _sides(engine, name)
         if not sides:
             raise
-        return [AttachedObjects(name, tuple(sides), inside=False, documents=0)]
+        return [AttachedObjects(name, sides, inside=False, documents=0)]
     return [await _traces(engine, source) for source in sources]
 
 
@@ -77,7 +75,11 @@ async def _traces(engine: Engine, source: Index) -> AttachedObjects:
             f"index [{source.index}] was made by es-ttc, features and all: `es-ttc index delete` deletes it"
         )
     documents = await engine.count(source.index, _WITH_FEATURES) if inside else 0
-    return AttachedObjects(source.index, tuple(await sides_of(engine, source.index)), inside, documents)
+    return AttachedObjects(source.index, await _sides(engine, source.index), inside, documents)
+
+
+async def _sides(engine: Engine, source: str) -> tuple[str, ...]:
+    return tuple(side.index for side in await sides_of(engine, source))
 
 
 async def _restore_pipeline(engine: Engine, source: Index) -> None:

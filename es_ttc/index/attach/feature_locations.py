@@ -17,7 +17,7 @@ from es_ttc.index.mappings.attached import CHECKPOINT, FAILED, REASON
 from es_ttc.index.mappings.contents import IndexCounts, contents
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.index import several
-from es_ttc.index.mappings.indices import Index, serving_side_of
+from es_ttc.index.mappings.indices import Index, serving_side
 from es_ttc.index.mappings.spec import ROOT, STATE, VECTOR, IndexSpec
 
 _MAX_FAILURES = 5
@@ -48,8 +48,7 @@ class FeatureLocation:
         return not self.side and VECTOR.partition(".")[2] in ours
 
 
-Found = tuple[Index, FeatureLocation | None]
-"""An index, and where its features are stored; None if it has none."""
+Found = tuple[Index, FeatureLocation | None]  # an index, and where its features are stored; None if it has none
 
 
 async def feature_location(engine: Engine, name: str) -> FeatureLocation:
@@ -114,7 +113,7 @@ async def held_by(engine: Engine, source: Index) -> FeatureLocation | None:
     """Return where the features of an index are stored; None if it has none."""
     if source.meta:
         return FeatureLocation(source, source, source.spec)
-    side = await serving_side_of(engine, source.index)
+    side = await serving_side(engine, source.index)
     return None if side is None else FeatureLocation(source, side, side.spec)
 
 
@@ -146,11 +145,17 @@ async def fill_found(
     """Update the features of indices, one after the other; see :func:`fill_attached`."""
     filled = []
     for source, held in found:
-        target = _target(engine, source, held)
+        if held is None:
+            raise InvalidRequest(
+                f"index [{source.index}] has no features yet, or an attach was not finished: run `es-ttc attach "
+                f"{source.index}`"
+            )
         if "inside" in source.meta:
             require_updatable(source)
-        await require_readable(engine, source, target.spec.text_fields)
-        filled.append(await fill(engine, source, target, encoder, everything=everything, report=report))
+        await require_readable(engine, source, held.spec.text_fields)
+        filled.append(
+            await fill(engine, source, target_of(engine, held), encoder, everything=everything, report=report)
+        )
     return filled
 
 
@@ -159,15 +164,6 @@ def target_of(engine: Engine, held: FeatureLocation) -> Target:
     if held.side:
         return SideIndexTarget(engine, held.source, held.index, held.spec)
     return InIndexTarget(engine, held.source, held.spec)
-
-
-def _target(engine: Engine, source: Index, held: FeatureLocation | None) -> Target:
-    if held is None:
-        raise InvalidRequest(
-            f"index [{source.index}] has no features yet, or an attach was not finished: run `es-ttc attach "
-            f"{source.index}`"
-        )
-    return target_of(engine, held)
 
 
 async def spec_of(engine: Engine, sources: Sequence[Index]) -> IndexSpec | None:

@@ -29,8 +29,7 @@ from es_ttc.index.mappings.spec import IndexSpec
 
 _SAVE_SECONDS = 2.0
 _BATCH_CHARACTERS = 64 * 1024
-_MAX_PASSES = 10
-"""Maximum number of passes over changes made during the fill; later ones are left to the next fill."""
+_MAX_PASSES = 10  # passes over changes made during the fill; later ones are left to the next fill
 _MAX_CONFLICTS = 5
 _MAX_REASON_LENGTH = 1000
 _MAX_REASONS = 5
@@ -56,8 +55,7 @@ class FillResult:
     unmarked: list[str] = field(default_factory=list)
 
 
-Report = Callable[[FillResult], None]
-"""Called repeatedly with the present counts."""
+Report = Callable[[FillResult], None]  # called repeatedly with the present counts
 
 
 async def fill(

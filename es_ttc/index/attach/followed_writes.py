@@ -29,8 +29,7 @@ from es_ttc.index.mappings.write_options import KEY, WRITES, Encode, WriteOption
 _KEY_BYTES = 16
 _KEY_MAPPING = {"type": "keyword", "index": False, "doc_values": False}
 _PREFIX = "ttc-writes-"
-FORMER = "former_pipeline"
-"""Key of ``_meta.ttc.writes`` with the final pipeline that the index had before."""
+FORMER = "former_pipeline"  # key of `_meta.ttc.writes` with the final pipeline that the index had before
 
 _MARK_PENDING = f"""
 def sent = ctx.{ROOT} instanceof Map ? ctx.{ROOT}.remove('key') : null;

@@ -38,8 +38,7 @@ _MARKS = (VERSION, HASH, ENCODER, STATE)
 STAMP = "stamp"
 _NOT_FEATURES = frozenset({"version", STAMP, KEY.partition(".")[2]})
 _SOURCES_AT_ONCE = 50
-_SETTLING_SECONDS = 0.5
-"""Longer than the time between the last check of a mapping and its update."""
+_SETTLING_SECONDS = 0.5  # longer than the time between the last check of a mapping and its update
 _MAX_NUMBER_LENGTH = 60
 
 # A client that reads a document, changes it and writes it back sends the features too: they stay if the text is the

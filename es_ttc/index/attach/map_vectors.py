@@ -28,8 +28,7 @@ from es_ttc.vectors.codecs import STORED_CODECS
 from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import TokenVectors
 
-_AT_ONCE = 100
-"""Number of documents whose features are in memory at a time."""
+_AT_ONCE = 100  # number of documents whose features are in memory at a time
 
 
 class ReadableTarget(Target, Protocol):

@@ -20,8 +20,7 @@ from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.ingest.by_id import hits_by_id
 from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.ingest.encode import DocumentFeatures, feature_fields, span_features, token_features
-from es_ttc.index.ingest.rewrite import DocumentRewriter
-from es_ttc.index.ingest.update import DocumentUpdater
+from es_ttc.index.ingest.rewrite import document_reader
 from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.ingest_pipeline import replace_spec
 from es_ttc.index.mappings.readers import Hit, reader_of
@@ -32,11 +31,9 @@ from es_ttc.vectors.codecs import STORED_CODECS, StoredCodec
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import TokenVectors
 
-_AT_ONCE = 50
-"""Documents whose features are in memory at a time."""
+_AT_ONCE = 50  # documents whose features are in memory at a time
 _MAX_PASSES = 5
-_TAKEN_OVER = frozenset({"tokens", "norms", "spans", "hash"})
-"""Fields that depend on the codec."""
+_TAKEN_OVER = frozenset({"tokens", "norms", "spans", "hash"})  # fields that depend on the codec
 
 
 @dataclass(slots=True)
@@ -93,11 +90,8 @@ class _Run:
         self._report = report
         self._reader = reader_of(spec.layout)
         options = WriteOptions.of(held.source.mapping)
-        self._documents: DocumentRewriter | DocumentUpdater = (
-            DocumentUpdater(engine, held.index, spec.text_fields)
-            if "inside" in held.source.meta
-            else DocumentRewriter(engine, held.index, spec, "" if options is None else options.key)
-        )
+        key = "" if options is None else options.key
+        self._documents = document_reader(engine, held.index, spec, key, attached="inside" in held.source.meta)
         self.counts = Requantised(held.index, spec.codec)
 
     async def once(self) -> bool:

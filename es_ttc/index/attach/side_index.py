@@ -40,7 +40,7 @@ from es_ttc.index.mappings.attached import (
     side_pattern,
     source_of,
 )
-from es_ttc.index.mappings.indices import Index, all_sides_of, serving_side_of
+from es_ttc.index.mappings.indices import Index, serving_side, sides_of
 from es_ttc.index.mappings.queries import MAX_CANDIDATES
 from es_ttc.index.mappings.spec import CALIBRATION, ENCODER, HASH, ROOT, STATE, IndexSpec
 from es_ttc.index.mappings.write_options import WRITES
@@ -65,7 +65,7 @@ async def attach_beside(
     can be mapped (a new encoder trained over the present one, a coarser codec) are not encoded again.
     """
     await require_readable(engine, source, spec.text_fields)
-    sides = {side.index: side for side in await all_sides_of(engine, source.index)}
+    sides = {side.index: side for side in await sides_of(engine, source.index)}
     alias = side_alias(source.index)
     serving = next((name for name, side in sides.items() if alias in side.aliases), None)
     requested = spec.as_meta() | {"source": source.index}
@@ -125,23 +125,12 @@ async def _carried(
     return await carry_over(engine, source, before, after, heads, report_carried)
 
 
-async def sides_of(engine: Engine, source: str) -> dict[str, Mapping[str, Any]]:
-    """Return all side indices of a source with their mappings: the one in use, unfinished and abandoned ones."""
-    return {side.index: side.mapping for side in await all_sides_of(engine, source)}
-
-
 async def attached_sources(engine: Engine) -> list[str]:
     """Return the names of all indices that have a side index, unfinished ones included."""
     params = {**_HIDDEN_TOO, "allow_no_indices": "true"}
     found = await engine.request("GET", f"/{side_pattern('*')}/_mapping", params=params)
     sources = ((name, entry["mappings"], source_of(entry["mappings"])) for name, entry in found.items())
     return sorted({source for name, mapping, source in sources if source and is_side_of(name, mapping, source)})
-
-
-async def serving_side(engine: Engine, source: str) -> str | None:
-    """Return the side index that the alias points to; None if nothing is attached, or not yet."""
-    side = await serving_side_of(engine, source)
-    return None if side is None else side.index
 
 
 async def _switch(engine: Engine, source: str, before: str | None, side: str) -> None:
@@ -156,7 +145,8 @@ async def _switch(engine: Engine, source: str, before: str | None, side: str) ->
     except EngineUnavailable:
         raise
     except EngineError as error:
-        serving = await serving_side(engine, source)
+        present = await serving_side(engine, source)
+        serving = None if present is None else present.index
         if serving == side:  # an attach with the same options has switched it first
             return
         if serving == before:
@@ -198,10 +188,7 @@ class SideIndexTarget:
         await self._engine.request("PUT", f"/{self.side}/_doc/{CHECKPOINT_ID}", params=_CHECKPOINT_ROUTING, body=body)
 
     async def require_present(self) -> None:
-        """Raise an error if the side index was deleted.
-
-        A write creates a deleted index again, and only this fill can have written: the new index is removed.
-        """
+        """Raise an error if the side index was deleted; remove one that a write of this fill has made again since."""
         mapping = (await none_if_missing(self._engine.mapping(self.side)) or {}).get(self.side)
         if mapping is None or source_of(mapping) != self._source.index:
             if mapping is not None:

@@ -9,8 +9,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
 from es_ttc.index.mappings.indices import Index, indices_behind
 
-Checkpoint = Mapping[int, int]
-"""For each shard the `_seq_no` up to which all writes are settled; -1 or no entry for a shard not yet begun."""
+Checkpoint = Mapping[int, int]  # by shard the `_seq_no` up to which writes are settled; -1 or none before the first
 
 MAX_DOCUMENTS = 500
 _MAX_CHARACTERS = 4 * 2**20

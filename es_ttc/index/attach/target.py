@@ -10,26 +10,19 @@ import orjson
 from es_ttc.index.attach.source import Checkpoint, DocumentVersion
 from es_ttc.index.mappings.spec import IndexSpec
 
-Fields = Mapping[str, object]
-"""The fields to write below ``ttc``."""
+Fields = Mapping[str, object]  # the fields to write below `ttc`
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureVersion:
-    """The state of a document's features in a target.
-
-    Attributes:
-        current: Whether they were made from the requested version.
-        outdated: Whether the target has features of a later version already.
-        own: `_seq_no` and `_primary_term` of the target's own document, which a write expects.
-    """
+    """The state of a document's features in a target."""
 
     state: str | None
     hash: str | None
     encoder: str | None
-    current: bool
-    outdated: bool
-    own: tuple[int, int] | None
+    current: bool  # whether they were made from the requested version
+    outdated: bool  # whether the target has features of a later version already
+    own: tuple[int, int] | None  # `_seq_no` and `_primary_term` of the target's own document, which a write expects
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +37,8 @@ class WriteKind(StrEnum):
     """The kind of a write."""
 
     FEATURES = "features"
-    RENEWAL = "renewal"
-    """Only the mark: the text has not changed, so the features are valid."""
-    FAILURE = "failure"
-    """The reason why there are no features."""
+    RENEWAL = "renewal"  # only the mark: the text has not changed, so the features are valid
+    FAILURE = "failure"  # the reason why there are no features
 
 
 @dataclass(frozen=True, slots=True)

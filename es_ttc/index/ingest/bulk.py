@@ -15,10 +15,8 @@ from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.index.ingest.bulk_errors import BulkErrorKind, is_temporary, refusal_of
 from es_ttc.index.ingest.prepare import Prepared
 
-_TOO_MUCH = (400, 413)
-"""Statuses of a whole bulk that is rejected because of one of its documents, or of its size."""
-_SETTLE_SECONDS = 5.0
-"""Time that a cancelled write waits for the engine's response."""
+_TOO_MUCH = (400, 413)  # statuses of a whole bulk that is rejected because of one of its documents, or of its size
+_SETTLE_SECONDS = 5.0  # time that a cancelled write waits for the engine's response
 
 
 class BulkAction(Protocol):

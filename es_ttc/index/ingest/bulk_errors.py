@@ -22,8 +22,7 @@ _SHARD_ON_ITS_WAY = frozenset(
 )
 """Returned with 404 until the shard has started."""
 
-_CLOSED = frozenset({"index_closed_exception"})
-"""Returned with 400, although no document is the cause."""
+_CLOSED = frozenset({"index_closed_exception"})  # returned with 400, although no document is the cause
 
 _CAUSED_BY_THE_DOCUMENT = frozenset(
     {

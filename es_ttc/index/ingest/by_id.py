@@ -44,10 +44,7 @@ def whole_source(capabilities: Capabilities) -> bool | dict[str, bool]:
 
 
 async def hits_by_id(engine: Engine, index: str, ids: Sequence[str], parts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the hits of some ids, as of the last refresh, without deleted documents.
-
-    Numbers that exceed a 64-bit float or integer are :class:`es_ttc.common.exact_numbers.ExactNumber`.
-    """
+    """Return the hits of some ids, as of the last refresh, without deleted documents; huge numbers as ExactNumber."""
     if not ids:
         return []
     body = {

@@ -5,7 +5,6 @@ checkpoint is only an optimisation: ids are deterministic and writing a document
 records beyond it are read again.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -14,7 +13,7 @@ from typing import Any, Self
 
 import orjson
 
-from es_ttc.common.private_files import open_private
+from es_ttc.common.private_files import replacing
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.ingest.readers import STDIN
 
@@ -98,13 +97,9 @@ class Checkpoint:
     def save(self, position: int) -> None:
         """Replace the file in one step."""
         data: dict[str, Any] = {"run": self.run, "position": position, "job": asdict(self.job)}
-        fresh = self.path.with_name(f"{self.path.name}.tmp")
         try:
-            with open_private(fresh, "wb") as file:
+            with replacing(self.path) as file:
                 file.write(orjson.dumps(data, option=orjson.OPT_INDENT_2))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self.path)
         except OSError as error:
             raise ConfigurationError(f"checkpoint [{self.path}] cannot be written: {error.strerror}") from error
         self.position = position

@@ -7,8 +7,7 @@ from typing import Any
 
 from es_ttc.errors import InvalidRequest
 
-MAX_ROWS = 1_000
-"""Maximum number of rows from which types are found."""
+MAX_ROWS = 1_000  # rows from which types are found
 
 _INTEGER = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,2})?")
@@ -26,11 +25,9 @@ class ColumnType(StrEnum):
     TEXT = "text"
     INTEGER = "integer"
     NUMBER = "number"
-    DECIMAL_COMMA = "decimal-comma"
-    """Numbers such as 1.234,50."""
+    DECIMAL_COMMA = "decimal-comma"  # numbers such as 1.234,50
     BOOLEAN = "boolean"
-    DATE = "date"
-    """ISO dates, which stay text in the document; engines map them as dates."""
+    DATE = "date"  # ISO dates, which stay text in the document; engines map them as dates
 
 
 class WrongCell(ValueError):

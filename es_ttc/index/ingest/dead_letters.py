@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
 from es_ttc.common.exact_numbers import ExactNumber
-from es_ttc.common.private_files import keep_mode, open_private
+from es_ttc.common.private_files import open_private, replacing
 from es_ttc.errors import ConfigurationError
 
 
@@ -99,32 +99,25 @@ class DeadLetterFile:
         """Remove this run's letters of documents that are read again; return the sequence numbers of the others."""
         if not self.path.exists():
             return frozenset()
-        rest = self.path.with_name(f"{self.path.name}.tmp")
+        kept: set[int] = set()
         try:
-            with self.path.open("rb") as old, open_private(rest, "wb") as new:
-                keep_mode(new.fileno(), self.path)
-                new.writelines(line for line in old if self._stays(line, position))
-                new.flush()
-                os.fsync(new.fileno())
-            rest.replace(self.path)
-            with self.path.open("rb") as file:
-                return frozenset(number for line in file if (number := self._own_sequence(line)) is not None)
+            with self.path.open("rb") as old, replacing(self.path) as new:
+                for line in old:
+                    try:
+                        entry = json.loads(line)
+                    except ValueError:
+                        if not line.endswith(b"\n"):  # a process was killed while it wrote the line
+                            continue
+                        entry = {}
+                    own = entry.get("run") == self._run
+                    if own and entry["sequence"] >= position:
+                        continue
+                    new.write(line)
+                    if own:
+                        kept.add(int(entry["sequence"]))
         except OSError as error:
             raise _unwritable(self.path, error) from error
-
-    def _own_sequence(self, line: bytes) -> int | None:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            return None
-        return int(entry["sequence"]) if entry.get("run") == self._run else None
-
-    def _stays(self, line: bytes, position: int) -> bool:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            return line.endswith(b"\n")
-        return bool(entry.get("run") != self._run or entry["sequence"] < position)
+        return frozenset(kept)
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:

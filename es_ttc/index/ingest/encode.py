@@ -41,22 +41,16 @@ class TokenFeatures:
 
 @dataclass(frozen=True, slots=True)
 class SpanFeatures:
-    """The stored features of a document's m spans, of all grids.
+    """The stored features of a document's m spans, of all grids."""
 
-    Attributes:
-        vectors: ``(m, d)`` float32 unit rows.
-        positions: The token at the centre of each span.
-        offsets: The field ordinal at its centre, and the characters under its main lobe; None without any text.
-    """
-
-    vectors: Float32
+    vectors: Float32  # (m, d) float32 unit rows
     scales: Sequence[float]
-    positions: Sequence[int]
+    positions: Sequence[int]  # the token at the centre of each span
+    # The field ordinal at its centre, and the characters under its main lobe; None without any text
     offsets: Sequence[tuple[int, int, int] | None]
 
 
-Composed = tuple[str, Sequence[Span]]
-"""A document's text for the encoder, and the positions of its fields."""
+Composed = tuple[str, Sequence[Span]]  # a document's text for the encoder, and the positions of its fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +64,15 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class DocumentFeatures:
-    """The stored features of one document; None where it has no text, or the index does not store them.
+    """The stored features of one document; None where it has no text, or the index does not store them."""
 
-    Attributes:
-        hash: Content hash of its text fields.
-        pooled: ``(d,)`` float32 unit vector.
-        truncated: Whether its text has more tokens than the index stores.
-        reversed: ``(d,)`` float32 unit vector of the document as a query.
-    """
-
-    hash: str
-    pooled: Float32 | None
+    hash: str  # content hash of its text fields
+    pooled: Float32 | None  # (d,) float32 unit vector
     tokens: TokenFeatures | None
-    truncated: bool
+    truncated: bool  # whether its text has more tokens than the index stores
     spans: SpanFeatures | None = None
     chunks: DocumentChunks | None = None
-    reversed: Float32 | None = None
+    reversed: Float32 | None = None  # (d,) float32 unit vector of the document as a query
 
 
 def encode_documents(documents: Sequence[Document], spec: IndexSpec, encoder: Encoder) -> list[DocumentFeatures]:

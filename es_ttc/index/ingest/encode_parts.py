@@ -1,8 +1,4 @@
-"""Parts of the input to lines of a bulk: encoded and packed by two threads of this process, or by child processes.
-
-The two threads take turns at the encoder: one encodes a part while the other packs the part before. Each of several
-processes has an encoder of its own.
-"""
+"""Parts of the input to lines of a bulk: encoded and packed by two threads, which take turns, or by child processes."""
 
 import asyncio
 import multiprocessing
@@ -35,10 +31,7 @@ class ChildProcessEnded(Exception):
 
 
 class ChildProcess(Generic[Argument, Answer]):
-    """A child process, started when it is made; it makes the function that answers calls for the first of them.
-
-    It must be possible to pickle ``make``, arguments, answers and errors.
-    """
+    """A child process, started when it is made; it makes the function that answers calls for the first of them."""
 
     def __init__(self, make: Callable[[], Callable[[Argument], Answer]]) -> None:
         spawn = multiprocessing.get_context("spawn")

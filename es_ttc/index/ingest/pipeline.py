@@ -93,8 +93,7 @@ class IngestResult:
         return self.encoder_seconds / self.processes / self.seconds if self.seconds else 0.0
 
 
-Report = Callable[[IngestResult, float | None], None]
-"""Called repeatedly with the present counts and the share of the input that has been read."""
+Report = Callable[[IngestResult, float | None], None]  # gets the counts and the share of the input read
 
 
 async def ingest(
@@ -141,12 +140,7 @@ async def ingest(
         return await run.run(rejected_before)
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoding:
-    """A part that is being encoded."""
-
-    documents: Sequence[Prepared]
-    encoded: asyncio.Task[EncodedPart]
+_Encoding = tuple[Sequence[Prepared], asyncio.Task[EncodedPart]]  # a part that is being encoded
 
 
 @dataclass
@@ -251,7 +245,7 @@ class _IngestRun:
         """Give parts to the encoders, some more than they work on at once."""
         while (documents := await chunks.get()) is not None:
             for part in _parts(documents):
-                await encoding.put(_Encoding(part, stages.create_task(self.encoders.encoded(part))))
+                await encoding.put((part, stages.create_task(self.encoders.encoded(part))))
         await encoding.put(None)
 
     async def _collect(
@@ -259,9 +253,10 @@ class _IngestRun:
     ) -> None:
         """Take encoded parts in the order of the input: of two documents with one id the later must win."""
         while (part := await encoding.get()) is not None:
-            encoded = await part.encoded
+            documents, task = part
+            encoded = await task
             self.outcome.encoder_seconds += encoded.seconds
-            await actions.put(list(self._actions(part.documents, encoded)))
+            await actions.put(list(self._actions(documents, encoded)))
         await actions.put(None)
 
     def _actions(self, documents: Sequence[Prepared], encoded: EncodedPart) -> Iterator[DocumentAction]:

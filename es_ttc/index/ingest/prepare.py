@@ -11,8 +11,7 @@ from es_ttc.index.mappings.spec import ROOT, IndexSpec
 
 ID = "_id"
 _MAX_NUMBER_LENGTH = 60
-MAX_ID_BYTES = 512
-"""Both engines reject a whole bulk because of one longer id."""
+MAX_ID_BYTES = 512  # both engines reject a whole bulk because of one longer id
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +29,7 @@ class Prepared:
 
 
 def prepare(sequence: int, record: Record, spec: IndexSpec, id_field: str | None) -> Prepared:
-    """Check one record.
-
-    Its id is ``id_field``'s value, else ``_id``'s, else a hash of the content: reading again writes the same.
-    """
+    """Check a record; its id is ``id_field``'s value, else ``_id``'s, else a hash of its content."""
     identified = _identified(record, id_field)
     text, spans = compose(identified.document, spec.text_fields)
     text_hash = content_hash(text, spans, spec)

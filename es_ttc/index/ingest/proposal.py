@@ -12,16 +12,14 @@ from es_ttc.common.markup import blanked, has_markup
 
 MAX_TEXT_FIELDS = 5
 _MAX_DEPTH = 3
-_MIN_WORDS = 2.5
-"""Mean number of words from which on a field is text and not a label; scripts without spaces count characters."""
+_MIN_WORDS = 2.5  # a field of more words on average is text, no label; of scripts without spaces, characters
 _CHARACTERS_A_WORD = 3
 _MAX_TITLE_WORDS = 20
 _WORD = re.compile(r"[^\W\d_]+")
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _NO_TEXT = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*://\S+|\S+@\S+\.\S+|[0-9a-fA-F-]{16,}|[A-Za-z0-9+/=_-]{32,})\s*")
 _TITLES = ("title", "name", "subject", "headline", "heading", "label", "titel", "titre", "nombre")
-_MIN_SHARE = 0.2
-"""Share of the texts from which on a language is named."""
+_MIN_SHARE = 0.2  # share of the texts from which on a language is named
 _IDS = ("id", "_id", "uuid", "key", "sku", "isbn", "asin", "number", "nr", "no")
 
 

@@ -26,10 +26,8 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.ingest.columns import MAX_ROWS, ColumnType, WrongCell, convert, find_types
 
 STDIN = "-"
-MAX_RECORD_BYTES = 64 * 2**20
-"""Maximum size of a line or cell; a longer one is rejected without being loaded completely."""
-MAX_COUNTED_BYTES = 16 * 2**20
-"""Bytes of a file, compressed ones as they are, that are read to count its records."""
+MAX_RECORD_BYTES = 64 * 2**20  # of a line or cell; a longer one is rejected before all of it is loaded
+MAX_COUNTED_BYTES = 16 * 2**20  # bytes of a file, compressed ones as they are, that are read to count its records
 
 _MAX_RAW_CHARACTERS = 2_000  # characters of an overlong line in its record
 _PARQUET_ROWS = 256
@@ -38,19 +36,13 @@ _CHECKED_EVERY = 100
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One document as read, or why it could not be read.
+    """One document as read, or why it could not be read."""
 
-    Attributes:
-        source: The file's name, ``-`` for standard input, "" for documents in memory.
-        number: Its line (JSONL, CSV: the last line of a row) or row (Parquet), from 1.
-        raw: The text that could not be decoded, or its beginning.
-    """
-
-    source: str
-    number: int
+    source: str  # the file's name, `-` for standard input, "" for documents in memory
+    number: int  # its line (JSONL, CSV: the last line of a row) or row (Parquet), from 1
     document: Mapping[str, Any] | None
     error: str | None = None
-    raw: str | None = None
+    raw: str | None = None  # the text that could not be decoded, or its beginning
 
 
 class Source(Protocol):

@@ -18,8 +18,7 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.vectors.codecs import StoredCodec
 from es_ttc.vectors.tokens import row_bytes
 
-DOCUMENTS = 8
-"""Documents that are encoded for an estimate."""
+DOCUMENTS = 8  # documents that are encoded for an estimate
 _FLOAT32 = 4
 _OFFSET = 2
 

@@ -18,10 +18,7 @@ _REMEMBERED = 20_000
 
 
 class UnchangedFilter:
-    """Compares documents with those in the index.
-
-    Ids written since the last refresh are remembered, since a search does not return those writes.
-    """
+    """Compares documents with those in the index; remembers ids since the last refresh, which no search returns yet."""
 
     def __init__(self, engine: Engine, index: str, spec: IndexSpec) -> None:
         self._engine = engine

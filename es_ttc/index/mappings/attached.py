@@ -16,23 +16,17 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.index import feature_properties, source_excludes, vector_settings
 from es_ttc.index.mappings.spec import ROOT, VECTOR, IndexSpec
 
-PENDING = "pending"
-"""``ttc.state`` of a document that waits for its features."""
-FAILED = "failed"
-"""``ttc.state`` of a document that cannot have features; ``ttc.reason`` says why."""
-CHECKPOINT = "checkpoint"
-"""``ttc.state`` of the one document of a side index that belongs to no document of the source."""
+PENDING = "pending"  # `ttc.state` of a document that waits for its features
+FAILED = "failed"  # `ttc.state` of a document that cannot have features; `ttc.reason` says why
+CHECKPOINT = "checkpoint"  # `ttc.state` of the one document of a side index that belongs to no document of the source
 CHECKPOINT_ID = "ttc-checkpoint"
 
-ID = "ttc.id"
-"""The source's `_id` as a doc value, readable without stored fields."""
+ID = "ttc.id"  # the source's `_id` as a doc value, readable without stored fields
 ROUTING = "ttc.routing"
-SOURCE = "ttc.source"
-"""UUID of the source index: an index created again under the same name has other sequence numbers."""
+SOURCE = "ttc.source"  # UUID of the source index: an index created again under the same name has other sequence numbers
 SEQ_NO = "ttc.seq_no"
 TERM = "ttc.term"
-VERSION = "ttc.version"
-"""`_version` of the write that added the features to the document."""
+VERSION = "ttc.version"  # `_version` of the write that added the features to the document
 REASON = "ttc.reason"
 
 _ALIAS_PREFIX = "ttc-side-"

@@ -16,25 +16,20 @@ from es_ttc.index.mappings.index import one_mapping
 from es_ttc.index.mappings.spec import ENRICHMENT, ENRICHMENT_FIELDS, ROOT, IndexSpec
 from es_ttc.index.mappings.write_options import WriteOptions
 
-META = "ttc_enrichment"
-"""Key of ``_meta`` for the field of enrichment, separate from the spec, because other features do not depend on it."""
+META = "ttc_enrichment"  # key of `_meta`, apart from the spec, on which no other feature depends
 
 
 @dataclass(frozen=True, slots=True)
 class EnrichmentTarget:
-    """An index whose documents can be enriched.
-
-    Attributes:
-        attached: Whether features were added to the documents of an existing index (`es-ttc attach --in-index`):
-            these have all fields below ``ttc`` in ``_source``, and are updated in place.
-        key: The key with which the index's pipeline lets features pass; empty if it has none.
-    """
+    """An index whose documents can be enriched."""
 
     index: str
     spec: IndexSpec
     analyzer: str
+    # Whether features were added to the documents of an existing index (`es-ttc attach --in-index`): these have all
+    # fields below `ttc` in `_source`, and are updated in place
     attached: bool = False
-    key: str = ""
+    key: str = ""  # the key with which the index's pipeline lets features pass; empty if it has none
 
 
 async def add_enrichment(engine: Engine, name: str, analyzer: str | None = None) -> EnrichmentTarget:

@@ -41,10 +41,8 @@ from es_ttc.rescorers.base import Feature
 
 Kind = Literal["vector", "blob", "keyword", "integer", "float", "nested", "rank_vectors"]
 
-READY = "ready"
-"""``ttc.state`` of a document with all its features."""
-EMPTY = "empty"
-"""``ttc.state`` of a document without text: it has no features, and needs none."""
+READY = "ready"  # `ttc.state` of a document with all its features
+EMPTY = "empty"  # `ttc.state` of a document without text: it has no features, and needs none
 
 _LICENCES_WITH_RANK_VECTORS = ("enterprise", "trial")
 

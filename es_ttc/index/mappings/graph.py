@@ -21,11 +21,9 @@ from es_ttc.index.mappings.attached import ID
 from es_ttc.index.mappings.spec import HASH, ROOT, VERSION
 from es_ttc.reranking.graph import GraphParams
 
-NEIGHBOURS = "ttc.neighbours"
-"""Ids, nearest first: read from `_source`, which keeps their order; indexed, to find the documents that link to one."""
+NEIGHBOURS = "ttc.neighbours"  # ids, nearest first, as in `_source`; indexed, to find what links to one
 NODE_VECTOR = "ttc.pooled"
-GRAPH = "graph"
-"""Key of ``_meta.ttc`` with :class:`GraphMeta`."""
+GRAPH = "graph"  # key of `_meta.ttc` with `GraphMeta`
 
 _ALIAS_PREFIX = "ttc-graph-"
 _NAME = re.compile(r"ttc-neighbours-[0-9a-f]{8}-(.+)", re.DOTALL)
@@ -33,27 +31,20 @@ _MAX_NAME_LENGTH = 255
 
 
 class GraphMeta(BaseModel):
-    """Metadata of a graph.
-
-    Attributes:
-        holder: UUID of the index from which the vectors were read: the source, or its side index.
-        builder: ``exact`` or ``hnsw`` (computed here), or ``engine`` (the engine's own kNN).
-        checkpoint: For each shard of the holder the `_seq_no` up to which every write is in the graph.
-        owner: Id of the running build; "" if none is known.
-        beats: Number of heartbeats of that build.
-    """
+    """Metadata of a graph."""
 
     model_config = ConfigDict(frozen=True)
 
     source: str
-    holder: str
+    holder: str  # UUID of the index from which the vectors were read: the source, or its side index
     encoder: str
     params: GraphParams
-    builder: str
+    builder: str  # `exact` or `hnsw` (computed here), or `engine` (the engine's own kNN)
     ready: bool = False
+    # For each shard of the holder the `_seq_no` up to which every write is in the graph
     checkpoint: dict[int, int] = Field(default_factory=dict)
-    owner: str = ""
-    beats: int = 0
+    owner: str = ""  # id of the running build; "" if none is known
+    beats: int = 0  # number of heartbeats of that build
 
     @property
     def sign(self) -> tuple[str, int, bool]:

@@ -25,17 +25,13 @@ ANALYZERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
-    """Options that are fixed when the index is created.
+    """Options that are fixed when the index is created."""
 
-    Attributes:
-        analyzer: Of the text fields. ``english`` (stemming, stop words) is common for BM25 baselines on these engines,
-            including BEIR's; ``standard`` for text in other languages without an analyzer of their own.
-        replicas: Copies of each shard; None for one as soon as there is a second node.
-    """
-
+    # Of the text fields. `english` (stemming, stop words) is common for BM25 baselines on these engines, including
+    # BEIR's; `standard` for text in other languages without an analyzer of their own.
     analyzer: str = "english"
     shards: int | None = None
-    replicas: int | None = None
+    replicas: int | None = None  # copies of each shard; None for one as soon as there is a second node
 
 
 def analyzer_of(language: str | None) -> str:

@@ -86,13 +86,13 @@ async def index_behind(engine: Engine, name: str) -> Index | None:
     return found[0] if found else None
 
 
-async def serving_side_of(engine: Engine, source: str) -> Index | None:
+async def serving_side(engine: Engine, source: str) -> Index | None:
     """Return the side index that the alias of a source points to; None if nothing is attached, or not yet."""
     found = await indices_behind(engine, side_alias(source))
     return found[0] if found else None
 
 
-async def all_sides_of(engine: Engine, source: str) -> list[Index]:
+async def sides_of(engine: Engine, source: str) -> list[Index]:
     """Return all side indices of a source: the one in use, unfinished and abandoned ones."""
     found = await none_if_missing(engine.request("GET", f"/{side_pattern(source)}", params=_HIDDEN_TOO))
     sides = (Index.of(name, described) for name, described in sorted((found or {}).items()))

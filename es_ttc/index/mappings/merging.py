@@ -14,8 +14,7 @@ from es_ttc.errors import EngineError
 
 _MERGE_SECONDS = 6 * 3600.0
 _LEASE_POLLS = 75
-_POLL_SECONDS = 1.0
-"""Leases are looked at for twice the interval in which engines renew them, and some."""
+_POLL_SECONDS = 1.0  # leases are looked at for twice the interval in which engines renew them, and some
 _LEASES = "indices.*.shards.*.seq_no.max_seq_no,indices.*.shards.*.retention_leases.leases.retaining_seq_no"
 
 

@@ -7,11 +7,9 @@ from es_ttc.engine.versions import Product
 from es_ttc.index.mappings.spec import VECTOR
 from es_ttc.vectors.tokens import Float32
 
-MAX_CANDIDATES = 10_000
-"""Elasticsearch's own limit."""
+MAX_CANDIDATES = 10_000  # Elasticsearch's own limit
 
-TIE_BREAKER = 0.5
-"""Weight of the fields other than the best one, as in BEIR's own Elasticsearch baseline."""
+TIE_BREAKER = 0.5  # weight of the fields other than the best one, as in BEIR's own Elasticsearch baseline
 
 
 def matching(text: str, fields: Sequence[str]) -> dict[str, Any]:

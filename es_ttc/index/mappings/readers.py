@@ -23,8 +23,7 @@ from es_ttc.vectors.tokens import Float32, TokenVectors
 Hit = Mapping[str, Any]
 Query = dict[str, Any]
 
-MAX_NESTED_OBJECTS = 10_000
-"""``index.mapping.nested_objects.limit`` of both products: a document with more is rejected."""
+MAX_NESTED_OBJECTS = 10_000  # `index.mapping.nested_objects.limit` of both products: a document with more is rejected
 
 SENDABLE_LAYOUTS: tuple[Layout, ...] = ("doc_values", "nested_vectors")
 """Layouts whose features the plugin can send: blobs as they are stored, nested vectors as a blob of its own making."""
@@ -101,10 +100,7 @@ class BlobReader:
     as_text = False
 
     def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:  # noqa: ARG002
-        """Return the part of a `_search` body that requests features, beside the query.
-
-        With `bare` hits need no `_id`, and inline scripts are allowed, so that features are read faster.
-        """
+        """Request the blobs as stored fields."""
         return {"_source": False, "stored_fields": _names(features)}
 
     def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:  # noqa: ARG002
@@ -125,10 +121,7 @@ class DocValueReader(BlobReader):
     """Reads all features from blobs in doc values, by a script: bytes take a third of the time of base64."""
 
     def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:
-        """Return the part of a `_search` body that requests features, beside the query.
-
-        With `bare` hits need no `_id`, and inline scripts are allowed, so that features are read faster.
-        """
+        """Request the blobs as doc values, with `bare` by the script."""
         names = _names(features)
         if not bare:
             return {"_source": False, "docvalue_fields": names}
@@ -144,10 +137,7 @@ class NestedReader(BlobReader):
     as_text = True
 
     def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:
-        """Return the part of a `_search` body that requests features, beside the query.
-
-        With `bare` hits need no `_id`, and inline scripts are allowed, so that features are read faster.
-        """
+        """Request the blobs; :meth:`query` requests token vectors."""
         return super().request([feature for feature in features if feature is not Feature.TOKENS], bare=bare)
 
     def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:
@@ -187,10 +177,7 @@ class SourceReader(BlobReader):
         self._vectors = vectors
 
     def request(self, features: Sequence[Feature], *, bare: bool = False) -> dict[str, Any]:
-        """Return the part of a `_search` body that requests features, beside the query.
-
-        With `bare` hits need no `_id`, and inline scripts are allowed, so that features are read faster.
-        """
+        """Request the blobs, and token vectors from `_source`."""
         blobs = [feature for feature in features if feature is not Feature.TOKENS]
         return {**super().request(blobs, bare=bare), "_source": [self._name] if len(blobs) < len(features) else False}
 

@@ -15,57 +15,41 @@ from es_ttc.vectors.codecs import DEFAULT_CODEC, StoredCodec
 VERSION = 2
 
 ROOT = "ttc"
-CALIBRATION = "calibration"
-"""Key of ``_meta.ttc`` with the calibration; written later, not part of the spec."""
+CALIBRATION = "calibration"  # key of `_meta.ttc` with the calibration; written later, not part of the spec
 VECTOR = "ttc.vector"
-POOLED = "ttc.pooled"
-"""The pooled vector as a packed blob, because OpenSearch returns no knn_vector outside of `_source`."""
-TOKENS = "ttc.tokens"
-"""A blob; objects with :data:`TOKEN_VECTOR`; or one list of vectors: depending on the storage."""
+POOLED = "ttc.pooled"  # a packed blob: OpenSearch returns no knn_vector outside of `_source`
+TOKENS = "ttc.tokens"  # a blob; objects with `TOKEN_VECTOR`; or one list of vectors: depending on the storage
 TOKEN_VECTOR = "ttc.tokens.v"
 NORMS = "ttc.norms"
 OFFSETS = "ttc.offsets"
-CHUNKS = "ttc.chunks"
-"""Sentences, pairs of sentences and paragraphs with their vectors, for programs."""
-REVERSED = "ttc.reversed"
-"""The reversed reading: the pooled vector of the document encoded as a query, as a packed blob."""
-HASH = "ttc.hash"
-"""Hash of the text and of the storage of its features: documents with equal hash and encoder have equal features."""
+CHUNKS = "ttc.chunks"  # sentences, pairs of sentences and paragraphs with their vectors, for programs
+REVERSED = "ttc.reversed"  # the pooled vector of the document encoded as a query, as a packed blob
+HASH = "ttc.hash"  # of the text and of the storage: with the same encoder, equal ones have equal features
 ENCODER = "ttc.encoder"
 STATE = "ttc.state"
-SPANS = "ttc.spans"
-"""Nested: one object per span, with the fields below it."""
+SPANS = "ttc.spans"  # nested: one object per span, with the fields below it
 SPAN_VECTOR = "ttc.spans.v"
 SPAN_SCALE = "ttc.spans.scale"
-SPAN_POSITION = "ttc.spans.position"
-"""The token at the span's centre, from 0."""
-SPAN_FIELD = "ttc.spans.field"
-"""Name of the text field at the span's centre; the span's characters of that field are stored with it."""
+SPAN_POSITION = "ttc.spans.position"  # the token at the span's centre, from 0
+SPAN_FIELD = "ttc.spans.field"  # name of the text field at the span's centre, whose characters are stored too
 SPAN_START = "ttc.spans.start"
 SPAN_END = "ttc.spans.end"
-ENRICHMENT = "ttc.enrichment"
-"""Phrases that a language model added: a separate text field, so that users' fields keep their statistics."""
-ENRICHED = "ttc.enriched"
-"""Key of the plan (prompt, model, parameters) with which a document was enriched; absent if it was not."""
-ENRICHED_BY = "ttc.enriched_by"
-"""The job that wrote the enrichment."""
-ENRICHED_TEXT = "ttc.enriched_text"
-"""SHA-256, cut to 16 bytes, of the text that the model read."""
+ENRICHMENT = "ttc.enrichment"  # a model's phrases, in a field of their own: users' fields keep their statistics
+ENRICHED = "ttc.enriched"  # key of the plan (prompt, model, parameters) of the enrichment, if there is one
+ENRICHED_BY = "ttc.enriched_by"  # the job that wrote the enrichment
+ENRICHED_TEXT = "ttc.enriched_text"  # SHA-256, cut to 16 bytes, of the text that the model read
 ENRICHMENT_FIELDS = (ENRICHMENT, ENRICHED, ENRICHED_BY, ENRICHED_TEXT)
 """The fields of enrichment; like all fields below ``ttc`` they are outside ``_source``."""
-DOCUMENT = "ttc.document"
-"""SHA-256, cut to 16 bytes, of the whole document as sent, by which ingest detects unchanged documents."""
+DOCUMENT = "ttc.document"  # SHA-256, cut to 16 bytes, of the document as sent, which shows unchanged ones
 
 TokenStorage = Literal["packed", "nested", "rank_vectors", "none"]
-DEFAULT_FIELDS = ("title", "text")
-"""The fields that are encoded if none are named."""
+DEFAULT_FIELDS = ("title", "text")  # the fields that are encoded if none are named
 MAX_TOKEN_POOLING = 6
 Layout = Literal["doc_values", "nested", "nested_vectors", "rank_vectors"]
 """How features are read; ``nested``: of an index whose nested token vectors are in ``_source``, as they once were."""
 
 _OUTSIDE = "outside_source"
-MEAN = "mean"
-"""The scale L = inf in JSON and on the command line."""
+MEAN = "mean"  # the scale L = inf in JSON and on the command line
 
 DEFAULT_SCALES: tuple[float, ...] = (1, 3, 5, 7, 10, 15, 20, 30, math.inf)
 """Spectral Retrieval's default grid, section III-C, and the mean, so that a request may add it at no cost."""
@@ -81,37 +65,29 @@ class SpanGrid:
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """The features of an index.
-
-    Attributes:
-        text_fields: The document's fields that are encoded, in this order, the non-empty ones joined by one space.
-        tokens: Storage of token vectors: ``packed`` (one blob per document), ``nested`` (one nested vector per token),
-            ``rank_vectors`` (Elasticsearch's own field) or ``none`` (pooled vectors only).
-        codec: StoredCodec of packed token vectors; the other kinds of storage use float32.
-        scales: The scales whose norms are stored (L = 1 needs none); norms of other scales are computed on request.
-        max_tokens: Maximum number of rows of one document's token matrix.
-        spans: Grids of smoothed spans that are stored as nested vectors for the engine's own kNN; may be empty.
-        chunks: Whether vectors of sentences, pairs of sentences and paragraphs are stored, for programs.
-        reversed: Whether each document's vector as a query is stored, for programs. For an encoder that does not
-            distinguish roles it would be the pooled vector again.
-        outside_source: Whether nested token vectors are outside ``_source``, as all other features are. Those of
-            indices made by earlier releases are in it.
-        token_pooling: How many tokens share one vector, on average: 1 (each has its own) to 6.
-        strip_html: Whether markup is left out of what is encoded; offsets still point into the stored text.
-    """
+    """The features of an index."""
 
     encoder: EncoderIdentity
+    # The document's fields that are encoded, in this order, the non-empty ones joined by one space
     text_fields: tuple[str, ...] = DEFAULT_FIELDS
+    # Storage of token vectors: `packed` (one blob per document), `nested` (one nested vector per token), `rank_vectors`
+    # (Elasticsearch's own field) or `none` (pooled vectors only)
     tokens: TokenStorage = "packed"
-    codec: StoredCodec = DEFAULT_CODEC
+    codec: StoredCodec = DEFAULT_CODEC  # of packed token vectors; the other kinds of storage use float32
+    # The scales whose norms are stored (L = 1 needs none); norms of other scales are computed on request
     scales: tuple[float, ...] = DEFAULT_SCALES
-    max_tokens: int = 1024
+    max_tokens: int = 1024  # maximum number of rows of one document's token matrix
+    # Grids of smoothed spans that are stored as nested vectors for the engine's own kNN; may be empty
     spans: tuple[SpanGrid, ...] = ()
-    chunks: bool = False
+    chunks: bool = False  # whether vectors of sentences, pairs of sentences and paragraphs are stored, for programs
+    # Whether each document's vector as a query is stored, for programs. For an encoder that does not distinguish roles
+    # it would be the pooled vector again.
     reversed: bool = False
+    # Whether nested token vectors are outside `_source`, as all other features are. Those of indices made by earlier
+    # releases are in it.
     outside_source: bool = True
-    token_pooling: int = 1
-    strip_html: bool = False
+    token_pooling: int = 1  # how many tokens share one vector, on average: 1 (each has its own) to 6
+    strip_html: bool = False  # whether markup is left out of what is encoded; offsets still point into the stored text
 
     def __post_init__(self) -> None:
         if not 1 <= self.token_pooling <= MAX_TOKEN_POOLING:

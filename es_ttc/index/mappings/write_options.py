@@ -13,26 +13,18 @@ from es_ttc.index.mappings.spec import own_meta
 
 Encode = Literal["now", "later"]
 
-WRITES = "writes"
-"""Its name below ``_meta.ttc``."""
-KEY = "ttc.key"
-"""The field that a writer of es-ttc sends; it is mapped, neither indexed nor stored."""
+WRITES = "writes"  # its name below `_meta.ttc`
+KEY = "ttc.key"  # the field that a writer of es-ttc sends; it is mapped, neither indexed nor stored
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Options of an index whose documents are encoded and enriched after any client's write.
+    """Options of an index whose documents are encoded and enriched after any client's write."""
 
-    Attributes:
-        encode: ``now``: writes through the gateway are encoded on their way. ``later``: workers encode all documents.
-        enrich: Whether workers also enrich documents by a language model.
-        key: The value of ``ttc.key`` that the index's pipeline accepts; empty for features in a side index.
-        plugin_timeout: Time limit of the plugin's processor for the gateway; None for the engine's own processors.
-    """
-
-    encode: Encode
-    enrich: bool
-    key: str
+    encode: Encode  # `now`: writes through the gateway are encoded on their way. `later`: workers encode all documents.
+    enrich: bool  # whether workers also enrich documents by a language model
+    key: str  # the value of `ttc.key` that the index's pipeline accepts; empty for features in a side index
+    # Time limit of the plugin's processor for the gateway; None for the engine's own processors
     plugin_timeout: str | None = None
 
     @property

@@ -22,15 +22,11 @@ from es_ttc.lab.evaluation.through_engine import EngineSearcher, SearchedIndex, 
 
 PREFIX = "es-ttc-demo-"
 METHODS = ("bm25", "dense", "hybrid", "maxsim", "spectral", "blend")
-SHOWN = "blend"
-"""The method whose queries are shown before and after."""
-MAX_TOKENS = 512
-"""Tokens kept of a document, so that the library is encoded in half a minute; a real index keeps 1,024."""
+SHOWN = "blend"  # the method whose queries are shown before and after
+MAX_TOKENS = 512  # tokens kept of a document, so that the library is encoded in half a minute; a real index keeps 1,024
 WINDOW = 100
-DEPTH = 10
-"""Hits that are asked for, as a search page does: what is shown is nDCG@10, recall@10 and a page's time."""
-WARM_UP = 8
-"""Queries that are asked before any is measured."""
+DEPTH = 10  # hits that are asked for, as a search page does: what is shown is nDCG@10, recall@10 and a page's time
+WARM_UP = 8  # queries that are asked before any is measured
 METRIC = "ndcg@10"
 
 
@@ -75,10 +71,7 @@ async def _make_room(engine: Engine, name: str) -> None:
 def measure(
     runner: InterruptibleRunner, client: Engine, exhibit: Exhibit, encoder: Encoder, progress: Progress = silent
 ) -> CollectionResult:
-    """Run every method on every query through the gateway, and compare them.
-
-    Rescorers rescore BM25's best 100: what a user gets who adds the section to the search that they have.
-    """
+    """Run every method on every query through the gateway, and compare them; rescorers rescore BM25's best 100."""
     methods = resolve(METHODS)
     documents = len(exhibit.collection.documents)
     index = SearchedIndex(runner, client, exhibit.index, exhibit.spec, documents)

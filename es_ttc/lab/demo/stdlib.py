@@ -35,10 +35,8 @@ IMPORTED = frozenset((
 ))
 # fmt: on
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-MODULE_WORDS = 120
-"""Words kept of a module's own docstring; some are whole manuals."""
-MEMBER_WORDS = 25
-"""Words kept of a function's, class's or method's first paragraph."""
+MODULE_WORDS = 120  # words kept of a module's own docstring; some are whole manuals
+MEMBER_WORDS = 25  # words kept of a function's, class's or method's first paragraph
 NAME = f"python-{sys.version_info.major}.{sys.version_info.minor}"
 
 

@@ -23,8 +23,7 @@ from es_ttc.vectors.chunks import Granularity
 from es_ttc.vectors.tokens import Float32
 
 _DEFINED_SECONDS = 5
-_BATCH = 64
-"""Number of texts encoded between two checks of the clock."""
+_BATCH = 64  # number of texts encoded between two checks of the clock
 _PROBE = "a"
 
 
@@ -85,10 +84,7 @@ class ProgramRun:
 def run(
     source: str, tasks: Sequence[Task], limits: Limits, *, hash_seed: int = 0, restricted: bool = True
 ) -> list[ProgramRun]:
-    """Run a program on tasks, one after the other, in a sandboxed process; `hash_seed` orders its sets.
-
-    Only tests of the sandbox leave `restricted` out.
-    """
+    """Run a program on tasks in a sandboxed process (`restricted` but in tests of it); `hash_seed` orders its sets."""
     allowance = ProcessLimits(limits.memory_mb, int(limits.seconds * len(tasks)) + _DEFINED_SECONDS)
     with Process(allowance, hash_seed) as process:
         process.await_ready()
@@ -167,8 +163,7 @@ class _Counted:
             self._bill.add(texts)
 
 
-_HASH_SEEDS = (0, 1)
-"""Hash seeds of the two processes of one evaluation, so that the order of a set of texts differs."""
+_HASH_SEEDS = (0, 1)  # hash seeds of the two processes of one evaluation, so that the order of a set of texts differs
 
 
 @dataclass

@@ -82,10 +82,7 @@ def samples(plan: Plan, encoder: Encoder) -> list[Float32]:
 
 
 def is_calibrated(record: Record, task: Task, sample: Float32, limits: Limits) -> bool:
-    """Return whether a program needs a sample of queries (``ctx.calibration``) to score a single query like several.
-
-    The gateway scores one query at a time; `es-ttc calibrate` stores a sample in an index.
-    """
+    """Return whether a program needs a sample of queries to score a single query, as a gateway does, like several."""
     if _scores_alone(record, task, limits):
         return False
     if _scores_alone(record, replaced(task, sample=sample), limits):

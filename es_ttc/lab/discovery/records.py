@@ -23,8 +23,7 @@ def _written(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-Text = Annotated[str, AfterValidator(_written)]
-"""Untrusted text from a program or a proposer."""
+Text = Annotated[str, AfterValidator(_written)]  # untrusted text from a program or a proposer
 
 
 class _Model(BaseModel):

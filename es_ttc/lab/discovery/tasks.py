@@ -34,33 +34,24 @@ _DEPTH = 10
 
 @dataclass(frozen=True)
 class Task:
-    """One collection, prepared for programs; q queries, n documents.
-
-    Attributes:
-        qrels: Relevance judgements by query id, in the order of the queries.
-        queries: ``(q, d)`` float32 unit rows.
-        documents: ``(n, d)`` float32 unit rows.
-        chunks: By granularity.
-        chunk_texts: By granularity.
-        topics: ``(n, d)``: the documents' openings.
-        reversed: ``(n, d)``: the documents encoded as queries; None for an encoder that does not distinguish roles.
-        sample: ``(m, d)`` other queries as a sample of an index's queries (``ctx.calibration``); None: the queries
-            themselves, as in the paper.
-    """
+    """One collection, prepared for programs; q queries, n documents."""
 
     name: str
     split: str
     query_texts: Sequence[str]
     document_ids: Sequence[str]
-    qrels: Mapping[str, Mapping[str, int]]
-    queries: Float32
-    documents: Float32
+    qrels: Mapping[str, Mapping[str, int]]  # relevance judgements by query id, in the order of the queries
+    queries: Float32  # (q, d) float32 unit rows
+    documents: Float32  # (n, d) float32 unit rows
     document_texts: SharedTexts
     chunks: Mapping[Granularity, SharedChunks]
     chunk_texts: Mapping[Granularity, SharedTexts]
-    topics: Shared
+    topics: Shared  # (n, d): the documents' openings
     encode: EncodeFn
+    # (n, d): the documents encoded as queries; None for an encoder that does not distinguish roles
     reversed: Shared | None = None
+    # (m, d) other queries as a sample of an index's queries (`ctx.calibration`); None: the queries themselves, as in
+    # the paper
     sample: Float32 | None = None
 
     @property

@@ -10,12 +10,10 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.vectors.tokens import Float32
 
 K1 = 1.2
-B = 0.75
-"""Lucene's defaults, which both engines keep."""
+B = 0.75  # Lucene's defaults, which both engines keep
 
 _WORD = rf"(?u)[{HAN_HIRAGANA}]|[^\W{HAN_HIRAGANA}]+"
-_ALGORITHMS = {"cyrillic": "russian", "indic": "hindi"}
-"""Snowball's algorithm of scripts that stand for several languages: that of the most frequent one."""
+_ALGORITHMS = {"cyrillic": "russian", "indic": "hindi"}  # of a script's most frequent language
 _STOP_WORDS = frozenset({"dutch", "english", "french", "german", "italian", "portuguese", "russian", "spanish"})
 """Languages whose stop words bm25s has."""
 

@@ -18,11 +18,9 @@ Float64 = NDArray[np.float64]
 RESAMPLES = 10_000
 SEED = 20_241
 CONFIDENCE = 0.95
-TIE = 0.001
-"""Differences of at most this much are ties (Test-Time Compute for Frozen Embedding Models, section 4)."""
+TIE = 0.001  # differences of at most this much are ties (Test-Time Compute for Frozen Embedding Models, section 4)
 
-TRUSTED_QUERIES = 30
-"""Number of queries from which on percentile intervals are trusted."""
+TRUSTED_QUERIES = 30  # number of queries from which on percentile intervals are trusted
 
 _BLOCK_BYTES = 64 * 2**20
 
@@ -127,10 +125,7 @@ def compare(method: Float64, baseline: Float64, method_means: Float64, baseline_
 
 
 def p_value(deltas: Float64) -> float:
-    """Return the two-sided p value of resampled differences, ``(b,)``.
-
-    It is at least 2 / (b + 1): b resamples cannot show less.
-    """
+    """Return the two-sided p value of ``(b,)`` resampled differences, at least 2 / (b + 1)."""
     other_side = min(np.sum(deltas <= 0), np.sum(deltas >= 0))
     return float(min(1.0, 2 * (other_side + 1) / (len(deltas) + 1)))
 

@@ -25,8 +25,7 @@ CORPUS = "corpus.jsonl"
 QUERIES = "queries.jsonl"
 QRELS = "qrels"
 _NOT_FIELDS = frozenset({"_id", "title", "text"})
-ASPECTS = ".aspects"
-"""Suffix of a split's name in the name of the file with its judgements by aspect."""
+ASPECTS = ".aspects"  # suffix of a split's name in the name of the file with its judgements by aspect
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,33 +22,23 @@ from es_ttc.vectors.chunks import DocumentChunks, no_chunks
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
-_BATCH = 64
-"""Number of texts per call of the encoder: many enough to be sorted by length, few enough that progress is seen."""
+_BATCH = 64  # texts per call of the encoder: enough to sort by length, few enough to see progress
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusFeatures:
-    """The features of all documents, in the collection's order.
-
-    Attributes:
-        present: ``(n,)`` bool, False for a document without text, which has no features and is never scored.
-        pooled: ``(n, d)`` float32 unit rows; zero for a document without features.
-        tokens: One value per document; empty if no method needs token vectors.
-        norms: One value per document; empty if no method needs token vectors.
-        chunks: One value per document; empty if no method needs chunks.
-        spans: One ``(m, d)`` float32 matrix per document; empty if no method searches spans.
-        reversed: ``(n, d)`` float32 unit rows, the documents encoded as queries; None if the spec does not store them.
-        truncated: Number of documents whose text has more tokens than the spec allows.
-    """
+    """The features of all documents, in the collection's order."""
 
     ids: Sequence[str]
+    # (n,) bool, False for a document without text, which has no features and is never scored
     present: NDArray[np.bool_]
-    pooled: Float32
-    tokens: Sequence[TokenVectors] = ()
-    norms: Sequence[ScaleNorms] = ()
-    chunks: Sequence[DocumentChunks] = ()
-    spans: Sequence[Float32] = ()
-    truncated: int = 0
+    pooled: Float32  # (n, d) float32 unit rows; zero for a document without features
+    tokens: Sequence[TokenVectors] = ()  # one value per document; empty if no method needs token vectors
+    norms: Sequence[ScaleNorms] = ()  # one value per document; empty if no method needs token vectors
+    chunks: Sequence[DocumentChunks] = ()  # one value per document; empty if no method needs chunks
+    spans: Sequence[Float32] = ()  # one (m, d) float32 matrix per document; empty if no method searches spans
+    truncated: int = 0  # number of documents whose text has more tokens than the spec allows
+    # (n, d) float32 unit rows, the documents encoded as queries; None if the spec does not store them
     reversed: Float32 | None = None
 
     def window(self, documents: Positions, first_pass: Float32, features: frozenset[Feature]) -> Window:

@@ -35,8 +35,7 @@ from es_ttc.retrievers.memory import MemorySearch
 from es_ttc.vectors.moments import Moments
 from es_ttc.vectors.tokens import Float32
 
-_BLOCK = 256
-"""Queries of one matrix product."""
+_BLOCK = 256  # queries of one matrix product
 
 T = TypeVar("T")
 
@@ -51,8 +50,7 @@ class JoinedWindow:
     window: Window
 
 
-Found = tuple[list[Ranking], NDArray[np.float64]]
-"""A ranking a query, and the seconds that each took."""
+Found = tuple[list[Ranking], NDArray[np.float64]]  # a ranking a query, and the seconds that each took
 
 
 @dataclass

@@ -47,11 +47,9 @@ class HybridParams(Params):
 RETRIEVAL: Mapping[str, type[Params]] = {"bm25": Bm25Params, "dense": DenseParams, "hybrid": HybridParams}
 """Methods that find documents by one search; rescorers reorder the window that one of these has found."""
 
-KNN = "knn:"
-"""Prefix of a retriever's name."""
+KNN = "knn:"  # prefix of a retriever's name
 
-GROUPS: Mapping[str, tuple[str, ...]] = {"programs": tuple(CATALOGUE)}
-"""Names of groups of methods."""
+GROUPS: Mapping[str, tuple[str, ...]] = {"programs": tuple(CATALOGUE)}  # names of groups of methods
 
 
 @dataclass(frozen=True, slots=True)

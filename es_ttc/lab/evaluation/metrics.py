@@ -19,12 +19,9 @@ Qrels = Mapping[str, Mapping[str, int]]
 Aspects = Mapping[str, Qrels]
 Rankings = Mapping[str, Sequence[str]]
 
-CUTOFFS = (1, 2, 3, 5, 10, 20, 100)
-"""Cutoffs that are always computed, in addition to the caller's."""
-OF_SETS = (3, 5, 10)
-"""Cutoffs of the metrics of sets of documents: ``ils``, ``alpha-ndcg`` and ``unjudged``."""
-ALPHA = 0.5
-"""The reduction of the gain of a further document on the same aspect, as in TREC's web track."""
+CUTOFFS = (1, 2, 3, 5, 10, 20, 100)  # cutoffs that are always computed, in addition to the caller's
+OF_SETS = (3, 5, 10)  # cutoffs of the metrics of sets of documents: `ils`, `alpha-ndcg` and `unjudged`
+ALPHA = 0.5  # the reduction of the gain of a further document on the same aspect, as in TREC's web track
 
 _FAMILIES = ("ndcg", "recall", "success", "comp")
 _WHOLE = ("map", "mrr")
@@ -132,11 +129,7 @@ def complete(judged: Mapping[str, int], ranking: Sequence[str], k: int) -> bool:
 
 
 def intra_list_similarity(vectors: Float32) -> float:
-    """Return the mean cosine of two different documents of a list (Ziegler et al., WWW 2005); 0 where it has no two.
-
-    Args:
-        vectors: ``(n, d)`` unit rows, the list's documents.
-    """
+    """Return the mean cosine of two of ``(n, d)`` unit rows (Ziegler et al., WWW 2005); 0 where there are no two."""
     n = len(vectors)
     if n < 2:
         return 0.0

@@ -32,10 +32,8 @@ from es_ttc.vectors.codecs import StoredCodec
 if TYPE_CHECKING:
     from es_ttc.lab.evaluation.through_engine import SearchedIndex
 
-MIN_UNJUDGED = 0.1
-"""Difference in the share of unjudged documents from which a warning is given."""
-SHOWN = 3
-"""Documents of each ranking that the report shows."""
+MIN_UNJUDGED = 0.1  # difference in the share of unjudged documents from which a warning is given
+SHOWN = 3  # documents of each ranking that the report shows
 
 _LABEL = 80
 
@@ -152,8 +150,7 @@ def _compared(
     return results
 
 
-SPANS = SpanGrid(scale=10, stride=5)
-"""The grid of searched spans: ten tokens wide, one every five tokens."""
+SPANS = SpanGrid(scale=10, stride=5)  # the grid of searched spans: ten tokens wide, one every five tokens
 
 _OF_TOKENS = frozenset({Feature.TOKENS, Feature.NORMS})
 

@@ -71,8 +71,7 @@ def reorder(first: Ranking, window: Positions, scores: Float32) -> Ranking:
     return Ranking(np.concatenate([window[order], rest]), scores[order])
 
 
-Progress = Callable[[str, int, int], None]
-"""Receives the present stage, the number of units done, and the number of all units."""
+Progress = Callable[[str, int, int], None]  # gets stage, units done, and all units
 
 MIN_DEPTH = 100
 MAX_DEPTH = 1000

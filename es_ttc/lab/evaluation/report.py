@@ -15,8 +15,7 @@ from es_ttc.lab.evaluation.metrics import headline_metrics
 from es_ttc.lab.evaluation.results import CollectionResult, Evaluation, MethodResult
 
 LEVEL = 1 - CONFIDENCE
-_MOVED = 5
-"""Number of displayed queries with the greatest gains, and with the greatest losses."""
+_MOVED = 5  # number of displayed queries with the greatest gains, and with the greatest losses
 
 
 @dataclass(frozen=True, slots=True)

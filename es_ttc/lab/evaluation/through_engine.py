@@ -34,8 +34,7 @@ from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from es_ttc.vectors.tokens import Float32
 
-MAX_HITS = 10_000
-"""``index.max_result_window``, and the gateway's maximum window."""
+MAX_HITS = 10_000  # `index.max_result_window`, and the gateway's maximum window
 
 _TIMEOUT = "120s"
 

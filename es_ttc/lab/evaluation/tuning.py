@@ -26,8 +26,7 @@ from es_ttc.lab.evaluation.rankings import Progress, Searcher, silent
 Grid = Mapping[str, Sequence[Any]]
 
 MAX_CANDIDATES = 2_000
-_ALIKE = 1e-12
-"""Means that differ by less are equal: rounding must not choose."""
+_ALIKE = 1e-12  # means that differ by less are equal: rounding must not choose
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 from es_ttc.llm import JsonSchema, LanguageModel, Message, Prompt, first_json
 
-PREFIX = "llm:"
-"""Begins the name of a model as a judge, which its own name follows."""
-MAX_CHARACTERS = 6_000
-"""Characters of a document that the model reads."""
+PREFIX = "llm:"  # begins the name of a model as a judge, which its own name follows
+MAX_CHARACTERS = 6_000  # characters of a document that the model reads
 _TOKENS = 20
 _PROMPT = Prompt(
     "grade",

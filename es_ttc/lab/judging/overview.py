@@ -80,8 +80,7 @@ def counts_by_judge(judgements: Iterable[Judgement]) -> Mapping[str, tuple[Sourc
     return dict(sorted(counts.items()))
 
 
-SPLIT = "judgements"
-"""The split of queries that an index's judgements judge, in results and files."""
+SPLIT = "judgements"  # the split of queries that an index's judgements judge, in results and files
 
 
 @dataclass(frozen=True)

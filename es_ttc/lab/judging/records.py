@@ -17,20 +17,14 @@ from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.rescorers.blend.weights import Trust
 from es_ttc.vectors.tokens import Float32
 
-GRADES = (0, 1, 2, 3)
-"""Not relevant, slightly relevant, relevant, highly relevant."""
+GRADES = (0, 1, 2, 3)  # not relevant, slightly relevant, relevant, highly relevant
 DEFAULT_DEPTH = 10
-MAX_DEPTH = 100
-"""Documents of each method's run that are judged at most, and documents of a run that are kept."""
+MAX_DEPTH = 100  # documents of each method's run that are judged at most, and documents of a run that are kept
 MAX_METHODS = 8
-MAX_NAME_LENGTH = 100
-"""Characters of a judge's name."""
-MAX_ID_LENGTH = 512
-"""Bytes of the id of a query or a document: the engines' own limit of ids."""
-MAX_TEXT_LENGTH = 10_000
-"""Characters of a query."""
-MAX_METHOD_LENGTH = 1_000
-"""Characters of a method with its parameters."""
+MAX_NAME_LENGTH = 100  # characters of a judge's name
+MAX_ID_LENGTH = 512  # bytes of the id of a query or a document: the engines' own limit of ids
+MAX_TEXT_LENGTH = 10_000  # characters of a query
+MAX_METHOD_LENGTH = 1_000  # characters of a method with its parameters
 
 
 class Source(StrEnum):

@@ -41,8 +41,7 @@ _MAPPING: Mapping[str, Any] = {
 }
 _WRITTEN_TOGETHER = 200
 _PAGE = 1_000
-_PAGE_OF_SIGNALS = 200
-"""The signals of a pool have some 10 kB."""
+_PAGE_OF_SIGNALS = 200  # the signals of a pool have some 10 kB
 
 
 T = TypeVar("T")

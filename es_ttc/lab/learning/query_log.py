@@ -13,13 +13,11 @@ import orjson
 
 from es_ttc.errors import ConfigurationError
 
-MAX_LENGTH = 1000
-"""Characters of a query; longer lines of a log are no queries that somebody typed."""
+MAX_LENGTH = 1000  # characters of a query; longer lines of a log are no queries that somebody typed
 _TEXT_KEYS = ("query", "query_text", "user_query", "text", "q")
 _CLICK_KEYS = ("clicked", "object_id", "doc_id")
 _QUERY_ID, _POSITION = "query_id", "position"
-MIN_PROPENSITY = 0.1
-"""Least probability that a position is looked at; bounds the weight of one click to 10."""
+MIN_PROPENSITY = 0.1  # least probability that a position is looked at; bounds the weight of one click to 10
 
 
 @dataclass(frozen=True, slots=True)

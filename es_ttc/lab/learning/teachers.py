@@ -30,12 +30,9 @@ from es_ttc.vectors.tokens import Float32
 Teacher = Literal["judgements", "clicks", "reranker", "blend"]
 TEACHERS: tuple[Teacher, ...] = ("judgements", "clicks", "reranker", "blend")
 """In the order of their worth: a query takes the first that says something about it."""
-BLEND_TEMPERATURE = 1.0
-"""Of blend's scores, which are weighted z-scores; docs/results/learning.md says how it was chosen."""
-RERANKED = 10
-"""Blend's first documents of a query, which a reranker scores."""
-MIN_CLICKS = 2.0
-"""Least weight of a query's clicks: one click on the first hit says little."""
+BLEND_TEMPERATURE = 1.0  # of blend's scores, weighted z-scores; chosen as docs/results/learning.md says
+RERANKED = 10  # blend's first documents of a query, which a reranker scores
+MIN_CLICKS = 2.0  # least weight of a query's clicks: one click on the first hit says little
 
 
 def blend_scores(pools: Pools) -> list[Float32]:
@@ -101,8 +98,7 @@ def _with_reranker(pool: Pool, scores: Float32, reranked: Mapping[str, float]) -
     return with_reranker
 
 
-Scores = Mapping[str, Mapping[str, float]]
-"""By query and document."""
+Scores = Mapping[str, Mapping[str, float]]  # by query and document
 
 
 def rerank(

@@ -25,10 +25,8 @@ from es_ttc.vectors.tokens import Float32
 
 HIDDEN = 768
 TEMPERATURE = 0.05
-MIN_QUERIES = 20
-"""With fewer queries nothing is learned: a fifth of them is too few to end the training by."""
-MAX_SHARE = 0.02
-"""Maximum share of a log that clicks on one document teach; docs/results/learning.md says how it was chosen."""
+MIN_QUERIES = 20  # with fewer queries nothing is learned: a fifth of them is too few to end the training by
+MAX_SHARE = 0.02  # of a log that clicks on one document teach; see docs/results/learning.md
 
 
 def loop_options(seed: int = 0) -> LoopOptions:

@@ -21,10 +21,8 @@ from es_ttc.vectors.tokens import Float32
 
 METRIC = "ndcg@10"
 FOLDS = 5
-FIRST = 10
-"""Hits of a page, for the share that changes."""
-_FOLLOWED = 2
-"""Blend's first documents, which a dense ranking should have first where nothing is judged."""
+FIRST = 10  # hits of a page, for the share that changes
+_FOLLOWED = 2  # blend's first documents, which a dense ranking should have first where nothing is judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +67,7 @@ Fit = Callable[[Pools, Sequence[Target]], Callable[[Pools], Pools]]
 
 
 def cross_fitted(pools: Pools, said: Sequence[Target], fit: Fit, *, seed: int) -> Pools:
-    """Return the pools of all queries, each scored with adapters that the other folds have taught.
-
-    `said` has what is taught about each query; the scored pools may come in any order.
-    """
+    """Return the pools of all queries, in any order, scored with adapters that the other folds have taught."""
     fold = _folds(pools, said, seed)
     scored: dict[str, Pool] = {}
     for number in range(FOLDS):
@@ -153,8 +148,7 @@ def _first(pool: Pool, scores: Float32, count: int) -> tuple[str, ...]:
     return tuple(pool.documents[place] for place in np.argsort(-scores, kind="stable")[:count])
 
 
-MIN_CLICKED = 20
-"""Clicked queries below which there is no verdict."""
+MIN_CLICKED = 20  # clicked queries below which there is no verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,4 @@
-"""Metrics of many rankings at once, from the grades of the documents in their order. Pure numpy.
-
-The values are those of :func:`es_ttc.lab.evaluation.metrics.score_by`, which asks trec_eval for one ranking at a time;
-a search over weights asks for thousands of rankings.
-"""
+"""Metrics of thousands of rankings at once, equal to those of :func:`es_ttc.lab.evaluation.metrics.score_by`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -48,10 +48,8 @@ from es_ttc.serving.library import Document, FoundWindow, IndexReader, Key, docu
 from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.tokens import Float32
 
-MAX_QUERIES_KEPT_TOGETHER = 100
-"""Queries of a part that is kept."""
-MAX_DOCUMENTS_TOGETHER = 256
-"""Documents of a block, whose features are in memory at the same time."""
+MAX_QUERIES_KEPT_TOGETHER = 100  # queries of a part that is kept
+MAX_DOCUMENTS_TOGETHER = 256  # documents of a block, whose features are in memory at the same time
 
 
 @dataclass(frozen=True, slots=True)

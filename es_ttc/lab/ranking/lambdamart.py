@@ -27,8 +27,7 @@ from es_ttc.rescorers.learned.trees import Missing, Trees
 if TYPE_CHECKING:
     from lightgbm import Booster
 
-_MAX_DOCUMENTS = 10_000
-"""Documents of one query that LightGBM takes."""
+_MAX_DOCUMENTS = 10_000  # documents of one query that LightGBM takes
 _MISSING = {"None": Missing.NONE, "Zero": Missing.ZERO, "NaN": Missing.NAN}
 
 

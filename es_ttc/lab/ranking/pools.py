@@ -31,29 +31,19 @@ Float64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """One query's documents with their signals and judgements.
-
-    Attributes:
-        documents: Ids of the k documents: those of the first pass, then those that joined.
-        scores: ``(k, s)`` float32, a signal's scores in each column; NaN where a document does not have it.
-        trust: How far its signals are trusted, from which blend's default weights come.
-        grades: ``(k,)`` each document's grade; 0 where it is not judged.
-        behind: ``(b,)`` grades of the documents that are ranked behind the pool, in their order.
-        judged: Grades of all judged documents, in the pool or not.
-        numbers: By numeric field ``(k,)`` values; NaN where a document has none.
-        query_vector: ``(d,)`` float32 unit row; None where pools were kept without.
-        vectors: For each document its ``(d,)`` pooled vector; None where it has none; empty as above.
-    """
+    """One query's documents with their signals and judgements."""
 
     query: str
-    documents: tuple[str, ...]
-    scores: Float32
-    trust: Trust
-    grades: Grades
-    behind: Grades
-    judged: Grades
+    documents: tuple[str, ...]  # ids of the k documents: those of the first pass, then those that joined
+    scores: Float32  # (k, s) float32, a signal's scores in each column; NaN where a document does not have it
+    trust: Trust  # how far its signals are trusted, from which blend's default weights come
+    grades: Grades  # (k,) each document's grade; 0 where it is not judged
+    behind: Grades  # (b,) grades of the documents that are ranked behind the pool, in their order
+    judged: Grades  # grades of all judged documents, in the pool or not
+    # By numeric field (k,) values; NaN where a document has none
     numbers: Mapping[str, Float64] = field(default_factory=dict)
-    query_vector: Float32 | None = None
+    query_vector: Float32 | None = None  # (d,) float32 unit row; None where pools were kept without
+    # For each document its (d,) pooled vector; None where it has none; empty as above
     vectors: Sequence[Float32 | None] = ()
 
 

@@ -19,14 +19,11 @@ from es_ttc.lab.ranking.weights import normalised
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.relevance import Logistic, RelevanceSignal
 
-DEPTH = 10
-"""First hits of each query that are fitted."""
+DEPTH = 10  # first hits of each query that are fitted
 FOLDS = 5
-SIZES = (20, 50, 100, 300)
-"""Numbers of judged queries for which figures are shown."""
+SIZES = (20, 50, 100, 300)  # numbers of judged queries for which figures are shown
 MIN_QUERIES = TRUSTED_QUERIES
-MIN_HITS = 20
-"""Least number of relevant hits, and of hits that are not relevant."""
+MIN_HITS = 20  # least number of relevant hits, and of hits that are not relevant
 BINS = 10
 _DRAWS = 10
 _PENALTY = 1.0
@@ -70,45 +67,27 @@ class Bin(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """How good predicted relevances are.
+    """How good predicted relevances are."""
 
-    Attributes:
-        brier: Mean squared difference from 1 of a relevant hit and 0 of another.
-        error: Expected calibration error over ten bins of equal numbers of hits.
-        auc: Probability that a relevant hit has the greater relevance of two hits; .5 where all are alike.
-        relevance: Mean relevance.
-        share: Share of relevant hits.
-    """
-
-    brier: float
-    error: float
-    auc: float
-    relevance: float
-    share: float
+    brier: float  # mean squared difference from 1 of a relevant hit and 0 of another
+    error: float  # expected calibration error over ten bins of equal numbers of hits
+    auc: float  # probability that a relevant hit has the greater relevance of two hits; .5 where all are alike
+    relevance: float  # mean relevance
+    share: float  # share of relevant hits
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Models of all queries, and how good they are on queries that were not fitted.
-
-    Attributes:
-        model: For windows of 30 documents and more.
-        few: For smaller ones: without the signal `blend`.
-        figures: Of the hits, each predicted by a model of the other folds' queries.
-        bins: Of the same.
-        gain: By how much the Brier score is less than with the other folds' share of relevant hits for all.
-        by_queries: By number of fitted queries the figures of the other queries.
-        lacking: What is missing for numbers that can be trusted; empty if nothing is.
-    """
+    """Models of all queries, and how good they are on queries that were not fitted."""
 
     hits: JudgedHits
-    model: Logistic
-    few: Logistic
-    figures: Figures
-    bins: Sequence[Bin]
-    gain: Comparison
-    by_queries: Mapping[int, Figures]
-    lacking: Sequence[str]
+    model: Logistic  # for windows of 30 documents and more
+    few: Logistic  # for smaller ones: without the signal `blend`
+    figures: Figures  # of the hits, each predicted by a model of the other folds' queries
+    bins: Sequence[Bin]  # of the same
+    gain: Comparison  # by how much the Brier score is less than with the other folds' share of relevant hits for all
+    by_queries: Mapping[int, Figures]  # by number of fitted queries the figures of the other queries
+    lacking: Sequence[str]  # what is missing for numbers that can be trusted; empty if nothing is
 
     def report(self) -> dict[str, Any]:
         """Return the figures as JSON."""

@@ -29,11 +29,9 @@ from es_ttc.rescorers.registry import load, parse_params
 from es_ttc.vectors.tokens import Float32
 
 MAX_CANDIDATES = 2_000
-FINEST = 20
-"""Weights are multiples of 1/20 at the finest."""
+FINEST = 20  # weights are multiples of 1/20 at the finest
 _ALIKE = 1e-9
-_MAX_TRIED = 20
-"""Candidates that a file keeps."""
+_MAX_TRIED = 20  # candidates that a file keeps
 
 
 @dataclass(frozen=True, slots=True)

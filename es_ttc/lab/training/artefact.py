@@ -20,8 +20,7 @@ from es_ttc.rescorers.tuned import as_json
 
 CHECKPOINT = "checkpoint.safetensors"
 PAGE = "README.md"
-TUNED = "nnn.json"
-"""File of the parameters of the method `nnn`, in the format of `es-ttc tune`."""
+TUNED = "nnn.json"  # file of the parameters of the method `nnn`, in the format of `es-ttc tune`
 PACKAGES = ("es-ttc", "numpy", "torch", "safetensors", "sentence-transformers", "onnxruntime")
 
 

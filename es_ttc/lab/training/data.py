@@ -19,8 +19,7 @@ from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.rankings import Progress, silent
 
 TRAIN, VALID, TEST = "train", ("valid", "dev", "validation"), "test"
-HELD_OUT = 0.2
-"""Share of the train queries that replaces a missing validation split, as in the paper for ToolLens."""
+HELD_OUT = 0.2  # share of the train queries that replaces a missing validation split, as in the paper for ToolLens
 
 Places = NDArray[np.intp]
 

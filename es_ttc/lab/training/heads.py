@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from es_ttc.encoders.base import Float32
 from es_ttc.encoders.heads import Layer, Linear, Mlp
 
-FIRST_MIX = 0.1
-"""Initial mixing coefficient (the paper's own value is not stated)."""
+FIRST_MIX = 0.1  # initial mixing coefficient (the paper's own value is not stated)
 
 
 class MixedMlp(nn.Module):

@@ -26,8 +26,7 @@ from es_ttc.lab.evaluation.report import replace
 from es_ttc.lab.training.data import Places
 from es_ttc.lab.training.options import LoopOptions
 
-RESUMABLE_OPTIONS = ("device", "threads", "save_seconds")
-"""Options of the loop that a resumed run may change."""
+RESUMABLE_OPTIONS = ("device", "threads", "save_seconds")  # options of the loop that a resumed run may change
 
 
 class Recipe(ABC):
@@ -64,8 +63,7 @@ class TrainingProgress:
         return {"best_epoch": self.best, "losses": self.losses, "valid": self.valid}
 
 
-Report = Callable[[TrainingProgress, int], None]
-"""Called after each step with the progress, and the number of steps of an epoch."""
+Report = Callable[[TrainingProgress, int], None]  # gets each step, and steps of an epoch
 
 
 def train(

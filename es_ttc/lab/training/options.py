@@ -1,7 +1,4 @@
-"""Options of the trainings: their defaults, bounds and descriptions, from which the command line makes its options.
-
-Nothing here imports torch.
-"""
+"""Options of the trainings, from which the command line makes its own; nothing here imports torch."""
 
 from typing import Literal
 

@@ -39,8 +39,7 @@ class TrainingStart:
     identity: str | None = None
 
 
-Sides = Callable[[Task, Role], TunedSide]
-"""Creates a side with a fine-tuned encoder."""
+Sides = Callable[[Task, Role], TunedSide]  # creates a side with a fine-tuned encoder
 
 
 Options = DenseOptions | NnnOptions | ColtOptions | HeadOptions

@@ -51,8 +51,7 @@ def frozen_documents(task: Task, head: nn.Module) -> FrozenSide:
     return FrozenSide({DOCUMENTS: task.documents}, head)
 
 
-_AT_ONCE = 64
-"""Number of texts per batch without gradients."""
+_AT_ONCE = 64  # number of texts per batch without gradients
 
 
 class TunedSide(nn.Module):

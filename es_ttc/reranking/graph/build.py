@@ -11,8 +11,7 @@ from es_ttc.reranking.graph.nearest import NeighbourGraph, Numbers
 from es_ttc.reranking.graph.prune import robust_prune
 from es_ttc.vectors.tokens import Float32
 
-EXACT_UP_TO = 50_000
-"""Maximum number of documents for comparing every pair; above, an HNSW index finds the candidates."""
+EXACT_UP_TO = 50_000  # maximum number of documents for comparing every pair; above, an HNSW index finds the candidates
 
 
 class GraphParams(BaseModel):
@@ -27,8 +26,7 @@ class GraphParams(BaseModel):
 
 Method = Literal["exact", "hnsw"]
 
-_ROWS = 1024
-"""Number of documents per step."""
+_ROWS = 1024  # number of documents per step
 
 
 def method_for(documents: int) -> Method:

@@ -8,21 +8,16 @@ from numpy.typing import NDArray
 from es_ttc.errors import ConfigurationError
 from es_ttc.vectors.tokens import Float32
 
-ABSENT = -1
-"""Fills the end of a row with fewer neighbours than the maximum degree."""
+ABSENT = -1  # fills the end of a row with fewer neighbours than the maximum degree
 
 Numbers = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class NeighbourGraph:
-    """Each document's neighbours, nearest first.
+    """Each document's neighbours, nearest first."""
 
-    Attributes:
-        table: ``(n, R)`` int32, numbers of documents; :data:`ABSENT` after a row's last neighbour.
-    """
-
-    table: Numbers
+    table: Numbers  # (n, R) int32, numbers of documents; `ABSENT` after a row's last neighbour
 
     def __len__(self) -> int:
         return len(self.table)
@@ -40,8 +35,7 @@ class NeighbourGraph:
         return degrees
 
 
-_BLOCK_BYTES = 64 * 2**20
-"""Memory of one block of cosines."""
+_BLOCK_BYTES = 64 * 2**20  # memory of one block of cosines
 
 
 def exact(vectors: Float32, k: int, *, rows: Numbers | None = None) -> tuple[Numbers, Float32]:
@@ -70,8 +64,7 @@ def exact(vectors: Float32, k: int, *, rows: Numbers | None = None) -> tuple[Num
     return numbers, cosines
 
 
-_EXPANSION = 128
-"""Size of the search's candidate list; greater is slower and more exact."""
+_EXPANSION = 128  # size of the search's candidate list; greater is slower and more exact
 
 
 class Hnsw:

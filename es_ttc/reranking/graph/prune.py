@@ -9,8 +9,7 @@ import numpy as np
 from es_ttc.reranking.graph.nearest import ABSENT, Numbers
 from es_ttc.vectors.tokens import Float32
 
-_BLOCK_BYTES = 128 * 2**20
-"""Memory of the candidates' vectors of one block of documents."""
+_BLOCK_BYTES = 128 * 2**20  # memory of the candidates' vectors of one block of documents
 
 
 def robust_prune(vectors: Float32, documents: Numbers, candidates: Numbers, degree: int, alpha: float) -> Numbers:

@@ -16,25 +16,23 @@ from es_ttc.vectors.tokens import Float32
 
 def update(
     graph: NeighbourGraph,
+    # (n', d) float32, the present vectors; n' >= n, new documents at the end. The rows of deleted documents are not
+    # read.
     vectors: Float32,
     *,
     written: Sequence[int] = (),
     deleted: Sequence[int] = (),
     params: GraphParams | None = None,
+    # (m, k) for each written document, in the order of their numbers, the documents nearest to it; `ABSENT` where there
+    # are fewer. None: they are computed here, by comparing with every other document.
     near: Numbers | None = None,
+    # Numbers of the documents that written ones are offered to as neighbours, as `takers_of` returns them; written ones
+    # are always offered to each other. None: all in `near`.
     takers: Numbers | None = None,
 ) -> tuple[NeighbourGraph, Numbers]:
     """Return the graph after a change, and the documents whose neighbours have changed.
 
     Numbers do not change: a deleted document keeps its row, has no neighbours and is no document's neighbour.
-
-    Args:
-        vectors: ``(n', d)`` float32, the present vectors; n' >= n, new documents at the end. The rows of deleted
-            documents are not read.
-        near: ``(m, k)`` for each written document, in the order of their numbers, the documents nearest to it;
-            :data:`ABSENT` where there are fewer. None: they are computed here, by comparing with every other document.
-        takers: Numbers of the documents that written ones are offered to as neighbours, as :func:`takers_of` returns
-            them; written ones are always offered to each other. None: all in ``near``.
     """
     params = params or GraphParams()
     gone, fresh = np.unique(np.asarray(deleted, np.int32)), np.unique(np.asarray(written, np.int32))

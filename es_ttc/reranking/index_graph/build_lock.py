@@ -18,19 +18,13 @@ from es_ttc.reranking.index_graph.store import graphs_of, save, serving_graph
 logger = logging.getLogger(__name__)
 
 _BEAT_SECONDS = 1.0
-_WATCHED_SECONDS = 5.0
-"""Time without a heartbeat after which a build counts as killed."""
+_WATCHED_SECONDS = 5.0  # time without a heartbeat after which a build counts as killed
 _LOOK_SECONDS = 0.5
-_SETTLING_SECONDS = 0.5
-"""Longer than the time between reading the graphs and writing a new name."""
+_SETTLING_SECONDS = 0.5  # longer than the time between reading the graphs and writing a new name
 
 
 async def acquire_build_lock(engine: Engine, meta: GraphMeta) -> tuple[str, GraphMeta, list[str]]:
-    """Resume the graph of a stopped build with the same parameters, or create one.
-
-    Returns:
-        Its name, its metadata, and the names of abandoned unfinished graphs.
-    """
+    """Resume a stopped build with the same parameters, or begin one; return name, metadata, abandoned graphs' names."""
     left = await _abandoned_graphs(engine, meta.source)
     ours = meta.model_copy(update={"owner": secrets.token_hex(8)})
     name = next((name for name, found in left.items() if found.same_as(meta)), None)

@@ -27,8 +27,7 @@ from es_ttc.vectors.packed import pack_tokens, unpack_tokens
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
-AT_ONCE = 1000
-"""Number of documents per read or write."""
+AT_ONCE = 1000  # number of documents per read or write
 
 _HIDDEN_TOO = {"expand_wildcards": "all", "ignore_unavailable": "true", "allow_no_indices": "true"}
 _LEAF = NEIGHBOURS.partition(".")[2]

@@ -32,8 +32,7 @@ from es_ttc.reranking.index_graph.store import (
 from es_ttc.reranking.index_graph.vectors import VectorDocument, VectorSource
 from es_ttc.vectors.tokens import Float32
 
-_TOGETHER = 256
-"""Changed documents per batch."""
+_TOGETHER = 256  # changed documents per batch
 
 
 @dataclass(slots=True)

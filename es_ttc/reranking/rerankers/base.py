@@ -53,13 +53,10 @@ class RerankerSettings(BaseModel):
 
 
 class _Reranker(Protocol):
-    """The attributes and methods that all rerankers share.
+    """The attributes and methods that all rerankers share."""
 
-    Attributes:
-        identity: Everything that its answers depend on except query and texts (kind, model, revision, prompt); answers
-            are cached under it.
-    """
-
+    # Everything that its answers depend on except query and texts (kind, model, revision, prompt); answers are cached
+    # under it
     identity: str
     settings: RerankerSettings
 

@@ -16,8 +16,7 @@ from es_ttc.reranking.strategies.listwise import repaired_order
 
 T = TypeVar("T")
 
-Key = tuple[str, ...]
-"""Identity of the reranker, query, content hashes."""
+Key = tuple[str, ...]  # identity of the reranker, query, content hashes
 
 
 class PointwiseCalls:

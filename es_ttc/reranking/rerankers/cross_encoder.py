@@ -22,11 +22,9 @@ from es_ttc.reranking.rerankers.base import Passage, RerankerSettings
 from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 from es_ttc.settings import Settings
 
-_BATCH = 4
-"""Pairs per call of ``msmarco-minilm``: a pair takes 20 to 90 ms of a core, and a deadline loses at most one call."""
+_BATCH = 4  # pairs per call, 20 to 90 ms of a core each: a deadline loses at most one call
 
-Scorer = Callable[[str, Sequence[str]], list[float]]
-"""Scores texts for a query; greater is better."""
+Scorer = Callable[[str, Sequence[str]], list[float]]  # scores texts for a query; greater is better
 
 
 class CrossEncoderSettings(RerankerSettings):

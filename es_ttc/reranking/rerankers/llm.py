@@ -1,7 +1,6 @@
 """A language model as a reranker: it rates each passage from 0 to 100 (SIRA's pick), or puts a few in order.
 
-The model's answers are parsed leniently. Passages without a readable rating, or missing in an order, follow the others
-in their previous order.
+Passages without a readable rating, or missing in an order, follow the others in their previous order.
 """
 
 import asyncio

@@ -1,7 +1,4 @@
-"""Strategies of reranking under a budget: which documents a reranker scores, and in what order.
-
-The strategies identify documents by number and use rerankers and neighbours through protocols: no HTTP, no engine.
-"""
+"""Strategies of reranking under a budget: which documents a reranker scores, and in what order; no HTTP, no engine."""
 
 from es_ttc.reranking.strategies.base import (
     BudgetedReranker,

@@ -108,24 +108,18 @@ class StepLimit:
 
 @dataclass(frozen=True, slots=True)
 class RerankedList:
-    """The result of a strategy.
+    """The result of a strategy."""
 
-    Attributes:
-        documents: All documents that the strategy found, best first: the reranked ones, then those that the budget did
-            not cover.
-        spent: Documents that count against the budget: distinct ones for a pointwise reranker, every one sent for a
-            listwise one.
-        found_from: For each document found through the graph, the document whose neighbour it is.
-        calls: The reranked documents, in the order in which they were first sent.
-    """
-
+    # All documents that the strategy found, best first: the reranked ones, then those that the budget did not cover
     documents: Sequence[int]
     judged: int
+    # Documents that count against the budget: distinct ones for a pointwise reranker, every one sent for a listwise one
     spent: int
     stopped: StopReason
     failure: Exception | None = None
+    # For each document found through the graph, the document whose neighbour it is
     found_from: dict[int, int] = field(default_factory=dict)
-    calls: Sequence[int] = ()
+    calls: Sequence[int] = ()  # the reranked documents, in the order in which they were first sent
 
 
 def reranked_so_far(

@@ -50,10 +50,7 @@ class ListwiseBudgetedReranker(BudgetedReranker):
         return ranked
 
     async def order(self, documents: Sequence[int]) -> list[int] | None:
-        """Send one window; return it in the reranker's order, or None if it could not be ordered.
-
-        If the budget is too small for all, only the first documents are sent, and the others follow them.
-        """
+        """Send one window, cut to the budget; return it in the reranker's order, or None if it could not be ordered."""
         sent = self._affordable(documents)
         if len(sent) < min(2, len(documents)):
             return None
@@ -89,10 +86,7 @@ class ListwiseBudgetedReranker(BudgetedReranker):
 
 
 def repaired_order(answer: Sequence[int], documents: Sequence[int]) -> list[int]:
-    """Return the documents in the order of an answer, repaired where the answer is malformed.
-
-    Repeated and unknown documents in the answer are skipped. Missing ones follow in their previous order.
-    """
+    """Return documents in an answer's order: repeated and unknown ones skipped, missing ones last, as they were."""
     requested = set(documents)
     named = [document for document in dict.fromkeys(answer) if document in requested]
     placed = set(named)

@@ -18,12 +18,10 @@ from es_ttc.rescorers.base import Params
 
 MAX_BUDGET = 1000
 
-BY_THEMSELVES = ("dense", "maxsim", "spectral")
-"""Rescorers that can be used as the reranker: their score of a document does not depend on other documents."""
+BY_THEMSELVES = ("dense", "maxsim", "spectral")  # can rerank: they score each document alone
 
 AUTO = "auto"
-MSMARCO_MINILM = "msmarco-minilm"
-"""A cross-encoder on the CPU: a pair takes 20 to 90 ms, so a budget of 100 takes longer than a search may."""
+MSMARCO_MINILM = "msmarco-minilm"  # on a CPU 20 to 90 ms a pair: a budget of 100 is too slow for a search
 CROSS_ENCODER_BUDGET = 20
 
 

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from es_ttc.reranking.strategies.base import BudgetedReranker, Neighbours, RerankedList, reranked_so_far
 
-_AHEAD = 3
-"""Number of documents whose neighbours are read ahead."""
+_AHEAD = 3  # number of documents whose neighbours are read ahead
 
 
 async def rgs(

@@ -13,8 +13,7 @@ from es_ttc.reranking.strategies.listwise import ListwiseBudgetedReranker
 
 Frontier = Literal["dropped", "kept"]
 
-Nearness = Callable[[Sequence[int]], Awaitable[Sequence[float]]]
-"""Returns the similarity of documents to the query by their vectors, greater is nearer."""
+Nearness = Callable[[Sequence[int]], Awaitable[Sequence[float]]]  # by vectors, greater is nearer
 
 
 async def slidegar(

@@ -18,10 +18,8 @@ Normalisation = Literal["z", "minmax", "rank"]
 NORMALISATIONS: tuple[Normalisation, ...] = get_args(Normalisation)
 Mask = NDArray[np.bool_]
 
-RRF_K = 60
-"""The constant of reciprocal rank fusion (Cormack et al., SIGIR 2009)."""
-_FLAT = 1e-6
-"""A spread below this is rounding."""
+RRF_K = 60  # the constant of reciprocal rank fusion (Cormack et al., SIGIR 2009)
+_FLAT = 1e-6  # a spread below this is rounding
 
 
 def logistic(values: NDArray[np.floating]) -> Float32:

@@ -23,12 +23,10 @@ from es_ttc.rescorers.spectral import SpectralRescorer
 from es_ttc.rescorers.spectral.params import SpectralParams
 from es_ttc.vectors.tokens import Float32
 
-BASE_SIGNALS: tuple[SignalName, ...] = ("lexical", "dense")
-"""Signals that are available on every index with features."""
+BASE_SIGNALS: tuple[SignalName, ...] = ("lexical", "dense")  # signals that are available on every index with features
 
 _EVIDENCE = SpectralRescorer()
-RERANKER_WEIGHT = 0.5
-"""Of 0.5, 1 and 2 the best on training queries (docs/results/rerankers.md)."""
+RERANKER_WEIGHT = 0.5  # of 0.5, 1 and 2 the best on training queries (docs/results/rerankers.md)
 
 
 class RerankerSignal(BaseModel):

@@ -63,8 +63,7 @@ SIGNALS: Mapping[SignalName, Signal] = {
     "sentences": _by(rescorer_of("sentmaxsim"), ProgramParams()),
 }
 """Every signal, in the order in which it is shown."""
-_PASS: frozenset[SignalName] = frozenset({"spectral", "late_interaction"})
-"""Signals that one pass over the token vectors gives."""
+_PASS: frozenset[SignalName] = frozenset({"spectral", "late_interaction"})  # one pass gives them
 
 
 def has_signal(name: SignalName, query: Query, window: Window) -> bool:

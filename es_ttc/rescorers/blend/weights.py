@@ -15,23 +15,16 @@ from es_ttc.rescorers.blend.signals import SignalName, documents_with
 
 DEFAULT_SIGNALS: tuple[SignalName, ...] = ("lexical", "dense", "spectral", "late_interaction")
 """Signals of a request that names none."""
-TELLING_SPREAD = 0.2
-"""Standard deviation of the first pass's scores over their mean from which on words count in full."""
-DENSE_BESIDE_SPECTRAL = 0.5
-"""Weight of `dense` where `spectral` is taken, whose widest scale is the mean of all tokens: it would count twice."""
+TELLING_SPREAD = 0.2  # standard deviation of the first pass's scores over their mean from which on words count in full
+DENSE_BESIDE_SPECTRAL = 0.5  # its widest scale is the mean of all tokens, which would count twice
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """How far each signal can be trusted in this window, 0 to 1; needs no judgements.
+    """How far each signal can be trusted in this window, 0 to 1; needs no judgements."""
 
-    Attributes:
-        words: Trust in `lexical`: :func:`weight_of_words`.
-        vectors: Trust in all others, which read vectors: :func:`weight_of_vectors`.
-    """
-
-    words: float
-    vectors: float
+    words: float  # trust in `lexical`: `weight_of_words`
+    vectors: float  # trust in all others, which read vectors: `weight_of_vectors`
 
     @classmethod
     def of(cls, window: Window) -> Self:
@@ -60,10 +53,7 @@ def weight_of_words(window: Window) -> float:
 
 
 def weight_of_vectors(window: Window) -> float:
-    """Return how far scores of vectors made from a part of each text can be trusted, 0 to 1.
-
-    A share c of evenly spread evidence correlates with the whole by sqrt(c).
-    """
+    """Return how far vectors of a share c of each text can be trusted: sqrt(c), its correlation with the whole."""
     return trust_in_vectors(_reads(window))
 
 

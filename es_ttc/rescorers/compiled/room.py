@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from es_ttc.rescorers.threads import Scratch
 
-_BYTES = 2**20
-"""More than most calls need."""
+_BYTES = 2**20  # more than most calls need
 
 _scratch = Scratch()
 

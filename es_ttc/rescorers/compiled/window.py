@@ -24,13 +24,7 @@ _PACKED = Struct(f"={_COLUMNS}q")
 
 
 class Table:
-    """The addresses of a window's documents that have tokens, in the order of their lengths; it keeps them alive.
-
-    Attributes:
-        places: ``(k,)`` which documents these are.
-        rows: ``(k, _COLUMNS)`` int64. The arrays behind the addresses live as long as the table.
-        lengths: ``(k,)`` int64, their numbers of tokens.
-    """
+    """The addresses of a window's documents that have tokens, in the order of their lengths; it keeps them alive."""
 
     def __init__(
         self,
@@ -43,9 +37,10 @@ class Table:
         self._kept: list[Any] = [tokens, norms]
         read = _rows_of(tokens, [None] * len(tokens) if norms is None else norms, scales, norms_of_scales, self._kept)
         order = np.argsort(read[:, _LENGTH], kind="stable")
+        # (k,) which documents these are
         self.places: NDArray[np.intp] = order[np.count_nonzero(read[:, _LENGTH] == 0) :]
-        self.rows = read[self.places]
-        self.lengths = self.rows[:, _LENGTH]
+        self.rows = read[self.places]  # (k, _COLUMNS) int64. The arrays behind the addresses live as long as the table.
+        self.lengths = self.rows[:, _LENGTH]  # (k,) int64, their numbers of tokens
         if kernels is not None and len(self.rows):
             self.rows[:, [_SPECTRA, _PLAN, _SIZE]], kept = kernels.of(self.lengths)
             self._kept.append(kept)
@@ -182,23 +177,15 @@ def _address(array: NDArray[Any], kept: list[Any]) -> int:
 def greatest_cosines(
     table: Table,
     part: slice,
-    vectors: Float32,
-    out: Float32,
+    vectors: Float32,  # (r, d) float32, C-contiguous
+    out: Float32,  # (k, c, r) float32, C-contiguous: c = 1 for the greatest over all scales, or one row for each scale
     *,
-    plain: int,
-    identity: bool,
+    plain: int,  # how many of the query vectors, the last ones, are compared with the tokens themselves alone
+    identity: bool,  # whether the tokens themselves count for the others
     smoothing: int,
-    mean: bool,
+    mean: bool,  # whether the mean of all tokens counts
     floor: float,
 ) -> None:
-    """Write the greatest cosines of some of a table's documents with every query vector.
-
-    Args:
-        vectors: ``(r, d)`` float32, C-contiguous.
-        out: ``(k, c, r)`` float32, C-contiguous: c = 1 for the greatest over all scales, or one row for each scale.
-        plain: How many of the query vectors, the last ones, are compared with the tokens themselves alone.
-        identity: Whether the tokens themselves count for the others.
-        mean: Whether the mean of all tokens counts.
-    """
+    """Write the greatest cosines of some of a table's documents with every query vector."""
     given = vectors.shape[1], plain, smoothing, identity, mean, floor, out.shape[1]
     compute_in_room(lambda room: loops.greatest_cosines(table.rows[part], vectors, out[part], room, *given))

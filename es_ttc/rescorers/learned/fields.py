@@ -12,8 +12,7 @@ from es_ttc.errors import InvalidRequest
 
 Float64 = NDArray[np.float64]
 
-MAX_FIELDS = 32
-"""Fields of one model; every search with the model reads all of them."""
+MAX_FIELDS = 32  # fields of one model; every search with the model reads all of them
 _MISSING = ":missing="
 _NAME = re.compile(r"[^\s,*?:\"\\<>|{}\[\]]{1,255}")
 _OURS = "ttc"

@@ -20,10 +20,8 @@ from es_ttc.rescorers.learned.fields import NumericField, fields_problem
 from es_ttc.rescorers.learned.trees import Trees
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
-SERVED = "ranking_models"
-"""Key of the models among what parameters may name; see :func:`es_ttc.common.entry_points.parse_params`."""
-_MAX_BYTES = 64 * 2**20
-"""Bytes of a file; a model has some ten thousand."""
+SERVED = "ranking_models"  # key of the models among what parameters may name; see `parse_params`
+_MAX_BYTES = 64 * 2**20  # bytes of a file; a model has some ten thousand
 
 
 class StoredTrees(BaseModel):
@@ -59,19 +57,16 @@ class StoredField(BaseModel):
 
 
 class ModelFile(BaseModel):
-    """A model as it is written.
-
-    Attributes:
-        signals: The signals that the trees read, one a feature: z-scores over the window, NaN where one is missing.
-        fields: The numeric fields of documents that they read after the signals, one a feature: the values themselves.
-        blend: Weight of blend's mean over these signals, to which the trees' values are added.
-    """
+    """A model as it is written."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
+    # The signals that the trees read, one a feature: z-scores over the window, NaN where one is missing
     signals: tuple[SignalName, ...] = Field(min_length=1)
+    # The numeric fields of documents that they read after the signals, one a feature: the values themselves
     fields: tuple[StoredField, ...] = ()
+    # Weight of blend's mean over these signals, to which the trees' values are added
     blend: float = Field(ge=0, allow_inf_nan=False)
     trees: StoredTrees
     trained: dict[str, Any]

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 
-ZERO = float(np.float32(1e-35))
-"""Values no farther from 0 are zero (LightGBM's kZeroThreshold)."""
+ZERO = float(np.float32(1e-35))  # values no farther from 0 are zero (LightGBM's kZeroThreshold)
 
 
 class Missing(IntEnum):
@@ -28,25 +27,16 @@ class Missing(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """Trees over f features.
+    """Trees over f features."""
 
-    Attributes:
-        roots: ``(t,)`` the first node, or leaf, of each tree.
-        feature: ``(m,)`` the feature that each inner node reads; the next five have a value a node too.
-        threshold: The greatest value that goes left.
-        missing: One of :class:`Missing`.
-        default_left: Bool, whether a missing value goes left.
-        values: ``(l,)`` the value of each leaf.
-    """
-
-    roots: Int32
-    feature: Int32
-    threshold: Float64
+    roots: Int32  # (t,) the first node, or leaf, of each tree
+    feature: Int32  # (m,) the feature that each inner node reads; the next five have a value a node too
+    threshold: Float64  # the greatest value that goes left
     left: Int32
     right: Int32
-    missing: Int32
-    default_left: NDArray[np.bool_]
-    values: Float64
+    missing: Int32  # one of `Missing`
+    default_left: NDArray[np.bool_]  # whether a missing value goes left
+    values: Float64  # (l,) the value of each leaf
 
     def predict(self, rows: NDArray[np.floating]) -> Float64:
         """Return the sum of the trees' values of each row, ``(n,)``."""

@@ -1,8 +1,4 @@
-"""NNN decoding: choose documents as a set, by a sparse non-negative reconstruction of the query.
-
-``objective`` (the problem), ``dictionary`` (the documents' vectors, all and selected), ``active_set`` (the solver),
-``path`` (all l1 at once), ``rescorer``.
-"""
+"""NNN decoding: choose documents as a set, by a sparse non-negative reconstruction of the query."""
 
 from es_ttc.rescorers.nnn.active_set import Solution, solve, solve_batch
 from es_ttc.rescorers.nnn.dictionary import Dictionary

@@ -30,25 +30,16 @@ _ROUNDING = 16 * float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A solution, or the best point found.
-
-    Attributes:
-        support: ``(m,)`` positions of the selected documents, ascending.
-        coefficients: ``(m,)`` float64, all positive.
-        residual: ``(d,)`` float64, ``q - D^T x``.
-        kkt_residual: The violation of the Karush-Kuhn-Tucker conditions.
-        iterations: Number of products of the whole dictionary with a vector.
-        converged: Whether ``kkt_residual`` is within the tolerance: the solution is certified.
-    """
+    """A solution, or the best point found."""
 
     documents: int
-    support: Places
-    coefficients: Float64
-    residual: Float64
+    support: Places  # (m,) positions of the selected documents, ascending
+    coefficients: Float64  # (m,) float64, all positive
+    residual: Float64  # (d,) float64, `q - D^T x`
     penalty: Penalty
-    kkt_residual: float
-    iterations: int
-    converged: bool
+    kkt_residual: float  # the violation of the Karush-Kuhn-Tucker conditions
+    iterations: int  # number of products of the whole dictionary with a vector
+    converged: bool  # whether `kkt_residual` is within the tolerance: the solution is certified
 
     @property
     def x(self) -> Float64:

@@ -58,8 +58,7 @@ class Dictionary:
         return (self.dims + 2) * unit * self.longest * float(np.linalg.norm(vector))
 
 
-_INDEPENDENT = 1e-12
-"""Minimum share of a document's squared length that the others leave unexplained."""
+_INDEPENDENT = 1e-12  # minimum share of a document's squared length that the others leave unexplained
 
 
 @dataclass(frozen=True, slots=True)

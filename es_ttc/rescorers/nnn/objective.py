@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from es_ttc.vectors.tokens import Float32
 
 Float64 = NDArray[np.float64]
-Rows = Float32 | Float64
-"""Vectors as rows, float32 or float64."""
+Rows = Float32 | Float64  # vectors as rows, float32 or float64
 
 
 @dataclass(frozen=True, slots=True)

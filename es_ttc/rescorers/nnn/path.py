@@ -14,8 +14,7 @@ from es_ttc.rescorers.nnn.active_set import TOLERANCE, Solution, solve
 from es_ttc.rescorers.nnn.dictionary import Dictionary, Face
 from es_ttc.rescorers.nnn.objective import Float64, Penalty, Rows
 
-RESOLUTION = 1e-5
-"""Minimum step of l1, relative to the greatest: closer changes are not distinguished."""
+RESOLUTION = 1e-5  # minimum step of l1, relative to the greatest: closer changes are not distinguished
 
 _ROUNDING = 1e-12
 
@@ -45,10 +44,7 @@ def changes(
 
 
 def select(dictionary: Dictionary, query: Rows, documents: int, *, l2: float = 0.0) -> Solution:
-    """Return the first solution on the path that selects at least so many documents.
-
-    It selects more only where several join at once, and fewer only at the end of the path.
-    """
+    """Return the first solution with so many documents: more where several join at once, fewer at the path's end."""
     if documents < 1:
         raise ValueError(f"[documents] is {documents}: it must be 1 or more")
     path = changes(dictionary, query, l2=l2)

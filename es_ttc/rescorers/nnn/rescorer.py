@@ -56,8 +56,7 @@ class NnnParams(Params):
 
 _MAX_REDUNDANT = 3
 _MAX_SIMILARITIES = 20
-_LEAST_COEFFICIENT = 1e-30
-"""Smaller coefficients count as zero: float32 has no values for the scores below them."""
+_LEAST_COEFFICIENT = 1e-30  # smaller coefficients count as zero: float32 has no values for the scores below them
 
 
 class NnnRescorer:

@@ -32,25 +32,17 @@ _EVERYTHING: tuple[Reading, ...] = (*GRANULARITIES, TOPIC, REVERSED)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One of the paper's frontier programs.
-
-    Attributes:
-        cost: The paper's cost ratio c.
-        passes: Encoder calls for every query; 0 if everything is encoded at index time.
-        reads: The features that an index can store for it.
-        lexical: Whether it has lexical channels.
-        calibrated: Whether it uses statistics along queries.
-    """
+    """One of the paper's frontier programs."""
 
     name: str
     title: str
     section: str
     program: Program
-    cost: float
-    passes: int = 0
-    reads: tuple[Reading, ...] = _EVERYTHING
-    lexical: bool = True
-    calibrated: bool = False
+    cost: float  # the paper's cost ratio c
+    passes: int = 0  # encoder calls for every query; 0 if everything is encoded at index time
+    reads: tuple[Reading, ...] = _EVERYTHING  # the features that an index can store for it
+    lexical: bool = True  # whether it has lexical channels
+    calibrated: bool = False  # whether it uses statistics along queries
 
     @property
     def chunked(self) -> bool:

@@ -7,8 +7,7 @@ from es_ttc.rescorers.programs.primitives.vectors import debias
 from es_ttc.vectors.chunks import GRANULARITIES
 from es_ttc.vectors.tokens import Float32
 
-Channels = dict[str, Float32]
-"""By name, ``(q, n)`` scores."""
+Channels = dict[str, Float32]  # by name, `(q, n)` scores
 
 
 class Coverage:

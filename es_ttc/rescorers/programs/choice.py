@@ -32,10 +32,7 @@ def measured() -> tuple[Measured, ...]:
 
 
 def within(budget: float | None) -> str | None:
-    """Return the program with the greatest measured gain within a budget; for None, that encodes nothing for a query.
-
-    None if no program is measured so.
-    """
+    """Return the program of greatest measured gain within a budget; for None, that encodes nothing for a query."""
     known = [one for one in measured() if one.name in CATALOGUE]
     affordable = [one for one in known if (one.c <= budget if budget else not CATALOGUE[one.name].passes)]
     return max(affordable, key=lambda one: one.delta).name if affordable else None

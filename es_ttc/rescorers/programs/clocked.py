@@ -13,8 +13,7 @@ from typing import Any, Final
 from es_ttc.rescorers.programs.interface import Context, Program, ProgramError
 from es_ttc.vectors.tokens import Float32
 
-LOOK: Final = "__look__"
-"""No program can have this name: the checks refuse it."""
+LOOK: Final = "__look__"  # no program can have this name: the checks refuse it
 
 _now = threading.local()
 

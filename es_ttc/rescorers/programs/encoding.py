@@ -34,10 +34,7 @@ class TextEncoder(Protocol):
 
 
 def encode_fn(encoder: TextEncoder) -> EncodeFn:
-    """Return the interface's ``encode_fn``: the retrieval adapters are the encoder's two roles.
-
-    Adapters that the model does not ship are the document role: "channels collapse to a single view" (section 3.1).
-    """
+    """Return the interface's ``encode_fn``; adapters that a model lacks are the document role (section 3.1)."""
 
     def encode(
         texts: Sequence[str], adapter: str = PASSAGE, dimensions: int | None = None, max_length: int | None = None

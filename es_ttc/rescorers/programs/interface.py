@@ -28,8 +28,7 @@ CLASSIFICATION: Final = "classification"
 ADAPTERS: tuple[str, ...] = (QUERY, PASSAGE, MATCHING, CLASSIFICATION)
 """The paper's adapters. An encoder without adapters gives one view for all of them (section 3.1)."""
 
-TOPIC_LENGTH = 128
-"""Tokens of the topic-level channel (B.4)."""
+TOPIC_LENGTH = 128  # tokens of the topic-level channel (B.4)
 
 
 class ProgramError(EsTtcError):
@@ -40,45 +39,33 @@ class ProgramError(EsTtcError):
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """The chunks of n documents at one granularity, side by side; m in all.
+    """The chunks of n documents at one granularity, side by side; m in all."""
 
-    Attributes:
-        vectors: ``(m, d)`` float32 unit rows.
-        starts: ``(n + 1,)``: document i owns chunks ``starts[i]`` to ``starts[i + 1]`` (exclusive); it may own none.
-    """
-
-    vectors: Float32
+    vectors: Float32  # (m, d) float32 unit rows
+    # (n + 1,): document i owns chunks `starts[i]` to `starts[i + 1]` (exclusive); it may own none
     starts: NDArray[np.intp]
     texts: Sequence[str]
 
 
 @dataclass(slots=True)
 class Context:
-    """A program's data in addition to the matrices; q queries, n documents.
-
-    Attributes:
-        splits: The documents' chunks as spans of their texts; None: they are computed when needed.
-        stored: Chunks made at ingest, by granularity.
-        views: Whole documents encoded in other ways at ingest, by (adapter, length).
-        calibration: A sample of queries for statistics along queries; None: the batch itself.
-        lexical_scores: ``(q, n)`` scores of a lexical engine, which are then the only lexical channel; None for the
-            paper's own channels.
-        record: Receives the name and the ``(q, n)`` scores of every channel.
-        index_texts: Counts the encoded texts that depend on documents only, which an index can store.
-    """
+    """A program's data in addition to the matrices; q queries, n documents."""
 
     query_texts: Sequence[str]
     doc_texts: Sequence[str]
     query_ids: Sequence[str]
     doc_ids: Sequence[str]
     encode_fn: EncodeFn
+    # The documents' chunks as spans of their texts; None: they are computed when needed
     splits: Sequence[Split] | None = None
-    stored: Mapping[Granularity, Chunks] = field(default_factory=dict)
+    stored: Mapping[Granularity, Chunks] = field(default_factory=dict)  # chunks made at ingest, by granularity
+    # Whole documents encoded in other ways at ingest, by (adapter, length)
     views: Mapping[tuple[str, int | None], Float32] = field(default_factory=dict)
-    calibration: Moments | None = None
+    calibration: Moments | None = None  # a sample of queries for statistics along queries; None: the batch itself
+    # (q, n) scores of a lexical engine, which are then the only lexical channel; None for the paper's own channels
     lexical_scores: Float32 | None = None
-    record: Callable[[str, Float32], None] | None = None
-    index_texts: int = 0
+    record: Callable[[str, Float32], None] | None = None  # receives the name and the (q, n) scores of every channel
+    index_texts: int = 0  # counts the encoded texts that depend on documents only, which an index can store
     _chunks: dict[Granularity, Chunks] = field(default_factory=dict)
     _lexicon: LexicalIndex | None = None
 

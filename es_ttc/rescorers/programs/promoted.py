@@ -21,16 +21,13 @@ from es_ttc.rescorers.programs.source import Refused, compiled
 from es_ttc.vectors.chunks import GRANULARITIES
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-SERVED_AS: Final = "programs"
-"""Key of the programs among what parameters may name; see :func:`es_ttc.common.entry_points.parse_params`."""
+SERVED_AS: Final = "programs"  # key of the programs among what parameters may name; see `parse_params`
 _READINGS: tuple[Reading, ...] = (*GRANULARITIES, TOPIC, REVERSED, TEXTS)
 SERVED: Final[frozenset[str]] = frozenset(_READINGS)
 """Features that an index can store for a program, in addition to whole documents."""
-MAX_SECONDS: Final = 10.0
-"""Time limit of one window, in this process: an endless program then releases its thread."""
+MAX_SECONDS: Final = 10.0  # time limit of one window, in this process: an endless program then releases its thread
 
-Runner = Callable[[str], Program]
-"""Returns a function for a source, which runs it. Raises :class:`Refused` for a text that violates a rule."""
+Runner = Callable[[str], Program]  # runs a source; raises `Refused` for one that violates a rule
 
 
 class Manifest(BaseModel):

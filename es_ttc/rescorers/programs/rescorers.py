@@ -79,15 +79,12 @@ class ProgramRescorer:
         queries: Sequence[Query],
         window: Window,
         params: ProgramParams,
+        # (q, k) the lexical engine's scores, for several queries; the window's own where None
         lexical_scores: Float32 | None = None,
+        # Receives the scores of every channel and round by name, (q, k) each
         channels: dict[str, Float32] | None = None,
     ) -> Float32:
-        """Return the program's own scores of several queries on the same documents, ``(q, k)``: the paper's form.
-
-        Args:
-            lexical_scores: ``(q, k)`` the lexical engine's scores, for several queries; the window's own where None.
-            channels: Receives the scores of every channel and round by name, ``(q, k)`` each.
-        """
+        """Return the program's own scores of several queries on the same documents, ``(q, k)``: the paper's form."""
         assert window.pooled is not None  # noqa: S101 - promised by needs
         from_engine = isinstance(params, LexicalParams) and params.lexical == "engine"
         context = context_of(queries, window, self.granularities, engine_lexical=from_engine)
@@ -209,10 +206,7 @@ class Rocchio(FeedbackRescorer):
 
 
 def feedback(depth: int, weight: float, temperature: float | None = None) -> Program:
-    """Return the program that scores by the query interpolated with the centroid of its best documents.
-
-    Without a temperature of the softmax the mean is uniform (classical Rocchio without negatives, VPRF).
-    """
+    """Return the program of the query moved to its best documents' centroid; without temperature a plain mean."""
 
     def program(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:
         return ctx.note("feedback", interpolate(Q, top_centroid(D, S, depth, temperature), weight) @ D.T)
@@ -220,8 +214,7 @@ def feedback(depth: int, weight: float, temperature: float | None = None) -> Pro
     return program
 
 
-softcentroid = feedback(3, 0.5, 0.05)
-"""SoftCentroid at the paper's universal default: K = 3, alpha = 0.5, tau = 0.05."""
+softcentroid = feedback(3, 0.5, 0.05)  # SoftCentroid at the paper's universal default: K = 3, alpha = 0.5, tau = 0.05
 
 
 def context_of(

@@ -15,8 +15,7 @@ from es_ttc.vectors.tokens import Float32
 
 Anchors = NDArray[np.intp]
 
-LEAST_RESIDUAL = 0.1
-"""Norm of the residual query below which round 3 falls back to round 1 (B.6)."""
+LEAST_RESIDUAL = 0.1  # norm of the residual query below which round 3 falls back to round 1 (B.6)
 
 LEAST_AGREEMENT = 0.5
 """Minimum cosine of query and expanded query; below it the first round replaces an expansion's (B.7's "adaptive gate",

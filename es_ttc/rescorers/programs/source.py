@@ -28,13 +28,10 @@ ARGUMENTS: Final = ("Q", "D", "S", "ctx")
 
 MAX_CHARACTERS = 40_000
 MAX_NODES = 6_000
-MAX_NUMBERS = 64
-"""Maximum number of numbers in a program's code. A table of many numbers would be a learned model."""
-MAX_LISTED = 12
-"""Maximum number of numbers in one literal list, tuple, set or dict."""
+MAX_NUMBERS = 64  # numbers in a program's code. A table of many numbers would be a learned model.
+MAX_LISTED = 12  # numbers in one literal list, tuple, set or dict
 MAX_WHOLE = 10**9
-MAX_TEXT = 400
-"""Maximum number of characters of all literal texts of a program, without docstrings."""
+MAX_TEXT = 400  # characters of all literal texts of a program, without docstrings
 
 
 class Reason(StrEnum):
@@ -61,11 +58,7 @@ class Reason(StrEnum):
 
 
 class Refused(EsTtcError):
-    """A program's text must not be run.
-
-    Attributes:
-        detail: One sentence with the cause and the place.
-    """
+    """A program's text must not be run."""
 
     status = 400
     type = "ttc_program_refused_exception"
@@ -73,7 +66,7 @@ class Refused(EsTtcError):
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
-        self.detail = detail
+        self.detail = detail  # one sentence with the cause and the place
 
 
 def _names(text: str) -> frozenset[str]:

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from es_ttc.errors import ConfigurationError
 from es_ttc.vectors.chunks import Granularity
 
-MAX_CHUNKS = 64
-"""Maximum number of chunks of one granularity per document; at 10,000 words each is about MiniLM's input limit."""
+MAX_CHUNKS = 64  # chunks of one granularity per document; at 10,000 words each is about MiniLM's input limit
 
 _LANGUAGE = "en"
 _BLANK_LINES = re.compile(r"\n\s*\n\s*")

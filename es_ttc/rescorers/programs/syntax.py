@@ -10,11 +10,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-MAX_DEPTH: Final = 150
-"""Maximum depth of a tree. Deeper ones would exceed the interpreter's recursion limit."""
+MAX_DEPTH: Final = 150  # maximum depth of a tree. Deeper ones would exceed the interpreter's recursion limit.
 
-UNUSED: Final = "_"
-"""The only name that does not begin with a letter: for unused values."""
+UNUSED: Final = "_"  # the only name that does not begin with a letter: for unused values
 
 IDENTIFIER: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,79}")
 
@@ -38,10 +36,8 @@ ALLOWED: Final[frozenset[type[ast.AST]]] = frozenset(
     }
 )  # fmt: skip
 
-_NO_NAMES = frozenset({(ast.Constant, "value"), (ast.Constant, "kind")})
-"""Fields with texts that are not names."""
-_DOTTED = frozenset({(ast.ImportFrom, "module"), (ast.alias, "name")})
-"""Fields with dotted names."""
+_NO_NAMES = frozenset({(ast.Constant, "value"), (ast.Constant, "kind")})  # fields with texts that are not names
+_DOTTED = frozenset({(ast.ImportFrom, "module"), (ast.alias, "name")})  # fields with dotted names
 _IGNORED = "type_comment"
 
 

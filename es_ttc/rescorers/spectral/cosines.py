@@ -26,17 +26,11 @@ _scratch = Scratch()
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Documents of about the same length, at every scale.
+    """Documents of about the same length, at every scale."""
 
-    Attributes:
-        documents: ``(b,)`` their places in the window.
-        lengths: ``(b,)`` their numbers of tokens, 1 or more.
-        cosines: ``(b, r, s, width)``, NaN after the last position; valid until the next block is asked for.
-    """
-
-    documents: NDArray[np.intp]
-    lengths: NDArray[np.intp]
-    cosines: Float32
+    documents: NDArray[np.intp]  # (b,) their places in the window
+    lengths: NDArray[np.intp]  # (b,) their numbers of tokens, 1 or more
+    cosines: Float32  # (b, r, s, width), NaN after the last position; valid until the next block is asked for
 
 
 def blocks(

@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 _PARTS_A_CORE = 1  # so that cores end at about the same time
 _LEAST_PART = 3 * 2**19  # components, some 150 us: less is done sooner than another thread wakes up and is waited for
-_MAX_COSINE = 1.01
-"""Cosines of stored vectors and norms are at most 1, apart from their rounding."""
-_TOKENS_AT_ONCE = 65_536
-"""Number of tokens that are compared before it is asked whether anybody still waits."""
+_MAX_COSINE = 1.01  # cosines of stored vectors and norms are at most 1, apart from their rounding
+_TOKENS_AT_ONCE = 65_536  # number of tokens that are compared before it is asked whether anybody still waits
 _TILED = 8  # components that tiles multiply while one is read, and multiplied by a vector or two
 
 

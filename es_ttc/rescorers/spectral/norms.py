@@ -28,8 +28,7 @@ class _Kept(NamedTuple):
     norms: ScaleNorms
 
 
-_kept: dict[int, _Kept] = {}
-"""Computed norms by the identity of the document's vectors."""
+_kept: dict[int, _Kept] = {}  # computed norms by the identity of the document's vectors
 
 
 def scale_norms(tokens: Float32, scales: Sequence[float]) -> ScaleNorms:

@@ -14,10 +14,8 @@ from es_ttc.rescorers.spectral.cosines import blocks
 from es_ttc.rescorers.spectral.evidence import main_lobe
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
-PASSAGE_SCALE = 15.0
-"""Scale of a passage: its main lobe has 29 or 30 tokens, about 130 characters of English."""
-MATCH_SCALE = 3.0
-"""Scale of the match inside a passage: 5 or 6 tokens."""
+PASSAGE_SCALE = 15.0  # scale of a passage: its main lobe has 29 or 30 tokens, about 130 characters of English
+MATCH_SCALE = 3.0  # scale of the match inside a passage: 5 or 6 tokens
 
 
 @dataclass(frozen=True, slots=True)

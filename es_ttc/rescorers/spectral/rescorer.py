@@ -16,8 +16,7 @@ from es_ttc.rescorers.spectral.greatest import greatest_by_scale, greatest_cosin
 from es_ttc.rescorers.spectral.params import SpectralParams
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
-_TOGETHER = 32
-"""Query vectors that are scored at a time, so that a long query takes no more memory than a short one."""
+_TOGETHER = 32  # query vectors that are scored at a time, so that a long query takes no more memory than a short one
 _QUERY_TOKENS_SHOWN = 8
 
 

@@ -21,11 +21,9 @@ from es_ttc.vectors.tokens import Float32
 
 Float64 = NDArray[np.float64]
 
-IDENTITY = 1.0
-"""The narrow endpoint: the identity operator, not a sampled kernel (which is no delta for an even length)."""
+IDENTITY = 1.0  # the narrow endpoint: no sampled kernel, which is no delta for an even length
 
-MEAN = math.inf
-"""The wide endpoint L = infinity: every position carries the mean of all tokens."""
+MEAN = math.inf  # the wide endpoint L = infinity: every position carries the mean of all tokens
 
 
 def sinc_kernel(length: int, scale: float) -> Float64:

@@ -1,7 +1,4 @@
-"""NNN decoding over the whole corpus: the rescorer's problem with all documents as its dictionary.
-
-``columns`` (column generation: a small dictionary that grows until it is proved to be sufficient), ``retriever``.
-"""
+"""NNN decoding over the whole corpus: the rescorer's problem with all documents as its dictionary."""
 
 from es_ttc.retrievers.nnn.columns import CorpusSolution, SearchLimits, column_generation
 from es_ttc.retrievers.nnn.retriever import NnnRetriever, NnnRetrieverParams

@@ -38,61 +38,40 @@ so that it makes a difference there."""
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """Limits of the searches.
+    """Limits of the searches."""
 
-    Attributes:
-        candidates: Documents of the first search, those nearest to the query; 1 or more.
-        batch: Documents of each further search in addition to the selected ones, which are always found again; 1 or
-            more.
-        rounds: Maximum number of searches; 1 or more.
-        exact: Whether they compare every vector.
-    """
-
-    candidates: int
+    candidates: int  # documents of the first search, those nearest to the query; 1 or more
+    # Documents of each further search in addition to the selected ones, which are always found again; 1 or more
     batch: int
-    rounds: int
-    exact: bool
+    rounds: int  # maximum number of searches; 1 or more
+    exact: bool  # whether they compare every vector
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusSolution:
-    """The solution over a corpus, or the best one found in time.
+    """The solution over a corpus, or the best one found in time."""
 
-    Attributes:
-        documents: ``(n,)`` the documents of the dictionary, in the order found.
-        ids: Their ids, for display.
-        rows: ``(n, d)`` float32, their vectors.
-        solution: On this dictionary.
-        searches: kNN searches made, one round trip each.
-        stop: ``certified`` if no document of the corpus violates the conditions, else what ended the search: the limit
-            of searches, the time, documents that changed meanwhile and cannot be read, rounding, which kept the solver
-            from its tolerance, or an empty result: the searches found no document, so there is nothing to certify.
-        gap: Upper bound of how far the objective over the whole corpus can be below the solution's; 0 if it is
-            certified or empty. As exact as the searches' recall.
-    """
-
-    documents: Documents
-    ids: Sequence[str]
-    rows: Float32
-    solution: Solution
-    searches: int
+    documents: Documents  # (n,) the documents of the dictionary, in the order found
+    ids: Sequence[str]  # their ids, for display
+    rows: Float32  # (n, d) float32, their vectors
+    solution: Solution  # on this dictionary
+    searches: int  # kNN searches made, one round trip each
+    # `certified` if no document of the corpus violates the conditions, else what ended the search: the limit of
+    # searches, the time, documents that changed meanwhile and cannot be read, rounding, which kept the solver from its
+    # tolerance, or an empty result: the searches found no document, so there is nothing to certify
     stop: Stop
+    # Upper bound of how far the objective over the whole corpus can be below the solution's; 0 if it is certified or
+    # empty. As exact as the searches' recall.
     gap: float
 
 
 @dataclass(frozen=True, slots=True)
 class _SearchBound:
-    """The bound that one search gives for all documents that it did not return.
+    """The bound that one search gives for all documents that it did not return."""
 
-    Attributes:
-        direction: ``(d,)`` the query vector of the search.
-        most: No other document has a greater inner product with it; minus infinity where there is no other.
-        complete: Whether all returned documents are in the dictionary.
-    """
-
-    direction: Float64
-    most: float
-    complete: bool
+    direction: Float64  # (d,) the query vector of the search
+    most: float  # no other document has a greater inner product with it; minus infinity where there is no other
+    complete: bool  # whether all returned documents are in the dictionary
 
     @property
     def is_whole_corpus(self) -> bool:
@@ -129,13 +108,7 @@ class _ActiveColumns:
 
 
 async def column_generation(query: Float64, search: Search, solve: Solver, effort: SearchLimits) -> CorpusSolution:
-    """Solve the problem over all documents that a search can find.
-
-    It ends early, with the present solution, if another search would exceed the time.
-
-    Args:
-        query: ``(d,)``, not zero.
-    """
+    """Solve the problem of a ``(d,)`` query, not zero, over all findable documents; end early for lack of time."""
     columns = _ActiveColumns(np.empty((0, len(query)), np.float32))
     slack = _SLACK * float(np.linalg.norm(query))
     bounds: list[_SearchBound] = []

@@ -1,7 +1,4 @@
-"""A collection for the training of a late-interaction model, and the recipe.
-
-The loss is sentence-transformers' contrastive loss over MaxSim, with in-batch and mined negatives.
-"""
+"""A late-interaction model's training: contrastive loss over MaxSim, with in-batch and mined negatives."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -27,8 +24,7 @@ from es_ttc.lab.training.loop import Recipe
 from es_ttc.lab.training.measures import measure
 from es_ttc.lab.training.options import LateOptions
 
-MINED = 50
-"""Ranks of BM25 that negatives are drawn from."""
+MINED = 50  # ranks of BM25 that negatives are drawn from
 
 
 @dataclass(frozen=True)

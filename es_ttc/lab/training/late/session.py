@@ -171,10 +171,8 @@ def _token_vectors(model: MultiVectorEncoder, texts: Sequence[str]) -> Tensor:
     return nn.functional.normalize(torch.cat(rows), dim=1)
 
 
-RECORD = "training.json"
-"""File of the settings and the course, in the model's folder. `card.json` would say that it holds heads."""
-_SAMPLED = 128
-"""Documents whose token vectors give the first projection."""
+RECORD = "training.json"  # settings and course; `card.json` would say that the folder holds heads
+_SAMPLED = 128  # documents whose token vectors give the first projection
 
 
 @dataclass(frozen=True, slots=True)

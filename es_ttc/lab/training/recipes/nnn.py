@@ -82,8 +82,7 @@ def selection_scores(
     return torch.where((x == 0) & relevant, slack * lack, x)
 
 
-_BLOCK = 512
-"""Number of validation queries decoded at once."""
+_BLOCK = 512  # number of validation queries decoded at once
 
 
 class NnnRecipe(TwoSided):

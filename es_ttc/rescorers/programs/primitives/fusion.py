@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from es_ttc.vectors.tokens import Float32
 
-_DECIMALS = 6
-"""Scores that agree to this many decimals tie: equal documents must not be parted by the rounding of a product."""
+_DECIMALS = 6  # scores alike to these tie: a product's rounding must not part equal ones
 
 
 def ranks(scores: Float32) -> NDArray[np.int32]:

@@ -5,8 +5,7 @@ from numpy.typing import NDArray
 
 from es_ttc.vectors.tokens import Float32
 
-LEAST = -1.0
-"""The score of a document without any chunk: the least cosine there is."""
+LEAST = -1.0  # the score of a document without any chunk: the least cosine there is
 
 
 def max_sim(similarities: Float32, starts: NDArray[np.intp]) -> Float32:
@@ -23,10 +22,7 @@ def max_sim(similarities: Float32, starts: NDArray[np.intp]) -> Float32:
 
 
 def top_mean_sim(similarities: Float32, starts: NDArray[np.intp]) -> Float32:
-    """Return the mean similarity of a document's chunks above the query's median over all chunks (B.4).
-
-    A document without such a chunk scores its greatest similarity.
-    """
+    """Return the mean similarity of a document's chunks above the query's median (B.4); without one, its greatest."""
     result = max_sim(similarities, starts)
     owned = np.diff(starts) > 0
     if not owned.any():

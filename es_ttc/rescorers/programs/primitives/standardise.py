@@ -5,8 +5,7 @@ import numpy as np
 from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.vectors.tokens import Float32
 
-NO_DEVIATION = 1e-6
-"""Standard deviations up to this one are rounding: such a row or column is all zero."""
+NO_DEVIATION = 1e-6  # standard deviations up to this one are rounding: such a row or column is all zero
 
 
 def along_documents(scores: Float32) -> Float32:
@@ -19,10 +18,7 @@ def along_documents(scores: Float32) -> Float32:
 
 
 def along_queries(scores: Float32, documents: Float32, sample: Moments) -> Float32:
-    """Z-score every document's column of ``(q, n)`` cosines, by the queries of a sample (B.1).
-
-    The batch's own queries, as in the paper, or a stored sample, with which a query gets the same score in any batch.
-    """
+    """Z-score documents' ``(q, n)`` cosines by a stored sample of queries, or by the batch as in the paper (B.1)."""
     mean, deviation = sample.similarities(documents)
     return standardised(scores, mean, deviation)
 

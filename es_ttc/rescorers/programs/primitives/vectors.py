@@ -20,10 +20,7 @@ def finite(vectors: Float32) -> Float32:
 
 
 def debias(vectors: Float32) -> Float32:
-    """Subtract the rows' own mean, then give them unit length again (B.4).
-
-    A single row has no direction left after it and stays as it is, as do rows that all are equal.
-    """
+    """Subtract the rows' mean and make them unit again (B.4); one row, or rows that are all equal, stay as they are."""
     if len(vectors) < 2:
         return vectors
     centred: Float32 = vectors - vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -35,5 +32,4 @@ def debias(vectors: Float32) -> Float32:
     return centred
 
 
-_NO_SPREAD = 1e-10
-"""Squared length below which what is left of a vector is rounding."""
+_NO_SPREAD = 1e-10  # squared length below which what is left of a vector is rounding
