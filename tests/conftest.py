@@ -41,6 +41,10 @@ structlog.configure(
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Several processes share the processors: threads of numpy's and torch's own would wait for one another there.
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")
+
 # Tests say nothing of speed: a busy machine must not fail one. Each run draws other examples.
 hypothesis.settings.register_profile("tests", deadline=None, max_examples=60)
 hypothesis.settings.load_profile("tests")

@@ -17,6 +17,7 @@ from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.node import cluster, process
+from es_ttc.engine.node.files import remove
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.reranking.graph import GraphParams
@@ -25,6 +26,7 @@ from es_ttc.settings import EngineSettings, Settings
 from tests.serving.client import Reply, call
 from tests.serving.conftest import corpus, fill
 from tests.support.gateway import gateway_to
+from tests.support.memory import data_folder
 from tests.support.own_node import free_ports, kill
 
 pytestmark = pytest.mark.engine
@@ -75,11 +77,13 @@ def nodes() -> Iterator[cluster.Cluster]:
         yield start_nodes(free_ports(NODES))
     finally:
         process.stop(NAME, Settings().cache_dir, drop_data=True)
+        if (folder := data_folder(NAME)) is not None:
+            remove([folder])
 
 
 def start_nodes(port: int) -> cluster.Cluster:
     """Start those nodes that do not run, on this port and the next ones."""
-    spec = NodeSpec(Settings().cache_dir, NAME, port, heap="384m", short_lived=True, timeout=400)
+    spec = NodeSpec(Settings().cache_dir, NAME, port, data_folder(NAME), heap="384m", short_lived=True, timeout=400)
     return cluster.start(spec, NODES)
 
 
