@@ -12,9 +12,9 @@ import os
 import sys
 import urllib.request
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import hypothesis
 import pytest
@@ -40,6 +40,10 @@ structlog.configure(
 # A run starts some hundred processes: what one of them compiles is kept for the others, whatever the shell says.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Several processes share the processors: threads of numpy's and torch's own would wait for one another there.
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")
 
 # Tests say nothing of speed: a busy machine must not fail one. Each run draws other examples.
 hypothesis.settings.register_profile("tests", deadline=None, max_examples=60)
@@ -162,6 +166,26 @@ def _logging_as_before() -> Iterator[None]:
     root.setLevel(level)
     for handler in [handler for handler in root.handlers if type(handler) is logging.StreamHandler]:
         root.removeHandler(handler)
+
+
+class Outcome(NamedTuple):
+    """What a command came to."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def es_ttc(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Runs a command of `es-ttc` in this process."""
+    from es_ttc.cli.app import run
+
+    def command(*arguments: str) -> Outcome:
+        capsys.readouterr()
+        return Outcome(run(list(arguments)), *capsys.readouterr())
+
+    return command
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from es_ttc.lab.judging.store import INDEX as JUDGEMENTS
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, wait_for
 from tests.attach.test_detach import state
+from tests.conftest import Outcome
 from tests.serving.client import Reply, call
 from tests.serving.relay import Passed, relay
 from tests.support import forked
@@ -111,7 +112,9 @@ async def test_inside_and_out_again(engine: Engine, engine_url: str, shop: str, 
 
 
 @pytest.mark.engine
-def test_an_engine_that_is_killed_under_it_and_comes_back(own_node: OwnNode, tmp_path: Path) -> None:
+def test_an_engine_that_is_killed_under_it_and_comes_back(
+    own_node: OwnNode, tmp_path: Path, es_ttc: Callable[..., Outcome]
+) -> None:
     asyncio.run(_with_engine(own_node.url, _make_shop))
     command = [sys.executable, "-m", "es_ttc", "attach", "shop", *OPTIONS, "--json", "--engine", own_node.url]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as attaching:
@@ -130,11 +133,11 @@ def test_an_engine_that_is_killed_under_it_and_comes_back(own_node: OwnNode, tmp
     assert states == {"ready": 19 * 20, "empty": 20}
     # Everything of every index goes on request, es-ttc's own indices among it; the user's documents stay.
     asyncio.run(_with_engine(own_node.url, lambda engine: put(engine, JUDGEMENTS, {"one": {"grade": 1}})))
-    everything = [*command[:3], "detach", "--all", "--json", "--engine", own_node.url]
-    asked = subprocess.run(everything, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (asked.returncode, asked.stdout) == (2, "")
-    assert "--yes" in asked.stderr
-    told = json.loads(subprocess.check_output([*everything, "--yes"], cwd=tmp_path, timeout=60))
+    everything = ["detach", "--all", "--json", "--engine", own_node.url]
+    asked = es_ttc(*everything)
+    assert (asked.status, asked.out) == (2, "")
+    assert "--yes" in asked.err
+    told = json.loads(es_ttc(*everything, "--yes").out)
     assert "shop" in [each["index"] for each in told["indices"]]
     assert JUDGEMENTS in told["deleted"]
     left = asyncio.run(_with_engine(own_node.url, lambda engine: engine.request("GET", "/*", params=HIDDEN_TOO)))

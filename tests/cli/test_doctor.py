@@ -3,10 +3,7 @@
 import asyncio
 import io
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -26,29 +23,30 @@ from es_ttc.index.mappings.index import create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.cli.conftest import Filled
+from tests.conftest import Outcome
 from tests.support.llm import settings_for
 
+Examined = Callable[..., tuple[int, Mapping[str, Mapping[str, str]]]]
 NOWHERE = "http://127.0.0.1:1"
 
 
-def examined(*arguments: str) -> tuple[int, Mapping[str, Mapping[str, str]]]:
-    """Run `es-ttc doctor --json`; return its exit status and its checks by subject."""
-    outcome = subprocess.run(
-        [sys.executable, "-m", "es_ttc", "doctor", "--json", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=os.environ | {"ES_TTC_ENCODER": "minilm@onnx"},
-    )
-    assert outcome.stderr == ""
-    answer = json.loads(outcome.stdout)
-    assert answer["ok"] == (outcome.returncode == 0)
-    return outcome.returncode, {check["subject"]: check for check in answer["checks"]}
+@pytest.fixture
+def examined(es_ttc: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> Examined:
+    """Runs `es-ttc doctor --json`; gives its exit status and its checks by subject."""
+    monkeypatch.setenv("ES_TTC_ENCODER", "minilm@onnx")
+
+    def examine(*arguments: str) -> tuple[int, Mapping[str, Mapping[str, str]]]:
+        status, out, err = es_ttc("doctor", "--json", *arguments)
+        assert err == ""
+        answer = json.loads(out)
+        assert answer["ok"] == (status == 0)
+        return status, {check["subject"]: check for check in answer["checks"]}
+
+    return examine
 
 
 @pytest.mark.engine
-def test_on_a_healthy_engine_everything_needed_works(filled: Filled) -> None:
+def test_on_a_healthy_engine_everything_needed_works(filled: Filled, examined: Examined) -> None:
     status, found = examined("--engine", filled.engine, "--gateway", filled.gateway)
     assert status == 0
     assert "all-MiniLM-L6-v2@3bfb98ac8a7b/384x256, onnxruntime, int8 weights" in found["encoder"]["detail"]
@@ -80,7 +78,9 @@ def ailing(engine_url: str, index_name: str, encoder: Encoder) -> str:
 
 
 @pytest.mark.engine
-def test_what_ails_an_index_is_a_warning_with_the_command_that_mends_it(ailing: str, engine_url: str) -> None:
+def test_what_ails_an_index_is_a_warning_with_the_command_that_mends_it(
+    ailing: str, engine_url: str, examined: Examined
+) -> None:
     status, found = examined("--engine", engine_url)
     assert status == 0
     lacking, foreign = found[f"index {ailing}-lacking"], found[f"index {ailing}-foreign"]
@@ -91,7 +91,7 @@ def test_what_ails_an_index_is_a_warning_with_the_command_that_mends_it(ailing: 
     assert foreign["mend"] == "es-ttc serve --encoder another-model"
 
 
-def test_a_dead_engine_is_missing_and_the_exit_status_says_so() -> None:
+def test_a_dead_engine_is_missing_and_the_exit_status_says_so(examined: Examined) -> None:
     status, found = examined("--engine", NOWHERE, "--gateway", NOWHERE)
     assert status == 1
     assert found["engine"]["verdict"] == "missing"
@@ -101,7 +101,7 @@ def test_a_dead_engine_is_missing_and_the_exit_status_says_so() -> None:
     assert not any(subject.startswith("index") for subject in found)
 
 
-def test_an_encoder_that_cannot_be_loaded_is_missing(tmp_path: Path) -> None:
+def test_an_encoder_that_cannot_be_loaded_is_missing(tmp_path: Path, examined: Examined) -> None:
     status, found = examined("--engine", NOWHERE, "--encoder", str(tmp_path))
     assert status == 1
     assert found["encoder"]["verdict"] == "missing"

@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -32,18 +32,16 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.lab.demo import exhibit
 from es_ttc.settings import EngineSettings
 from tests.cli.conftest import Filled
+from tests.conftest import Outcome
+
+Command = Callable[..., Outcome]
 
 
-def es_ttc(*arguments: str, columns: int = 100) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user would."""
-    return subprocess.run(
-        [sys.executable, "-m", "es_ttc", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=os.environ | {"ES_TTC_ENCODER": "minilm@onnx", "COLUMNS": str(columns), "NO_COLOR": "1"},
-    )
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal of 80 columns without colours, and the encoder of the indices."""
+    for name, value in {"ES_TTC_ENCODER": "minilm@onnx", "COLUMNS": "80", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
 
 
 def test_hits_are_read_with_the_texts_that_offsets_refer_to() -> None:
@@ -111,7 +109,10 @@ class TestThroughTheGateway:
         scores = [hit.score for hit in hybrid.hits]
         assert scores == sorted(scores, reverse=True)
 
-    def test_an_alias_of_several_indices_of_one_form_is_searched(self, filled: Filled, encoder: Encoder) -> None:
+    @pytest.mark.usefixtures("narrow")
+    def test_an_alias_of_several_indices_of_one_form_is_searched(
+        self, filled: Filled, encoder: Encoder, es_ttc: Command
+    ) -> None:
         first, collection = filled.exhibit.index, filled.exhibit.collection
         second, alias = f"{first}-second", f"{first}-all"
         more = replace(collection, documents=tuple(replace(one, id=f"2-{one.id}") for one in collection.documents[:5]))
@@ -130,8 +131,8 @@ class TestThroughTheGateway:
                     )
                 )
                 runner.run(engine.close())
-        assert found.returncode == 0, found.stderr
-        [hits] = json.loads(found.stdout)["rankings"].values()
+        assert found.status == 0, found.err
+        [hits] = json.loads(found.out)["rankings"].values()
         assert {hit["id"] for hit in hits[:2]} == {collection.documents[0].id, f"2-{collection.documents[0].id}"}
 
     @pytest.mark.parametrize("method", ["blend", "hybrid", "bm25", "dense", "spectral", "knn:nnn", "knn:dense", "rm3"])
@@ -158,19 +159,20 @@ class TestThroughTheGateway:
 
 
 @pytest.mark.engine
-def test_the_command_compares_in_the_terminal_and_in_json(filled: Filled) -> None:
+@pytest.mark.usefixtures("narrow")
+def test_the_command_compares_in_the_terminal_and_in_json(filled: Filled, es_ttc: Command) -> None:
     collection = filled.exhibit.collection
     text = next(iter(collection.queries.values()))
     arguments = ("search", filled.exhibit.index, text, "--compare", "--size", "3", "--gateway", filled.gateway)
 
-    shown = es_ttc(*arguments, columns=80)
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.splitlines()[0].split() == ["bm25", "hybrid", "blend"]
-    assert all(len(line) <= 80 for line in shown.stdout.splitlines())
-    assert "«" in shown.stdout
-    assert shown.stderr == ""
+    shown = es_ttc(*arguments)
+    assert shown.status == 0, shown.err
+    assert shown.out.splitlines()[0].split() == ["bm25", "hybrid", "blend"]
+    assert all(len(line) <= 80 for line in shown.out.splitlines())
+    assert "«" in shown.out
+    assert shown.err == ""
 
-    answer = json.loads(es_ttc(*arguments, "--json").stdout)
+    answer = json.loads(es_ttc(*arguments, "--json").out)
     assert list(answer["rankings"]) == ["bm25", "hybrid", "blend"]
     first = answer["rankings"]["blend"][0]
     assert first["rank"] == 1
@@ -179,8 +181,11 @@ def test_the_command_compares_in_the_terminal_and_in_json(filled: Filled) -> Non
 
 
 @pytest.mark.engine
+@pytest.mark.usefixtures("narrow")
 def test_the_command_brings_its_own_gateway(filled: Filled) -> None:
-    answer = es_ttc("search", filled.exhibit.index, "Who likes paper?", "--engine", filled.engine, "--size", "2")
+    """In a process of its own: nothing else is printed until it has ended."""
+    asked = ["search", filled.exhibit.index, "Who likes paper?", "--engine", filled.engine, "--size", "2"]
+    answer = subprocess.run([sys.executable, "-m", "es_ttc", *asked], capture_output=True, text=True, timeout=120)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.lstrip().startswith("1  ")
     assert answer.stderr == ""

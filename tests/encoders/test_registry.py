@@ -225,27 +225,22 @@ def test_heads_that_differ_by_role_distinguish_roles(encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("removed", "message"),
+    ("removed", "instead", "message"),
     [
-        (["model.safetensors", "model.onnx"], "no weights"),
-        (["tokenizer.json"], "no tokenizer.json"),
-        (["model.onnx"], "no model.onnx"),
+        (["model.safetensors", "model.onnx"], "", "no weights"),
+        (["tokenizer.json"], "", "no tokenizer.json"),
+        (["model.onnx"], "", "no model.onnx"),
+        (["model.onnx"], "{no model", "model.onnx"),
+        (["config_sentence_transformers.json"], "{no model", "config_sentence_transformers.json"),
     ],
 )
-def test_incomplete_folders(make_folder: MakeFolder, removed: list[str], message: str) -> None:
+def test_incomplete_and_broken_folders(make_folder: MakeFolder, removed: list[str], instead: str, message: str) -> None:
     folder = make_folder()
     for name in removed:
         (folder / name).unlink()
+        if instead:
+            (folder / name).write_text(instead)
     with pytest.raises(ConfigurationError, match=message):
-        load_encoder(f"{folder}@onnx")
-
-
-@pytest.mark.parametrize("broken", ["model.onnx", "config_sentence_transformers.json"])
-def test_broken_files(make_folder: MakeFolder, broken: str) -> None:
-    folder = make_folder()
-    (folder / broken).unlink()
-    (folder / broken).write_text("{no model")
-    with pytest.raises(ConfigurationError, match=broken):
         load_encoder(f"{folder}@onnx")
 
 

@@ -23,6 +23,7 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings, Settings
 from tests.serving.client import Reply, call, search
 from tests.support.gateway import gateway_to
+from tests.support.memory import data_folder
 
 pytestmark = pytest.mark.engine
 
@@ -37,7 +38,7 @@ AT_ONCE = 16
 def filled(encoder: Encoder) -> Iterator[str]:
     """The address of a node of 384 MB, started again after the writing: its heap holds nothing of that."""
     name = f"cold-{uuid.uuid4().hex[:6]}"
-    spec = NodeSpec(Settings().cache_dir, name, 0, heap="384m", owned=True, short_lived=True, keep_data=True)
+    spec = NodeSpec(Settings().cache_dir, name, 0, data_folder(name), heap="384m", owned=True, short_lived=True)
     with process.start(spec) as written:
         fill(written.url, encoder)
     node = process.start(spec)

@@ -13,18 +13,20 @@ from typing import Any, Literal
 
 import pytest
 
-from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.node import cluster, process
+from es_ttc.engine.node.files import remove
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import build_graph
 from es_ttc.settings import EngineSettings, Settings
+from tests.conftest import Outcome
 from tests.serving.client import Reply, call
 from tests.serving.conftest import corpus, fill
 from tests.support.gateway import gateway_to
+from tests.support.memory import data_folder
 from tests.support.own_node import free_ports, kill
 
 pytestmark = pytest.mark.engine
@@ -39,7 +41,6 @@ DFS = "search_type=dfs_query_then_fetch"
 
 Body = dict[str, Any]
 Scores = dict[str, float]
-Command = Callable[..., tuple[int, str, str]]
 
 FIRST_PASS: Body = {"query": {"multi_match": {"query": TEXT, "fields": FIELDS}}, "size": 10, "_source": False}
 
@@ -75,11 +76,13 @@ def nodes() -> Iterator[cluster.Cluster]:
         yield start_nodes(free_ports(NODES))
     finally:
         process.stop(NAME, Settings().cache_dir, drop_data=True)
+        if (folder := data_folder(NAME)) is not None:
+            remove([folder])
 
 
 def start_nodes(port: int) -> cluster.Cluster:
     """Start those nodes that do not run, on this port and the next ones."""
-    spec = NodeSpec(Settings().cache_dir, NAME, port, heap="384m", short_lived=True, timeout=400)
+    spec = NodeSpec(Settings().cache_dir, NAME, port, data_folder(NAME), heap="384m", short_lived=True, timeout=400)
     return cluster.start(spec, NODES)
 
 
@@ -88,16 +91,6 @@ def await_status(url: str, status: str, nodes: int = NODES) -> None:
     asked = f"wait_for_status={status}&wait_for_nodes={nodes}&timeout=50s"
     reply = call(url, "GET", f"/_cluster/health/{THREE},{WRITTEN}?{asked}")
     assert reply.status == 200, reply.body
-
-
-@pytest.fixture
-def es_ttc(capsys: pytest.CaptureFixture[str]) -> Command:
-    def command(*arguments: str) -> tuple[int, str, str]:
-        status = run(["engine", *arguments])
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err
-
-    return command
 
 
 def test_they_rank_as_one_and_searches_survive_the_death_of_one(nodes: cluster.Cluster, encoder: Encoder) -> None:
@@ -230,9 +223,9 @@ def verdict(reply: Reply, right: Scores, engines_own: Scores | None) -> Literal[
 
 
 @pytest.mark.usefixtures("nodes")
-def test_a_cluster_from_the_command_line(es_ttc: Command) -> None:
+def test_a_cluster_from_the_command_line(es_ttc: Callable[..., Outcome]) -> None:
     up = ("up", "--name", NAME, "--nodes", "3", "--port", "0", "--json")
-    status, out, err = es_ttc(*up)
+    status, out, err = es_ttc("engine", *up)
     assert status == 0, err
     started = json.loads(out)
     assert started["reused"]
@@ -245,13 +238,13 @@ def test_a_cluster_from_the_command_line(es_ttc: Command) -> None:
         health = call(url, "GET", "/_cluster/health").json()
         assert (health["number_of_nodes"], health["cluster_name"]) == (3, f"es-ttc-{NAME}")
 
-    listed = json.loads(es_ttc("status", "--json")[1])
+    listed = json.loads(es_ttc("engine", "status", "--json")[1])
     [noted] = [one for one in listed["clusters"] if one["name"] == NAME]
     assert noted == {"name": NAME, "nodes": names, "urls": urls}
-    assert f"of cluster {NAME}" in es_ttc("status")[1]
-    assert "started" in es_ttc("logs", "--name", f"{NAME}-2")[1]
+    assert f"of cluster {NAME}" in es_ttc("engine", "status")[1]
+    assert "started" in es_ttc("engine", "logs", "--name", f"{NAME}-2")[1]
     for wrong in (("up", "--name", NAME, "--port", "0"), ("up", "--name", NAME, "--nodes", "2", "--port", "0")):
-        status, _, err = es_ttc(*wrong)
+        status, _, err = es_ttc("engine", *wrong)
         assert status == 1
         assert NAME in err
 
@@ -259,7 +252,7 @@ def test_a_cluster_from_the_command_line(es_ttc: Command) -> None:
     assert call(urls[0], "PUT", "/kept", index).status == 200
     assert call(urls[1], "PUT", "/kept/_doc/1?refresh=true&wait_for_active_shards=3", {"text": "here"}).status == 201
     assert call(urls[2], "GET", "/kept/_doc/1").json()["_source"] == {"text": "here"}
-    dropped = json.loads(es_ttc("down", "--name", NAME, "--drop-data", "--json")[1])
+    dropped = json.loads(es_ttc("engine", "down", "--name", NAME, "--drop-data", "--json")[1])
     assert (dropped["stopped"], dropped["data_dropped"]) == (True, True)
-    left = json.loads(es_ttc("status", "--json")[1])
+    left = json.loads(es_ttc("engine", "status", "--json")[1])
     assert not [one for one in left["nodes"] if one["name"] in names]

@@ -1,20 +1,17 @@
 """A real `es-ttc ingest`, killed without warning and resumed: nothing is lost, nothing is there twice."""
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.index import resolve_index
+from tests.support import forked
 
 DOCUMENTS = 300
 MALFORMED = (50, 51, 200, 299)
@@ -30,9 +27,9 @@ async def test_nothing_is_lost_or_doubled(engine: Engine, index_name: str, tmp_p
     file = tmp_path / "docs.jsonl"
     file.write_text("\n".join(lines))
     checkpoint = tmp_path / f"{index_name}.rejected.checkpoint.json"
-    command = [sys.executable, "-m", "es_ttc", "ingest", index_name, file.name, "--engine", engine.url]
-    command += ["--encoder", "minilm@onnx", "--batch-mb", "0.1", "--resume", "--json"]
-    assert ingest_with_kills(command, checkpoint, rng) >= 2
+    arguments = ["ingest", index_name, file.name, "--engine", engine.url]
+    arguments += ["--encoder", "minilm@onnx", "--batch-mb", "0.1", "--resume", "--json"]
+    assert ingest_with_kills(arguments, checkpoint, rng) >= 2
     found = {hit["_id"]: hit["_source"] async for hit in engine.scan(index_name, {"match_all": {}}, source=True)}
     expected = {each["_id"]: {"text": each["text"], "n": each["n"]} for each in documents if each["n"] not in MALFORMED}
     assert found == expected
@@ -49,24 +46,23 @@ async def test_nothing_is_lost_or_doubled(engine: Engine, index_name: str, tmp_p
     assert not checkpoint.exists()
 
 
-def ingest_with_kills(command: list[str], checkpoint: Path, rng: random.Random) -> int:
+def ingest_with_kills(arguments: list[str], checkpoint: Path, rng: random.Random) -> int:
     """Run a command until it is through, killed after it began to read; return how often it was."""
     kills, status = 0, -signal.SIGKILL.value
+    log = checkpoint.with_name("printed")
     while status == -signal.SIGKILL:
         before = written(checkpoint)
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-        with subprocess.Popen(command, cwd=checkpoint.parent, env=environment, **pipes) as process:
-            while kills < KILLS and process.poll() is None and written(checkpoint) == before:
-                time.sleep(0.02)
-            try:
-                process.wait(rng.uniform(0, 0.8) if kills < KILLS else 600)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                kills += 1
-            _, errors = process.communicate()
-            status = process.returncode
-    assert status in (0, 1), errors
+        process = forked.command(arguments, checkpoint.parent, {"HF_HUB_OFFLINE": "1"}, log)
+        while kills < KILLS and process.is_alive() and written(checkpoint) == before:
+            time.sleep(0.02)
+        process.join(rng.uniform(0, 0.8) if kills < KILLS else 600)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            kills += 1
+        assert process.exitcode is not None
+        status = process.exitcode
+    assert status in (0, 1), log.read_text()
     return kills
 
 

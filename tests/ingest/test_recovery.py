@@ -33,6 +33,7 @@ from tests.conftest import PRODUCTS
 from tests.serving.client import call, search
 from tests.support import shared_nodes
 from tests.support.gateway import gateway_to
+from tests.support.memory import data_folder
 from tests.support.shared_nodes import await_licence
 
 STORAGE: dict[str, dict[str, Any]] = {
@@ -171,7 +172,8 @@ class Cluster:
             **extra,
         }
         made.settings = lambda: settings
-        spec = NodeSpec(CACHE, name=f"{self._name}-{part}", port=0, heap="512m", owned=True, short_lived=True)
+        name = f"{self._name}-{part}"
+        spec = NodeSpec(CACHE, name, 0, data_folder(name), heap="512m", owned=True, short_lived=True)
         return process.start(spec, distribution=made)
 
 

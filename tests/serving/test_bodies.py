@@ -36,6 +36,12 @@ UNREADABLE = [
     b'{"size":2,"min_score":1e999,%b}' % RESCORE,
     (b'{"size":2,%b}' % RESCORE).decode().encode("utf-16"),
 ]
+UNREADABLE_LINES = [
+    b"{}\n%b\n" % FILTERED,
+    b'{"index":"absent-1","index":"absent-2"}\n%b\n' % orjson.dumps({"query": EVERYTHING, "rescore": ours()}),
+    b"{}\n%b" % orjson.dumps({"query": EVERYTHING, "rescore": ours()}),
+    b'{"routing":/*x*/"1",}\n%b\n' % orjson.dumps({"query": EVERYTHING, "rescore": ours()}),
+]
 
 
 def as_of(reply: Reply) -> tuple[int, Any]:
@@ -43,12 +49,14 @@ def as_of(reply: Reply) -> tuple[int, Any]:
     return reply.status, {name: value for name, value in body.items() if name != "took"}
 
 
-@pytest.mark.parametrize("raw", UNREADABLE)
-def test_a_body_that_the_engine_reads_differently_gets_its_own_answer(behind: Behind, raw: bytes) -> None:
-    path = f"/{behind.index}/_search"
-    direct = call(behind.engine, "POST", path, raw, JSON)
+@pytest.mark.parametrize(
+    ("api", "raw"), [*(("_search", raw) for raw in UNREADABLE), *(("_msearch", raw) for raw in UNREADABLE_LINES)]
+)
+def test_what_the_engine_reads_differently_gets_its_own_answer(behind: Behind, api: str, raw: bytes) -> None:
+    path, kind = f"/{behind.index}/{api}", JSON if api == "_search" else NDJSON
+    direct = call(behind.engine, "POST", path, raw, kind)
     assert direct.status == 400
-    assert as_of(call(behind.gateway, "POST", path, raw, JSON)) == as_of(direct)
+    assert as_of(call(behind.gateway, "POST", path, raw, kind)) == as_of(direct)
 
 
 @pytest.mark.parametrize("missing", [1, 3, 4, 20])
@@ -59,22 +67,6 @@ def test_a_body_that_ends_too_early_is_an_error_that_says_where(behind: Behind, 
     assert reply.status == 400
     column = len(raw) - raw.index(b"\n") - 1
     assert f"ends at line 2, column {column}" in reply.json()["error"]["reason"]
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        b"{}\n%b\n" % FILTERED,
-        b'{"index":"absent-1","index":"absent-2"}\n%b\n' % orjson.dumps({"query": EVERYTHING, "rescore": ours()}),
-        b"{}\n%b" % orjson.dumps({"query": EVERYTHING, "rescore": ours()}),
-        b'{"routing":/*x*/"1",}\n%b\n' % orjson.dumps({"query": EVERYTHING, "rescore": ours()}),
-    ],
-)
-def test_lines_that_the_engine_reads_differently_get_its_own_answer(behind: Behind, lines: bytes) -> None:
-    path = f"/{behind.index}/_msearch"
-    direct = call(behind.engine, "POST", path, lines, NDJSON)
-    assert direct.status == 400
-    assert as_of(call(behind.gateway, "POST", path, lines, NDJSON)) == as_of(direct)
 
 
 @pytest.mark.parametrize("end", [b"\n", b" \r\n", b"{}\n"])

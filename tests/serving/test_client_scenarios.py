@@ -85,71 +85,12 @@ SLOW = {"script_score": {"query": {"match_all": {}}, "script": {"source": LOOP}}
 QUERY = {"match": {"text": "cat"}}
 
 
-def with_elasticsearch_py(url: str, index: str) -> Transcript:
-    done, helpers = Transcript(index), elasticsearch.helpers
-    with elasticsearch.Elasticsearch(url, http_compress=True, request_timeout=30) as client:
-        step, indices = done.step, client.indices
-        step("create", lambda: indices.create(index=index, mappings=MAPPINGS, settings={"number_of_replicas": 0}))
-        step("create again", lambda: indices.create(index=index))
-        step("ignored", lambda: client.options(ignore_status=400).indices.create(index=index)["status"])
-        step("bulk", lambda: helpers.bulk(client, actions(index), chunk_size=50, raise_on_error=False, refresh=True))
-        step("bulk raises", lambda: helpers.bulk(client, actions(index), stats_only=False))
-        step(
-            "streaming",
-            lambda: [
-                (fine, item["index"]["_id"], item["index"]["status"])
-                for fine, item in helpers.streaming_bulk(client, actions(index), chunk_size=7, raise_on_error=False)
-            ],
-        )
-        step("parallel", lambda: sum(fine for fine, _ in helpers.parallel_bulk(client, actions(index, 50))))
-        step("refresh", lambda: indices.refresh(index=index))
-        step("scan", lambda: sorted(hit["_id"] for hit in helpers.scan(client, index=index, size=13)))
-        step("reindex helper", lambda: helpers.reindex(client, index, f"{index}-copy", chunk_size=40))
-        step("reindex", lambda: client.reindex(source={"index": index}, dest={"index": f"{index}-2"}, refresh=True))
-        step("update by query", lambda: client.update_by_query(index=f"{index}-2", query=QUERY, refresh=True))
-        step("delete by query", lambda: client.delete_by_query(index=f"{index}-2", query={"term": {"number": 3}}))
-        step(
-            "search",
-            lambda: client.search(index=index, query=QUERY, size=3, sort=["number"], source_includes=["number"]),
-        )
-        step("bad query", lambda: client.search(index=index, query={"no_such": {}}))
-        step("missing index", lambda: client.search(index=f"{index}-absent"))
-        step("missing document", lambda: client.get(index=index, id="absent"))
-        step("exists", lambda: (bool(client.exists(index=index, id="1")), bool(client.exists(index=index, id="x"))))
-        step("conflict", lambda: client.create(index=index, id="1", document={}))
-        step("old version", lambda: client.index(index=index, id="1", document={}, if_seq_no=10**6, if_primary_term=1))
-        step("unicode id", lambda: client.index(index=index, id="中 文/+?#", document={"number": 1}, refresh=True))
-        step("unicode id again", lambda: client.get(index=index, id="中 文/+?#")["_source"])
-        step("pipeline", lambda: client.ingest.put_pipeline(id=index, processors=STAMP["processors"]))
-        step("through it", lambda: client.index(index=index, id="p", document={}, pipeline=index, refresh=True))
-        step("stamped", lambda: client.get(index=index, id="p")["_source"])
-        step("pipeline gone", lambda: client.ingest.delete_pipeline(id=index))
-        step("alias", lambda: indices.put_alias(index=index, name=f"{index}-alias"))
-        step("aliases", lambda: indices.get_alias(index=index))
-        step("mapping", lambda: indices.get_mapping(index=index))
-        step("cat as text", lambda: str(client.cat.indices(index=index, h="index,health,docs.count")))
-        step("cat as json", lambda: client.cat.count(index=index, format="json", h="count"))
-        step("health", lambda: client.cluster.health(index=index, wait_for_status="green")["status"])
-        step("msearch", lambda: client.msearch(index=index, searches=[{}, {"query": QUERY, "size": 1}, {}, {"x": 1}]))
-        step("mget", lambda: client.mget(index=index, ids=["1", "absent"]))
-        step("timeout", lambda: client.options(request_timeout=0.02, max_retries=0).search(index=index, query=SLOW))
-        step("delete", lambda: indices.delete(index=f"{index},{index}-2,{index}-copy"))
-        step("delete again", lambda: indices.delete(index=index))
-    return done
-
-
-def with_opensearch_py(url: str, index: str) -> Transcript:
-    done, helpers = Transcript(index), opensearchpy.helpers
-    client = opensearchpy.OpenSearch(url, http_compress=True, timeout=30)
-    step, indices = done.step, client.indices
-    step(
-        "create",
-        lambda: indices.create(index=index, body={"mappings": MAPPINGS, "settings": {"number_of_replicas": 0}}),
-    )
-    step("create again", lambda: indices.create(index=index))
-    step("ignored", lambda: indices.create(index=index, ignore=400)["status"])
+def documents_in_bulk(done: Transcript, client: Any, helpers: Any, index: str) -> None:
+    """The steps that both libraries write alike: bulk helpers, scans and copies of an index."""
+    step = done.step
+    step("create again", lambda: client.indices.create(index=index))
     step("bulk", lambda: helpers.bulk(client, actions(index), chunk_size=50, raise_on_error=False, refresh=True))
-    step("bulk raises", lambda: helpers.bulk(client, actions(index)))
+    step("bulk raises", lambda: helpers.bulk(client, actions(index), stats_only=False))
     step(
         "streaming",
         lambda: [
@@ -158,19 +99,70 @@ def with_opensearch_py(url: str, index: str) -> Transcript:
         ],
     )
     step("parallel", lambda: sum(fine for fine, _ in helpers.parallel_bulk(client, actions(index, 50))))
-    step("refresh", lambda: indices.refresh(index=index))
+    step("refresh", lambda: client.indices.refresh(index=index))
     step("scan", lambda: sorted(hit["_id"] for hit in helpers.scan(client, index=index, size=13)))
     step("reindex helper", lambda: helpers.reindex(client, index, f"{index}-copy", chunk_size=40))
-    step(
-        "reindex",
-        lambda: client.reindex(body={"source": {"index": index}, "dest": {"index": f"{index}-2"}}, refresh=True),
-    )
+    step("missing index", lambda: client.search(index=f"{index}-absent"))
+    step("missing document", lambda: client.get(index=index, id="absent"))
+    step("exists", lambda: (bool(client.exists(index=index, id="1")), bool(client.exists(index=index, id="x"))))
+
+
+def names_and_figures(done: Transcript, client: Any, index: str) -> None:
+    """What both libraries write alike of aliases, mappings, the cat interface and the cluster, and the end."""
+    step, indices = done.step, client.indices
+    step("alias", lambda: indices.put_alias(index=index, name=f"{index}-alias"))
+    step("aliases", lambda: indices.get_alias(index=index))
+    step("mapping", lambda: indices.get_mapping(index=index))
+    step("cat as text", lambda: str(client.cat.indices(index=index, h="index,health,docs.count")))
+    step("cat as json", lambda: client.cat.count(index=index, format="json", h="count"))
+    step("health", lambda: client.cluster.health(index=index, wait_for_status="green")["status"])
+    step("delete", lambda: indices.delete(index=f"{index},{index}-2,{index}-copy"))
+    step("delete again", lambda: indices.delete(index=index))
+
+
+def with_elasticsearch_py(url: str, index: str) -> Transcript:
+    done = Transcript(index)
+    with elasticsearch.Elasticsearch(url, http_compress=True, request_timeout=30) as client:
+        step, indices = done.step, client.indices
+        step("create", lambda: indices.create(index=index, mappings=MAPPINGS, settings={"number_of_replicas": 0}))
+        step("ignored", lambda: client.options(ignore_status=400).indices.create(index=index)["status"])
+        documents_in_bulk(done, client, elasticsearch.helpers, index)
+        step("reindex", lambda: client.reindex(source={"index": index}, dest={"index": f"{index}-2"}, refresh=True))
+        step("update by query", lambda: client.update_by_query(index=f"{index}-2", query=QUERY, refresh=True))
+        step("delete by query", lambda: client.delete_by_query(index=f"{index}-2", query={"term": {"number": 3}}))
+        step(
+            "search",
+            lambda: client.search(index=index, query=QUERY, size=3, sort=["number"], source_includes=["number"]),
+        )
+        step("bad query", lambda: client.search(index=index, query={"no_such": {}}))
+        step("conflict", lambda: client.create(index=index, id="1", document={}))
+        step("old version", lambda: client.index(index=index, id="1", document={}, if_seq_no=10**6, if_primary_term=1))
+        step("unicode id", lambda: client.index(index=index, id="中 文/+?#", document={"number": 1}, refresh=True))
+        step("unicode id again", lambda: client.get(index=index, id="中 文/+?#")["_source"])
+        step("pipeline", lambda: client.ingest.put_pipeline(id=index, processors=STAMP["processors"]))
+        step("through it", lambda: client.index(index=index, id="p", document={}, pipeline=index, refresh=True))
+        step("stamped", lambda: client.get(index=index, id="p")["_source"])
+        step("pipeline gone", lambda: client.ingest.delete_pipeline(id=index))
+        step("msearch", lambda: client.msearch(index=index, searches=[{}, {"query": QUERY, "size": 1}, {}, {"x": 1}]))
+        step("mget", lambda: client.mget(index=index, ids=["1", "absent"]))
+        step("timeout", lambda: client.options(request_timeout=0.02, max_retries=0).search(index=index, query=SLOW))
+        names_and_figures(done, client, index)
+    return done
+
+
+def with_opensearch_py(url: str, index: str) -> Transcript:
+    done = Transcript(index)
+    client = opensearchpy.OpenSearch(url, http_compress=True, timeout=30)
+    step, indices = done.step, client.indices
+    made = {"mappings": MAPPINGS, "settings": {"number_of_replicas": 0}}
+    copied = {"source": {"index": index}, "dest": {"index": f"{index}-2"}}
+    step("create", lambda: indices.create(index=index, body=made))
+    step("ignored", lambda: indices.create(index=index, ignore=400)["status"])
+    documents_in_bulk(done, client, opensearchpy.helpers, index)
+    step("reindex", lambda: client.reindex(body=copied, refresh=True))
     step("update by query", lambda: client.update_by_query(index=f"{index}-2", body={"query": QUERY}, refresh=True))
     step("search", lambda: client.search(body={"query": QUERY, "size": 3, "sort": ["number"]}, index=index))
     step("bad query", lambda: client.search(body={"query": {"no_such": {}}}, index=index))
-    step("missing index", lambda: client.search(index=f"{index}-absent"))
-    step("missing document", lambda: client.get(index=index, id="absent"))
-    step("exists", lambda: (client.exists(index=index, id="1"), client.exists(index=index, id="x")))
     step("conflict", lambda: client.create(index=index, id="1", body={}))
     step("unicode id", lambda: client.index(index=index, body={"number": 1}, id="中 文/+?#", refresh=True))
     step("unicode id again", lambda: client.get(index=index, id="中 文/+?#")["_source"])
@@ -178,52 +170,28 @@ def with_opensearch_py(url: str, index: str) -> Transcript:
     step("through it", lambda: client.index(index=index, body={}, id="p", pipeline=index, refresh=True))
     step("stamped", lambda: client.get(index=index, id="p")["_source"])
     step("pipeline gone", lambda: client.ingest.delete_pipeline(id=index))
-    step("aliases", lambda: (indices.put_alias(index=index, name=f"{index}-alias"), indices.get_alias(index=index)))
-    step("mapping", lambda: indices.get_mapping(index=index))
-    step("cat as text", lambda: client.cat.indices(index=index, h="index,health,docs.count"))
-    step("cat as json", lambda: client.cat.count(index=index, format="json", h="count"))
-    step("health", lambda: client.cluster.health(index=index, wait_for_status="green")["status"])
     step("msearch", lambda: client.msearch(body=[{}, {"query": QUERY, "size": 1}, {}, {"x": 1}], index=index))
     step("mget", lambda: client.mget(body={"ids": ["1", "absent"]}, index=index))
     step("timeout", lambda: client.search(index=index, body={"query": SLOW}, request_timeout=0.02))
-    step("delete", lambda: indices.delete(index=f"{index},{index}-2,{index}-copy"))
-    step("delete again", lambda: indices.delete(index=index))
+    names_and_figures(done, client, index)
     client.close()
     return done
 
 
-async def with_async_elasticsearch_py(url: str, index: str) -> Transcript:
-    done, helpers = Transcript(index), elasticsearch.helpers
-    async with elasticsearch.AsyncElasticsearch(url, http_compress=True) as client:
-        await done.later("create", lambda: client.indices.create(index=index, mappings=MAPPINGS))
-        await done.later("create again", lambda: client.indices.create(index=index))
-        await done.later(
-            "bulk",
-            lambda: helpers.async_bulk(client, actions(index), chunk_size=30, raise_on_error=False, refresh=True),
-        )
+async def with_async_client(product: str, url: str, index: str) -> Transcript:
+    done, vendors = Transcript(index), product == "elasticsearch"
+    kind: Any = elasticsearch.AsyncElasticsearch if vendors else opensearchpy.AsyncOpenSearch
+    helpers: Any = elasticsearch.helpers if vendors else opensearchpy.helpers
+    mappings: dict[str, Any] = {"mappings": MAPPINGS} if vendors else {"body": {"mappings": MAPPINGS}}
+    async with kind(url, http_compress=True) as client:
+        bulk = {"chunk_size": 30, "raise_on_error": False, "refresh": True}
 
         async def scanned() -> list[str]:
             return sorted([hit["_id"] async for hit in helpers.async_scan(client, index=index, size=13)])
 
-        await done.later("scan", scanned)
-        await done.later("missing", lambda: client.get(index=index, id="absent"))
-        await done.later("delete", lambda: client.indices.delete(index=index))
-    return done
-
-
-async def with_async_opensearch_py(url: str, index: str) -> Transcript:
-    done, helpers = Transcript(index), opensearchpy.helpers
-    async with opensearchpy.AsyncOpenSearch(url, http_compress=True) as client:
-        await done.later("create", lambda: client.indices.create(index=index, body={"mappings": MAPPINGS}))
+        await done.later("create", lambda: client.indices.create(index=index, **mappings))
         await done.later("create again", lambda: client.indices.create(index=index))
-        await done.later(
-            "bulk",
-            lambda: helpers.async_bulk(client, actions(index), chunk_size=30, raise_on_error=False, refresh=True),
-        )
-
-        async def scanned() -> list[str]:
-            return sorted([hit["_id"] async for hit in helpers.async_scan(client, index=index, size=13)])
-
+        await done.later("bulk", lambda: helpers.async_bulk(client, actions(index), **bulk))
         await done.later("scan", scanned)
         await done.later("missing", lambda: client.get(index=index, id="absent"))
         await done.later("delete", lambda: client.indices.delete(index=index))
@@ -256,7 +224,6 @@ def test_a_client_does_the_same_through_the_gateway(behind: Behind, index_name: 
 
 async def test_an_async_client_does_the_same_through_the_gateway(behind: Behind, index_name: str) -> None:
     skip_if_older(behind)
-    scenario = with_async_elasticsearch_py if behind.product == "elasticsearch" else with_async_opensearch_py
-    direct = await scenario(behind.engine, f"{index_name}-a")
-    through = await scenario(behind.gateway, f"{index_name}-b")
+    direct = await with_async_client(behind.product, behind.engine, f"{index_name}-a")
+    through = await with_async_client(behind.product, behind.gateway, f"{index_name}-b")
     assert_same(direct, through, 6)

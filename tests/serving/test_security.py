@@ -42,6 +42,7 @@ from tests.support.elasticsearch import ElasticsearchDistribution
 from tests.support.gateway import gateway_to
 from tests.support.learned import gateway_with
 from tests.support.llm import scripted_model_beside
+from tests.support.memory import data_folder
 
 SUPERUSER = "admin"
 PASSWORD = "correct-horse-battery-staple"
@@ -99,10 +100,12 @@ ROLES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def secured(encoder: Encoder) -> Iterator[Behind]:
     """An engine that asks for credentials, with two users who may not see everything."""
+    name = f"tests-{os.getpid()}-secured"
     spec = NodeSpec(
         cache_dir=Settings().cache_dir,
-        name=f"tests-{os.getpid()}-secured",
+        name=name,
         port=0,
+        data_dir=data_folder(name),
         heap="512m",
         owned=True,
         short_lived=True,

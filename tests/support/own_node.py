@@ -16,6 +16,7 @@ from es_ttc.engine.node.distribution import Distribution, NodeFolder
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.engine.node.state import HOST, log_tail
 from es_ttc.settings import Settings
+from tests.support.memory import data_folder
 
 
 class OwnNode:
@@ -28,9 +29,11 @@ class OwnNode:
 
     def __init__(self, name: str, distribution: Distribution | None = None) -> None:
         self._distribution = distribution
+        name = f"tests-{os.getpid()}-{name}-{uuid.uuid4().hex[:6]}"
         self._spec = NodeSpec(
             cache_dir=Settings().cache_dir,
-            name=f"tests-{os.getpid()}-{name}-{uuid.uuid4().hex[:6]}",
+            name=name,
+            data_dir=data_folder(name),
             port=free_ports(),
             heap="512m",
             owned=True,

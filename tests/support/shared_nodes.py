@@ -22,6 +22,7 @@ from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import ConfigurationError, NodeError
 from es_ttc.settings import Settings
 from tests.support.elasticsearch import ElasticsearchDistribution
+from tests.support.memory import data_folder
 
 PRODUCTS: Mapping[str, Callable[[], Distribution]] = {
     "opensearch": OpenSearchDistribution,
@@ -124,10 +125,12 @@ def await_licence(url: str) -> None:
 @contextmanager
 def started(distribution: Distribution, *, name: str = "", keep_data: bool = False) -> Iterator[process.Node]:
     """Start a node that is thrown away afterwards, but for its data where they are kept."""
+    name = name or f"tests-{os.getpid()}-{distribution.product}"
     spec = NodeSpec(
         cache_dir=Settings().cache_dir,
-        name=name or f"tests-{os.getpid()}-{distribution.product}",
+        name=name,
         port=0,
+        data_dir=data_folder(name),
         owned=True,
         short_lived=True,
         keep_data=keep_data,

@@ -9,31 +9,23 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import pytest
 
-from es_ttc.cli.app import run
 from es_ttc.engine.node import account, process
 from es_ttc.engine.node.files import make_folder, remove
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.engine.node.state import reports
 from es_ttc.errors import InvalidRequest, NodeError
 from es_ttc.settings import Settings
+from tests.conftest import Outcome
 
 pytestmark = pytest.mark.engine
 
 CACHE = Settings().cache_dir
 NAME = f"tests-{os.getpid()}-life"
-
-
-class Outcome(NamedTuple):
-    """What a command came to."""
-
-    status: int
-    out: str
-    err: str
 
 
 OWNER = """\
@@ -58,18 +50,6 @@ def scratch() -> Iterator[Path]:
     remove([folder])
 
 
-@pytest.fixture
-def es_ttc(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """The command `es-ttc engine`, in this process."""
-
-    def command(*arguments: str) -> Outcome:
-        status = run(["engine", *arguments])
-        printed = capsys.readouterr()
-        return Outcome(status, printed.out, printed.err)
-
-    return command
-
-
 def call(url: str, method: str = "GET", body: Any = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"content-type": "application/json"}, method=method)
@@ -90,28 +70,28 @@ def test_a_node_from_the_command_line_is_reused_and_keeps_its_data(
         assert started["url"] != opensearch_url, "two nodes run side by side"
         call(f"{started['url']}/kept/_doc/1?refresh=true", "PUT", {"text": "still here"})
 
-        again = json.loads(es_ttc(*up).out)
+        again = json.loads(es_ttc("engine", *up).out)
         assert again["reused"]
         assert again["node"] == started["node"]
-        listed = json.loads(es_ttc("status", "--json").out)["nodes"]
+        listed = json.loads(es_ttc("engine", "status", "--json").out)["nodes"]
         (entry,) = [node for node in listed if node["name"] == NAME]
         assert (entry["status"], entry["url"], entry["data"]) == ("running", started["url"], str(data))
         assert entry["memory_bytes"] > 2**27
-        assert "started" in es_ttc("logs", "--name", NAME).out
+        assert "started" in es_ttc("engine", "logs", "--name", NAME).out
 
         port = started["url"].rpartition(":")[2]
-        taken = es_ttc("up", "--name", f"{NAME}-2", "--port", port)
+        taken = es_ttc("engine", "up", "--name", f"{NAME}-2", "--port", port)
         assert taken.status == 1
         assert f"port {port} cannot be used (taken by java, process {started['node']['pid']})" in taken.err
-        shared = es_ttc("up", "--name", f"{NAME}-2", "--data-dir", str(data))
+        shared = es_ttc("engine", "up", "--name", f"{NAME}-2", "--data-dir", str(data))
         assert shared.status == 1
         assert f"in use by node [{NAME}]" in shared.err
-        other = es_ttc("up", "--name", NAME, "--data-dir", str(scratch / "other"))
+        other = es_ttc("engine", "up", "--name", NAME, "--data-dir", str(scratch / "other"))
         assert other.status == 1
         assert f"runs already with data folder [{data}]" in other.err
 
-        assert json.loads(es_ttc("down", "--name", NAME, "--json").out)["stopped"]
-        assert not json.loads(es_ttc("down", "--name", NAME, "--json").out)["stopped"]
+        assert json.loads(es_ttc("engine", "down", "--name", NAME, "--json").out)["stopped"]
+        assert not json.loads(es_ttc("engine", "down", "--name", NAME, "--json").out)["stopped"]
         assert [node.status for node in reports(CACHE) if node.name == NAME] == ["stopped"]
 
         with process.start(
