@@ -147,7 +147,7 @@ async def test_an_agent_is_told_that_there_is_nothing(fitted: Fitted) -> None:
     [
         ("{index}", {"min_relevance": 2}, "min_relevance"),
         ("{index}", {"min_relevance": LEAST, "method": "spectral"}, "spectral"),
-        ("{index}*", {"min_relevance": LEAST}, "es-ttc calibrate relevance {index}*"),
+        ("{index},no-such", {"min_relevance": LEAST}, "es-ttc calibrate relevance {index},no-such"),
         ("", {"relevance": True}, "in the URL"),
     ],
 )
@@ -160,3 +160,12 @@ def test_without_a_calibration_there_is_no_relevance(
     assert reply.status == 400
     assert words.format(index=fitted.index) in reply.reason
     assert asked(fitted, size=0, min_relevance=LEAST).status == 400
+
+
+@pytest.mark.parametrize("target", ["{index}-alias", "%3C{index}-alias%3E", "{index}*"])
+def test_another_name_of_one_index_has_its_calibration(fitted: Fitted, behind: Behind, target: str) -> None:
+    alias = {"index": fitted.index, "alias": f"{fitted.index}-alias"}
+    assert call(behind.engine, "POST", "/_aliases", {"actions": [{"add": alias}]}).status == 200
+    body = {"query": {"match": {"text": CAT}}, "rescore": {"ttc": {"relevance": True}}}
+    reply = call(fitted.gateway, "POST", f"/{target.format(index=fitted.index)}/_search", body)
+    assert relevances(reply) == relevances(asked(fitted, relevance=True))

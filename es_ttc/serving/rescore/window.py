@@ -100,16 +100,19 @@ class WindowRescoring:
         item: SearchItem,
         plan: SearchPlan,
         *,
+        calibrated: str,
         encode: bool,
     ) -> "WindowRescoring":
         """Check the method's name and parameters, and start to encode the query and to search candidates.
+
+        The calibration is that of the name `calibrated`.
 
         Raises:
             InvalidRequest: There is no such method, its parameters are invalid, or a calibration is missing.
         """
         rescorer = registry.load(plan.section.method)
         params, tuned = gateway.tuned.parse(rescorer, plan.section.params)
-        calibration = calibration_for(plan.section, gateway.tuned.relevance, request.caller(item))
+        calibration = calibration_for(plan.section, gateway.tuned.relevance, calibrated)
         method = Method(rescorer, params, bool(plan.section.detail), signals=calibration is not None)
         plan = plan.reading(method.fields)
         possible = plan.problem is None
