@@ -204,6 +204,14 @@ def test_documents_without_the_text_fields_make_no_index(
     (here / "empty.jsonl").write_text("")
     assert run(["ingest", index_name, "empty.jsonl"]) == 1
     assert f"no document in empty.jsonl, so index [{index_name}] is not made" in capsys.readouterr().err
+    for line, said in (
+        ('[{"text": "bees"}]', "(the line is JSON, but not an object), so index"),
+        ('{"index": {"_id": "1"}}', f"POST /{index_name}/_bulk`, and then `es-ttc attach {index_name}`"),
+        ('{"_id": "1", "_source": {"text": "bees"}}', "jq -c '{_id} + ._source'"),
+    ):
+        (here / "other.jsonl").write_text(f"{line}\n")
+        assert run(["ingest", index_name, "other.jsonl"]) == 1
+        assert said in capsys.readouterr().err
     assert run(["index", "show", index_name]) == 1
     assert run(["ingest", index_name, "docs.jsonl", "--text-fields", "headline,body"]) == 0
     assert run(["ingest", index_name, "docs.jsonl", "--text-fields", "body"]) == 1
