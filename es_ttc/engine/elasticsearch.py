@@ -96,7 +96,7 @@ class ElasticsearchEngine(Engine):
         except elastic_transport.ConnectionTimeout as error:
             raise Unreachable(f"no answer within {seconds:g} seconds", may_repeat=False) from error
         except elastic_transport.TlsError as error:
-            raise Unreachable(error.message, may_repeat=False) from error
+            raise Unreachable(why_unconnected(error.message), may_repeat=False) from error
         except elastic_transport.SerializationError as error:
             raise self._not_json(method, path) from error
         except elastic_transport.TransportError as error:

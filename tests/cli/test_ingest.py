@@ -242,12 +242,13 @@ def test_an_absent_engine_is_one_sentence(
 ) -> None:
     monkeypatch.setenv("ES_TTC_ENGINE", "http://127.0.0.1:9")
     (here / "docs.jsonl").write_text('{"text": "a"}\n')
-    assert run(["ingest", "x", "docs.jsonl"]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "cannot be reached: nothing listens on port 9 (connection refused)" in captured.err
-    assert "`es-ttc engine up`" in captured.err
-    assert captured.err.count("\n") == 1
+    for arguments in (["ingest", "x", "docs.jsonl"], ["fill", "x"]):
+        assert run(arguments) == 1
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert "cannot be reached: nothing listens on port 9 (connection refused)" in captured.err
+        assert "`es-ttc engine up`" in captured.err
+        assert captured.err.count("\n") == 1
 
 
 def test_stopping_says_how_to_go_on_and_resuming_goes_on(
