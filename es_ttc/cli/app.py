@@ -163,10 +163,12 @@ def run(arguments: list[str]) -> int:
 
 
 def _is_unreachable(error: EsTtcError) -> bool:
-    """Return whether the engine returned no response."""
+    """Return whether the engine returned no response, and not for its certificate."""
     from es_ttc.engine.exchange import Unreachable  # imports the HTTP client
+    from es_ttc.engine.http import TLS_ERRORS
 
-    return isinstance(error.__cause__, Unreachable)
+    cause = error.__cause__
+    return isinstance(cause, Unreachable) and not isinstance(cause.__cause__, TLS_ERRORS)
 
 
 def _fail(sentence: str, status: int) -> int:

@@ -249,8 +249,11 @@ def run_to_completion(settings: EngineSettings, call: Callable[[Engine], Awaitab
         click.exceptions.Exit: It was stopped (status 130).
         EngineError: The engine returned an error.
     """
+    begun = False
 
     async def stoppable(engine: Engine) -> T:
+        nonlocal begun
+        begun = True
         stop_on_sigterm()
         return await call(engine)
 
@@ -260,7 +263,8 @@ def run_to_completion(settings: EngineSettings, call: Callable[[Engine], Awaitab
         click.echo(f"es-ttc: stopped; {how_to_go_on}", err=True)
         raise click.exceptions.Exit(130) from None
     except EngineError:
-        click.echo(f"es-ttc: not finished; {how_to_go_on}", err=True)
+        if begun:
+            click.echo(f"es-ttc: not finished; {how_to_go_on}", err=True)
         raise
 
 

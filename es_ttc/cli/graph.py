@@ -161,7 +161,7 @@ def _lines(found: GraphReport) -> list[str]:
         f"documents   {figures.documents:,}, edges {figures.edges:,}",
         f"neighbours  {least} to {most}, median {median:g}; is a neighbour of {in_least} to {in_most}, "
         f"median {in_median:g}",
-        f"components  {components}{more}; alone {figures.isolated:,}",
+        f"components  of {components}{more} documents; alone {figures.isolated:,}",
         f"reach       {found.reach.share:.1%} from {found.reach.seeds} random documents{nine}",
         f"state       {stale}",
     ]

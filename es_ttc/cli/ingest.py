@@ -56,6 +56,7 @@ from es_ttc.index.mappings.spec import DEFAULT_FIELDS, IndexSpec, spec_of_own
 from es_ttc.settings import Settings
 
 _PEEKED = 50
+_OF_ACTIONS = frozenset({"_id", "_index", "_type", "pipeline", "require_alias", "routing", "version", "version_type"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +253,7 @@ async def _ready(
         )
     records = await asyncio.to_thread(_first_records, inputs, spec.text_fields if spec else request.text_fields)
     documents = [record.document for record in records if record.document]
+    _require_documents(request, documents)
     if spec is None:
         request = _with_proposal(request, documents)
     encoder = await asyncio.to_thread(loaded_encoder, settings, spec.encoder if spec else None)
@@ -268,9 +270,11 @@ async def _ready(
     warn_of_language(documents, required.text_fields, encoder.identity)
     await _tell_size(inputs, len(records), documents, required, encoder)
     if index is None:
-        if not records:
+        if not documents:
+            why = f" ({records[0].error})" if records and records[0].error else ""
             raise InvalidRequest(
-                f"there is no document in {', '.join(map(str, request.files))}, so index [{request.name}] is not made"
+                f"there is no document in {', '.join(map(str, request.files))}{why}, so index [{request.name}] is not "
+                "made"
             )
         await create_index(engine, request.name, required)
         click.echo(
@@ -295,6 +299,21 @@ def _first_records(inputs: Inputs, text_fields: Sequence[str] | None) -> list[Re
         if typed:
             click.echo(f"[{table.name}]: {', '.join(typed)}; other columns are text (--types to change)", err=True)
     return records
+
+
+def _require_documents(request: IngestCommand, documents: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse the lines of a bulk request, and hits of a search: they hold documents, and are none."""
+    first = documents[0] if documents else {}
+    action = first.get("index", first.get("create"))
+    if len(first) == 1 and isinstance(action, dict) and all(key in _OF_ACTIONS for key in action):
+        raise InvalidRequest(
+            f"[{request.files[0]}] is the body of a bulk request: send it to the engine, `POST /{request.name}/_bulk`, "
+            f"and then `es-ttc attach {request.name}`"
+        )
+    if isinstance(first.get("_source"), dict):
+        raise InvalidRequest(
+            f"[{request.files[0]}] has hits of a search: take their documents, `jq -c '{{_id}} + ._source'`"
+        )
 
 
 def _with_proposal(request: IngestCommand, documents: Sequence[Mapping[str, Any]]) -> IngestCommand:

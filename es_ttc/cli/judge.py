@@ -303,6 +303,8 @@ def export(
 
 def queries_of(file: Path | None, texts: Sequence[str]) -> list[tuple[str, str]]:
     """Return ids and texts of queries, of a file and of the command line, each text once."""
+    if file is not None and not file.exists():
+        raise InvalidRequest(f"there is no file [{file}] of queries; a query itself is given with --query TEXT")
     found: dict[str, str] = {}
     for record in () if file is None else records(file):
         text, name = text_in(record), record.get("_id")

@@ -40,11 +40,17 @@ def judgements_option(help: str) -> Callable[..., Any]:  # noqa: A002 - click's 
 
 
 def require_one_source(data: Sequence[Path], judgements: str | None, *, with_llm: bool) -> None:
-    """Raise an error unless queries come from folders or from an index."""
+    """Raise an error unless queries come from folders, which must exist, or from an index."""
     if bool(data) == (judgements is not None):
         raise click.UsageError("name a folder DATA, or an index with judgements: --judgements INDEX")
     if with_llm and judgements is None:
         raise click.UsageError("--with-llm goes with --judgements INDEX")
+    for folder in data:
+        if not folder.exists():
+            raise InvalidRequest(
+                f"data folder [{folder}] does not exist; for an index and its judged queries give --judgements "
+                f"{folder.name} in its place"
+            )
 
 
 def load_judged(settings: EngineSettings, index: str, *, with_llm: bool) -> Collection:

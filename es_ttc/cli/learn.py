@@ -113,7 +113,7 @@ def learn(
     settings = settings.model_copy(update={"query_adapters": {}})  # compared with the encoder alone
     if reranker is not None:
         require_scoring(settings, reranker)
-    logged = None if log is None else read_log(log)
+    logged = None if log is None else _told_of_log(read_log(log), most)
     queries = _queries(name, settings, logged, most, with_llm=with_llm)
     base = encoder_of_index(settings, name)
     if base.identity.tokens is not None:
@@ -139,13 +139,22 @@ def learn(
     if as_json:
         print_json({"index": name, "folder": str(out), **found.as_dict()})
     else:
-        _show(name, found, logged)
+        _show(name, found)
         if found.verdict.clear or force:
             click.echo(
                 "serve it: put this into es-ttc.toml, and start `es-ttc serve` again; take it out to go back\n\n"
                 f'[query_adapters]\n"{name}" = "{out.resolve()}"'
             )
     told_of_file(out, clear=found.verdict.clear, force=force, what="adapter", default="the encoder alone")
+
+
+def _told_of_log(log: QueryLog, most: int) -> QueryLog:
+    """Say which lines of a log are not learned from."""
+    if log.skipped:
+        click.echo(f"note: {log.skipped:,} lines of the log were no query", err=True)
+    if (left := len(log.counts) - most) > 0:
+        click.echo(f"note: {left:,} less frequent queries of the log are left out (--most {most})", err=True)
+    return log
 
 
 def _queries(name: str, settings: GatewaySettings, log: QueryLog | None, most: int, *, with_llm: bool) -> Collection:
@@ -162,11 +171,10 @@ def _queries(name: str, settings: GatewaySettings, log: QueryLog | None, most: i
     return replace(judged, queries={text: text for text in qrels}, qrels=qrels)
 
 
-def _show(name: str, found: "Learned", log: QueryLog | None) -> None:
+def _show(name: str, found: "Learned") -> None:
     verdict = found.verdict
     taught = ", ".join(f"{count:,} by {teacher}" for teacher, count in found.adapters.taught.items())
-    skipped = f"; {log.skipped:,} lines of the log were no query" if log is not None and log.skipped else ""
-    console = tables.heading(f"{name}: {len(found.pools):,} queries ({taught}){skipped}")
+    console = tables.heading(f"{name}: {len(found.pools):,} queries ({taught})")
     compared = [
         ("blend, by judgements", verdict.blend),
         ("vectors alone, by judgements", verdict.dense),

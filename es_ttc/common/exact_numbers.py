@@ -47,11 +47,18 @@ class ExactNumber:
         return self.text.removeprefix("-").isdecimal()
 
 
-def loads(raw: bytes | str) -> Any:
-    """Decode JSON; a number that would change becomes an :class:`ExactNumber`."""
+def loads(raw: bytes | str, *, lone_surrogates: bool = False) -> Any:
+    """Decode JSON; a number that would change becomes an :class:`ExactNumber`.
+
+    A lone surrogate is an error, but for the answers of engines, which keep those of documents.
+    """
     suspicious = _MAY_LOSE_TEXT.search(raw) if isinstance(raw, str) else _MAY_LOSE.search(raw)
     if suspicious is None:
-        return orjson.loads(raw)
+        try:
+            return orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            if not lone_surrogates:
+                raise
     try:
         return json.loads(raw, parse_int=_integer, parse_float=number, parse_constant=_refuse)
     except RecursionError:

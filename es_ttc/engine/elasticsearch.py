@@ -5,6 +5,7 @@ Requests go through the client's transport with plain JSON media types: its gene
 """
 
 import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -26,10 +27,15 @@ MAX_DIMS = 4096
 
 
 class _Serializer(OrjsonSerializer):
-    """The client's serializer, which keeps numbers exact where requested."""
+    """The client's serializer, which keeps lone surrogates, and numbers exact where requested."""
 
     def json_loads(self, data: bytes) -> Any:
-        return exact_numbers.loads(data) if exact.get() else super().json_loads(data)
+        if exact.get():
+            return exact_numbers.loads(data, lone_surrogates=True)
+        try:
+            return super().json_loads(data)
+        except ValueError:
+            return json.loads(data)
 
 
 def _node_class(seconds: float) -> type[elastic_transport.AiohttpHttpNode]:
@@ -90,7 +96,7 @@ class ElasticsearchEngine(Engine):
         except elastic_transport.ConnectionTimeout as error:
             raise Unreachable(f"no answer within {seconds:g} seconds", may_repeat=False) from error
         except elastic_transport.TlsError as error:
-            raise Unreachable(error.message, may_repeat=False) from error
+            raise Unreachable(why_unconnected(error.message), may_repeat=False) from error
         except elastic_transport.SerializationError as error:
             raise self._not_json(method, path) from error
         except elastic_transport.TransportError as error:

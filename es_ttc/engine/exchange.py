@@ -20,6 +20,13 @@ READ_POSTS = frozenset(
 )
 """Last parts of paths whose POST changes nothing, so that it may be repeated."""
 
+_FIXES = {
+    "CERTIFICATE_VERIFY_FAILED": "name the file with the certificate of its CA in ES_TTC_CA_CERTS",
+    "WRONG_VERSION_NUMBER": "it speaks no TLS: give http:// in place of https://",
+    "Server disconnected": "if it speaks TLS, give https:// in place of http://",
+}
+"""By a part of an error's text what to do."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -45,6 +52,9 @@ class Unreachable(Exception):
 
 def why_unconnected(error: object) -> str:
     """Return in words why a client has no connection; the error's own text if it is of no common kind."""
+    for part, fix in _FIXES.items():
+        if part in str(error):
+            return f"{error}; {fix}"
     if not isinstance(error, aiohttp.ClientConnectorError) or isinstance(error, TLS_ERRORS):
         return str(error)
     match error.os_error:

@@ -30,7 +30,7 @@ class _Serializer(opensearchpy.JSONSerializer):
         if not exact.get():
             return super().loads(s)
         try:
-            return exact_numbers.loads(s)
+            return exact_numbers.loads(s, lone_surrogates=True)
         except ValueError as error:
             raise opensearchpy.SerializationError(s, error) from error
 

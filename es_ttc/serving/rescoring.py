@@ -12,7 +12,7 @@ from es_ttc.index.mappings.spec import HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
 from es_ttc.serving.cascade import Cascade, begin_cascade, items_of
-from es_ttc.serving.engine_requests import EngineRefusal, Refusal
+from es_ttc.serving.engine_requests import EngineRefusal, EngineRequests, Refusal
 from es_ttc.serving.features.keys import content_of
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
@@ -24,6 +24,7 @@ from es_ttc.serving.rescore.collapse import add_inner_hits, expanded, following,
 from es_ttc.serving.rescore.evidence import add_evidence
 from es_ttc.serving.rescore.page import shown_hit
 from es_ttc.serving.rescore.plan import AGGREGATIONS, SearchPlan
+from es_ttc.serving.rescore.relevance import calibrated_name
 from es_ttc.serving.rescore.two_requests import aggregated, bare_window, can_split, filled, full_hits, union
 from es_ttc.serving.rescore.window import Again, RescoredResponse, WindowRescoring
 from es_ttc.serving.tracing import span
@@ -45,13 +46,21 @@ class Rescoring:
         The query is encoded during the first pass if ``encode``, else after it.
         """
         item.params, caller = plan.params, request.caller(item)
+        calibrated = await calibrated_name(
+            [one.section for one in (plan, *plan.later)],
+            self._gateway.tuned.relevance,
+            caller,
+            EngineRequests(self._gateway.upstream, caller),
+        )
 
         def begin(one: SearchPlan) -> WindowRescoring | AdaptiveRescoring:
             if one.problem is not None and one.section.on_error == "fail":
                 raise one.problem
             if one.section.method in STRATEGIES:
                 return self._strategies.begin(one, caller, request.started, encode=encode)
-            return WindowRescoring.begin(self._gateway, self._targets, request, item, one, encode=encode)
+            return WindowRescoring.begin(
+                self._gateway, self._targets, request, item, one, calibrated=calibrated, encode=encode
+            )
 
         def begin_all(whole: SearchPlan) -> WindowRescoring | AdaptiveRescoring | Cascade:
             return begin_cascade(whole, begin) if whole.later else begin(whole)

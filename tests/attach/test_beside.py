@@ -67,6 +67,17 @@ async def test_scores_are_those_of_an_index_with_features_of_its_own(
         assert not {"_seq_no", "_primary_term", "_version"} & got.json()["hits"]["hits"][0].keys()
 
 
+async def test_half_a_surrogate_pair_stops_no_attach(
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, inside: bool
+) -> None:
+    """Both engines keep one in a document; Elasticsearch returns it as it was sent."""
+    [written] = await engine.bulk(shop, [b'{"index": {"_id": "half"}}', b'{"body": "the cat \\ud800 drinks"}'])
+    assert written.ok
+    filled = await attach(engine, shop, spec, encoder, inside=inside)
+    assert (filled.written, filled.failed) == (21, 0)
+    assert "half" in ask(gateway, shop, _source=False).ids[:20]
+
+
 async def test_a_rewritten_query_searches_the_fields_that_were_encoded(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, inside: bool
 ) -> None:

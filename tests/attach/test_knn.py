@@ -16,7 +16,7 @@ from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach import fill_attached
-from es_ttc.index.attach.feature_locations import feature_location
+from es_ttc.index.attach.feature_locations import alike_locations, feature_location
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.retrievers import registry
 from es_ttc.serving.knn import searched_indices
@@ -230,6 +230,7 @@ async def test_data_streams_points_in_time_and_several_searches(
     await engine.request("POST", f"/{rolled}/_rollover")
     await append(engine, rolled, {"new": {"title": "The cat", "body": "Which cat drinks milk?"}})
     assert "new" not in find(gateway, rolled, k=40).ids  # the new index has no side index until it gets one
+    assert len(await alike_locations(engine, rolled)) == 1  # `es-ttc search` works meanwhile
     await attach_all(engine, rolled, spec, encoder)
     for method in ("dense", "nnn", "rocchio"):
         reply = find(gateway, rolled, method, k=40)

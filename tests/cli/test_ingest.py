@@ -204,6 +204,14 @@ def test_documents_without_the_text_fields_make_no_index(
     (here / "empty.jsonl").write_text("")
     assert run(["ingest", index_name, "empty.jsonl"]) == 1
     assert f"no document in empty.jsonl, so index [{index_name}] is not made" in capsys.readouterr().err
+    for line, said in (
+        ('[{"text": "bees"}]', "(the line is JSON, but not an object), so index"),
+        ('{"index": {"_id": "1"}}', f"POST /{index_name}/_bulk`, and then `es-ttc attach {index_name}`"),
+        ('{"_id": "1", "_source": {"text": "bees"}}', "jq -c '{_id} + ._source'"),
+    ):
+        (here / "other.jsonl").write_text(f"{line}\n")
+        assert run(["ingest", index_name, "other.jsonl"]) == 1
+        assert said in capsys.readouterr().err
     assert run(["index", "show", index_name]) == 1
     assert run(["ingest", index_name, "docs.jsonl", "--text-fields", "headline,body"]) == 0
     assert run(["ingest", index_name, "docs.jsonl", "--text-fields", "body"]) == 1
@@ -234,12 +242,13 @@ def test_an_absent_engine_is_one_sentence(
 ) -> None:
     monkeypatch.setenv("ES_TTC_ENGINE", "http://127.0.0.1:9")
     (here / "docs.jsonl").write_text('{"text": "a"}\n')
-    assert run(["ingest", "x", "docs.jsonl"]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "cannot be reached: nothing listens on port 9 (connection refused)" in captured.err
-    assert "`es-ttc engine up`" in captured.err
-    assert captured.err.count("\n") == 1
+    for arguments in (["ingest", "x", "docs.jsonl"], ["fill", "x"]):
+        assert run(arguments) == 1
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert "cannot be reached: nothing listens on port 9 (connection refused)" in captured.err
+        assert "`es-ttc engine up`" in captured.err
+        assert captured.err.count("\n") == 1
 
 
 def test_stopping_says_how_to_go_on_and_resuming_goes_on(

@@ -78,7 +78,7 @@ def test_test_queries_are_refused_but_for_cross_fitting_where_there_are_no_other
         ([str(both)], "has no split [train]: it has test, valid"),
         ([str(alone)], "cross-fit with --split test --folds 5"),
         ([str(alone), "--split", "test"], "cross-fit with --split test --folds 5"),
-        ([str(tmp_path / "none")], "does not exist"),
+        ([str(tmp_path / "none")], "does not exist; for an index and its judged queries give --judgements none"),
     ):
         assert run(["tune", *arguments, *tune]) == 1
         captured = capsys.readouterr()

@@ -16,7 +16,7 @@ import stamina
 from aiohttp import web
 from pydantic import SecretStr
 
-from es_ttc.engine.connect import connect, connected
+from es_ttc.engine.connect import connect, connected, engine_info
 from es_ttc.engine.elasticsearch import ElasticsearchEngine
 from es_ttc.engine.exchange import ATTEMPTS
 from es_ttc.engine.opensearch import OpenSearchEngine
@@ -272,8 +272,10 @@ async def test_certificates_are_checked(adapter: type[Engine], certificate: Path
         async with opened(adapter, url, verify_certs=False) as engine:
             assert await engine.count("index") == 1
         async with opened(adapter, url) as engine:
-            with pytest.raises(EngineUnavailable, match=r"certificate verify failed"):
+            with pytest.raises(EngineUnavailable, match=r"certificate verify failed.*; name .* ES_TTC_CA_CERTS"):
                 await engine.count("index")
+        with pytest.raises(EngineUnavailable, match=r"ES_TTC_CA_CERTS"):
+            await engine_info(EngineSettings(engine=url))
     assert len(server.requests) == 2
 
 

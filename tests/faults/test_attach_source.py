@@ -7,7 +7,7 @@ from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach import FillResult, attach_beside, attach_inside, detach, fill_attached, traces_of
-from es_ttc.index.attach.feature_locations import contents_of, feature_location
+from es_ttc.index.attach.feature_locations import contents_of, feature_location, found_behind
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
@@ -81,6 +81,7 @@ async def test_a_text_that_is_not_in_the_source_is_refused(
         await attached(engine, index_name, spec, encoder, inside=inside)
     assert await engine.request("GET", f"/{index_name}") == before
     assert await traces(engine, index_name) == []
+    assert [held for _, held in await found_behind(engine, index_name)] == [None]  # other commands say so
 
 
 async def test_an_attached_index_that_is_made_anew_without_the_text_is_refused(

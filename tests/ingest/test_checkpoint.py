@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from es_ttc.errors import InvalidRequest
+from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.ingest.checkpoint import Checkpoint, CompletedPrefix, Fingerprint, IngestRunKey, fingerprints
 from es_ttc.index.ingest.dead_letters import DeadLetter, DeadLetterFile
 
@@ -105,6 +105,17 @@ def test_resuming_drops_the_letters_that_will_be_written_again(tmp_path: Path) -
     ]
     assert entries[0]["document"] == {"text": "\ud800 ไทย"}
     assert entries[0]["line"] == 4
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here is always full")
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "rejected.jsonl"
+    path.symlink_to("/dev/full")
+    letters = DeadLetterFile(path, "run")
+    letters.add(letter(1))
+    for end in (letters.sync, letters.__exit__):
+        with pytest.raises(ConfigurationError, match=r"rejected\.jsonl.* cannot be written: No space left"):
+            end()
 
 
 def test_no_rejection_makes_no_file(tmp_path: Path) -> None:

@@ -53,10 +53,19 @@ def test_a_last_line_of_exactly_the_limit_is_read(tmp_path: Path) -> None:
     assert [source.decode(*row).document for row in source.rows()] == [{"a": 1}]
 
 
-def test_gzip_is_read_by_its_suffix(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"a": 1}\n{"a": 2}\n'))
-    assert [each.document for each in read(path)] == [{"a": 1}, {"a": 2}]
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl"])
+def test_gzip_is_read_whatever_its_suffix(name: str, tmp_path: Path) -> None:
+    lines = b'{"a": 1}\n{"a": 2}\n'
+    for content in (gzip.compress(lines), lines):
+        assert [each.document for each in read(write(tmp_path / name, content))] == [{"a": 1}, {"a": 2}]
+
+
+@pytest.mark.parametrize(("name", "encoding"), [("a.csv", "utf-16"), ("a.jsonl", "utf-16"), ("a.tsv.gz", "utf-16")])
+def test_utf_16_is_refused(name: str, encoding: str, tmp_path: Path) -> None:
+    content = "id\n1\n".encode(encoding)
+    path = write(tmp_path / name, gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(InvalidRequest, match="iconv -f UTF-16 -t UTF-8"):
+        read(path)
 
 
 def test_a_truncated_gzip_says_so(tmp_path: Path) -> None:
@@ -107,7 +116,9 @@ def test_parquet_values_become_json_values(tmp_path: Path) -> None:
         {"id": 2, "price": None, "at": None, "raw": None, "tags": None, "in": None},
     ]
     path = tmp_path / "a.parquet"
-    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    table = pyarrow.Table.from_pylist(rows)
+    pairs = pyarrow.array([[("k", 1)], None], pyarrow.map_(pyarrow.string(), pyarrow.int64()))
+    parquet.write_table(table.append_column("map", pairs), path)
     first, second = read(path)
     assert first.document == {
         "id": 1,
@@ -116,6 +127,7 @@ def test_parquet_values_become_json_values(tmp_path: Path) -> None:
         "raw": "AAE=",
         "tags": ["a"],
         "in": {"x": 1, "y": None},
+        "map": {"k": 1},
     }
     assert second.document == {"id": 2}
 

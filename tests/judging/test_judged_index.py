@@ -184,6 +184,10 @@ def test_wrong_requests_are_answered_in_one_sentence(
         (["judge", "pool", "not-there", "--query", "x"], "there is no index [not-there]"),
         (["judge", "status", "not-there"], "there is no index [not-there]"),
         (["judge", "pool", judged.index], "name queries"),
+        (
+            ["judge", "pool", judged.index, "warm shoes"],
+            "no file [warm shoes] of queries; a query itself is given with --query",
+        ),
         (["judge", "pool", judged.index, "--query", "x", "--methods", "blond"], "did you mean [blend]?"),
         (["judge", "import", judged.index, str(tmp_path / "grades"), "--format", "trec"], "[unheard] is not known"),
         (["judge", "export", judged.index, "--format", "trec", "--out", "x", "--judge", "Zed"], "no judge [Zed]"),

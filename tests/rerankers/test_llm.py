@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from es_ttc.errors import ConfigurationError, InvalidRequest, LlmError
+from es_ttc.errors import ConfigurationError, LlmError
 from es_ttc.reranking.rerankers import Cost, Passage, PointwiseReranker, Rerankers, charged_to
 from es_ttc.reranking.rerankers.base import RerankerError
 from es_ttc.reranking.rerankers.llm import (
@@ -120,9 +120,9 @@ def test_the_prompt_is_part_of_the_identity(tmp_path: Path) -> None:
 
 def test_without_a_model_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ES_TTC_LLM_URL", raising=False)
-    with pytest.raises(InvalidRequest, match="ES_TTC_LLM_URL"):
+    with pytest.raises(ConfigurationError, match="ES_TTC_LLM_URL"):
         Llm().make(LlmRerankerSettings())
-    with pytest.raises(InvalidRequest, match="ES_TTC_LLM_URL"):
+    with pytest.raises(ConfigurationError, match="ES_TTC_LLM_URL"):
         reranker_of(LlmRerankerSettings(), LlmSettings(llm_url=None))
 
 

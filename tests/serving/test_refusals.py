@@ -222,3 +222,14 @@ def test_values_that_no_json_of_an_engine_has_are_refused_in_a_section(section: 
 def test_values_that_no_json_of_an_engine_has_are_refused_in_parameters(method: str, raw: Any, words: str) -> None:
     with pytest.raises(InvalidRequest, match=re.escape(words)):
         registry.parse_params(registry.load(method), raw)
+
+
+def test_a_language_model_that_is_not_configured_leaves_the_first_pass(behind: Behind) -> None:
+    ours = {"method": "rr", "params": {"reranker": "llm"}}
+    body = {"query": {"match": {"text": "cat"}}, "rescore": {"ttc": ours}}
+    reply = search(behind.gateway, behind.index, body)
+    assert reply.ids == search(behind.engine, behind.index, {"query": body["query"]}).ids
+    assert reply.json()["ttc"]["applied"] is False
+    assert "ES_TTC_LLM_URL" in reply.json()["ttc"]["reason"]
+    ours["on_error"] = "fail"
+    assert "ES_TTC_LLM_URL" in search(behind.gateway, behind.index, body).reason

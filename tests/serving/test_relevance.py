@@ -147,7 +147,7 @@ async def test_an_agent_is_told_that_there_is_nothing(fitted: Fitted) -> None:
     [
         ("{index}", {"min_relevance": 2}, "min_relevance"),
         ("{index}", {"min_relevance": LEAST, "method": "spectral"}, "spectral"),
-        ("{index}*", {"min_relevance": LEAST, "on_error": "fail"}, "es-ttc calibrate relevance {index}*"),
+        ("{index},no-such", {"min_relevance": LEAST, "on_error": "fail"}, "es-ttc calibrate relevance {index},no-such"),
         ("", {"relevance": True}, "in the URL"),
     ],
 )
@@ -164,8 +164,17 @@ def test_without_a_calibration_there_is_no_relevance(
 
 def test_a_gateway_without_the_calibration_answers_with_the_first_pass(fitted: Fitted) -> None:
     query = {"query": {"match": {"text": CAT}}}
-    path = f"/{fitted.index}*/_search"
+    path = f"/{fitted.index},no-such/_search?ignore_unavailable=true"
     reply = call(fitted.gateway, "POST", path, query | {"rescore": {"ttc": {"min_relevance": LEAST}}})
     assert (reply.status, reply.json()["ttc"]["applied"]) == (200, False)
-    assert f"es-ttc calibrate relevance {fitted.index}*" in reply.json()["ttc"]["reason"]
+    assert f"es-ttc calibrate relevance {fitted.index},no-such" in reply.json()["ttc"]["reason"]
     assert reply.ids == call(fitted.gateway, "POST", path, query).ids
+
+
+@pytest.mark.parametrize("target", ["{index}-alias", "%3C{index}-alias%3E", "{index}*"])
+def test_another_name_of_one_index_has_its_calibration(fitted: Fitted, behind: Behind, target: str) -> None:
+    alias = {"index": fitted.index, "alias": f"{fitted.index}-alias"}
+    assert call(behind.engine, "POST", "/_aliases", {"actions": [{"add": alias}]}).status == 200
+    body = {"query": {"match": {"text": CAT}}, "rescore": {"ttc": {"relevance": True}}}
+    reply = call(fitted.gateway, "POST", f"/{target.format(index=fitted.index)}/_search", body)
+    assert relevances(reply) == relevances(asked(fitted, relevance=True))

@@ -69,6 +69,7 @@ UBI = "\n".join(
         ("rows.csv", "time,query\n1,red shoes\n2,\n3,タイヤ\n", {"red shoes": 1, "タイヤ": 1}, {}),
         ("a.jsonl", '\ufeff{"q": "red"}\n{"text": "blue", "clicked": 7}\n', {"red": 1, "blue": 0}, {"blue": {"7": 1}}),
         ("a.tsv", "id\tquery\r\n1\tred, blue\r\n", {"red, blue": 1}, {}),
+        ("part.jsonl", '{"q": 4711}\n{"q": 0}\n{"q": true, "text": "red"}\n', {"4711": 1, "0": 1, "red": 1}, {}),
         ("ubi.jsonl.gz", UBI, {"red shoes": 2}, {"red shoes": {"shoe": 3}}),
     ],
 )  # fmt: skip
@@ -192,7 +193,7 @@ def test_clicks_that_teach_nothing_are_told(capsys: pytest.CaptureFixture[str]) 
     pools = replace(pools, pools=tuple(unjudged(pool) for pool in pools.pools))
     lesson = session.Lesson(Collection("shop", "log", (), {}, {}), {"0": {"elsewhere": 9.0}}, TEACHERS, None, 10, 0)
     adapters = Adapters({}, cast("TrainingProgress", None), {"blend": 25})
-    _show("shop", session.Learned(adapters, verdict_of(pools, pools, least=20, seed=1), pools, lesson), None)
+    _show("shop", session.Learned(adapters, verdict_of(pools, pools, least=20, seed=1), pools, lesson))
     assert "1 queries have clicks, and none teaches: a click must name the `_id`" in capsys.readouterr().err
 
 
@@ -353,6 +354,12 @@ def test_an_index_learns_from_its_log(
         assert "has no judgements that count" in capsys.readouterr().err
         assert run([*learn, "--queries", str(log), "--teacher", "judgements"]) == 1
         assert "[judgements] teach 0 of 20 queries" in capsys.readouterr().err
+        more = tmp_path / "more.jsonl"
+        more.write_text("\n".join([log.read_text(), '{"q": 4711}', '{"q": null}']))
+        assert run([*learn, "--queries", str(more), "--teacher", "judgements", "--most", "20"]) == 1
+        told = capsys.readouterr().err
+        assert "note: 1 lines of the log were no query" in told
+        assert "note: 1 less frequent queries of the log are left out (--most 20)" in told
         assert not out.with_name("out.unfinished").exists()
         with relay(opensearch_url) as counted:
             learn = [*learn[:-1], counted.url, "--queries", str(log)]

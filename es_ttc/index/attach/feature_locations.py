@@ -65,8 +65,12 @@ async def feature_locations(engine: Engine, name: str) -> list[FeatureLocation]:
 
 
 async def alike_locations(engine: Engine, name: str) -> list[FeatureLocation]:
-    """Return where the features of every index behind a name are stored, which have one form."""
-    located = await feature_locations(engine, name)
+    """Return where the features of the indices behind a name are stored, which have one form.
+
+    An index without features is left out, such as the newest one of a data stream, unless all of them are.
+    """
+    located = [held for _, held in await found_behind(engine, name) if held is not None]
+    located = located or await feature_locations(engine, name)
     if len({(one.spec.text_fields, one.spec.encoder.key) for one in located}) > 1:
         raise InvalidRequest(f"the indices of [{name}] have different text fields or encoders: name one of them")
     return located
@@ -147,8 +151,8 @@ async def fill_found(
     for source, held in found:
         if held is None:
             raise InvalidRequest(
-                f"index [{source.index}] has no features yet, or an attach was not finished: run `es-ttc attach "
-                f"{source.index}`"
+                f"index [{source.index}] has no features yet, or an attach was not finished: run `es-ttc attach` for "
+                "the name that you have attached"
             )
         if "inside" in source.meta:
             require_updatable(source)

@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import orjson
-
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderMismatch, EngineUnavailable, InvalidRequest
@@ -183,7 +181,7 @@ class _FillRun:
             size = 0
             for version, text in part:
                 batch.append((version, text))
-                size += len(orjson.dumps(text))
+                size += len(str(text))
                 if size > _BATCH_CHARACTERS:
                     yield batch
                     batch, size = [], 0

@@ -55,13 +55,18 @@ async def sources_of(engine: Engine, name: str) -> list[Index]:
     for source in found:
         if source.side_of is not None:
             raise InvalidRequest(f"[{source.index}] is a side index of [{source.side_of}]: name that one")
-        if not source.keeps_source:
-            raise InvalidRequest(f"index [{source.index}] keeps no _source, so there is no text to make features from")
     return found
 
 
+def require_source(source: Index) -> None:
+    """Raise an error for an index that keeps no documents."""
+    if not source.keeps_source:
+        raise InvalidRequest(f"index [{source.index}] keeps no _source, so there is no text to make features from")
+
+
 def require_text_fields(source: Index, text_fields: Sequence[str]) -> None:
-    """Raise an error if a text field is not in the source's mapping."""
+    """Raise an error if a source keeps no documents, or a text field is not in its mapping."""
+    require_source(source)
     types, texts = source.leaf_fields, source.text_fields
     for name in text_fields:
         if name not in types:

@@ -10,6 +10,7 @@ from typing import Any
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
+from es_ttc.index.attach.source import require_source
 from es_ttc.index.ingest.compose import value_at
 from es_ttc.index.mappings.indices import Index
 
@@ -19,6 +20,7 @@ _NOT_INSIDE = "attach without --in-index"
 
 async def require_readable(engine: Engine, source: Index, text_fields: Sequence[str]) -> None:
     """Raise an error if `_source` lacks the text of a field, by the mapping and by a few documents."""
+    require_source(source)
     source_setting = source.mapping.get("_source", {})
     for name in text_fields:
         pattern = _excluded_by(name, source_setting)

@@ -64,7 +64,10 @@ class DeadLetterFile:
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as error:
+                raise _unwritable(self.path, error) from error
 
     def add(self, letter: DeadLetter) -> None:
         """Append a document."""

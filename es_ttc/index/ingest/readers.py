@@ -10,7 +10,7 @@ import gzip
 import io
 import sys
 import zlib
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -31,6 +31,7 @@ MAX_COUNTED_BYTES = 16 * 2**20  # bytes of a file, compressed ones as they are, 
 
 _MAX_RAW_CHARACTERS = 2_000  # characters of an overlong line in its record
 _PARQUET_ROWS = 256
+_GZIP = b"\x1f\x8b"
 _CHECKED_EVERY = 100
 
 
@@ -166,7 +167,7 @@ class Documents:
 
 
 class _TextFile:
-    """A file of text, decompressed if its name ends in .gz, or standard input; counts the bytes read."""
+    """A file of text, which gzip may have compressed, or standard input; counts the bytes read."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -190,12 +191,12 @@ class _TextFile:
             yield sys.stdin.buffer
             return
         try:
-            with Path(self.name).open("rb") as self._raw:
-                if self.name.lower().endswith(".gz"):
-                    with gzip.open(self._raw) as unpacked:
-                        yield cast("BinaryIO", unpacked)
-                else:
-                    yield self._raw
+            with Path(self.name).open("rb") as raw:
+                self._raw = raw
+                lines = gzip.GzipFile(fileobj=raw) if raw.peek(2).startswith(_GZIP) else raw
+                if lines.peek(2).startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+                    raise InvalidRequest(f"file [{self.name}] is UTF-16: convert it, `iconv -f UTF-16 -t UTF-8`")
+                yield cast("BinaryIO", lines)
         except (EOFError, OSError, zlib.error) as error:
             raise InvalidRequest(f"file [{self.name}] cannot be read on: {error}") from error
 
@@ -354,7 +355,7 @@ class Parquet:
         """Yield rows, numbered from 1."""
         with closing(self._file):
             for batch in self._file.iter_batches(batch_size=_PARQUET_ROWS):
-                for row in batch.to_pylist():
+                for row in batch.to_pylist(maps_as_pydicts="lossy"):
                     self._read += 1
                     yield self._read, row
 

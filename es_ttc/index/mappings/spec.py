@@ -152,8 +152,8 @@ class IndexSpec:
         meta = mapping.get("_meta", {}).get(ROOT)
         if meta is None:
             raise InvalidRequest(
-                f"index [{index}] carries nothing of es-ttc (no [_meta.{ROOT}] in its mapping): "
-                f"make one with `es-ttc index create`"
+                f"index [{index}] carries nothing of es-ttc (no [_meta.{ROOT}] in its mapping): it was not made by "
+                "`es-ttc index create`; features beside it are those of `es-ttc attach` and `es-ttc detach`"
             )
         try:
             return cls._from_meta(index, meta)

@@ -88,9 +88,9 @@ def _why_none(first: Mapping[str, Any] | None, skipped: int) -> str:
 
 
 def text_in(record: Mapping[str, Any]) -> str:
-    """Return the query of a record without outer and repeated blanks; "" if it has none."""
-    found: str = next((record[key] for key in _TEXT_KEYS if isinstance(record.get(key), str)), "")
-    return " ".join(found.split())
+    """Return the query of a record, a text or a number, without outer and repeated blanks; "" if it has none."""
+    found = next((record[key] for key in _TEXT_KEYS if type(record.get(key)) in (str, int, float)), "")
+    return " ".join(str(found).split())
 
 
 def records(file: Path) -> Iterator[Mapping[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr
 
-from es_ttc.errors import InvalidRequest
+from es_ttc.errors import ConfigurationError
 from es_ttc.llm import JsonSchema, LlmClient, Prompt, first_json
 from es_ttc.llm.prompts import checked_prompt, read_prompt
 from es_ttc.reranking.rerankers.base import Passage, Reranker, RerankerError, RerankerSettings
@@ -97,7 +97,7 @@ class Llm:
 def reranker_of(settings: LlmRerankerSettings, model: LlmSettings) -> "PointwiseLlm | ListwiseLlm":
     """Return a reranker that calls a model; see :meth:`Llm.make`."""
     if model.llm_url is None:
-        raise InvalidRequest(
+        raise ConfigurationError(
             "this reranker asks a language model, and the gateway has none: start it with ES_TTC_LLM_URL (llm_url) set "
             "to an OpenAI-compatible endpoint"
         )

@@ -3,13 +3,13 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
 from es_ttc.common import entry_points
 from es_ttc.common.caches import ExpiringCache
-from es_ttc.errors import EngineError, EsTtcError, InvalidRequest
+from es_ttc.errors import ConfigurationError, EngineError, EsTtcError, InvalidRequest
 from es_ttc.reranking.rerankers import Cost, PointwiseCalls
 from es_ttc.reranking.strategies import STRATEGIES, Strategy, StrategyParams, budgeted_reranker
 from es_ttc.reranking.strategies.base import reranked_so_far
@@ -66,8 +66,14 @@ class AdaptiveReranking:
         params = with_defaults(requested, rerankers.default)
         method = rescorer_of(params.reranker, params.reranker_params, rerankers, max_tokens=params.max_tokens)
         if method is None:
-            calls = rerankers.named(params.reranker)
-            require_suited(strategy.name, params, gives_scores=isinstance(calls, PointwiseCalls))
+            try:
+                calls = rerankers.named(params.reranker)
+            except ConfigurationError as problem:  # its model is not installed, or not configured
+                if plan.section.on_error == "fail":
+                    raise
+                plan = replace(plan, problem=problem)
+            else:
+                require_suited(strategy.name, params, gives_scores=isinstance(calls, PointwiseCalls))
         begun = None
         if method is not None and plan.page.fetch and encode and plan.problem is None:
             begun = self.gateway.scorer.begin_encoding(method, plan.texts, caller)

@@ -1,14 +1,15 @@
 """The relevance of the hits of a search, and hits that have too little of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
 
-from es_ttc.errors import InvalidRequest, MissingFeature
+from es_ttc.errors import EngineError, InvalidRequest, MissingFeature
 from es_ttc.rescorers.base import Params
 from es_ttc.rescorers.relevance import Calibration
+from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features.scores import WindowScores
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, Section
@@ -16,11 +17,25 @@ from es_ttc.serving.rescore.page import Ranking
 from es_ttc.vectors.tokens import Float32
 
 
-def calibration_for(section: Section, known: Mapping[str, Calibration], caller: Caller) -> Calibration | None:
+async def calibrated_name(
+    sections: Iterable[Section], known: Mapping[str, Calibration], caller: Caller, engine: EngineRequests
+) -> str:
+    """Return the name of a search's target; if it has no calibration and relevance is asked, of its only index."""
+    target = unquote(caller.indices)
+    if not target or target in known or not any(section.relevance_key for section in sections):
+        return target
+    try:
+        found = await engine.json("GET", f"/{caller.indices}/_alias".encode(), failing="no alias is read")
+    except EngineError:
+        return target
+    [name] = found if len(found) == 1 else [target]
+    return name if name in known else target
+
+
+def calibration_for(section: Section, known: Mapping[str, Calibration], target: str) -> Calibration | None:
     """Return the calibration of a search's target; None if its hits show no relevance."""
     if section.method != DEFAULT_METHOD or not (section.detail or section.relevance_key):
         return None
-    target = unquote(caller.indices)
     if target in known or section.relevance_key is None:
         return known.get(target)
     needs = f"[{KEY}.{section.relevance_key}] needs"

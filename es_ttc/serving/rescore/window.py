@@ -101,14 +101,18 @@ class WindowRescoring:
         item: SearchItem,
         plan: SearchPlan,
         *,
+        calibrated: str,
         encode: bool,
     ) -> "WindowRescoring":
-        """Check the method's name and parameters, and start to encode the query and to search candidates."""
+        """Check the method's name and parameters, and start to encode the query and to search candidates.
+
+        The calibration is that of the name `calibrated`.
+        """
         rescorer = registry.load(plan.section.method)
         params, tuned = gateway.tuned.parse(rescorer, plan.section.params)
         calibration = None
         try:
-            calibration = calibration_for(plan.section, gateway.tuned.relevance, request.caller(item))
+            calibration = calibration_for(plan.section, gateway.tuned.relevance, calibrated)
         except MissingFeature as problem:
             if plan.section.on_error == "fail":
                 raise
