@@ -317,9 +317,9 @@ def section_page() -> str:
         _fields_table(Section),
         "A malformed section (an unknown key or name, a wrong type, a value out of range) is a 400 in the engine's own "
         "error form that names the key and the nearest valid key.\n",
-        "If anything else is missing or fails (features, an encoder, a text, a calibration, a model that answers, time), the "
-        "response is the engine's own ranking, with `ttc.applied: false`, the reason in `ttc.reason` and the header "
-        "`x-ttc-applied: false`. `on_error: fail` returns an error instead.\n",
+        "If anything else is missing or fails (features, an encoder, a text, a calibration, a model that answers, "
+        "time), the response is the engine's own ranking, with `ttc.applied: false`, the reason in `ttc.reason` and "
+        "the header `x-ttc-applied: false`. `on_error: fail` returns an error instead.\n",
         "The window has `window_size` documents on every page, so the first hits do not change with `size` "
         "and `from`. Scores are never negative and never rise down the page. Documents outside the window follow in "
         "the engine's order. `ttc.window` counts the first-pass documents of the window. All other "
