@@ -188,6 +188,15 @@ def es_ttc(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     return command
 
 
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    """Takes away the log that a command has set up: its stream ends with the test."""
+    root = logging.getLogger()
+    before = root.handlers[:]
+    yield
+    root.handlers[:] = [handler for handler in root.handlers if handler in before]
+
+
 @pytest.fixture(scope="session")
 def nodes(pytestconfig: pytest.Config) -> Nodes:
     return Nodes(pytestconfig.stash[NODES])

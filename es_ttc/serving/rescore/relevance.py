@@ -22,7 +22,7 @@ async def calibrated_name(
 ) -> str:
     """Return the name of a search's target; if it has no calibration and relevance is asked, of its only index."""
     target = unquote(caller.indices)
-    if not target or target in known or not any(section.relevance_key for section in sections):
+    if not target or not known or target in known or not any(section.relevance_key for section in sections):
         return target
     try:
         found = await engine.json("GET", f"/{caller.indices}/_alias".encode(), failing="no alias is read")

@@ -48,9 +48,12 @@ def test_a_budget_bounds_the_questions(rewritten: Rewritten) -> None:
     assert len(rewritten.model.asked) == before + 2
 
 
-def test_without_a_model_it_is_refused(rewritten: Rewritten) -> None:
+def test_without_a_model_the_first_pass_is_answered(rewritten: Rewritten) -> None:
     with gateway_to(rewritten.engine, llm_url=None) as gateway:
-        body = {"query": RESTING, "rescore": {"window_size": 10, "ttc": {"method": "llm_pick"}}}
+        body: dict[str, Any] = {"query": RESTING, "rescore": {"window_size": 10, "ttc": {"method": "llm_pick"}}}
         found = call(gateway, "POST", f"/{rewritten.index}/_search", body)
-    assert found.status == 400
-    assert "ES_TTC_LLM_URL" in found.reason
+        body["rescore"]["ttc"]["on_error"] = "fail"
+        refused = call(gateway, "POST", f"/{rewritten.index}/_search", body)
+    assert found.json()["ttc"]["applied"] is False
+    assert "ES_TTC_LLM_URL" in found.json()["ttc"]["reason"]
+    assert "ES_TTC_LLM_URL" in refused.reason
