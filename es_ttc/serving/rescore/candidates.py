@@ -33,7 +33,7 @@ from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
 from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, identities
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.knn.clauses import KnnClause
-from es_ttc.serving.knn.engine_search import SearchContext, SideIndexSearch
+from es_ttc.serving.knn.engine_search import SearchContext, SideIndexReplaced, SideIndexSearch
 from es_ttc.serving.knn.searched_indices import KnownTargets, SearchedIndices, matched_again, searched_indices_of
 from es_ttc.serving.knn.searches import Body, SearchClient, require_complete, search_body, single_client
 from es_ttc.serving.request.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
@@ -169,7 +169,7 @@ class CandidateSearch:
         found: list[dict[str, Any]] = []
         try:
             if indices is not None:
-                with suppress(EngineRefusal, EngineError):
+                with suppress(EngineRefusal, SideIndexReplaced):  # what is known is of another index
                     found = await self._found(indices)
             if not found:
                 self._known.forget(self._caller)
