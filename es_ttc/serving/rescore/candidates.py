@@ -234,6 +234,7 @@ class CandidateSearch:
     async def _nearest(self, indices: SearchedIndices) -> list[dict[str, Any]]:
         """Return the hits of the nearest documents of some indices."""
         assert indices.encoder is not None  # noqa: S101 - asked before
+        self._keys = {}  # of an earlier search, which the target's move has made wrong
         with span("candidates"):
             filters, vectors = await self._required(), await self._vectors(indices.encoder)
             if indices.sides:
