@@ -14,14 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.queries import matching
-from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.serving.features.attached import Identity, identity_of, own_key
 from es_ttc.serving.features.columns import columns, numbers_of
 from es_ttc.serving.features.decoding import Stored, consistent
-from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, identities, unreadable
+from es_ttc.serving.features.keys import MARKS, DocumentKey, identities, unreadable
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.engine_search import SearchContext, SideIndexSearch
@@ -181,7 +179,7 @@ class IndexReader:
 
     @property
     def _marks(self) -> Body:
-        fields = [HASH, ENCODER, VERSION, SEQ_NO, *self._fields]
+        fields = [*MARKS, *self._fields]
         return {"_source": False, "docvalue_fields": fields, "version": True, "track_total_hits": False}
 
 

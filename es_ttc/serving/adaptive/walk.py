@@ -20,13 +20,12 @@ from typing import Any, TypeVar
 
 from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError, InvalidRequest, MissingFeature
 from es_ttc.index.ingest.compose import compose
-from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.graph import NEIGHBOURS, graph_alias, graph_pattern
-from es_ttc.index.mappings.spec import ENCODER, HASH, ROOT
+from es_ttc.index.mappings.spec import ROOT
 from es_ttc.reranking.rerankers import Passage
 from es_ttc.reranking.strategies import StepLimit
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
-from es_ttc.serving.features.keys import SEQ_NO
+from es_ttc.serving.features.keys import MARKS
 
 T = TypeVar("T")
 
@@ -65,7 +64,7 @@ class WalkDocuments:
         self._params = params
         self._shared = shared
         self._conditions = conditions
-        self._marks = [HASH, ENCODER, VERSION, SEQ_NO, *marks]
+        self._marks = [*MARKS, *marks]
         self._numbers = {_identity(hit): number for number, hit in enumerate(self.hits)}
         self._hidden: set[Identity] = set()
         self._passages: dict[int, Passage] = {}

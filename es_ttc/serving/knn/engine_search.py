@@ -21,17 +21,16 @@ import numpy as np
 
 from es_ttc.engine.versions import Product, oldest_versions
 from es_ttc.errors import EngineError
-from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.queries import MAX_CANDIDATES
-from es_ttc.index.mappings.spec import ENCODER, HASH
+from es_ttc.index.mappings.spec import HASH
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors, together
 from es_ttc.serving.features.attached import MARK_FIELDS, Mark, changed_inside, identity_of, mark_of, own_key
 from es_ttc.serving.features.attached import Identity as SourceIdentity
 from es_ttc.serving.features.columns import columns
 from es_ttc.serving.features.decoding import Stored, consistent, features_from_hit
-from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, marks_of, unreadable
+from es_ttc.serving.features.keys import MARKS, DocumentKey, marks_of, unreadable
 from es_ttc.serving.features.reader import SideIndexUnreadable, WindowFeatures
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.gateway import Gateway
@@ -54,7 +53,6 @@ Send = Callable[[Sequence[Body]], Awaitable[Sequence[Mapping[str, Any]]]]
 Find = Callable[[int], Awaitable[tuple[NearestDocuments, bool]]]
 """Finds a number of neighbours, and tells whether there are no more."""
 
-_MARKS = (HASH, ENCODER, VERSION, SEQ_NO)
 _GREATEST_COSINE = 1.2
 """Maximum cosine in an engine's answer: engines round, most of all with quantised vectors."""
 _FURTHER = 4
@@ -123,7 +121,7 @@ class EngineSearch:
         self._context = context
         self._client = client
         self._gateway = gateway
-        self._fields = fields or {"_source": False, "docvalue_fields": _MARKS, "version": True}
+        self._fields = fields or {"_source": False, "docvalue_fields": MARKS, "version": True}
         self._send = send or client.search
         self._hit_features: dict[int, Stored] = {}
         self._numbers: dict[Identity, int] = {}

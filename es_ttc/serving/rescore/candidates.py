@@ -24,13 +24,12 @@ from typing import Any
 
 from es_ttc.engine.versions import Product
 from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
-from es_ttc.index.mappings.attached import VERSION
-from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
+from es_ttc.index.mappings.spec import VECTOR
 from es_ttc.retrievers.base import NearestDocuments
 from es_ttc.serving.engine_requests import EngineRefusal
 from es_ttc.serving.features.attached import FeatureLocations, changed_inside, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
-from es_ttc.serving.features.keys import SEQ_NO, DocumentKey, identities
+from es_ttc.serving.features.keys import MARKS, DocumentKey, identities
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import SearchContext, SideIndexReplaced, SideIndexSearch
@@ -299,7 +298,7 @@ class CandidateSearch:
     @property
     def _marks(self) -> Body:
         """The parts of a search by which its hits identify documents and features, and tell the query's scores."""
-        fields = [HASH, ENCODER, VERSION, SEQ_NO, *self._plan.numbers, *self._plan.group_fields]
+        fields = [*MARKS, *self._plan.numbers, *self._plan.group_fields]
         query = without_inner_hits(self._plan.body.get("query")) or {"match_all": {}}
         named = {"bool": {"should": [{"match_all": {}}, {"bool": {"must": [query], "_name": _QUERY}}]}}
         return {

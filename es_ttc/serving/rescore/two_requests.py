@@ -13,9 +13,8 @@ Where documents join, aggregations are requested over the union of what the quer
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from es_ttc.index.mappings.attached import VERSION
-from es_ttc.index.mappings.spec import ENCODER, HASH
-from es_ttc.serving.features.keys import SEQ_NO, Identity, content_of, identities
+from es_ttc.index.mappings.spec import HASH
+from es_ttc.serving.features.keys import MARKS, SEQ_NO, Identity, content_of, identities
 from es_ttc.serving.rescore.demands import has_objects, without_inner_hits
 from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, has_top_hits, unsafe_params
 
@@ -68,7 +67,7 @@ def bare_window(plan: SearchPlan, body: Mapping[str, Any], *, named: bool) -> di
     """Return the request for ranks, scores and content hashes, or ids, with the parts that concern the whole search."""
     rest = {key: value for key, value in body.items() if key not in OF_HITS}
     groups = [] if plan.collapse is None else [plan.collapse.field]
-    asked = [HASH, ENCODER, VERSION, SEQ_NO, *plan.numbers, *groups]
+    asked = [*MARKS, *plan.numbers, *groups]
     stored: dict[str, Any] = {"_source": False} if named else {"stored_fields": "_none_"}
     return rest | {**stored, "docvalue_fields": asked, "version": True}
 
