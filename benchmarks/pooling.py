@@ -156,7 +156,7 @@ def variants(joined: JoinedWindow, forms: Forms) -> Iterator[tuple[str, Float32]
         yield name, one.scores
     yield "maxsim", MaxSimRescorer().score(forms.query, window, MaxSimParams(query="pooled"))
     yield "maxsim words", MaxSimRescorer().score(forms.words, window, MaxSimParams(query="pooled"))
-    trust = Trust.of(window)
+    trust = Trust.of(forms.query, window)
     for late in LATE:
         for spectral in SPECTRAL:
             yield f"blend: {spectral}, {late}", blended(by, trust, spectral, late, 1)

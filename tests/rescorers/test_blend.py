@@ -12,9 +12,19 @@ from scipy import stats
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, PartialRescorer, Query, Window
 from es_ttc.rescorers.blend.hybrid import HybridParams, HybridRescorer
-from es_ttc.rescorers.blend.normalise import NORMALISATIONS, NORMALISED, min_max, reciprocal_ranks, z_scores
+from es_ttc.rescorers.blend.normalise import (
+    NORMALISATIONS,
+    NORMALISED,
+    comparable,
+    leading,
+    min_max,
+    reciprocal_ranks,
+    z_scores,
+    z_scores_of_words,
+)
 from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer
 from es_ttc.rescorers.blend.signals import all_signal_scores
+from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust, has_few_words
 from es_ttc.rescorers.dense import DenseParams, DenseRescorer
 from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
 from es_ttc.rescorers.spectral import SpectralParams, SpectralRescorer
@@ -50,6 +60,7 @@ def by_hand(query: Query, window: Window) -> dict[str, Float32]:
 def test_it_is_the_mean_of_z_scores_in_which_dense_counts_half() -> None:
     query, window = example()
     z = {name: stats.zscore(scores) for name, scores in by_hand(query, window).items()}
+    assert z["lexical"].max() < 4  # else its column is multiplied
     mean = (z["lexical"] + 0.5 * z["dense"] + z["spectral"] + z["late_interaction"]) / 3.5
     np.testing.assert_allclose(blend.score(query, window, DEFAULT), 1 / (1 + np.exp(-mean)), atol=1e-5)
     assert blend.summary(query, window, DEFAULT) == {"signals": [*by_hand(query, window)]}
@@ -178,6 +189,62 @@ def test_vectors_count_less_where_they_were_made_from_a_part_of_the_texts() -> N
 def test_one_document_is_average() -> None:
     query, window = example(1)
     np.testing.assert_array_equal(blend.score(query, window, DEFAULT), [0.5])
+
+
+@given(st.integers(2, 60), st.integers(0, 2**32 - 1), st.floats(-30, 30))
+def test_the_only_document_that_matches_is_first_under_any_vectors(count: int, seed: int, power: float) -> None:
+    random = np.random.default_rng(seed)
+    heavy = np.sign(random.normal(size=(3, count))) * random.random((3, count)) ** power  # also with one far outlier
+    worst = np.full((3, count), -1.0)  # the match is far below in every signal, one other far above
+    worst[:, 0], worst[:, 1] = -1e3, 1e3
+    for vectors in (heavy, worst):
+        words = np.zeros(count, np.float32)
+        words[0] = random.random() * 30 + 1e-3
+        known = np.ones(count, np.bool_)
+        matrix = np.vstack([words, np.clip(vectors, -1e6, 1e6)]).astype(np.float32)
+        columns = [
+            comparable(name, row, known, "z", few_words=False)
+            for name, row in zip(DEFAULT_SIGNALS, matrix, strict=True)
+        ]
+        weights = Trust(1.0, 1.0).weights(DEFAULT_SIGNALS)
+        total = sum(weights[name] * column for name, column in zip(DEFAULT_SIGNALS, columns, strict=True))
+        assert np.argmax(total) == 0
+
+
+@given(st.lists(st.floats(0, 50, width=32), min_size=2, max_size=40), st.floats(0.01, 100), st.booleans())
+def test_the_scale_of_the_words_scores_changes_nothing(scores: list[float], factor: float, few_words: bool) -> None:
+    words = np.array(scores, np.float32)
+    np.testing.assert_allclose(
+        z_scores_of_words(words * np.float32(factor), few_words=few_words),
+        z_scores_of_words(words, few_words=few_words),
+        rtol=2e-3,
+        atol=2e-3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("scores", "few_words", "leads"),
+    [
+        ([5, 0, 0, 0], False, [1, 0, 0, 0]),  # the only match, in a query of any length
+        ([5, 4, 1, 1], True, [1, 1, 0, 0]),  # the greatest drop is below the second
+        ([5, 4, 1, 1], False, [0, 0, 0, 0]),
+        ([8, 7, 6.5, 6.4], True, [0.5, 0, 0, 0]),  # a drop of an eighth
+        ([5, 4.9, 4.8, 4.7], True, [0, 0, 0, 0]),
+        ([0, 0, 0], True, [0, 0, 0]),
+        ([3], True, [0]),
+    ],
+)
+def test_documents_that_words_single_out_lead(scores: list[float], few_words: bool, leads: list[float]) -> None:
+    np.testing.assert_allclose(leading(np.array(scores, np.float32), few_words=few_words), leads, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "few"),
+    [("KET-12345", True), ("garlic press KET-12345", True), ("how do I press garlic", False), ("", False),
+     ("東京", True), ("東京都庁舎", False)],
+)  # fmt: skip
+def test_a_query_of_three_words_at_most_has_few_words(text: str, few: bool) -> None:
+    assert has_few_words(text) is few
 
 
 scores_and_known = st.integers(1, 30).flatmap(

@@ -17,7 +17,7 @@ def unit_rows(random: np.random.Generator, rows: int, dims: int) -> Float32:
 
 
 def query_of(vectors: Float32, tokens: Float32 | None = None) -> Query:
-    return Query("a query", np.atleast_2d(vectors), tokens)
+    return Query("a question of many words", np.atleast_2d(vectors), tokens)
 
 
 def window_of(documents: Sequence[TokenVectors], scales: Sequence[float] | None = None) -> Window:

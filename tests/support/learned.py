@@ -16,7 +16,7 @@ from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.rescorers.blend.normalise import logistic
 from es_ttc.rescorers.learned.fields import NumericField, field_columns
 from es_ttc.rescorers.learned.model import RankingModel
-from es_ttc.rescorers.learned.scores import learned_scores
+from es_ttc.rescorers.learned.scores import features_of, learned_scores
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import search
 from tests.support.gateway import gateway_to
@@ -60,7 +60,8 @@ def expected_scores(pool: Pool, pools: Pools, model: RankingModel) -> dict[str, 
     """Return the model's scores of a pool's documents, from the logged signals."""
     weights = pool.trust.weights(pools.signals)
     columns = field_columns(model.fields, pool.numbers, len(pool.documents))
-    scores = learned_scores(pool.scores, columns, [weights[name] for name in pools.signals], model.blend, model.trees)
+    features = features_of(pools.signals, pool.scores, few_words=pool.trust.few_words)
+    scores = learned_scores(features, columns, [weights[name] for name in pools.signals], model.blend, model.trees)
     return dict(zip(pool.documents, logistic(scores).tolist(), strict=True))
 
 

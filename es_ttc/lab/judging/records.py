@@ -3,7 +3,7 @@
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Self, get_args
@@ -56,7 +56,7 @@ class LoggedSignals:
             "names": list(self.names),
             "documents": list(self.documents),
             "scores": base64.b64encode(self.scores.astype("<f4").tobytes()).decode(),
-            "trust": {"words": self.trust.words, "vectors": self.trust.vectors},
+            "trust": asdict(self.trust),
             "encoder": self.encoder,
         }
 
@@ -68,7 +68,7 @@ class LoggedSignals:
             return None
         documents = tuple(stored["documents"])
         scores = np.frombuffer(base64.b64decode(stored["scores"]), "<f4").astype(np.float32)
-        trust = Trust(stored["trust"]["words"], stored["trust"]["vectors"])
+        trust = Trust(**stored["trust"])
         return cls(names, documents, scores.reshape(len(documents), len(names)), trust, stored["encoder"])
 
     def pool(self, query: str, judged: Mapping[str, int]) -> Pool:

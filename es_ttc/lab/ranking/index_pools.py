@@ -8,7 +8,7 @@ number of requests grows with the documents, not with the queries, and only one 
 import io
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -41,7 +41,7 @@ from es_ttc.rescorers.blend.signals import (
     read_by,
     signal_matrix,
 )
-from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust, trust_in_vectors, weight_of_words
+from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust, has_few_words, trust_in_vectors, weight_of_words
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller, RawHeaders
 from es_ttc.serving.library import Document, FoundWindow, IndexReader, Key, document_of, own_gateway, parts, window_of
@@ -237,7 +237,7 @@ class PoolLog:
             name,
             names,
             scored.signals,
-            Trust(words, trust_in_vectors(scored.reads)),
+            Trust(words, trust_in_vectors(scored.reads), has_few_words(query.text)),
             *graded(names, judged),
             numbers=self.reader.numbers(found.hits),
             query_vector=query.vectors[0],
@@ -271,7 +271,7 @@ def write_pools(file: Path, pools: Sequence[Pool]) -> None:
         packed,
         ids=np.frombuffer(orjson.dumps([pool.documents for pool in pools]), np.uint8),
         scores=np.concatenate([pool.scores for pool in pools]),
-        trust=np.array([(pool.trust.words, pool.trust.vectors) for pool in pools]),
+        trust=np.array([astuple(pool.trust) for pool in pools]),
         queries=np.array([pool.query_vector for pool in pools]),
         vectors=np.array([*distinct.values()]),
         places=np.array([places[None if vector is None else id(vector)] for vector in vectors], np.intp),
@@ -290,12 +290,13 @@ def read_pools(file: Path, judged: Collection) -> list[Pool]:
     start = 0
     for number, (names, query) in enumerate(zip(ids, judged.queries, strict=True)):
         own = slice(start, start := start + len(names))
+        words, read, few_words = trust[number].tolist()
         pools.append(
             Pool(
                 query,
                 tuple(names),
                 scores[own],
-                Trust(*trust[number].tolist()),
+                Trust(words, read, bool(few_words)),
                 *graded(names, judged.qrels[query]),
                 query_vector=queries[number],
                 vectors=[None if place < 0 else vectors[place] for place in places[own]],

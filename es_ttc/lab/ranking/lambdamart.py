@@ -16,13 +16,14 @@ from es_ttc.lab.evaluation.bootstrap import SEED, Comparison
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.evaluation.tuning import compared, fold_of
-from es_ttc.lab.ranking.pools import Pools
+from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.lab.ranking.weights import measure, values_of_default
 from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.learned.fields import NumericField, field_columns
 from es_ttc.rescorers.learned.scores import features_of, learned_scores, rows_of, start_of
 from es_ttc.rescorers.learned.trees import Missing, Trees
+from es_ttc.vectors.tokens import Float32
 
 if TYPE_CHECKING:
     from lightgbm import Booster
@@ -103,8 +104,12 @@ def values_of_trees(
     scores = np.zeros((len(pools), max(len(pool.documents) for pool in pools.pools)), np.float32)
     for row, pool, weights in zip(scores, pools.pools, pools.default_weights(), strict=True):
         columns = field_columns(fields, pool.numbers, len(pool.documents))
-        row[: len(pool.documents)] = learned_scores(pool.scores, columns, weights, blend, trees)
+        row[: len(pool.documents)] = learned_scores(_features(pools, pool), columns, weights, blend, trees)
     return measure(pools, metric)(scores)
+
+
+def _features(pools: Pools, pool: Pool) -> Float32:
+    return features_of(pools.signals, pool.scores, few_words=pool.trust.few_words)
 
 
 def fit(pools: Pools, options: RankOptions, fields: Sequence[NumericField] = ()) -> tuple[Trees, dict[str, float]]:
@@ -121,7 +126,7 @@ def fit(pools: Pools, options: RankOptions, fields: Sequence[NumericField] = ())
     longest = max(len(pool.documents) for pool in useful)
     if longest > _MAX_DOCUMENTS:
         raise InvalidRequest(f"a query has {longest:,} candidates, and LightGBM takes {_MAX_DOCUMENTS:,}: see --window")
-    features = [features_of(pool.scores) for pool in useful]
+    features = [_features(pools, pool) for pool in useful]
     starts = [options.blend * start_of(*pair) for pair in zip(features, some.default_weights(), strict=True)]
     grades = np.concatenate([np.maximum(pool.grades, 0) for pool in useful])
     columns = [field_columns(fields, pool.numbers, len(pool.documents)) for pool in useful]

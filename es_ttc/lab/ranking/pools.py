@@ -167,7 +167,7 @@ def _pool(
         query,
         documents,
         signal_matrix(scored[name] for name in signals),
-        Trust.of(joined.window),
+        Trust.of(joined.query, joined.window),
         *graded(documents, judged, behind),
         numbers=joined.window.numbers,
         query_vector=joined.query.vectors[0],

@@ -22,7 +22,7 @@ from es_ttc.lab.evaluation.rankings import Progress, silent
 from es_ttc.lab.evaluation.tuning import Tuning, choose, compared, cross_fitted, summary_of
 from es_ttc.lab.ranking.graded import Grades, depth_of, grader
 from es_ttc.lab.ranking.pools import Pool, Pools
-from es_ttc.rescorers.blend.normalise import Normalisation, comparable
+from es_ttc.rescorers.blend.normalise import Normalisation, comparable_columns
 from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.registry import load, parse_params
@@ -154,7 +154,8 @@ def normalised(pools: Pools, normalise: Normalisation) -> Float32:
     longest = max(len(pool.documents) for pool in pools.pools)
     cube = np.zeros((len(pools), longest, len(pools.signals)), np.float32)
     for row, pool in zip(cube, pools.pools, strict=True):
-        row[: len(pool.documents)] = comparable(pool.scores, normalise)
+        few_words = pool.trust.few_words
+        row[: len(pool.documents)] = comparable_columns(pools.signals, pool.scores, normalise, few_words=few_words)
     return cube
 
 

@@ -5,7 +5,7 @@ Each function takes ``(k,)`` float32 scores and a ``(k,)`` bool mask of the docu
 it. A signal that tells no documents apart gives all of them the same value.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -20,6 +20,12 @@ Mask = NDArray[np.bool_]
 
 RRF_K = 60  # the constant of reciprocal rank fusion (Cormack et al., SIGIR 2009)
 _FLAT = 1e-6  # a spread below this is rounding
+LEAD = (
+    13.0  # more than the other default signals can differ by beside the z-scores of a single match, whatever they are
+)
+_OUTLIER = 4.0  # z-score of the first pass from which on a document stands out
+MAX_LEADING = 12  # documents that a query's words single out at most
+_TELLING_DROPS = (0.05, 0.2)
 
 
 def logistic(values: NDArray[np.floating]) -> Float32:
@@ -35,6 +41,34 @@ def z_scores(scores: Float32, known: Mask) -> Float32:
     if spread < _FLAT:
         return np.zeros(len(scores), np.float32)
     return _filled((values - values.mean()) / np.float32(spread), known)
+
+
+def z_scores_of_words(scores: Float32, *, few_words: bool) -> Float32:
+    """Return z-scores of the first pass, ``(k,)``, higher for documents that the query's words single out.
+
+    If the greatest z is above 4, all are multiplied by a quarter of it: the score of such a document comes from a word
+    that hardly another one has. Documents that :func:`leading` finds are raised by up to `LEAD` more.
+    """
+    z = z_scores(scores, np.ones(len(scores), np.bool_))
+    outlier = np.float32(max(1.0, float(z.max(initial=0.0)) / _OUTLIER))
+    return z * outlier + np.float32(LEAD) * leading(scores, few_words=few_words)
+
+
+def leading(scores: Float32, *, few_words: bool) -> Float32:
+    """Return how surely the first pass's scores single documents out, ``(k,)`` in [0, 1].
+
+    1 for the only document with a score above 0. In a query of few words also the documents above the greatest drop
+    among the first twelve scores: 0 if the drop is a twentieth of the greatest score, 1 if it is a fifth.
+    """
+    best = np.sort(scores)[::-1].astype(np.float64)
+    if len(best) < 2 or best[0] <= 0:
+        return np.zeros(len(scores), np.float32)
+    if best[1] <= 0:
+        return (scores > 0).astype(np.float32)
+    drops = -np.diff(best[: MAX_LEADING + 1]) / best[0]
+    place = int(drops.argmax())
+    sure = float(np.interp(drops[place], _TELLING_DROPS, (0, 1))) if few_words else 0.0
+    return np.where(scores >= best[place], np.float32(sure), np.float32(0))
 
 
 def min_max(scores: Float32, known: Mask) -> Float32:
@@ -64,9 +98,17 @@ NORMALISED: Mapping[Normalisation, Callable[[Float32, Mask], Float32]] = {
 }
 
 
-def comparable(scores: Float32, normalise: Normalisation) -> Float32:
+def comparable(name: str, scores: Float32, known: Mask, normalise: Normalisation, *, few_words: bool) -> Float32:
+    """Return a signal made comparable with others; the words of the signal `lexical` are for z-scores alone."""
+    if name == "lexical" and normalise == "z":
+        return z_scores_of_words(scores, few_words=few_words)
+    return NORMALISED[normalise](scores, known)
+
+
+def comparable_columns(names: Sequence[str], scores: Float32, normalise: Normalisation, *, few_words: bool) -> Float32:
     """Return several signals made comparable, ``(k, s)``; NaN where a document does not have one."""
     columns = [
-        NORMALISED[normalise](np.nan_to_num(column), ~np.isnan(column)) for column in np.ascontiguousarray(scores.T)
+        comparable(name, np.nan_to_num(column), ~np.isnan(column), normalise, few_words=few_words)
+        for name, column in zip(names, np.ascontiguousarray(scores.T), strict=True)
     ]
     return np.stack(columns, axis=1)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.rescorers.base import Feature, Params, Query, Window
-from es_ttc.rescorers.blend.normalise import NORMALISED, Normalisation, logistic
+from es_ttc.rescorers.blend.normalise import Normalisation, comparable, logistic
 from es_ttc.rescorers.blend.signals import (
     SIGNALS,
     SignalName,
@@ -62,7 +62,8 @@ class BlendParams(Params):
     normalise: Normalisation = Field(
         "z",
         description="How signals are made comparable over the window's documents. `z`: distance from the mean in "
-        "standard deviations. `minmax`: place between the least and the greatest. `rank`: 1 / (60 + rank).",
+        "standard deviations; documents that the query's words single out stand higher. `minmax`: place between the "
+        "least and the greatest. `rank`: 1 / (60 + rank).",
     )
 
     @field_validator("signals")
@@ -180,13 +181,13 @@ def _shares(
         raise InvalidRequest("[blend] signal [reranker] reads texts, which only a search through the gateway has")
     names = [name for name in params.names if has_signal(name, query, window)]
     # Weights that a request gives are taken as they are.
-    weights = (
-        Trust.of(window).weights(names) if params.signals is None else {name: params.signals[name] for name in names}
-    )
+    trust = Trust.of(query, window)
+    weights = trust.weights(names) if params.signals is None else {name: params.signals[name] for name in names}
     total = sum(weights.values())
     signals = all_signal_scores(weights, query, window)
-    normalised = NORMALISED[params.normalise]
     shares = {
-        name: normalised(one.scores, one.known) * np.float32(weights[name] / total) for name, one in signals.items()
+        name: np.float32(weights[name] / total)
+        * comparable(name, one.scores, one.known, params.normalise, few_words=trust.few_words)
+        for name, one in signals.items()
     }
     return signals, shares

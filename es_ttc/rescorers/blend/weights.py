@@ -4,18 +4,24 @@ Each rule was looked at on training queries; docs/results/blend.md has what it c
 """
 
 import math
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Self
 
 import numpy as np
 
-from es_ttc.rescorers.base import Feature, Window
+from es_ttc.common.languages import HAN_HIRAGANA
+from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.rescorers.blend.normalise import MAX_LEADING
 from es_ttc.rescorers.blend.signals import SignalName, documents_with
 
 DEFAULT_SIGNALS: tuple[SignalName, ...] = ("lexical", "dense", "spectral", "late_interaction")
 """Signals of a request that names none."""
 TELLING_SPREAD = 0.2  # standard deviation of the first pass's scores over their mean from which on words count in full
+_FEW_WORDS = 3
+_WORD = re.compile(rf"[{HAN_HIRAGANA}]|[^\s{HAN_HIRAGANA}]+")
 DENSE_BESIDE_SPECTRAL = 0.5  # its widest scale is the mean of all tokens, which would count twice
 
 
@@ -25,11 +31,12 @@ class Trust:
 
     words: float  # trust in `lexical`: `weight_of_words`
     vectors: float  # trust in all others, which read vectors: `weight_of_vectors`
+    few_words: bool = False  # whether the query has few words, which may single a document out
 
     @classmethod
-    def of(cls, window: Window) -> Self:
+    def of(cls, query: Query, window: Window) -> Self:
         """Return the trust in a window's signals."""
-        return cls(weight_of_words(window), weight_of_vectors(window))
+        return cls(weight_of_words(window), weight_of_vectors(window), has_few_words(query.text))
 
     def weights(self, names: Collection[SignalName]) -> dict[SignalName, float]:
         """Return blend's weight of each of the signals that are taken, 0 to 1."""
@@ -43,13 +50,19 @@ def weight_of_words(window: Window) -> float:
     """Return how far the first pass's scores can be trusted to tell documents apart, 0 to 1.
 
     Where a query's words stand in every document or in none, BM25's scores hardly differ, and z-scores would enlarge
-    that. Their coefficient of variation is .28 and more where BM25 is of use, .05 on LIMIT-style profiles.
+    that. Their coefficient of variation is .28 and more where BM25 is of use, .05 on LIMIT-style profiles. Words that
+    match few documents tell these from all others.
     """
     found = window.first_pass[documents_with(frozenset({Feature.FIRST_PASS}), window)]
     scores = found[found > 0].astype(np.float64)
-    if not len(scores):
-        return 1.0  # no document matches: all have the same score
+    if len(scores) <= min(MAX_LEADING, len(window) // 2):
+        return 1.0
     return min(1.0, float(scores.std() / scores.mean()) / TELLING_SPREAD)
+
+
+def has_few_words(text: str) -> bool:
+    """Return whether a query has one to three words: it is a name, a code or keywords rather than a question."""
+    return 0 < sum(1 for _ in islice(_WORD.finditer(text), _FEW_WORDS + 1)) <= _FEW_WORDS
 
 
 def weight_of_vectors(window: Window) -> float:

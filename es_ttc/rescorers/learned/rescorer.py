@@ -22,7 +22,7 @@ from es_ttc.rescorers.blend.signals import (
 from es_ttc.rescorers.blend.weights import Trust
 from es_ttc.rescorers.learned.fields import NumericField, field_columns
 from es_ttc.rescorers.learned.model import SERVED, RankingModel
-from es_ttc.rescorers.learned.scores import learned_scores
+from es_ttc.rescorers.learned.scores import features_of, learned_scores
 from es_ttc.vectors.tokens import Float32
 
 
@@ -104,9 +104,11 @@ class LearnedRescorer:
         for place, name in enumerate(model.signals):
             if name in signals:
                 matrix[:, place] = np.where(signals[name].known, signals[name].scores, np.float32(np.nan))
-        weights = Trust.of(window).weights(model.signals)
+        trust = Trust.of(query, window)
+        features = features_of(model.signals, matrix, few_words=trust.few_words)
+        weights = trust.weights(model.signals)
         columns = field_columns(model.fields, window.numbers, len(window))
-        total = learned_scores(matrix, columns, [weights[name] for name in model.signals], model.blend, model.trees)
+        total = learned_scores(features, columns, [weights[name] for name in model.signals], model.blend, model.trees)
         return logistic(total)
 
     def detail(self, query: Query, window: Window, params: LearnedParams) -> list[dict[str, Any]]:

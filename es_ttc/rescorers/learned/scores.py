@@ -6,7 +6,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.rescorers.blend.normalise import comparable
+from es_ttc.rescorers.blend.normalise import comparable_columns
+from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.vectors.tokens import Float32
 
 Float64 = NDArray[np.float64]
@@ -19,9 +20,10 @@ class Predictor(Protocol):
         """Return a value of each row, ``(n,)``."""
 
 
-def features_of(scores: Float32) -> Float32:
+def features_of(names: Sequence[SignalName], scores: Float32, *, few_words: bool) -> Float32:
     """Return z-scores of ``(k, s)`` scores of signals; NaN where a document does not have one."""
-    return np.where(np.isnan(scores), np.float32(np.nan), comparable(scores, "z"))
+    compared = comparable_columns(names, scores, "z", few_words=few_words)
+    return np.where(np.isnan(scores), np.float32(np.nan), compared)
 
 
 def rows_of(features: Float32, columns: Float64) -> NDArray[np.floating]:
@@ -37,12 +39,11 @@ def start_of(features: Float32, weights: Sequence[float] | NDArray[np.floating])
 
 
 def learned_scores(
-    scores: Float32,
+    features: Float32,
     columns: Float64,
     weights: Sequence[float] | NDArray[np.floating],
     blend: float,
     trees: Predictor,
 ) -> Float64:
-    """Return a model's scores of a window's documents, ``(k,)``, from ``(k, s)`` signals and ``(k, f)`` fields."""
-    features = features_of(scores)
+    """Return a model's scores of a window's documents, ``(k,)``, from ``(k, s)`` features and ``(k, f)`` fields."""
     return blend * start_of(features, weights) + trees.predict(rows_of(features, columns))
