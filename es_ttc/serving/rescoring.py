@@ -23,7 +23,8 @@ from es_ttc.serving.request.response import add_took, shortest
 from es_ttc.serving.rescore.collapse import add_inner_hits, expanded, following, rest_of_page
 from es_ttc.serving.rescore.evidence import add_evidence
 from es_ttc.serving.rescore.page import shown_hit
-from es_ttc.serving.rescore.plan import AGGREGATIONS, SearchPlan
+from es_ttc.serving.rescore.plan import AGGREGATIONS, NAMED_SCORES, SearchPlan
+from es_ttc.serving.rescore.query_parts import without_parts
 from es_ttc.serving.rescore.relevance import calibrated_name
 from es_ttc.serving.rescore.two_requests import aggregated, bare_window, can_split, filled, full_hits, union
 from es_ttc.serving.rescore.window import Again, RescoredResponse, WindowRescoring
@@ -57,7 +58,7 @@ class Rescoring:
             if one.problem is not None and one.section.on_error == "fail":
                 raise one.problem
             if one.section.method in STRATEGIES:
-                return self._strategies.begin(one, caller, request.started, encode=encode)
+                return self._strategies.begin(one.undivided_query(), caller, request.started, encode=encode)
             return WindowRescoring.begin(
                 self._gateway, self._targets, request, item, one, calibrated=calibrated, encode=encode
             )
@@ -76,6 +77,9 @@ class Rescoring:
         again = partial(self._gateway.engine.again, request, item)
         search = RescoredSearch(self._gateway, ranking, caller, again, request.started, bare=bare, named=named)
         item.body = search.first_pass
+        if ranking.plan.parts is not None and ranking.plan.parts.query is not None:
+            others = [pair for pair in plan.params if pair[0] != NAMED_SCORES]
+            item.params = [*others, (NAMED_SCORES, "true")]
         return search
 
     async def _require_numbers(self, plan: SearchPlan, caller: Caller) -> None:
@@ -122,7 +126,13 @@ class RescoredSearch:
     @property
     def first_pass(self) -> dict[str, Any]:
         """The body of the first pass."""
-        return bare_window(self._plan, self._whole, named=self._named) if self._bare else self._whole
+        whole = self._asked
+        return bare_window(self._plan, whole, named=self._named) if self._bare else whole
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        """The whole request, with the names of the query's parts if it is divided."""
+        return self._whole if self._plan.parts is None else self._plan.parts.asked(self._whole)
 
     @property
     def has_plain_answer(self) -> bool:
@@ -161,7 +171,7 @@ class RescoredSearch:
         ranked, ranked_ms = await self._ranked_bare(response, ms) if self._bare else (None, None)
         if ranked is None:
             if self._bare:
-                response, ms = await self._again(self._whole)
+                response, ms = await self._again(self._asked)
             ranked = await self._ranked_whole(response, ms, ranked_ms)
         if ranked.rest is not None:
             ranked = await ranked.rest()
@@ -350,6 +360,7 @@ def hide(response: Mapping[str, Any], plan: SearchPlan) -> None:
     for hit in response["hits"]["hits"] if plan.by_further_keys else ():
         hit["sort"] = [hit["_score"], *hit["sort"][1:]]
     for hit in [*response["hits"]["hits"], *options]:
+        without_parts(hit, with_scores=plan.shows_named_scores)
         for name in plan.hidden_marks:
             hit.pop(name, None)
         fields = hit.get("fields")

@@ -148,3 +148,66 @@ def test_pinned_documents_keep_their_places_and_no_score_rises(values: list[floa
     assert sorted(ranking.order.tolist()) == [*range(len(first))]
     assert np.isfinite(ranking.scores).all()
     assert (ranking.scores[1:] <= ranking.scores[:-1]).all()
+
+
+TENTH = {"function_score": {"query": WORDS, "functions": [{"filter": {"terms": {"number": SOLD_OUT}}, "weight": 0.1}]}}
+SCRIPT = "_score * (doc['number'].value < 7 ? 0.1 : 1)"
+DEMOTED: dict[str, Any] = {
+    "boosting": {"boosting": {"positive": WORDS, "negative": {"terms": {"number": SOLD_OUT}}, "negative_boost": 0.1}},
+    "function_score": TENTH,
+    "with a boost": {"function_score": {**TENTH["function_score"], "boost_mode": "multiply", "boost": 3}},
+    "script_score": {"script_score": {"query": WORDS, "script": {"source": SCRIPT}}},
+    "in bool": {"bool": {"must": [TENTH], "filter": [{"term": {"anyway": "creature"}}]}},
+    "without words": {**TENTH, "function_score": {**TENTH["function_score"], "query": {"match_all": {}}}},
+}
+
+
+@pytest.mark.parametrize("method", ["blend", "hybrid"])
+@pytest.mark.parametrize("kind", DEMOTED)
+def test_a_demotion_multiplies_the_final_score(behind: Behind, kind: str, method: str) -> None:
+    section = {"method": method, "detail": True}
+    plain = ranked(behind, WORDS, section).json()["hits"]["hits"]
+    reply = ranked(behind, DEMOTED[kind], section, size=60).json()["hits"]["hits"]
+    factors = {hit["_id"]: hit["_ttc"]["factor"] for hit in reply}
+    demoted = {f"d{number}" for number in SOLD_OUT}
+    least, greatest = min(factors.values()), max(factors.values())
+    assert {name for name, factor in factors.items() if factor < greatest / 2} >= demoted & factors.keys() != set()
+    assert least == pytest.approx(greatest / 10, rel=1e-3)
+    assert demoted & {hit["_id"] for hit in plain[:10]}
+    assert not demoted & {hit["_id"] for hit in reply[:10]}
+    assert not any("matched_queries" in hit for hit in reply)
+
+
+def test_what_is_added_beside_the_words_multiplies_for_documents_that_join_too(behind: Behind) -> None:
+    query = {
+        "bool": {
+            "must": [{"match": {"text": "milk"}}],
+            "should": [{"constant_score": {"filter": {"term": {"number": 3}}, "boost": 5}}],
+        }
+    }
+    hits = ranked(behind, query, {"detail": True}, explain=True, size=60).json()["hits"]["hits"]
+    assert any(hit["_ttc"]["first_pass_rank"] is None for hit in hits)
+    [raised] = [hit for hit in hits if hit["_id"] == "d3"]
+    assert raised["_ttc"]["factor"] > 1.5
+    assert {hit["_ttc"]["factor"] for hit in hits if hit is not raised} == {1.0}
+    [scored, factor, *_] = raised["_explanation"]["details"]
+    assert factor["value"] == raised["_ttc"]["factor"]
+    assert raised["_score"] == pytest.approx(scored["value"] * factor["value"], rel=1e-5)
+
+
+def test_a_score_mode_of_the_caller_wins_and_other_methods_read_no_factors(behind: Behind) -> None:
+    for section in ({"score_mode": "replace"}, {"method": "spectral"}):
+        hits = ranked(behind, TENTH, {**section, "detail": True}).json()["hits"]["hits"]
+        assert not any("factor" in hit["_ttc"] for hit in hits)
+
+
+def test_the_callers_named_queries_are_as_the_engine_shows_them(behind: Behind) -> None:
+    named = {"bool": {"must": [TENTH], "should": [{"term": {"anyway": {"value": "creature", "_name": "mine"}}}]}}
+    for size in (5, 60):  # in two requests, and in one
+        hits = ranked(behind, named, {}, size=size).json()["hits"]["hits"]
+        assert {tuple(hit["matched_queries"]) for hit in hits} == {("mine",)}
+
+
+def test_a_query_whose_parts_cannot_be_told_is_ranked_with_the_reason(behind: Behind) -> None:
+    query = {"dis_max": {"queries": [WORDS, {"term": {"number": 3}}]}}
+    assert "dis_max" in ranked(behind, query, {}).json()["ttc"]["factors"]["reason"]

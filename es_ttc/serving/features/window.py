@@ -82,17 +82,19 @@ class WindowScorer:
         pinned: int = 0,
         encoder: str | None = None,
         located: FeatureLocations | None = None,
+        words: Float32 | None = None,
     ) -> WindowScores:
         """Return the scores of hits.
 
         Hits have the doc values of `ttc.hash`, `ttc.encoder` and `ttc.version`, and `_id` and `_version` if they may be
         of an attached index. ``joined`` hits at the end are not of the first pass, ``pinned`` ones at the beginning
         are pinned. ``encoder`` is the window's, None for that of the hits' indices, ``located`` where the features
-        are, None if that is to be found out.
+        are, None if that is to be found out. ``words`` are the scores of the query's words, None if they are the
+        engine's scores.
         """
         first_pass = first_pass_scores(hits)
         numbers = await self._read_numbers(hits, request) if hits and request.method.fields else {}
-        relative = relative_scores(first_pass, pinned, joined)
+        relative = relative_scores(first_pass if words is None else words, pinned, joined)
         bare = Window([hit.get("_id", "") for hit in hits], relative, numbers=numbers)
         if not hits or not request.method.encodes:
             prepared = _without_features(bare, request)

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from itertools import compress, zip_longest
 from typing import Any
 
@@ -37,7 +36,8 @@ from es_ttc.serving.knn.searched_indices import KnownTargets, SearchedIndices, m
 from es_ttc.serving.knn.searches import Body, SearchClient, require_complete, search_body, single_client
 from es_ttc.serving.request.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
 from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields, without_inner_hits
-from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, PARAMS_OF_HITS, SearchPlan, unsafe_params
+from es_ttc.serving.rescore.plan import NAMED_SCORES, OF_HITS, OF_THE_SEARCH, PARAMS_OF_HITS, SearchPlan, unsafe_params
+from es_ttc.serving.rescore.query_parts import QueryParts, boost_of
 from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import Float32
 
@@ -48,7 +48,7 @@ _UNDERSTOOD = frozenset(
     }
 )  # fmt: skip
 """Parts of a body that do not affect which documents are found, or whose meaning for candidates is known."""
-_NOT_SENT = PARAMS_OF_HITS | {"include_named_queries_score", "search_type"}
+_NOT_SENT = PARAMS_OF_HITS | {NAMED_SCORES, "search_type"}
 _QUERY = "ttc-query"
 """Name of the caller's query in the search for candidates."""
 
@@ -188,8 +188,8 @@ class CandidateSearch:
         least, boosts = self._plan.body.get("min_score"), self._plan.body.get("indices_boost")
         hits, matches = [], []
         for hit in found:
-            score = hit.pop("matched_queries", {}).get(_QUERY)
-            boosted = (score or 0.0) * _boost_of(hit["_index"], boosts)
+            score = hit.get("matched_queries", {}).get(_QUERY)
+            boosted = (score or 0.0) * boost_of(hit["_index"], boosts)
             if score is not None and not self._plan.page.fetch:
                 continue  # nothing is fetched but counts, and the engine counts what the query matches
             if least is None or (score is not None and boosted >= least):
@@ -299,8 +299,9 @@ class CandidateSearch:
     def _marks(self) -> Body:
         """The parts of a search by which its hits identify documents and features, and tell the query's scores."""
         fields = [*MARKS, *self._plan.numbers, *self._plan.group_fields]
-        query = without_inner_hits(self._plan.body.get("query")) or {"match_all": {}}
-        named = {"bool": {"should": [{"match_all": {}}, {"bool": {"must": [query], "_name": _QUERY}}]}}
+        parts = self._plan.parts or QueryParts(None)
+        query = without_inner_hits(parts.query or self._plan.body.get("query")) or {"match_all": {}}
+        named = parts.named(further=[{"bool": {"must": [query], "_name": _QUERY}}])
         return {
             **shared_parts(self._plan.body), "_source": False, "docvalue_fields": fields, "version": True,
             "post_filter": named,
@@ -313,7 +314,7 @@ class CandidateSearch:
         """
         path, params = self._request.search_target(self._item)
         params = [(name, value) for name, value in params if name not in _NOT_SENT]
-        params.append(("include_named_queries_score", "true"))
+        params.append((NAMED_SCORES, "true"))
         response, _ = await self._gateway.engine.search(self._request, path, params, body)
         require_complete(response)
         return response
@@ -329,12 +330,6 @@ def _nearest_to_any(product: Product, vectors: Float32, count: int, filters: Seq
         for body in bodies
     ]
     return {"query": {"dis_max": {"queries": queries}}, "size": count, "track_total_hits": False}
-
-
-def _boost_of(index: str, boosts: Any) -> float:
-    """Return the factor of an index's scores by the first of `indices_boost` that names it."""
-    named = [one for one in (boosts if isinstance(boosts, list) else [boosts]) if isinstance(one, Mapping)]
-    return next((float(by) for one in named for name, by in one.items() if fnmatchcase(index, name)), 1.0)
 
 
 def outside(hits: Sequence[Mapping[str, Any]], found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

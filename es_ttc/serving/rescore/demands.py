@@ -51,8 +51,8 @@ _MODEL_TEXTS = ("query", "query_text", "model_text")
 _THRESHOLDS = frozenset({"max_distance", "min_score", "similarity"})
 _BOOL_OPTIONS = _ANY_OPTION | {"filter", "minimum_should_match", "must", "must_not", "should"}
 _UNSCORED_FUNCTIONS = _ANY_OPTION | {"boost_mode", "max_boost", "query", "score_mode"}
-_SCORED = frozenset({"function_score", "script_score"})
-_RULES = frozenset({"rule", "rule_query"})
+FUNCTIONS = frozenset({"function_score", "script_score"})
+RULES = frozenset({"rule", "rule_query"})
 _LEAST_SCORE = 1e-37
 """Scores are float32: what is less may be 0."""
 _PERCENT = re.compile(r"\s*(-?[0-9]{1,3})%\s*")
@@ -86,12 +86,12 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
         return not any(name == one or name.startswith(f"{one}.") for one in defined) and is_text(name)
 
     try:
-        own = {_words(text) for text in texts_of(body.get("query"))}
-        demands = _Demands({*map(_words, texts)}, own if len(own) == 1 else set(), is_mapped_text)
+        own = {words_of(text) for text in texts_of(body.get("query"))}
+        demands = _Demands({*map(words_of, texts)}, own if len(own) == 1 else set(), is_mapped_text)
         found = [] if not body.get("query") else demands.of(body["query"])
     except RecursionError:
         raise UndecidedDemands("[query] is nested too deeply") from None
-    for clause in _listed(body.get("knn")):
+    for clause in listed(body.get("knn")):
         found += _of_vectors(clause) if isinstance(clause, Mapping) else [clause]
     if body.get("post_filter"):
         found.append(body["post_filter"])
@@ -138,7 +138,7 @@ def changes_scores(query: Any) -> bool:
     if not isinstance(query, Mapping):
         return False
     for kind, clause in query.items():
-        if kind in _SCORED | _RULES | {"boosting"} and not (kind == "function_score" and _has_no_functions(clause)):
+        if kind in FUNCTIONS | RULES | {"boosting"} and not (kind == "function_score" and has_no_functions(clause)):
             return True
         if isinstance(clause, Mapping | list) and changes_scores(clause):
             return True
@@ -163,15 +163,15 @@ class _Demands:
         if kind == "bool":
             return self._of_bool(query, clause)
         if kind in ("dis_max", "hybrid") and clause.keys() <= _ANY_OPTION | {"queries", "tie_breaker"}:
-            return _at_least(1, [self.of(one) for one in _listed(clause.get("queries"))])
+            return _at_least(1, [self.of(one) for one in listed(clause.get("queries"))])
         if kind == "pinned":
             return self.of(clause.get("organic"))
-        if kind in _SCORED:
+        if kind in FUNCTIONS:
             return self._of_scored(query, kind, clause)
         if kind == "boosting":
-            hidden = {"bool": {"must_not": _listed(clause.get("negative"))}}
+            hidden = {"bool": {"must_not": listed(clause.get("negative"))}}
             return [*self.of(clause.get("positive")), *([] if clause.get("negative_boost", 1) else [hidden])]
-        if kind in _RULES:
+        if kind in RULES:
             return [{kind: {**clause, "organic": {"bool": {"filter": self.of(clause.get("organic"))}}}}]
         if kind == "knn":
             return [query] if _has_threshold(clause) else _of_vectors(clause)
@@ -184,7 +184,7 @@ class _Demands:
         if "min_score" in clause:
             return [query]
         inner = self.of(clause["query"]) if clause.get("query") else []
-        if kind == "function_score" and _has_no_functions(clause):
+        if kind == "function_score" and has_no_functions(clause):
             return inner
         every = {"constant_score": {"filter": {"bool": {"filter": inner}} if inner else {"match_all": {}}}}
         return [{kind: {**clause, "query": every, "min_score": _LEAST_SCORE}}]
@@ -206,7 +206,7 @@ class _Demands:
             if named and all(analysed):
                 return True
             # A search box over texts and codes; with another text in the section it may be a restriction.
-            return _words(clause["query"]) in self._texts and (not named or any(analysed))
+            return words_of(clause["query"]) in self._texts and (not named or any(analysed))
         if kind in ("semantic", "sparse_vector"):
             return self._is_ours(clause)
         if kind in _OF_A_FIELD:
@@ -217,16 +217,16 @@ class _Demands:
         given = [options[key] for key in _MODEL_TEXTS if key in options]
         if len(given) != 1 or not isinstance(given[0], str):
             return False
-        text = _words(given[0])
+        text = words_of(given[0])
         return text in self._texts or text in self._own
 
     def _of_bool(self, query: Query, clause: Query) -> list[Any]:
-        should = _listed(clause.get("should"))
-        of_must = [demand for one in _listed(clause.get("must")) for demand in self.of(one)]
+        should = listed(clause.get("should"))
+        of_must = [demand for one in listed(clause.get("must")) for demand in self.of(one)]
         if not clause.keys() <= _BOOL_OPTIONS:
             return [query]
-        found = [*_listed(clause.get("filter")), *of_must]
-        excluded = _listed(clause.get("must_not"))
+        found = [*listed(clause.get("filter")), *of_must]
+        excluded = listed(clause.get("must_not"))
         if excluded:
             found.append({"bool": {"must_not": excluded}})
         if not should:
@@ -268,20 +268,21 @@ def _least(given: Any, count: int) -> int | None:
 def _of_vectors(clause: Query) -> list[Any]:
     """Return the filters of a kNN clause, which are in it or below the name of its field."""
     if "field" in clause:
-        return _listed(clause.get("filter"))
-    return _listed(_only_field(clause)[1].get("filter"))
+        return listed(clause.get("filter"))
+    return listed(_only_field(clause)[1].get("filter"))
 
 
 def _filters_of_model(clause: Query) -> list[Any]:
     """Return the filters of a clause that ranks by a model."""
-    return _listed(clause.get("filter")) + _listed(_only_field(clause)[1].get("filter"))
+    return listed(clause.get("filter")) + listed(_only_field(clause)[1].get("filter"))
 
 
 def _has_threshold(clause: Query) -> bool:
     return not _THRESHOLDS.isdisjoint(clause.keys() | _only_field(clause)[1].keys())
 
 
-def _has_no_functions(clause: Any) -> bool:
+def has_no_functions(clause: Any) -> bool:
+    """Return whether a `function_score` changes no score."""
     return isinstance(clause, Mapping) and clause.keys() <= _UNSCORED_FUNCTIONS
 
 
@@ -294,9 +295,11 @@ def _only_field(clause: Query) -> tuple[list[str], Query]:
     return fields, options if isinstance(options, Mapping) else {"query": options}
 
 
-def _words(text: str) -> str:
+def words_of(text: str) -> str:
+    """Return a text with single spaces."""
     return " ".join(text.split())
 
 
-def _listed(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
+    """Return the clauses of a key that takes one or several."""
     return [*value] if isinstance(value, list) else [] if value is None else [value]

@@ -15,6 +15,7 @@ Ints = NDArray[np.intp]
 
 NO_FEATURES = "no features, kept below the scored documents"
 PINNED = "a first-pass score far above those of the others, kept on top"
+FACTOR = "factor: what the query says besides its words"
 BURIED = "scored 0 by the functions of the query, kept below the scored documents"
 
 _PINNED_RATIO = 1000.0
@@ -153,6 +154,7 @@ def explained(
     engine: Any,
     *,
     unscored: str = NO_FEATURES,
+    factor: float | None = None,
 ) -> dict[str, Any]:
     """Return the explanation of a final score, with the engine's own explanation of the first pass inside."""
     first_pass = [] if engine is None else [without_guard(engine)]
@@ -161,7 +163,8 @@ def explained(
         return {"value": value, "description": description, "details": first_pass}
     scored = {"value": rescored, "description": f"score of method [{method}]", "details": []}
     description = f"ttc [{method}], score_mode [{mode}], from:"
-    return {"value": value, "description": description, "details": [scored, *first_pass]}
+    by_query = [] if factor is None else [{"value": factor, "description": FACTOR, "details": []}]
+    return {"value": value, "description": description, "details": [scored, *by_query, *first_pass]}
 
 
 def shown_hit(
@@ -173,6 +176,7 @@ def shown_hit(
     *,
     explain: bool = False,
     unscored: str = NO_FEATURES,
+    factor: float | None = None,
 ) -> dict[str, Any]:
     """Return a hit for the response; it is changed in place."""
     if score is None:
@@ -180,7 +184,9 @@ def shown_hit(
             hit["_explanation"] = without_guard(hit["_explanation"])
     elif explain:
         engine = hit.get("_explanation")
-        hit["_explanation"] = explained(score, section.method, section.score_mode, rescored, engine, unscored=unscored)
+        hit["_explanation"] = explained(
+            score, section.method, section.score_mode, rescored, engine, unscored=unscored, factor=factor
+        )
     if section.detail:
         hit["_ttc"] = detail
     elif section.relevance and score is not None:

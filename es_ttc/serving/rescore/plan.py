@@ -37,11 +37,13 @@ from es_ttc.serving.request.section import (
 )
 from es_ttc.serving.rescore.demands import PARAMS_OF_QUERY, changes_scores, query_of_url
 from es_ttc.serving.rescore.highlights import Highlight, take_highlights
+from es_ttc.serving.rescore.query_parts import QueryParts, UndividedQuery, query_parts
 
 DEFAULT_WINDOW = 100
 DEFAULT_SIZE = 10
 MAX_ITEMS = 4
 """Maximum number of items with a section in one `rescore` list."""
+NAMED_SCORES = "include_named_queries_score"
 _WINDOW_SIZE = "window_size"
 _RESCORE_KEYS = [_WINDOW_SIZE, KEY]
 _NO_STORED_FIELDS = "_none_"
@@ -144,6 +146,9 @@ class SearchPlan:
             if a request of the gateway's own is refused. Empty if a refusal is the answer.
         changes_scores: Whether the query has functions: then a first-pass score of 0 is meant to bury a document.
         by_further_keys: Whether `sort` has keys after `_score`, which order documents of equal score.
+        parts: What the query says besides its words, which multiplies the final score; None if it says nothing, or if
+            the section combines both scores itself.
+        undivided: Why what the query says besides its words cannot be told from them, or None.
     """
 
     section: Section
@@ -164,6 +169,8 @@ class SearchPlan:
     plain: Mapping[str, Any] = field(default_factory=dict)
     changes_scores: bool = False
     by_further_keys: bool = False
+    parts: QueryParts | None = None
+    undivided: str | None = None
 
     @property
     def total_up_to(self) -> int | None:
@@ -187,6 +194,12 @@ class SearchPlan:
         return any(self.body.get(name) for name in AGGREGATIONS)
 
     @property
+    def shows_named_scores(self) -> bool:
+        """Whether the caller requested the scores of named queries."""
+        asked = dict(self.params).get(NAMED_SCORES, self.body.get(NAMED_SCORES, False))
+        return boolean(asked) is True
+
+    @property
     def reads_passages(self) -> bool:
         """Whether hits contain passages."""
         return bool(self.section.passages or self.highlights)
@@ -206,6 +219,10 @@ class SearchPlan:
         return replace(
             self, body=body, hidden=(*self.hidden, *missing), numbers=tuple(dict.fromkeys((*self.numbers, *fields)))
         )
+
+    def undivided_query(self, reason: str | None = None) -> "SearchPlan":
+        """Return the plan of a search whose query's words are not told from what else it says."""
+        return replace(self, parts=None, undivided=reason)
 
     @property
     def group_fields(self) -> list[Any]:
@@ -292,7 +309,19 @@ def plan_search(
         changes_scores=changes_scores(rest.get("query")),
         by_further_keys=by_further_keys,
     )
-    return replace(plan, later=_later_plans(plan, later))
+    plan = replace(plan, later=_later_plans(plan, later))
+    return plan if by_retriever or "score_mode" in section.model_fields_set else _divided(plan, natives)
+
+
+def _divided(plan: SearchPlan, natives: Sequence[Any]) -> SearchPlan:
+    """Return a plan with the parts of its query, if it says more than its words."""
+    try:
+        parts = query_parts(plan.body.get("query"), plan.texts, plan.body.get("indices_boost"))
+    except UndividedQuery as problem:
+        return replace(plan, undivided=str(problem))
+    if parts is not None and natives:
+        return replace(plan, undivided="native rescorers before the section have changed the scores")
+    return replace(plan, parts=parts)
 
 
 def with_rescore(body: dict[str, Any]) -> dict[str, Any]:
@@ -403,6 +432,8 @@ def _later_plans(first: SearchPlan, items: Sequence[Mapping[str, Any]]) -> tuple
                 problem=problem,
                 page=Page(0, size, window, size),
                 collapse=None,
+                parts=None,
+                undivided=None,
                 highlights=(),
             )
         )

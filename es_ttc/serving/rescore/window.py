@@ -39,6 +39,7 @@ from es_ttc.serving.rescore.page import (
     PINNED,
     Ints,
     Ranking,
+    as_float32,
     pinned_count,
     ranking_of,
     set_max_score,
@@ -119,6 +120,10 @@ class WindowRescoring:
             plan = replace(plan, problem=problem)
         method = Method(rescorer, params, bool(plan.section.detail), signals=calibration is not None)
         plan = plan.reading(method.fields)
+        if method.partial is None or not method.partial.joins_nearest:
+            plan = plan.undivided_query()
+        elif request.is_multi and plan.parts is not None and plan.parts.query is not None:
+            plan = plan.undivided_query("an `_msearch` does not return the scores of named queries")
         possible = plan.problem is None
         begun = candidates = None
         count = candidates_of(plan, method) if possible else 0
@@ -205,9 +210,13 @@ class WindowRescoring:
             located = located.followed_by(joined.located)
             timings.candidates = (time.perf_counter() - started) * 1000
         union = [*window, *joined.hits]
+        parts, words, factors = self.plan.parts, None, None
+        if parts is not None:
+            words = parts.words(union, first_pass_scores(union))
+            factors = parts.factors(union, words, len(window))
         request = ScoringRequest(self.method, self.plan.texts, self.begun, caller, timings)
         scores = await self.gateway.scorer.score(
-            union, request, joined=len(joined.hits), pinned=pinned, located=located
+            union, request, joined=len(joined.hits), pinned=pinned, located=located, words=words
         )
         # the hits after the window keep the engine's order
         left = joined.places_left(hits, len(window))
@@ -215,7 +224,8 @@ class WindowRescoring:
         relevance = None
         if self.calibration is not None:
             relevance = relevance_of(scores, self.calibration, self.plan.section, self.method.params)
-        return _ScoredWindow([*union, *(hits[place] for place in left)], places, joined, scores, pinned, relevance)
+        hits = [*union, *(hits[place] for place in left)]
+        return _ScoredWindow(hits, places, joined, scores, pinned, relevance, factors)
 
     async def _reorder(
         self, response: dict[str, Any], outcome: "_ScoredWindow"
@@ -227,7 +237,7 @@ class WindowRescoring:
         in_first_pass = np.array([place is not None for place in outcome.places], np.bool_)
         buried = (first_pass <= 0) & in_first_pass & plan.changes_scores
         mask = scored.mask & ~buried[: len(scored.mask)]
-        ranked = partial(ranking_of, section, first_pass, scored.values, mask, outcome.pinned)
+        ranked = partial(ranking_of, section, first_pass, outcome.final, mask, outcome.pinned)
         ranking = outcome.without_incomplete(ranked())
         if plan.by_further_keys and len(np.unique(ranking.scores)) < len(ranking.scores):
             ranking = outcome.without_incomplete(ranked(await self._ties(outcome)))
@@ -259,7 +269,12 @@ class WindowRescoring:
             kept = PINNED if place < outcome.pinned else BURIED if buried[place] else None
             rescored = shortest(scored.values[place]) if scored.has(place) and kept is None else None
             unscored = kept or NO_FEATURES
-            shown.append(shown_hit(hit, section, score, rescored, detail, explain=plan.explain, unscored=unscored))
+            factor = None if rescored is None else outcome.factor(place)
+            if factor is not None:
+                detail["factor"] = factor
+            shown.append(
+                shown_hit(hit, section, score, rescored, detail, explain=plan.explain, unscored=unscored, factor=factor)
+            )
         response["hits"]["hits"] = shown
         # Elasticsearch sets none with further sort keys, and no engine without hits.
         if plan.page.fetch and (not plan.by_further_keys or response["hits"].get("max_score") is not None):
@@ -306,6 +321,8 @@ class WindowRescoring:
         summary["scored"] = int(scores.mask.sum())
         if self.candidates is not None:
             summary["candidates"] = outcome.kept.as_dict()
+        if self.plan.undivided is not None:
+            summary["factors"] = {"applied": False, "reason": self.plan.undivided}
         summary |= self.gateway.scorer.summary(scores, self.method)
         if scores.stale:
             summary["stale"] = len(scores.stale)
@@ -326,6 +343,7 @@ class _ScoredWindow:
         places: For each hit its place in the first pass, from 0; None for a candidate.
         scores: The scores of the window's hits and the candidates.
         relevance: ``(n,)`` their relevance, NaN where it is unknown; None without a calibration.
+        factors: ``(n,)`` what the query says besides its words makes of their scores; None if it says nothing.
     """
 
     hits: Sequence[dict[str, Any]]
@@ -334,6 +352,17 @@ class _ScoredWindow:
     scores: WindowScores
     pinned: int
     relevance: Float32 | None
+    factors: Float32 | None
+
+    @property
+    def final(self) -> Float32:
+        """The method's scores, times the factors of the query."""
+        values = self.scores.values
+        return values if self.factors is None else as_float32(values.astype(np.float64) * self.factors)
+
+    def factor(self, place: int) -> float | None:
+        """Return the factor of a scored hit, None if the query has none."""
+        return None if self.factors is None else shortest(self.factors[place])
 
     @property
     def kept(self) -> JoinedCandidates:
