@@ -228,7 +228,7 @@ def test_the_scale_of_the_words_scores_changes_nothing(scores: list[float], fact
         ([5, 0, 0, 0], False, [1, 0, 0, 0]),  # the only match, in a query of any length
         ([5, 4, 1, 1], True, [1, 1, 0, 0]),  # the greatest drop is below the second
         ([5, 4, 1, 1], False, [0, 0, 0, 0]),
-        ([8, 7, 6.5, 6.4], True, [0.5, 0, 0, 0]),  # a drop of an eighth
+        ([8, 7.4, 7, 6.9], True, [0.5, 0, 0, 0]),  # a drop of .075
         ([5, 4.9, 4.8, 4.7], True, [0, 0, 0, 0]),
         ([0, 0, 0], True, [0, 0, 0]),
         ([3], True, [0]),

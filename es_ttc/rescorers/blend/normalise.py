@@ -25,7 +25,7 @@ LEAD = (
 )
 _OUTLIER = 4.0  # z-score of the first pass from which on a document stands out
 MAX_LEADING = 12  # documents that a query's words single out at most
-_TELLING_DROPS = (0.05, 0.2)
+_TELLING_DROPS = (0.05, 0.1)
 
 
 def logistic(values: NDArray[np.floating]) -> Float32:
@@ -58,7 +58,7 @@ def leading(scores: Float32, *, few_words: bool) -> Float32:
     """Return how surely the first pass's scores single documents out, ``(k,)`` in [0, 1].
 
     1 for the only document with a score above 0. In a query of few words also the documents above the greatest drop
-    among the first twelve scores: 0 if the drop is a twentieth of the greatest score, 1 if it is a fifth.
+    among the first twelve scores: 0 if the drop is a twentieth of the greatest score, 1 if it is a tenth.
     """
     best = np.sort(scores)[::-1].astype(np.float64)
     if len(best) < 2 or best[0] <= 0:

@@ -19,6 +19,7 @@ FACTOR = "factor: what the query says besides its words"
 BURIED = "scored 0 by the functions of the query, kept below the scored documents"
 
 _PINNED_RATIO = 1000.0
+_MAX_POWER = 4.0
 _PINNED_QUERY = (2.0**127, 2.0**127 * 1.01)
 """Scores that Elasticsearch gives to the documents of `pinned` and `rule`."""
 
@@ -61,6 +62,17 @@ def combine(
 def as_float32(scores: NDArray[np.float64]) -> Float32:
     """Return scores as the engines have them; a greater one is the greatest that they can have."""
     return np.minimum(scores, _GREATEST).astype(np.float32)
+
+
+def stretched(scores: Float32, words: Float32, found: int) -> Float32:
+    """Return a method's scores to a power of 1 to 4, so that factors weigh as much as beside the words' scores.
+
+    A method's scores may differ less than the words' do: the same factor would then move documents further. Both are
+    compared by the spread of their logarithms over the first `found` documents, those of the first pass.
+    """
+    known = (words[:found] > 0) & (scores[:found] > 0)
+    own, of_words = (float(np.log(one[:found][known]).std()) if known.any() else 0.0 for one in (scores, words))
+    return scores ** np.float32(np.clip(of_words / own, 1, _MAX_POWER) if own else 1)
 
 
 def pinned_count(first_pass: Float32) -> int:

@@ -44,6 +44,7 @@ from es_ttc.serving.rescore.page import (
     ranking_of,
     set_max_score,
     shown_hit,
+    stretched,
 )
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.relevance import calibration_for, cut_by_relevance, relevance_of, shown_relevance
@@ -225,7 +226,8 @@ class WindowRescoring:
         if self.calibration is not None:
             relevance = relevance_of(scores, self.calibration, self.plan.section, self.method.params)
         hits = [*union, *(hits[place] for place in left)]
-        return _ScoredWindow(hits, places, joined, scores, pinned, relevance, factors)
+        values = scores.values if words is None else stretched(scores.values, words, len(window))
+        return _ScoredWindow(hits, places, joined, scores, pinned, relevance, values, factors)
 
     async def _reorder(
         self, response: dict[str, Any], outcome: "_ScoredWindow"
@@ -267,7 +269,7 @@ class WindowRescoring:
             if place in scored.skipped:
                 detail["skipped"] = scored.skipped[place].value
             kept = PINNED if place < outcome.pinned else BURIED if buried[place] else None
-            rescored = shortest(scored.values[place]) if scored.has(place) and kept is None else None
+            rescored = shortest(outcome.values[place]) if scored.has(place) and kept is None else None
             unscored = kept or NO_FEATURES
             factor = None if rescored is None else outcome.factor(place)
             if factor is not None:
@@ -343,7 +345,8 @@ class _ScoredWindow:
         places: For each hit its place in the first pass, from 0; None for a candidate.
         scores: The scores of the window's hits and the candidates.
         relevance: ``(n,)`` their relevance, NaN where it is unknown; None without a calibration.
-        factors: ``(n,)`` what the query says besides its words makes of their scores; None if it says nothing.
+        values: ``(n,)`` the method's scores as they are combined.
+        factors: ``(n,)`` what the query says besides its words makes of them; None if it says nothing.
     """
 
     hits: Sequence[dict[str, Any]]
@@ -352,13 +355,13 @@ class _ScoredWindow:
     scores: WindowScores
     pinned: int
     relevance: Float32 | None
+    values: Float32
     factors: Float32 | None
 
     @property
     def final(self) -> Float32:
         """The method's scores, times the factors of the query."""
-        values = self.scores.values
-        return values if self.factors is None else as_float32(values.astype(np.float64) * self.factors)
+        return self.values if self.factors is None else as_float32(self.values.astype(np.float64) * self.factors)
 
     def factor(self, place: int) -> float | None:
         """Return the factor of a scored hit, None if the query has none."""
