@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from es_ttc.common.text_files import csv_rows, parsed_json, text_lines, whole_text
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.datasets import QRELS, QUERIES, load_queries
 from es_ttc.lab.judging.records import GRADES, MAX_DEPTH, query_id
@@ -182,7 +183,7 @@ def _trec(path: Path) -> Iterator[Graded]:
 
 
 def _columns(path: Path, number: int, form: str) -> Iterator[tuple[str, list[str]]]:
-    for line_number, line in enumerate(_text(path).splitlines(), 1):
+    for line_number, line in text_lines(path):
         if not line.strip():
             continue
         place = f"[{path}] line {line_number}"
@@ -195,8 +196,8 @@ def _columns(path: Path, number: int, form: str) -> Iterator[tuple[str, list[str
 def _workbench(path: Path) -> Iterator[Graded]:
     """Read a judgement list: the body that imports it, or the answer that shows it."""
     try:
-        data = orjson.loads(_text(path))
-    except orjson.JSONDecodeError as error:
+        data = parsed_json(whole_text(path))
+    except ValueError as error:
         raise ConfigurationError(f"[{path}] is not JSON: {error}") from None
     try:
         lists = [hit["_source"] for hit in data["hits"]["hits"]] if "hits" in data else [data]
@@ -215,11 +216,10 @@ def _workbench(path: Path) -> Iterator[Graded]:
 
 
 def _quepid(path: Path) -> Iterator[Graded]:
-    reader: Iterator[list[str]] = csv.reader(io.StringIO(_text(path), newline=""))
-    for number, row in enumerate(reader, 1):
+    for number, row in csv_rows(path):
         if not row or (number == 1 and tuple(cell.strip().lower() for cell in row) == _QUEPID):
             continue
-        place = f"[{path}] record {number}"
+        place = f"[{path}] line {number}"
         if len(row) != len(_QUEPID):
             raise ConfigurationError(f"{place} must be `query,docid,rating`, got {len(row)} columns")
         query, document, rating = row
@@ -248,13 +248,6 @@ def _number(text: str, place: str) -> float:
         return float(text)
     except ValueError:
         raise ConfigurationError(f"{place}: [{text[:50]}] is no grade") from None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"[{path}] cannot be read: {error}") from error
 
 
 def _rows(qrels: Qrels) -> Iterator[tuple[str, str, int]]:
