@@ -2,6 +2,7 @@
 
 import gzip
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ def collection(file: Path) -> object:
         ("list", DEEP, judgements(Format.WORKBENCH), "is not JSON: it has more than 200 levels"),
         ("trial.jsonl", LONG, lambda file: verdict_of_trial(file, "shop", {}), "line 1 of .* is longer than"),
     ],
+    ids=map(str, count()),
 )
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_file_beyond_a_limit_is_refused(
