@@ -6,7 +6,7 @@ BEIR and TREC name queries by ids; the Workbench and Quepid name them by their t
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -51,6 +51,20 @@ class Judged:
 
     texts: Mapping[str, str]
     qrels: Qrels
+
+    @property
+    def documents(self) -> set[str]:
+        """The judged documents."""
+        return {document for judged in self.qrels.values() for document in judged}
+
+    def without(self, documents: Collection[str]) -> "Judged":
+        """Return the judgements of other documents."""
+        left = {
+            query: others
+            for query, judged in self.qrels.items()
+            if (others := {name: grade for name, grade in judged.items() if name not in documents})
+        }
+        return Judged({query: self.texts[query] for query in left}, left)
 
 
 def read(form: Format, path: Path, known: Mapping[str, str], *, split: str, highest: float | None) -> Judged:
