@@ -43,7 +43,7 @@ from es_ttc.serving.trial import team_draft
 from es_ttc.settings import EngineSettings, GatewaySettings
 from es_ttc.vectors.codecs import DEFAULT_CODEC
 from tests.attach.conftest import put, remove_traces, wait_for
-from tests.serving.client import search
+from tests.serving.client import call, search
 from tests.serving.relay import relay
 from tests.training.conftest import ASKED, NAME, TOOLS
 
@@ -293,6 +293,18 @@ def require_tried(
             assert lines[0]["adapter"] == first.json()["ttc"]["trial"]
             elsewhere = search(gateway, index, {**body, "sort": ["_score"]})
             assert elsewhere.json()["ttc"]["encoder"] == base.identity.key
+            assert first.headers.keys() == elsewhere.headers.keys()
+            assert first.headers["content-type"] == elsewhere.headers["content-type"]
+        packed = call(
+            gateway,
+            "POST",
+            f"/{index}/_search?pretty",
+            {**body, "size": 4, "explain": True},
+            {"accept-encoding": "gzip"},
+        )
+        assert (packed.headers["content-encoding"], packed.ids) == ("gzip", first.ids)
+        assert "trial" in packed.json()["ttc"]
+        assert gzip.decompress(packed.body).startswith(b'{\n  "took"')
     full = settings.model_copy(update={"trial_log": Path("/dev/full")})
     with running_gateway(full, load=lambda _name, _folder: base) as gateway:
         assert search(gateway, index, {**body, "size": 4}).ids == first.ids
