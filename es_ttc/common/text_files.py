@@ -43,20 +43,30 @@ def cut_lines(stream: BinaryIO, limit: int) -> Iterator[bytes]:
         yield line if number else line.removeprefix(BOM_UTF8)
 
 
-def text_lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines of a file, without their ends.
+def byte_lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the numbered lines of a file.
 
     Raises:
-        ConfigurationError: The file cannot be read, or a line is too long or not UTF-8.
+        ConfigurationError: The file cannot be read, or a line is too long.
     """
     with opened(file) as stream:
         for number, line in enumerate(cut_lines(stream, MAX_LINE), 1):
             if len(line) > MAX_LINE:
                 raise ConfigurationError(f"line {number} of [{file}] is longer than {MAX_LINE:,} bytes: shorten it")
-            try:
-                yield number, line.decode().rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise ConfigurationError(_not_utf8(file, number)) from error
+            yield number, line
+
+
+def text_lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield the numbered lines of a file as text, without their ends.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or a line is too long or not UTF-8.
+    """
+    for number, line in byte_lines(file):
+        try:
+            yield number, line.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(_not_utf8(file, number)) from error
 
 
 def whole_text(file: Path) -> str:

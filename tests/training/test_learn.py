@@ -329,7 +329,7 @@ def test_clicks_decide_a_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str
     lines = [{**line, "adapter": "old", "query": "q0"}, *({**line, "query": f"q{number}"} for number in range(40))]
     clicks = [{"query": f"q{number}", "clicked": "b" if number < 5 else "a", "position": 9} for number in range(30)]
     file, log = tmp_path / "trial.jsonl", tmp_path / "clicks.jsonl"
-    file.write_text("\n".join(map(json.dumps, lines)) + '\n{"index": "sh')  # cut by a full disk
+    file.write_bytes("\n".join(map(json.dumps, lines)).encode() + b'\n{"index": "sh\xc3')  # cut by a full disk
     log.write_text("\n".join(map(json.dumps, [*clicks, {"query": "q0", "clicked": "elsewhere"}])))
     trial = ["trial", "shop", str(file), "--clicks", str(log), "--json"]
     assert run(trial) == 0

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.common.text_files import parsed_json, text_lines
+from es_ttc.common.text_files import byte_lines, parsed_json
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.bootstrap import Comparison
 from es_ttc.lab.evaluation.metrics import Float64
@@ -173,8 +173,8 @@ def verdict_of_trial(file: Path, index: str, clicks: Mapping[str, Mapping[str, f
     """
     try:
         lines: list[dict[str, Any]] = []
-        for _, line in text_lines(file):
-            with suppress(ValueError):  # a full disk cuts lines
+        for _, line in byte_lines(file):
+            with suppress(ValueError):  # a full disk cuts lines, also inside a character
                 lines.append(parsed_json(line))
         own = [line for line in lines if line["index"] == index]
         adapter = own[-1]["adapter"] if own else ""
