@@ -17,18 +17,19 @@ from es_ttc.errors import ConfigurationError
 
 MAX_LINE = 64 * 2**20  # bytes of a line, characters of a CSV row
 MAX_COLUMNS = 10_000  # the engines take 1,000 fields by default
-MAX_DEPTH = 200  # levels of JSON; a document with more cannot be written as JSON again
+MAX_DEPTH = 200  # levels of JSON; orjson writes up to 254
 
 _SKIPPED_AT_ONCE = 2**20
 _GZIP = b"\x1f\x8b"
 
 
 @contextmanager
-def opened(file: Path, *, watch: Callable[[BinaryIO], object] = bool) -> Iterator[BinaryIO]:
+def opened(file: Path, *, watch: Callable[[BinaryIO], object] | None = None) -> Iterator[BinaryIO]:
     """Yield a file's bytes, decompressed where gzip has compressed them; `watch` gets the file as it is on the disk."""
     try:
         with file.open("rb") as raw:
-            watch(raw)
+            if watch is not None:
+                watch(raw)
             stream = gzip.GzipFile(fileobj=raw) if raw.peek(2).startswith(_GZIP) else raw
             if stream.peek(2).startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
                 raise ConfigurationError(f"file [{file}] is UTF-16: convert it, `iconv -f UTF-16 -t UTF-8`")
@@ -182,17 +183,13 @@ def parsed_json(raw: bytes | str) -> Any:
 
 def require_depth(value: Any) -> None:
     """Raise a ValueError for JSON of more than :data:`MAX_DEPTH` levels."""
-    level = [value]
+    level: list[Any] = [[value]]
     for _ in range(MAX_DEPTH + 1):
-        level = [inner for outer in level if isinstance(outer, dict | list) for inner in _children(outer)]
+        values = chain.from_iterable(outer.values() if isinstance(outer, dict) else outer for outer in level)
+        level = [inner for inner in values if isinstance(inner, dict | list)]
         if not level:
             return
     raise ValueError(f"it has more than {MAX_DEPTH} levels")
-
-
-def _children(value: dict[str, Any] | list[Any]) -> list[Any]:
-    values = value.values() if isinstance(value, dict) else value
-    return [inner for inner in values if isinstance(inner, dict | list)]
 
 
 def _cut(readline: Callable[[int], AnyStr], limit: int, ends: tuple[AnyStr, ...]) -> Iterator[AnyStr]:

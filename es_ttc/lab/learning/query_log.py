@@ -65,44 +65,58 @@ def read_log(file: Path, *, weight: Callable[[int], float] = inverse_propensity)
     `event_attributes.object`, with its query or a `query_id` of the log. It weighs by its position; where the log has a
     position 0, positions count from 0.
     """
-    counts: Counter[str] = Counter()
-    texts: dict[str, str] = {}
-    clicks: list[_Click] = []
-    skipped, first_position = 0, 1
+    read = _Records()
     first: Mapping[str, Any] | None = None
     for record in map(_source_of, records(file)):
-        if _is_bulk_action(record):
-            continue
-        first = record if first is None else first
+        if not _is_bulk_action(record):
+            first = record if first is None else first
+            read.add(record)
+    clicks = read.weighted_clicks(weight)
+    if not read.counts:
+        raise ConfigurationError(f"[{file}] has no query: {_why_none(first, read.skipped)}")
+    return QueryLog(read.counts, clicks, read.skipped)
+
+
+class _Records:
+    """The searches and clicks of a log; clicks wait for their queries, which may come later."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.skipped = 0
+        self._texts: dict[str, str] = {}  # by the id of the query
+        self._clicks: list[_Click] = []
+        self._first_position = 1
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Read one record."""
         text, query_id, action = text_in(record), _text_at(record, "query_id"), _text_at(record, "action_name")
         if len(text) > MAX_LENGTH or not (text or query_id):
-            skipped += 1
-            continue
-        if text and not query_id:
-            counts[text] += action in _SEARCHES
-        elif text:
-            counts[text] += query_id not in texts
-            texts.setdefault(query_id, text)
+            self.skipped += 1
+            return
+        if text:
+            self.counts[text] += query_id not in self._texts if query_id else action in _SEARCHES
+            self._texts.setdefault(query_id, text)
         document = next((found for path in _DOCUMENTS if (found := _text_at(record, path))), "")
         position = _position(record)
         if document and position == 0:
-            first_position = 0
+            self._first_position = 0
         if document and action in ("", "click"):
-            clicks.append(_Click(text, query_id, document, position))
-        else:
-            skipped += not text and not action
-    weights: dict[str, dict[str, float]] = {}
-    for click in clicks:
-        text = click.text or texts.get(click.query_id, "")
-        if not text:
-            skipped += 1
-            continue
-        of_query = weights.setdefault(text, {})
-        position = 1 if click.position is None else max(1, click.position + 1 - first_position)
-        of_query[click.document] = of_query.get(click.document, 0.0) + weight(position)
-    if not counts:
-        raise ConfigurationError(f"[{file}] has no query: {_why_none(first, skipped)}")
-    return QueryLog(counts, weights, skipped)
+            self._clicks.append(_Click(text, query_id, document, position))
+        elif not text and not action:
+            self.skipped += 1
+
+    def weighted_clicks(self, weight: Callable[[int], float]) -> dict[str, dict[str, float]]:
+        """Return the weights of clicks by query and document, and count those without a query as skipped."""
+        weights: dict[str, dict[str, float]] = {}
+        for click in self._clicks:
+            text = click.text or self._texts.get(click.query_id, "")
+            if not text:
+                self.skipped += 1
+                continue
+            of_query = weights.setdefault(text, {})
+            position = 1 if click.position is None else max(1, click.position + 1 - self._first_position)
+            of_query[click.document] = of_query.get(click.document, 0.0) + weight(position)
+        return weights
 
 
 def _why_none(first: Mapping[str, Any] | None, skipped: int) -> str:
