@@ -56,6 +56,9 @@ def test_an_overlong_line_or_row_is_rejected_without_its_neighbours(
     assert [(each.number, each.document) for each in records][:2] == [(2, {"a": 1, "b": 2}), (3, None)]
     assert [each.number for each in records if "than 100 characters" in str(each.error)] == [3, 52]
     assert (records[-1].number, records[-1].document) == (64, {"a": 4, "b": 5})
+    monkeypatch.setattr(readers, "MAX_LINE", 100)  # of the rows, too, that are kept to find types
+    late = read(write(tmp_path / "b.csv", "a,b\n" + "1,2\n" * 60 + "x,y\n"))[-1]
+    assert "first rows have the type integer" in str(late.error)
 
 
 def test_a_last_line_of_exactly_the_limit_is_read(tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ class Csv(_TextFile):
             table = CsvRows(stream, self.name, delimiter=self._delimiter)
             self._delimiter, self._header = table.delimiter, self._checked(table.header)
             rows = iter(table)
-            begin = list(islice(rows, MAX_ROWS)) if self._given is not None else []
+            begin = _beginning(rows) if self._given is not None else []
             self.types = self._found([row for _, row in begin if not isinstance(row, csv.Error)])
             yield from chain(begin, rows)
 
@@ -297,6 +297,17 @@ class Csv(_TextFile):
         if "" in header:
             raise InvalidRequest(f"file [{self.name}] has a column without a name: its first line must name them all")
         return header
+
+
+def _beginning(rows: Iterator[tuple[int, list[str] | csv.Error]]) -> list[tuple[int, list[str] | csv.Error]]:
+    """Take the first rows: up to :data:`MAX_ROWS`, and no more when they are as long as a line may be."""
+    begin, length = [], 0
+    for number, row in islice(rows, MAX_ROWS):
+        begin.append((number, row))
+        length += 0 if isinstance(row, csv.Error) else sum(map(len, row))
+        if length > MAX_LINE:
+            break
+    return begin
 
 
 class Parquet:
