@@ -3,22 +3,25 @@
 import os
 import re
 import sys
-import tomllib
 from difflib import get_close_matches
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import platformdirs
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
     TomlConfigSettingsSource,
 )
 
+from es_ttc.common.configuration_files import read_toml
+from es_ttc.common.text_files import require_depth
 from es_ttc.common.validation import problem_of
 from es_ttc.errors import ConfigurationError
 
@@ -26,6 +29,17 @@ SideCredentials = Literal["caller", "gateway"]
 
 _FILE = "es-ttc.toml"
 _MAX_WORKERS = 4
+
+
+def header_secret(secret: SecretStr) -> SecretStr:
+    """Return a secret without line breaks at its end; a ValueError for one that no header can hold."""
+    text = secret.get_secret_value().rstrip("\r\n")
+    if not text.isprintable():
+        raise ValueError("must be one line, without control characters")
+    return SecretStr(text)
+
+
+HeaderSecret = Annotated[SecretStr, AfterValidator(header_secret)]
 
 
 def default_workers() -> int:
@@ -46,25 +60,32 @@ class _Sources(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources: flags (arguments of the constructor), the environment, the TOML file."""
-        return init_settings, env_settings, _TomlFile(settings_cls)
+        return init_settings, _Environment(settings_cls), _TomlFile(settings_cls)
+
+
+class _Environment(EnvSettingsSource):
+    """The variables ``ES_TTC_*``."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        """Decode JSON; a ValueError for any that cannot be read."""
+        try:
+            found = super().decode_complex_value(field_name, field, value)
+        except RecursionError as error:
+            raise ValueError("too many levels") from error
+        require_depth(found)
+        return found
 
 
 class _TomlFile(TomlConfigSettingsSource):
     """The file ``es-ttc.toml``; one that is no TOML, or has a key that is no setting, is refused."""
 
     def _read_file(self, file_path: Path | Traversable) -> dict[str, Any]:
-        try:
-            text = file_path.read_text(encoding="utf-8")
-            data = tomllib.loads(text)
-        except OSError as error:
-            raise ConfigurationError(f"{file_path} cannot be read: {error.strerror}; make it readable") from error
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigurationError(f"{file_path} is no valid TOML: {error}; correct the file") from error
+        data, text = read_toml(Path(str(file_path)))
         settings = {name for kind in _all_kinds(_Sources) for name in kind.model_fields}
         for key in data:
             if key not in settings:
@@ -103,11 +124,10 @@ def wrong_setting(error: ValidationError | SettingsError) -> str | None:
 def _line_in_file(location: tuple[int | str, ...], value: Any) -> int | None:
     """Return the line on which the file sets a value; None if the value comes from elsewhere."""
     try:
-        text = Path(_FILE).read_text(encoding="utf-8")
-        found = tomllib.loads(text)
+        found, text = read_toml(Path(_FILE))
         for key in location:
             found = found[key]  # type: ignore[index]
-    except (OSError, ValueError, LookupError, TypeError):
+    except (ConfigurationError, LookupError, TypeError):
         return None
     return _line_of(str(location[0]), text) if location and found == value else None
 
@@ -128,9 +148,9 @@ class EngineSettings(_Sources):
     username: str | None = Field(None, description="User name for basic authentication.")
     password: SecretStr | None = Field(None, description="Password for basic authentication.")
     password_file: Path | None = Field(None, description="File that contains the password.")
-    api_key: SecretStr | None = Field(None, description="API key, encoded as the engine returned it.")
+    api_key: HeaderSecret | None = Field(None, description="API key, encoded as the engine returned it.")
     api_key_file: Path | None = Field(None, description="File that contains the API key.")
-    bearer_token: SecretStr | None = Field(None, description="Bearer token.")
+    bearer_token: HeaderSecret | None = Field(None, description="Bearer token.")
     bearer_token_file: Path | None = Field(None, description="File that contains the bearer token.")
     aws_region: str | None = Field(
         None,
@@ -153,7 +173,7 @@ class LlmSettings(_Sources):
     llm_model: str | None = Field(
         None, description="Name of the model at the endpoint; not needed if the endpoint serves one model."
     )
-    llm_api_key: SecretStr | None = Field(None, description="Key of the endpoint, sent as a bearer token.")
+    llm_api_key: HeaderSecret | None = Field(None, description="Key of the endpoint, sent as a bearer token.")
     llm_ca_certs: Path | None = Field(None, description="File with the CA certificates of the endpoint's certificate.")
     llm_api: Literal["chat", "completions"] = Field(
         "chat", description="API of the endpoint: chat for an assistant, completions for a base model."
@@ -224,7 +244,7 @@ class Settings(EngineSettings, LlmSettings, JobSettings):
     encoder_url: str | None = Field(
         None, description="Base URL of a vLLM server that runs the encoder, for encoders named NAME@vllm."
     )
-    encoder_api_key: SecretStr | None = Field(None, description="Key of that server, sent as a bearer token.")
+    encoder_api_key: HeaderSecret | None = Field(None, description="Key of that server, sent as a bearer token.")
     ranking_models: Path | None = Field(
         None,
         description="Folder of models that `es-ttc train rank` wrote. The method `learned` serves them by name. The "

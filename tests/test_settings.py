@@ -1,5 +1,6 @@
 """The file es-ttc.toml: what is wrong in it is refused with its name and line."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ from es_ttc.settings import EngineSettings, GatewaySettings
         ("port = 1\n[zzz]\n", "line 2: there is no setting [zzz]; docs/reference/settings.md lists the settings"),
         ("port = 1\npassword = secret\n", "is no valid TOML: Invalid value (at line 2, column 12)"),
         ('port = "\\q"', "is no valid TOML: "),
+        pytest.param(f"rerankers = {'[' * 900}{']' * 900}", "[es-ttc.toml] is no valid TOML: ", id="too deep to read"),
+        pytest.param(f"rerankers = {'[' * 300}{']' * 300}", "it has more than 200 levels", id="too deep"),
+        pytest.param(f"# {'x' * 2**24}", "[es-ttc.toml] is longer than 16,777,216 bytes", id="too long"),
     ],
 )
 def test_a_wrong_file_is_refused(
@@ -29,7 +33,7 @@ def test_a_wrong_file_is_refused(
     assert said in str(refused.value)
     assert "secret" not in str(refused.value)
     assert run(["doctor"]) == 1
-    assert capsys.readouterr().err.startswith("es-ttc: es-ttc.toml")
+    assert re.match(r"es-ttc: \[?es-ttc\.toml", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(("key", "input_"), [("request_timeout", "'soon'"), ("aws_region", "'EU Central'")])
@@ -43,6 +47,29 @@ def test_a_wrong_value_is_refused_with_its_line(
     monkeypatch.setenv(f"ES_TTC_{key.upper()}", "''")
     assert run(["jobs", "list"]) == 1
     assert "line 2" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        pytest.param(
+            "LLM_EXTRA_BODY", f'{{"a": {"[" * levels}{"]" * levels}}}', "_EXTRA_BODY must be JSON", id=f"{levels}"
+        )
+        for levels in (300, 20_000)
+    ]
+    + [
+        (name, "abc\ndef", "must be one line, without control characters; set it by")
+        for name in ("API_KEY", "BEARER_TOKEN", "LLM_API_KEY", "ENCODER_API_KEY")
+    ],
+)
+def test_a_value_that_cannot_be_sent_is_refused(
+    name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(f"ES_TTC_{name}", value)
+    assert run(["doctor"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"es-ttc: [{name.lower()}] is wrong: ")
+    assert said in error
 
 
 def test_a_file_is_read_by_every_kind_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def queries(
         Path,
         "--queries FILE",
         click.Path(exists=True, dir_okay=False, path_type=Path),
-        "Query log: one query per line, CSV with a column `query`, JSON Lines, or UBI events; .gz too.",
+        "Query log: one query per line, CSV with a column `query`, JSON, or UBI's searches and events; .gz too.",
     ],
     engine: EngineUrl,
     encoder: EncoderName,

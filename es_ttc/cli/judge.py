@@ -45,6 +45,7 @@ from es_ttc.lab.learning.query_log import records, text_in
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 
 _MAX_QUERIES = 10_000
+_SHOWN_UNKNOWN = 5  # documents that the index does not have
 
 index_argument = click.argument("index", metavar="INDEX")
 format_option = click.option(
@@ -220,7 +221,8 @@ def import_(
 ) -> None:
     """Read judgements of INDEX from PATH; or, of a TREC run, the documents of a method into the pools.
 
-    A judge's earlier grades of the same documents are replaced.
+    A judge's earlier grades of the same documents are replaced. Grades of documents that INDEX does not have are left
+    out, and a note says of how many and which.
     """
     check_judge(name)
     texts = dict(queries_of(queries_file, ())) if queries_file is not None else {}
@@ -232,16 +234,34 @@ def import_(
         known = {query.id: query.text for query in pools} | texts
         if form == "trec-run":
             changed = with_runs(pools, formats.read_runs(path), known)
+            unknown = await store.unknown({name for one in changed for run in one.runs for name in run})
             await store.put_pools(changed)
-            return {"index": index, "queries": len(changed), "runs": True}
+            return {"index": index, "queries": len(changed), "unknown_documents": sorted(unknown), "runs": True}
         judged = formats.read(Format(form), path, known, split=split, highest=highest)
+        unknown = await store.unknown(documents := judged.documents)
+        judged = judged.without(unknown)
+        if not judged.qrels:
+            raise InvalidRequest(
+                f"index [{index}] has none of the {len(documents):,} judged documents, such as [{min(documents)}]: "
+                "give the ids that its documents have"
+            )
         pooled = {query.id for query in pools}
         await store.put_pools([PooledQuery(query, text) for query, text in judged.texts.items() if query not in pooled])
         count = await store.put_grades(judged.qrels, name)
-        return {"index": index, "queries": len(judged.qrels), "judgements": count, "judge": name}
+        return {
+            "index": index,
+            "queries": len(judged.qrels),
+            "judgements": count,
+            "judge": name,
+            "unknown_documents": sorted(unknown),
+        }
 
     with stderr.status("importing"):
         found = with_engine(EngineSettings(**given(engine=engine)), import_into)
+    if unknown := found["unknown_documents"]:
+        what = "their grades are left out" if "judgements" in found else "nobody can judge them"
+        shown = ", ".join(f"[{one}]" for one in unknown[:_SHOWN_UNKNOWN])
+        click.echo(f"note: index [{index}] does not have {len(unknown):,} documents, {what}: {shown}", err=True)
     text = f"imported runs of {found['queries']:,} queries into the pools of index [{index}]"
     if "judgements" in found:
         text = (

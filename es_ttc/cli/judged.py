@@ -18,7 +18,7 @@ from es_ttc.lab.evaluation.bootstrap import Comparison
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, load_queries, sample
 from es_ttc.lab.evaluation.report import signed
 from es_ttc.lab.judging.overview import Overview, read_overview
-from es_ttc.lab.judging.store import JudgementStore
+from es_ttc.lab.judging.store import INDEX, SIGNALS, JudgementStore
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
 from es_ttc.lab.ranking.pools import Pools, collect, merged
 from es_ttc.rescorers.blend.signals import SignalName
@@ -60,10 +60,17 @@ def load_judged(settings: EngineSettings, index: str, *, with_llm: bool) -> Coll
 
 def read_judged(settings: EngineSettings, index: str, *, with_llm: bool, signals: bool = True) -> Overview:
     """Read an index's pools and judgements."""
-    return with_engine(
+    overview = with_engine(
         settings,
         lambda client: read_overview(JudgementStore(client, index), with_llm=with_llm, signals=signals),
     )
+    if overview.unreadable:
+        click.echo(
+            f"note: {len(overview.unreadable):,} records of [{INDEX}] and [{SIGNALS}] are none of es-ttc and are left "
+            f"out, such as [{overview.unreadable[0]}]: delete them",
+            err=True,
+        )
+    return overview
 
 
 def index_options(command: F) -> F:

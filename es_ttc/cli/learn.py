@@ -47,7 +47,7 @@ _SHOWN = 10
 
 @command(
     "es-ttc learn shop --queries queries.log --out encoders/shop",
-    "es-ttc learn shop --queries ubi_events.jsonl --out encoders/shop",
+    "es-ttc learn shop --queries ubi.jsonl --out encoders/shop",
     "es-ttc learn shop --out encoders/shop",
     'ES_TTC_QUERY_ADAPTERS=\'{"shop": "encoders/shop"}\' es-ttc serve',
 )
@@ -59,7 +59,7 @@ def learn(
         Path | None,
         "--queries FILE",
         click.Path(exists=True, dir_okay=False, path_type=Path),
-        "Query log: one query per line, CSV or TSV with a column `query`, JSON Lines, or UBI events with clicks; "
+        "Query log: one query per line, CSV or TSV with a column `query`, JSON, or UBI's searches and events; "
         ".gz too. Default: the judged queries of the index alone.",
     ] = None,
     out: Annotated[Path, "--out FOLDER", FOLDER, "Folder for the adapter."],
@@ -204,7 +204,7 @@ def _show(name: str, found: "Learned") -> None:
         )
 
 
-@command("es-ttc trial shop trial.jsonl --clicks ubi_events.jsonl")
+@command("es-ttc trial shop trial.jsonl --clicks ubi.jsonl")
 def trial(
     name: str,
     file: Annotated[Path, FILE],

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from es_ttc.common.configuration_files import read_json
 from es_ttc.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -43,8 +44,8 @@ class FileHashes:
 
     def _load(self) -> dict[str, object]:
         try:
-            stored = json.loads(self._store.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            stored = read_json(self._store)
+        except ConfigurationError:
             return {}
         return stored if isinstance(stored, dict) else {}
 

@@ -5,13 +5,13 @@ backbone with mean pooling, and its projection is lost. So the kind is found her
 not served is refused.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from es_ttc.common import configuration_files
 from es_ttc.errors import ConfigurationError
 
 LIBRARY_CONFIG = "config_sentence_transformers.json"
@@ -198,7 +198,4 @@ def read_json(path: Path, default: Any = None) -> Any:
     """Return a configuration file's content; the default, or {}, if there is no such file."""
     if not path.is_file():
         return {} if default is None else default
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigurationError(f"configuration file [{path}] is not valid JSON: {error}") from error
+    return configuration_files.read_json(path)

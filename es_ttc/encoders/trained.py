@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from es_ttc.common.configuration_files import read_bytes
 from es_ttc.common.validation import first_error
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Role
 from es_ttc.encoders.hashing import DIGITS, FileHashes, revision
@@ -58,9 +59,9 @@ class ModelCard(BaseModel):
     def read(cls, folder: Path) -> Self:
         """Return the card of a folder."""
         try:
-            card = cls.model_validate_json((folder / CARD).read_bytes())
+            card = cls.model_validate_json(read_bytes(folder / CARD))
             card.base.encoder_identity  # noqa: B018 - its fields are checked here
-        except (OSError, ValidationError, TypeError) as error:
+        except (ValidationError, TypeError) as error:
             reason = first_error(error) if isinstance(error, ValidationError) else str(error)
             raise ConfigurationError(f"[{folder / CARD}] is no card of a trained encoder: {reason}") from error
         if card.version > VERSION:

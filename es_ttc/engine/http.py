@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from pydantic import SecretStr
 
+from es_ttc.common.configuration_files import read_text
 from es_ttc.engine.addresses import engine_addresses, engine_urls
 from es_ttc.errors import ConfigurationError
-from es_ttc.settings import EngineSettings
+from es_ttc.settings import EngineSettings, header_secret
 
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
@@ -140,8 +141,10 @@ def _secret(name: str, value: SecretStr | None, file: Path | None) -> str | None
     if value is not None or file is None:
         return None if value is None else value.get_secret_value()
     try:
-        secret = file.read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, ValueError) as error:
+        secret = read_text(file).rstrip("\r\n")
+        if name != "password":
+            header_secret(SecretStr(secret))
+    except (ConfigurationError, ValueError) as error:
         raise ConfigurationError(f"[{name}_file] cannot be read, got [{file}]: {error}") from error
     if not secret:
         raise ConfigurationError(f"[{name}_file] is empty, got [{file}]: write the {name} into it")

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from es_ttc.common.configuration_files import read_text
 from es_ttc.errors import ConfigurationError
 
 _PLACEHOLDER = re.compile(r"\{\{([a-z_]+)\}\}")
@@ -34,15 +35,7 @@ class Prompt:
 
 def read_prompt(path: Path, placeholders: Collection[str]) -> Prompt:
     """Read a prompt from a file, in which each of the placeholders occurs, and no other."""
-    return checked_prompt(path.name, prompt_text(path), placeholders)
-
-
-def prompt_text(path: Path) -> str:
-    """Return the text of a prompt's file, without a check of its placeholders."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"the prompt [{path}] cannot be read: {error}") from error
+    return checked_prompt(path.name, read_text(path), placeholders)
 
 
 def checked_prompt(name: str, text: str, placeholders: Collection[str]) -> Prompt:

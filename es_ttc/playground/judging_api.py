@@ -222,6 +222,7 @@ class JudgingApi:
         standing, tuned = await self._computed(overview)
         return {
             **standing,
+            "unreadable": overview.unreadable,
             "tuned": tuned.as_dict() if isinstance(tuned, TunedWeights) else None,
             "why": "" if isinstance(tuned, TunedWeights) else tuned,
         }

@@ -258,8 +258,9 @@ interface Judged {
   source: Source | null;
 }
 
-/** How the pooled methods stand, and which weights of blend tuning would choose. */
+/** How the pooled methods stand, and which weights of blend tuning would choose; ids of records that are left out. */
 interface Stands {
+  unreadable: string[];
   judged_queries: number;
   clear: boolean;
   methods: { method: string; "ndcg@10": number; low: number; high: number; "unjudged@10": number }[];

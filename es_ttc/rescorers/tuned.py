@@ -8,6 +8,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from es_ttc.common import entry_points
+from es_ttc.common.configuration_files import read_bytes
 from es_ttc.common.validation import first_error
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.rescorers.base import Params
@@ -31,9 +32,7 @@ class Tuned(BaseModel):
     def read(cls, path: Path) -> Self:
         """Read a file that `es-ttc tune` wrote."""
         try:
-            return cls.model_validate_json(path.read_bytes())
-        except OSError as error:
-            raise ConfigurationError(f"tuned parameters [{path}] cannot be read: {error.strerror}") from error
+            return cls.model_validate_json(read_bytes(path))
         except ValidationError as error:
             raise ConfigurationError(
                 f"[{path}] is no file of tuned parameters ({first_error(error)}): write one with "

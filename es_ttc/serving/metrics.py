@@ -48,8 +48,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.requests = self._counter(
             "es_ttc_requests",
-            "Requests by kind (passthrough, write, search, msearch, rerank, score, encode) and outcome (ok, fallback, "
-            "client_error, error, gone).",
+            "Requests by kind (passthrough, write, search, msearch, rerank, embeddings, score, encode, explain, jobs, "
+            "judgements) and outcome (ok, fallback, client_error, error, gone).",
             "kind",
             "outcome",
         )
@@ -58,7 +58,8 @@ class Metrics:
         )
         self.stage_seconds = self._histogram(
             "es_ttc_stage_seconds",
-            "Seconds in the stages of a rescored search (first_pass, features, encode, score).",
+            "Seconds in the stages of a rescored search (first_pass, candidates, features, encode, score), of kNN by a "
+            "method (encode, search, features) and of rewriting (rewrite).",
             "stage",
         )
         self.fallbacks = self._counter(
@@ -73,7 +74,7 @@ class Metrics:
         self.written_documents = self._counter(
             "es_ttc_written_documents",
             "Documents written through the gateway to indices that encode them on the way: encoded, or why not "
-            "(own_fields, no_object, text, update, pipeline, size, format, late, busy, encoder).",
+            "(own_fields, no_object, text, update, pipeline, size, format, late, busy, left, encoder).",
             "outcome",
         )
         self.pending_documents = self._gauge(
@@ -131,8 +132,8 @@ class Metrics:
             "feature_cache_entries": lambda: len(cache),
         }
         self.watch(values)
-        hits = self._counter("es_ttc_feature_cache_hits", "Documents whose features the cache held.")
-        misses = self._counter("es_ttc_feature_cache_misses", "Documents whose features the cache lacked.")
+        hits = self._counter("es_ttc_feature_cache_hits", "Features of documents in windows that the cache held.")
+        misses = self._counter("es_ttc_feature_cache_misses", "Features of documents in windows that the cache lacked.")
         before = [0, 0]
 
         def take() -> None:

@@ -24,14 +24,12 @@ from es_ttc.serving.knn.retrieval import RetrievalRequest, RetrievalResult, add_
 from es_ttc.serving.request.body import FoundClause, body_integer, find_clauses, url_integer
 from es_ttc.serving.request.request import AcceptedCallers, Api, RequestReader, SearchItem, SearchRequest
 from es_ttc.serving.request.response import (
-    GZIP,
     Outcome,
-    compressed,
     is_refusal,
     item_error,
     rendered,
     respond,
-    takes_gzip,
+    respond_as_asked,
     with_mark,
 )
 from es_ttc.serving.request.templates import render_templates
@@ -92,18 +90,20 @@ class Searches:
             for item in request.items:
                 item.rescored = None  # it holds the request: the window would be freed by a garbage collection only
 
-    async def ask(self, incoming: RawRequest) -> tuple[Outcome, bytes]:
-        """Answer a search of the gateway's own (:meth:`RawRequest.another`); return the outcome and the body."""
+    async def ask(self, incoming: RawRequest) -> tuple[Outcome, RawHeaders, bytes]:
+        """Answer a search of the gateway's own (:meth:`RawRequest.another`): the outcome, headers and body."""
+        headers: RawHeaders = []
         parts: list[bytes] = []
 
         async def send(message: Message) -> None:
+            headers.extend(one for one in message.get("headers", ()) if one[0] != b"content-length")
             parts.append(message.get("body", b""))
 
         try:
             outcome = await self.answer(incoming, Api.SEARCH, send, is_template=False)
         finally:
             incoming.forget()
-        return outcome, b"".join(parts)
+        return outcome, headers, b"".join(parts)
 
     async def _streamed(self, request: SearchRequest, plain: Mapping[str, Any], send: Send) -> Outcome:
         """Pass the engine's answer to the caller's own search on as it arrives: it fits into no memory."""
@@ -159,9 +159,7 @@ class Searches:
         if any(_reported(item) for item in request.items):
             headers = with_mark(headers, applied=applied)
         body = await self._rendered(request, response, first.size)
-        if takes_gzip(request.incoming, body):
-            body, headers = await self._offload.run(len(body), compressed, body), [*headers, GZIP]
-        await respond(request.incoming, send, 200, headers, body)
+        await respond_as_asked(request.incoming, send, headers, body, self._offload)
         return Outcome(request.api.kind, 200, applied)
 
     async def _passed_through(self, incoming: RawRequest, send: Send) -> Outcome:

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 from random import Random
 from threading import Semaphore
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from starlette.types import Send
 
@@ -26,11 +26,12 @@ from es_ttc.encoders.query_adapters import QueryAdapter, in_trial
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.logs import log
 from es_ttc.serving.request.body import body_integer, texts_of
 from es_ttc.serving.request.request import Api, SearchParams, may_be_ours
-from es_ttc.serving.request.response import Outcome, respond, with_mark
+from es_ttc.serving.request.response import Outcome, respond_as_asked
 from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, parse_section, texts_in
 from es_ttc.serving.rescore.plan import DEFAULT_SIZE, find_rescore
 from es_ttc.serving.search import Searches
@@ -59,11 +60,17 @@ class _Drawn:
     coin: Random
 
 
+class _Answer(NamedTuple):
+    body: dict[str, Any]
+    headers: RawHeaders
+
+
 class Trial:
     """Answers searches; those of a share of the queries by both rankings, which it writes to a file."""
 
     def __init__(self, gateway: Gateway, searches: Searches, file: Path) -> None:
         self._searches = searches
+        self._offload = gateway.offload
         self._file = _TrialLog(file)
         self._adapters = gateway.encoders.adapters
         self._share = gateway.settings.trial_share
@@ -75,9 +82,9 @@ class Trial:
             drawn = self._drawn(incoming, await incoming.read())
             found = None if drawn is None else await self._interleaved(incoming, drawn)
             if found is not None:
-                body = jsonio.dumps(found)
-                headers = with_mark([(b"content-type", b"application/json")], applied=True)
-                await respond(incoming, send, 200, headers, body)
+                pretty = SearchParams.parse(incoming.query_string).pretty
+                body = jsonio.dumps(found.body, pretty=pretty)
+                await respond_as_asked(incoming, send, found.headers, body, self._offload)
                 return Outcome(api.kind, 200)
         return await self._searches.answer(incoming, api, send, is_template=is_template)
 
@@ -106,13 +113,13 @@ class Trial:
         coin = Random(blake2b(seed).digest())  # noqa: S311 - of a draft
         return _Drawn(adapter, body, text, start, size, coin) if coin.random() < self._share else None
 
-    async def _interleaved(self, incoming: RawRequest, drawn: _Drawn) -> dict[str, Any] | None:
+    async def _interleaved(self, incoming: RawRequest, drawn: _Drawn) -> _Answer | None:
         """Return the answer of both rankings, and log it; None if one of them could not be made."""
         raw = jsonio.dumps({**drawn.body, "from": 0, "size": drawn.start + drawn.size})
         answers = await asyncio.gather(*(self._ranked(incoming, raw, learned=learned) for learned in (True, False)))
-        [learned, frozen] = answers
-        if learned is None or frozen is None:
+        if answers[0] is None or answers[1] is None:
             return None
+        learned, frozen = answers[0].body, answers[1].body
         hits = {_name(hit): hit for answer in (frozen, learned) for hit in answer["hits"]["hits"]}
         rankings = [[_name(hit) for hit in answer["hits"]["hits"]] for answer in (learned, frozen)]
         page = slice(drawn.start, drawn.start + drawn.size)
@@ -133,16 +140,19 @@ class Trial:
             "hits": [[name[1], team] for name, team in drafted[page]],
         }
         self._file.add(jsonio.dumps(line) + b"\n")
-        return frozen
+        return answers[1]
 
-    async def _ranked(self, incoming: RawRequest, raw: bytes, *, learned: bool) -> dict[str, Any] | None:
+    async def _ranked(self, incoming: RawRequest, raw: bytes, *, learned: bool) -> _Answer | None:
         """Return the answer with or without the adapter; None if the method could not be applied."""
         context = copy_context()
         context.run(in_trial.set, learned)
-        search = self._searches.ask(incoming.another(incoming.raw_path, incoming.query_string, raw))
-        outcome, found = await asyncio.create_task(search, context=context)
-        answer: Mapping[str, Any] = jsonio.loads(found) if outcome.status == 200 and outcome.applied else {}
-        return dict(answer) if all("_id" in hit for hit in answer.get("hits", {}).get("hits", ({},))) else None
+        accept = [header for header in incoming.headers if header[0] == b"accept"]
+        search = self._searches.ask(incoming.another(incoming.raw_path, incoming.query_string, raw, accept))
+        outcome, headers, found = await asyncio.create_task(search, context=context)
+        if outcome.status != 200 or not outcome.applied:
+            return None
+        body: dict[str, Any] = jsonio.loads(found)
+        return _Answer(body, headers) if all("_id" in hit for hit in body["hits"]["hits"]) else None
 
 
 class _TrialLog:

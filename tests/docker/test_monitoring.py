@@ -12,6 +12,8 @@ import yaml
 
 from es_ttc import errors
 from es_ttc.serving.admin.jobs import JobKind, JobMetrics
+from es_ttc.serving.features.scores import Timings
+from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.metrics import WATCHED, Metrics
 from es_ttc.serving.writes.encoding import Pending
 from tests.docker.test_docker import DOCKER
@@ -97,6 +99,17 @@ def test_labels_have_values_that_the_gateway_gives() -> None:
     [requests] = Metrics().requests.describe()
     for label in re.findall(r'(?:kind|outcome)=~?"([\w|]+)"', whole):
         assert all(value in requests.documentation or value in pending for value in label.split("|")), label
+
+
+def test_help_names_the_values_of_labels() -> None:
+    metrics = Metrics()
+    for metric, values in (
+        (metrics.written_documents, [*Pending, "encoded"]),
+        (metrics.skipped_documents, [*SkipReason]),
+        (metrics.stage_seconds, [*Timings(candidates=0.0).as_dict(), "search", "rewrite"]),
+    ):
+        [described] = metric.describe()
+        assert {*values} <= {*re.findall(r"\w+", described.documentation)}
 
 
 def test_panels_have_places_of_their_own() -> None:

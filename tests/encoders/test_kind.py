@@ -154,6 +154,7 @@ def test_kinds_by_their_files(files: dict[str, Any], kind: Kind, tmp_path: Path)
     ("name", "content", "message"),
     [
         ("config.json", "{", "is not valid JSON"),
+        pytest.param("config.json", "[" * 10_000, "is not valid JSON", id="too deep"),
         ("config.json", "[]", "is no JSON object"),
         ("config_sentence_transformers.json", '"x"', "is no JSON object"),
         ("modules.json", "{}", "is no list of modules"),

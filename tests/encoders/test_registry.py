@@ -304,8 +304,14 @@ def test_hashes_are_remembered_until_the_file_changes(tmp_path: Path, monkeypatc
     assert len(calls) == 1
     path.write_bytes(b"four")
     assert FileHashes(tmp_path / "cache").sha256(path) == hashlib.sha256(b"four").hexdigest()
-    (tmp_path / "cache" / "file-hashes.json").write_text("[broken")
+    store = tmp_path / "cache" / "file-hashes.json"
+    for damaged in ("[broken", "[" * 10_000):
+        store.write_text(damaged)
+        assert FileHashes(tmp_path / "cache").sha256(path) == hashlib.sha256(b"four").hexdigest()
+    store.unlink()
+    os.mkfifo(store)
     assert FileHashes(tmp_path / "cache").sha256(path) == hashlib.sha256(b"four").hexdigest()
+    assert store.is_file()
 
 
 def test_hashes_do_without_a_cache_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

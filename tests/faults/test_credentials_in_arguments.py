@@ -81,7 +81,7 @@ def test_keys_and_tokens_may_stand_in_files(tmp_path: Path) -> None:
     file.write_text("abc\r\n")
     assert service_headers(EngineSettings(api_key_file=file)) == {"Authorization": "ApiKey abc"}
     assert service_headers(EngineSettings(bearer_token_file=file)) == {"Authorization": "Bearer abc"}
-    assert service_headers(EngineSettings(api_key="def", api_key_file=file)) == {"Authorization": "ApiKey def"}
+    assert service_headers(EngineSettings(api_key="def\n", api_key_file=file)) == {"Authorization": "ApiKey def"}
 
 
 @pytest.mark.parametrize(("content", "says"), [(None, "cannot be read"), ("\n", "is empty")])
@@ -97,6 +97,11 @@ def test_a_file_without_a_secret_is_one_sentence(
     error = capsys.readouterr().err
     assert f"[password_file] {says}, got [{file}]" in error
     assert error.count("\n") == 1
+    file.write_text("abc\ndef")
+    for name, value in (("PASSWORD_FILE", "/dev/zero"), ("API_KEY_FILE", str(file))):
+        monkeypatch.setenv(f"ES_TTC_{name}", value)
+        assert run(["index", "show", "any", "--engine", "http://127.0.0.1:9"]) == 1
+        assert f"[{name.lower()}] cannot be read, got [{value}]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Documents through the whole pipeline into real engines, with the real encoder."""
 
 import asyncio
+import json
 import threading
 import tracemalloc
 from base64 import b64decode
@@ -152,17 +153,19 @@ async def test_rejected_documents_go_to_the_dead_letters_and_the_rest_goes_on(
         {"_id": "5", "text": {"not": "text"}},
         {"_id": "", "text": "six"},
         {"_id": "7", "text": "seven"},
+        {"_id": "8", "text": "eight", "deep": json.loads("[" * 900 + "]" * 900)},
     ]
     outcome, letters = await run(engine, index, encoder, documents)
-    assert (outcome.written, outcome.rejected) == (2, 5)
+    assert (outcome.written, outcome.rejected) == (2, 6)
     assert {hit["_id"] async for hit in engine.scan(index, {"match_all": {}}, source=False)} == {"1", "7"}
     by_number = {letter.number: letter for letter in letters.letters}
-    assert set(by_number) == {2, 3, 4, 5, 6}
+    assert set(by_number) == {2, 3, 4, 5, 6, 8}
     assert "when" in by_number[2].reason
     assert by_number[2].status == 400
     assert by_number[2].document == documents[1]
     assert "reserved" in by_number[3].reason
     assert "surrogate" in by_number[4].reason
+    assert "more than 200 levels" in by_number[8].reason
 
 
 @on_both

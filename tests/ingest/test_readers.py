@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from es_ttc.errors import InvalidRequest
+from es_ttc.common import text_files
+from es_ttc.errors import ConfigurationError, EsTtcError, InvalidRequest
 from es_ttc.index.ingest import readers
 from es_ttc.index.ingest.readers import Documents, Inputs, JsonLines, Record, count_records, open_source
 
@@ -27,24 +28,37 @@ def test_json_lines_with_bom_crlf_blank_lines_and_no_last_newline(tmp_path: Path
 
 
 def test_malformed_lines_come_out_with_number_reason_and_text(tmp_path: Path) -> None:
-    lines = ['{"a": 1}', '{"a": ', "[1]", '{"a": "\\ud800"}', '{"a": NaN}', '{"a": 2}']
+    deep = f'{{"a": {"[" * 900}{"]" * 900}}}'
+    lines = ['{"a": 1}', '{"a": ', "[1]", '{"a": "\\ud800"}', '{"a": NaN}', '{"a": 2}', deep]
     path = write(tmp_path / "a.ndjson", "\n".join(lines).encode() + b'\n{"a": "\xff"}\n')
     records = read(path)
-    assert [each.document for each in records] == [{"a": 1}, None, None, None, None, {"a": 2}, None]
+    assert [each.document for each in records] == [{"a": 1}, None, None, None, None, {"a": 2}, None, None]
     bad = [each for each in records if each.error]
-    assert [each.number for each in bad] == [2, 3, 4, 5, 7]
-    assert [each.raw for each in bad] == [*lines[1:5], '{"a": "\\xff"}']
+    assert [each.number for each in bad] == [2, 3, 4, 5, 7, 8]
+    assert [each.raw for each in bad] == [*lines[1:5], deep, '{"a": "\\xff"}']
+    assert "more than 200 levels" in str(bad[4].error)
     assert "not an object" in str(bad[1].error)
     assert all("not JSON" in str(each.error) for each in (bad[0], *bad[2:]))
 
 
-def test_an_overlong_line_is_rejected_without_its_neighbours(tmp_path: Path) -> None:
+def test_an_overlong_line_or_row_is_rejected_without_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path / "a.jsonl", '{"a": 1}\n{"a": "' + "x" * 500 + '"}\n{"a": 2}\n')
     source = JsonLines(str(path), limit=100)
     records = [source.decode(*row) for row in source.rows()]
     assert [each.document for each in records] == [{"a": 1}, None, {"a": 2}]
     assert records[1].number == 2
     assert "longer than 100 bytes" in str(records[1].error)
+    monkeypatch.setattr(text_files, "MAX_LINE", 100)
+    table = write(tmp_path / "a.csv", "a,b\n1,2\n" + "x," * 60 + "\n" + '3,"' + "y\n" * 60 + "4,5\n")
+    records = read(table)
+    assert [(each.number, each.document) for each in records][:2] == [(2, {"a": 1, "b": 2}), (3, None)]
+    assert [each.number for each in records if "than 100 characters" in str(each.error)] == [3, 52]
+    assert (records[-1].number, records[-1].document) == (64, {"a": 4, "b": 5})
+    monkeypatch.setattr(readers, "MAX_LINE", 100)  # of the rows, too, that are kept to find types
+    late = read(write(tmp_path / "b.csv", "a,b\n" + "1,2\n" * 60 + "x,y\n"))[-1]
+    assert "first rows have the type integer" in str(late.error)
 
 
 def test_a_last_line_of_exactly_the_limit_is_read(tmp_path: Path) -> None:
@@ -64,14 +78,14 @@ def test_gzip_is_read_whatever_its_suffix(name: str, tmp_path: Path) -> None:
 def test_utf_16_is_refused(name: str, encoding: str, tmp_path: Path) -> None:
     content = "id\n1\n".encode(encoding)
     path = write(tmp_path / name, gzip.compress(content) if name.endswith(".gz") else content)
-    with pytest.raises(InvalidRequest, match="iconv -f UTF-16 -t UTF-8"):
+    with pytest.raises(ConfigurationError, match="iconv -f UTF-16 -t UTF-8"):
         read(path)
 
 
 def test_a_truncated_gzip_says_so(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"a": 1}\n' * 1000)[:-12])
-    with pytest.raises(InvalidRequest, match="cannot be read on"):
+    with pytest.raises(ConfigurationError, match="cannot be read on"):
         read(path)
 
 
@@ -100,9 +114,12 @@ def test_csv_cells_may_be_long_and_tabs_may_separate(tmp_path: Path) -> None:
     assert len(record.document["text"]) == 300_000
 
 
-@pytest.mark.parametrize(("header", "message"), [("a,b,a", r"two columns called \[a\]"), ("a,,b", "without a name")])
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [("a,b,a", r"two columns called \[a\]"), ("a,,b", "without a name"), ("a," * 10_000, "has 10,001 columns")],
+)
 def test_csv_headers_that_name_no_field_are_refused(tmp_path: Path, header: str, message: str) -> None:
-    with pytest.raises(InvalidRequest, match=message):
+    with pytest.raises(EsTtcError, match=message):
         read(write(tmp_path / "a.csv", f"{header}\n1,2,3\n"))
 
 

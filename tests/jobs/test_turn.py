@@ -224,6 +224,10 @@ async def test_cancel_leaves_whole_documents_only(engine: Engine, index_name: st
 async def test_two_jobs_on_one_index_take_turns(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path) as desk:
         first = (await desk.submit()).job.id
+        # What something else has written among the jobs holds none up.
+        await desk.store.indices.put("other", {"kind": "job", "job": {"index": index_name, "status": "running"}})
+        with pytest.raises(InvalidRequest, match=r"\[other\] of .* is no job of es-ttc: delete it"):
+            await desk.store.enrichment.get("other")
         second = await desk.submit(redo=True, tau=0.9)
         assert (second.state, second.waits_for) == ("waiting", first)
         assert await desk.turn(second.job.id) is TurnEnd.NOT_DUE

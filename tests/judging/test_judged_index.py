@@ -13,6 +13,8 @@ import pytest
 
 from es_ttc.cli.app import run
 from es_ttc.lab.judging import standing
+from es_ttc.lab.judging.records import pool_id
+from es_ttc.lab.judging.store import INDEX, SIGNALS
 from es_ttc.rescorers.tuned import Tuned
 from es_ttc.serving.logs import configure_logs
 from tests.judging.conftest import Judged
@@ -47,6 +49,10 @@ def command(judged: Judged, capsys: pytest.CaptureFixture[str]) -> Command:
 
 def ask(judged: Judged, method: str, rest: str = "", body: dict[str, Any] | None = None) -> Reply:
     return call(judged.gateway, method, f"/_ttc/judgements/{judged.index}{rest}", body)
+
+
+def text_of(judged: Judged) -> str:
+    return next(iter(judged.collection.queries.values()))
 
 
 def documents(judged: Judged, query: str, judge: str) -> list[dict[str, Any]]:
@@ -112,14 +118,19 @@ def test_from_pools_to_weights(
     folder = tmp_path / "judged"
     command("judge", "export", index, "--format", "beir", "--out", folder, "--corpus", "--judge", "Ada")
     assert run(["evaluate", str(folder), "--methods", "bm25"]) == 0
-    for form, extra in (("beir", ()), ("trec", ()), ("workbench", ()), ("quepid", ())):
+    for form in ("beir", "trec", "workbench", "quepid"):
         path = folder if form == "beir" else tmp_path / form
         if form != "beir":
             command("judge", "export", index, "--format", form, "--out", path, "--judge", "Ada")
-        imported = command("judge", "import", index, path, "--format", form, "--judge", f"from {form}", *extra)
+        imported = command("judge", "import", index, path, "--format", form, "--judge", f"from {form}")
         assert imported["judgements"] == pooled["documents"]
     again = command("judge", "status", index)["agreement"]["pairs"]
     assert {pair["kappa"] for pair in again if "Bo" not in pair["judges"]} == {1.0}
+
+    some = tmp_path / "some.csv"
+    some.write_text(f"{text_of(judged)},{before[0]['id']},3\n{text_of(judged)},gone,3\n{text_of(judged)},lost,3\n")
+    imported = command("judge", "import", index, some, "--format", "quepid")
+    assert (imported["judgements"], imported["unknown_documents"]) == (1, ["gone", "lost"])
 
     runs = tmp_path / "run"
     command("judge", "export", index, "--format", "trec-run", "--out", runs)
@@ -180,6 +191,7 @@ def test_wrong_requests_are_answered_in_one_sentence(
         assert (reply.status, reply.json()["error"]["type"]) == (404, "index_not_found_exception")
 
     (tmp_path / "grades").write_text("unheard 0 d1 2\n")
+    (tmp_path / "gone").write_text("query,docid,rating\nstamps,gone,2\n")
     for arguments, message in (
         (["judge", "pool", "not-there", "--query", "x"], "there is no index [not-there]"),
         (["judge", "status", "not-there"], "there is no index [not-there]"),
@@ -190,6 +202,10 @@ def test_wrong_requests_are_answered_in_one_sentence(
         ),
         (["judge", "pool", judged.index, "--query", "x", "--methods", "blond"], "did you mean [blend]?"),
         (["judge", "import", judged.index, str(tmp_path / "grades"), "--format", "trec"], "[unheard] is not known"),
+        (
+            ["judge", "import", judged.index, str(tmp_path / "gone"), "--format", "quepid"],
+            f"index [{judged.index}] has none of the 1 judged documents, such as [gone]",
+        ),
         (["judge", "export", judged.index, "--format", "trec", "--out", "x", "--judge", "Zed"], "no judge [Zed]"),
         (["evaluate", "--judgements", "not-there"], "there is no index [not-there]"),
         (["tune", "--method", "blend"], "name a folder DATA, or an index with judgements"),
@@ -198,6 +214,41 @@ def test_wrong_requests_are_answered_in_one_sentence(
         engine = ["--engine", judged.engine] if "tune" not in arguments else []
         assert run([*arguments, *engine]) != 0
         assert message in capsys.readouterr().err
+
+
+def test_records_of_others_are_left_out_and_counted(judged: Judged, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "what is left of a pool"
+    pool = {"queries": [{"id": "left", "text": text, "runs": [["d1"]]}], "methods": [{"method": "bm25"}]}
+    assert ask(judged, "POST", "/pool", pool).status == 200
+    of_pool: dict[str, Any] = {"text": "a", "depth": 1, "methods": [{"method": "bm25", "params": {}}], "runs": [["d1"]]}
+    of_judgement: dict[str, Any] = {"document": "d1", "judge": "Ada", "source": "person", "grade": 1}
+    wrong: list[dict[str, Any]] = [
+        *({"kind": "pool", "pool": of_pool | {"text": None}, "query": query} for query in ("left", "other")),
+        {"kind": "pool", "pool": of_pool | {"runs": "zz"}},
+        {"kind": "pool", "pool": of_pool | {"depth": "x"}},
+        {"kind": "pool", "pool": of_pool | {"methods": [{"method": "bm25", "params": 3}]}},
+        {"kind": "pool"},
+        *({"kind": "judgement"} | of_judgement | {key: None} for key in of_judgement),
+        {"kind": "judgement"} | of_judgement | {"grade": 9},
+        {"kind": "signals", "signals": {"names": ["lexical"]}},
+    ]
+    names = [pool_id(judged.index, "left"), *(f"{judged.index}-wrong-{place}" for place in range(1, len(wrong)))]
+    indices = [SIGNALS if one["kind"] == "signals" else INDEX for one in wrong]
+    try:
+        for index, name, one in zip(indices, names, wrong, strict=True):
+            record = {"index": judged.index, "key": name, "query": "q"} | one
+            assert call(judged.engine, "PUT", f"/{index}/_doc/{name}?refresh=true", record).status < 300
+        assert ask(judged, "GET", "").json()["unreadable"] == sorted(names[:-1])
+        assert ask(judged, "GET", "/standing").json()["unreadable"] == sorted(names)
+        reply = ask(judged, "GET", "/queries/left?judge=Ada")
+        assert (reply.status, "make it again" in reply.reason) == (400, True)
+        assert run(["judge", "status", judged.index, "--engine", judged.engine]) == 0
+        assert f"note: {len(names)} records of [{INDEX}]" in capsys.readouterr().err
+        assert ask(judged, "POST", "/pool", pool).status == 200
+        assert names[0] not in ask(judged, "GET", "").json()["unreadable"]
+    finally:
+        for index, name in zip(indices, names, strict=True):
+            call(judged.engine, "DELETE", f"/{index}/_doc/{name}?refresh=true")
 
 
 def test_a_model_judges_and_counts_only_where_asked(

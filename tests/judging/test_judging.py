@@ -158,7 +158,7 @@ def test_every_form_gives_back_what_was_written(tmp_path: Path) -> None:
         (Format.TREC, "other 0 d1 1\n", "the text of query [other] is not known"),
         (Format.TREC, "q1 0 d1 1\nq1 0 d1 2\n", "line 2 grades document [d1] for the same query again"),
         (Format.TREC, "", "holds no judgement"),
-        (Format.QUEPID, "plain,d1\n", "record 1 must be `query,docid,rating`, got 2 columns"),
+        (Format.QUEPID, "plain,d1\n", "line 1 must be `query,docid,rating`, got 2 columns"),
         (Format.QUEPID, "plain,d1,good\n", "[good] is no grade"),
         (Format.WORKBENCH, "[", "is not JSON"),
         (Format.WORKBENCH, '{"ratings": []}', "is no judgement list"),

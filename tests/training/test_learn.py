@@ -28,7 +28,7 @@ from es_ttc.lab.evaluation.methods import resolve_one
 from es_ttc.lab.evaluation.plan import Plan, opened
 from es_ttc.lab.evaluation.rankings import silent
 from es_ttc.lab.learning import session
-from es_ttc.lab.learning.query_log import read_log
+from es_ttc.lab.learning.query_log import MAX_LENGTH, read_log
 from es_ttc.lab.learning.teachers import TEACHERS, Target, blend_scores, targets
 from es_ttc.lab.learning.training import Adapters, Lists, bounded, fit_adapters
 from es_ttc.lab.learning.verdict import cross_fitted, verdict_of
@@ -43,22 +43,44 @@ from es_ttc.serving.trial import team_draft
 from es_ttc.settings import EngineSettings, GatewaySettings
 from es_ttc.vectors.codecs import DEFAULT_CODEC
 from tests.attach.conftest import put, remove_traces, wait_for
-from tests.serving.client import search
+from tests.serving.client import call, search
 from tests.serving.relay import relay
 from tests.training.conftest import ASKED, NAME, TOOLS
 
-UBI = "\n".join(
-    json.dumps(event)
-    for event in (
-        {"query_id": "q1", "user_query": "red  shoes"},
-        {
-            "query_id": "q1",
-            "action_name": "click",
-            "event_attributes": {"object": {"object_id": "shoe"}, "position": {"ordinal": 3}},
-        },
-        {"query_id": "q1", "action_name": "view", "event_attributes": {"object": {"object_id": "boot"}}},
-        {"query_id": "unknown", "action_name": "click", "event_attributes": {"object": {"object_id": "boot"}}},
-    )
+
+def ubi_event(action: str, document: str, **more: object) -> dict[str, object]:
+    return {"query_id": "q1", "action_name": action, "event_attributes": {"object": {"object_id": document}, **more}}
+
+
+def lines_of(*records: object) -> str:
+    return "\n".join(map(json.dumps, records))
+
+
+DSL = json.dumps({"query": {"match": {"name": {"query": "red shoes", "boost": 1.0}}}, "size": 10})
+# As the plugin writes a search; its event may come before it.
+UBI_QUERY = {"query_id": "q1", "user_query": "red  shoes", "query": DSL, "query_response_hit_ids": ["shoe"]}
+UBI = lines_of(
+    ubi_event("click", "shoe", position={"ordinal": 3}),
+    UBI_QUERY | {"query": DSL[:-1] + " " * MAX_LENGTH + "}"},
+    ubi_event("view", "boot"),
+    ubi_event("click", "boot") | {"query_id": "unknown"},
+    {"query_id": "q2", "user_query": None, "query": DSL},
+)
+# As UBI's generator of data writes them for `_bulk`: positions from 0.
+GENERATED = lines_of(
+    {"index": {"_index": "ubi_queries", "_id": "1"}},
+    {"query_id": "q1", "user_query": "red shoes", "query_attributes": {}},
+    *(
+        ubi_event("impression", f"{place}", position={"ordinal": place}) | {"user_query": "red shoes"}
+        for place in (0, 1)
+    ),
+    ubi_event("click", "1", position={"ordinal": 1}) | {"user_query": "red shoes"},
+    ubi_event("click", "2", rank=2),
+)
+OBJECT, POSITION = "event_attributes.object", "event_attributes.position.ordinal"
+EVENTS_CSV = (
+    "object_id,position,action_name,query_id,user_query\nshoe,0,impression,q1,red\nboot,1,click,q1,red\n"
+    "shoe,0,impression,,blue\nshoe,0,impression,q2,red\n"
 )
 
 
@@ -67,10 +89,18 @@ UBI = "\n".join(
     [
         ("plain.log", "red shoes\n\nblue  hat\nred shoes\n", {"red shoes": 2, "blue hat": 1}, {}),
         ("rows.csv", "time,query\n1,red shoes\n2,\n3,タイヤ\n", {"red shoes": 1, "タイヤ": 1}, {}),
-        ("a.jsonl", '\ufeff{"q": "red"}\n{"text": "blue", "clicked": 7}\n', {"red": 1, "blue": 0}, {"blue": {"7": 1}}),
-        ("a.tsv", "id\tquery\r\n1\tred, blue\r\n", {"red, blue": 1}, {}),
+        ("a.jsonl", '\ufeff{"q": "red"}\n{"text": "blue", "clicked": 7}\n', {"red": 1, "blue": 1}, {"blue": {"7": 1}}),
+        ("a.csv", "q;clicked;position\nred;;0\nred;7;3\nblue;;\n", {"red": 2, "blue": 1}, {"red": {"7": 3}}),
+        ("a.tsv", 'id\tquery\r\n1\tred, blue\r\n2\t"red\r\n3\that\r\n', {"red, blue": 1, '"red': 1, "hat": 1}, {}),
+        ("a.log", '{size} shoes\n{"q": "red"}\n[a] b\n', {"{size} shoes": 1, "red": 1, "[a] b": 1}, {}),
+        ("b.log", '[a] b\n{"q": "red"}\n', {"[a] b": 1, "red": 1}, {}),
+        ("a.json", '[\n{"q": "red",\n"clicked": 7}, "blue"]', {"red": 1, "blue": 1}, {"red": {"7": 1}}),
         ("part.jsonl", '{"q": 4711}\n{"q": 0}\n{"q": true, "text": "red"}\n', {"4711": 1, "0": 1, "red": 1}, {}),
-        ("ubi.jsonl.gz", UBI, {"red shoes": 2}, {"red shoes": {"shoe": 3}}),
+        ("ubi.jsonl.gz", UBI, {"red shoes": 1}, {"red shoes": {"shoe": 3}}),
+        ("bulk.ndjson", GENERATED, {"red shoes": 1}, {"red shoes": {"1": 2, "2": 3}}),
+        ("ubi_events.csv", EVENTS_CSV, {"red": 2, "blue": 0}, {"red": {"boot": 2}}),
+        ("hits.jsonl", lines_of({"_id": "1", "_source": UBI_QUERY}), {"red shoes": 1}, {}),
+        ("flat.csv", f"q,{OBJECT}.object_id,{POSITION}\nred,7,4\n", {"red": 1}, {"red": {"7": 4}}),
     ],
 )  # fmt: skip
 def test_a_log_is_distinct_queries_and_their_clicks(
@@ -87,8 +117,9 @@ def test_a_log_is_distinct_queries_and_their_clicks(
     [
         ("a.log", b"\n\n", "has no query: it is empty"),
         ("a.log", b"x" * 1001, "each of its 1 lines has .* more than 1,000 characters"),
-        ("a.csv", b"id;query\n1;red\n", r"its first record has \[id;query\]; name the field of queries \[query\]"),
-        ("a.log", b'a\n{"q": \n', "line 2"),
+        ("a.csv", b"id|query\n1|red\n", r"its first record has \[id\|query\]; name the field of queries \[query\]"),
+        ("a.jsonl", b'a\n{"q": \n', "line 2"),
+        ("a.json", b'[{"q": 1},', "is no JSON array of up to"),
         ("a.log", b"\xff", "as UTF-8"),
         ("a.log.gz", gzip.compress(b"red", mtime=0)[:-9], "cannot be read"),
     ],
@@ -262,6 +293,18 @@ def require_tried(
             assert lines[0]["adapter"] == first.json()["ttc"]["trial"]
             elsewhere = search(gateway, index, {**body, "sort": ["_score"]})
             assert elsewhere.json()["ttc"]["encoder"] == base.identity.key
+            assert first.headers.keys() == elsewhere.headers.keys()
+            assert first.headers["content-type"] == elsewhere.headers["content-type"]
+        packed = call(
+            gateway,
+            "POST",
+            f"/{index}/_search?pretty",
+            {**body, "size": 4, "explain": True},
+            {"accept-encoding": "gzip"},
+        )
+        assert (packed.headers["content-encoding"], packed.ids) == ("gzip", first.ids)
+        assert "trial" in packed.json()["ttc"]
+        assert gzip.decompress(packed.body).startswith(b'{\n  "took"')
     full = settings.model_copy(update={"trial_log": Path("/dev/full")})
     with running_gateway(full, load=lambda _name, _folder: base) as gateway:
         assert search(gateway, index, {**body, "size": 4}).ids == first.ids
@@ -286,7 +329,7 @@ def test_clicks_decide_a_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str
     lines = [{**line, "adapter": "old", "query": "q0"}, *({**line, "query": f"q{number}"} for number in range(40))]
     clicks = [{"query": f"q{number}", "clicked": "b" if number < 5 else "a", "position": 9} for number in range(30)]
     file, log = tmp_path / "trial.jsonl", tmp_path / "clicks.jsonl"
-    file.write_text("\n".join(map(json.dumps, lines)) + '\n{"index": "sh')  # cut by a full disk
+    file.write_bytes("\n".join(map(json.dumps, lines)).encode() + b'\n{"index": "sh\xc3')  # cut by a full disk
     log.write_text("\n".join(map(json.dumps, [*clicks, {"query": "q0", "clicked": "elsewhere"}])))
     trial = ["trial", "shop", str(file), "--clicks", str(log), "--json"]
     assert run(trial) == 0

@@ -1,7 +1,10 @@
 """The records of jobs in the engine: one repository for each kind of record."""
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic
+
+from pydantic import ValidationError
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.indices import JobIndices, VersionConflict
@@ -10,6 +13,8 @@ from es_ttc.enrichment.jobs.outcomes import Outcomes
 from es_ttc.enrichment.jobs.record import AnyJob, EncodingCheckpoint, EncodingJob, Job, JobState, is_encoding
 from es_ttc.enrichment.jobs.stored_proposals import StoredProposals
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
+
+logger = logging.getLogger(__name__)
 
 _MAX_TRIES = 20
 _MAX_LISTED = 1_000
@@ -88,7 +93,7 @@ class Jobs(Generic[AnyJob]):
         return await self.change(name, lambda job: job.model_copy(update=fields))
 
     async def list(self, status: Sequence[str] = (), *, index: str | None = None) -> "list[AnyJob]":
-        """Return jobs, the newest first."""
+        """Return jobs, the newest first; a record that is no job is left out, and a warning names it."""
         engine = self._indices.engine
         if not await engine.exists(self._indices.jobs):
             return []
@@ -102,14 +107,28 @@ class Jobs(Generic[AnyJob]):
             if error.upstream_status == 400:
                 await self._indices.check()
             raise
-        return [self._model.model_validate(hit["_source"]["job"]) for hit in answer["hits"]["hits"]]
+        found = []
+        for hit in answer["hits"]["hits"]:
+            try:
+                found.append(self._job_of(hit))
+            except InvalidRequest as error:
+                logger.warning("%s", error)
+        return found
 
     async def _read(self, name: str) -> tuple[AnyJob, dict[str, str]]:
         hit = await self._indices.get(name)
         if hit is None or hit["_source"].get("kind") != self._kind:
             raise UnknownJob(f"there is no job [{name}]: see `es-ttc jobs list`")
         version = {"if_seq_no": str(hit["_seq_no"]), "if_primary_term": str(hit["_primary_term"])}
-        return self._model.model_validate(hit["_source"]["job"]), version
+        return self._job_of(hit), version
+
+    def _job_of(self, hit: Mapping[str, Any]) -> AnyJob:
+        try:
+            return self._model.model_validate(hit["_source"]["job"])
+        except (LookupError, ValidationError) as error:
+            raise InvalidRequest(
+                f"record [{hit['_id']}] of [{self._indices.jobs}] is no job of es-ttc: delete it"
+            ) from error
 
     def _record(self, job: AnyJob) -> dict[str, Any]:
         return {"kind": self._kind, "job": job.model_dump(mode="json")}

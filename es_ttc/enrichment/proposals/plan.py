@@ -14,11 +14,12 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
+from es_ttc.common.configuration_files import read_text
 from es_ttc.enrichment.proposals.document_frequency import DEFAULT_TAU
 from es_ttc.enrichment.proposals.parsing import phrases_schema
 from es_ttc.enrichment.proposals.phrases import MAX_WORDS
 from es_ttc.errors import ConfigurationError
-from es_ttc.llm.prompts import Prompt, checked_prompt, prompt_text
+from es_ttc.llm.prompts import Prompt, checked_prompt
 
 PLACEHOLDERS = ("document", "most")
 DEFAULT_PROMPTS = {"chat": "general", "completions": "base"}  # the default prompt for each API of a model (`llm_api`)
@@ -108,7 +109,7 @@ def prompt_of(name: str) -> Prompt:
             f"there is no prompt [{name}]: name one of {', '.join(prompt_names())}, or a file with {{{{document}}}} "
             "in it"
         )
-    return checked_text(path.name, prompt_text(path))
+    return checked_text(path.name, read_text(path))
 
 
 def prompt_names() -> list[str]:

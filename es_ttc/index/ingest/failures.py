@@ -1,6 +1,6 @@
 """The cause of a failed group of tasks."""
 
-from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.errors import EsTtcError
 
 
 def cause_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -13,4 +13,4 @@ def cause_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
             stack.extend(error.exceptions)
         else:
             leaves.append(error)
-    return next((error for error in leaves if isinstance(error, EngineError | InvalidRequest)), leaves[0])
+    return next((error for error in leaves if isinstance(error, EsTtcError)), leaves[0])

@@ -6,11 +6,8 @@ line does not end a run; a file that is damaged as a whole raises an exception.
 
 import base64
 import csv
-import gzip
-import io
 import sys
-import zlib
-from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -19,19 +16,18 @@ from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol
 
 from es_ttc.common import exact_numbers
+from es_ttc.common.text_files import MAX_LINE, CsvRows, cut_lines, opened, require_depth
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.ingest.columns import MAX_ROWS, ColumnType, WrongCell, convert, find_types
 
 STDIN = "-"
-MAX_RECORD_BYTES = 64 * 2**20  # of a line or cell; a longer one is rejected before all of it is loaded
 MAX_COUNTED_BYTES = 16 * 2**20  # bytes of a file, compressed ones as they are, that are read to count its records
 
 _MAX_RAW_CHARACTERS = 2_000  # characters of an overlong line in its record
 _PARQUET_ROWS = 256
-_GZIP = b"\x1f\x8b"
 _CHECKED_EVERY = 100
 
 
@@ -163,6 +159,10 @@ class Documents:
 
     def decode(self, number: int, raw: Mapping[str, Any]) -> Record:
         """Convert one document to a record."""
+        try:
+            require_depth(raw)
+        except ValueError as error:
+            return Record(self.name, number, None, f"the document is wrong: {error}")
         return Record(self.name, number, raw)
 
 
@@ -186,19 +186,15 @@ class _TextFile:
 
     @contextmanager
     def _opened(self) -> Iterator[BinaryIO]:
-        """Return the decompressed stream, and close the file afterwards."""
+        """Yield the decompressed stream, and close the file afterwards."""
         if self.name == STDIN:
             yield sys.stdin.buffer
             return
-        try:
-            with Path(self.name).open("rb") as raw:
-                self._raw = raw
-                lines = gzip.GzipFile(fileobj=raw) if raw.peek(2).startswith(_GZIP) else raw
-                if lines.peek(2).startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
-                    raise InvalidRequest(f"file [{self.name}] is UTF-16: convert it, `iconv -f UTF-16 -t UTF-8`")
-                yield cast("BinaryIO", lines)
-        except (EOFError, OSError, zlib.error) as error:
-            raise InvalidRequest(f"file [{self.name}] cannot be read on: {error}") from error
+        with opened(Path(self.name), watch=self._watch) as stream:
+            yield stream
+
+    def _watch(self, raw: BinaryIO) -> None:
+        self._raw = raw
 
 
 class JsonLines(_TextFile):
@@ -207,21 +203,14 @@ class JsonLines(_TextFile):
     Numbers stay exact, also beyond 64 bits or with more digits than a double has.
     """
 
-    def __init__(self, name: str, *, limit: int = MAX_RECORD_BYTES) -> None:
+    def __init__(self, name: str, *, limit: int = MAX_LINE) -> None:
         super().__init__(name)
         self._limit = limit
 
     def rows(self) -> Iterator[tuple[int, bytes]]:
         """Yield lines; an overlong one is cut to just above the limit."""
-        number = 0
-        with self._opened() as lines:
-            while line := lines.readline(self._limit + 1):
-                number += 1
-                rest = line
-                while not rest.endswith(b"\n") and len(rest) > self._limit:
-                    rest = lines.readline(self._limit + 1)
-                if number == 1:
-                    line = line.removeprefix(BOM_UTF8)
+        with self._opened() as stream:
+            for number, line in enumerate(cut_lines(stream, self._limit), 1):
                 if line.strip():
                     yield number, line
 
@@ -232,6 +221,7 @@ class JsonLines(_TextFile):
             return Record(self.name, number, None, f"the line is longer than {self._limit:,} bytes", start)
         try:
             document = exact_numbers.loads(raw)
+            require_depth(document)
         except ValueError as error:
             text = raw.rstrip(b"\r\n").decode("utf-8", "backslashreplace")
             return Record(self.name, number, None, f"the line is not JSON: {error}", text)
@@ -260,17 +250,12 @@ class Csv(_TextFile):
 
     def rows(self) -> Iterator[tuple[int, list[str] | csv.Error]]:
         """Yield rows below the header, without blank ones."""
-        csv.field_size_limit(MAX_RECORD_BYTES)  # the module's own limit of 128 KiB is below a long document
-        with self._opened() as binary:
-            # Bytes that are not UTF-8 become lone surrogates, which are rejected row by row with a reason.
-            text = io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape", newline="")
-            first = text.readline()
-            if self._delimiter not in first and ";" in first:
-                self._delimiter = ";"
-            reader = csv.reader(chain([first], text), delimiter=self._delimiter, strict=True)
-            self._header = self._checked(next(reader, []))
-            rows = _csv_rows(reader)
-            begin = list(islice(rows, MAX_ROWS)) if self._given is not None else []
+        with self._opened() as stream:
+            # Bytes that are not UTF-8 are lone surrogates, which are rejected row by row with a reason.
+            table = CsvRows(stream, self.name, delimiter=self._delimiter)
+            self._delimiter, self._header = table.delimiter, self._checked(table.header)
+            rows = iter(table)
+            begin = _beginning(rows) if self._given is not None else []
             self.types = self._found([row for _, row in begin if not isinstance(row, csv.Error)])
             yield from chain(begin, rows)
 
@@ -306,7 +291,7 @@ class Csv(_TextFile):
         self._text = frozenset(columns)
 
     def _checked(self, header: list[str]) -> list[str]:
-        repeated = {name for name in header if header.count(name) > 1}
+        repeated = [name for name, count in Counter(header).items() if count > 1]
         if repeated:
             raise InvalidRequest(f"file [{self.name}] has two columns called [{min(repeated)}]: rename one")
         if "" in header:
@@ -314,18 +299,15 @@ class Csv(_TextFile):
         return header
 
 
-def _csv_rows(reader: Any) -> Iterator[tuple[int, list[str] | csv.Error]]:
-    """Yield the numbers of lines, and rows that are not blank; an error in place of a row that is not CSV."""
-    while True:
-        try:
-            row = next(reader, None)
-        except csv.Error as error:
-            yield reader.line_num, error
-            continue
-        if row is None:
-            return
-        if row:
-            yield reader.line_num, row
+def _beginning(rows: Iterator[tuple[int, list[str] | csv.Error]]) -> list[tuple[int, list[str] | csv.Error]]:
+    """Take the first rows: up to :data:`MAX_ROWS`, and no more when they are as long as a line may be."""
+    begin, length = [], 0
+    for number, row in islice(rows, MAX_ROWS):
+        begin.append((number, row))
+        length += 0 if isinstance(row, csv.Error) else sum(map(len, row))
+        if length > MAX_LINE:
+            break
+    return begin
 
 
 class Parquet:

@@ -8,16 +8,15 @@ Judgements by aspect, which BEIR does not have, are in ``qrels/SPLIT.aspects.tsv
 aspect TAB corpus-id TAB score`` below a header line, the order of TREC's diversity judgements.
 """
 
-from codecs import BOM_UTF8
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
+from es_ttc.common.text_files import parsed_json, text_lines
 from es_ttc.common.validation import did_you_mean
 from es_ttc.errors import ConfigurationError, InvalidRequest
 
@@ -204,22 +203,21 @@ def _is_number(value: Any) -> bool:
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of a JSONL file, each with a unique string ``_id`` and a string ``text``."""
     seen: set[str] = set()
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            place = f"[{path}] line {number}"
-            try:
-                record = orjson.loads(line.removeprefix(BOM_UTF8))
-            except orjson.JSONDecodeError as error:
-                raise ConfigurationError(f"{place} is not JSON: {error}") from None
-            if not isinstance(record, dict) or "_id" not in record or not isinstance(record.get("text"), str):
-                raise ConfigurationError(f"{place} must be an object with [_id] and a string [text]")
-            record["_id"] = str(record["_id"])
-            if record["_id"] in seen:
-                raise ConfigurationError(f"{place} repeats [_id] [{record['_id']}]: ids must differ")
-            seen.add(record["_id"])
-            yield record
+    for number, line in text_lines(path):
+        if not line.strip():
+            continue
+        place = f"[{path}] line {number}"
+        try:
+            record = parsed_json(line)
+        except ValueError as error:
+            raise ConfigurationError(f"{place} is not JSON: {error}") from None
+        if not isinstance(record, dict) or "_id" not in record or not isinstance(record.get("text"), str):
+            raise ConfigurationError(f"{place} must be an object with [_id] and a string [text]")
+        record["_id"] = str(record["_id"])
+        if record["_id"] in seen:
+            raise ConfigurationError(f"{place} repeats [_id] [{record['_id']}]: ids must differ")
+        seen.add(record["_id"])
+        yield record
 
 
 def _judgements(path: Path, columns: Sequence[str] = ("query-id", "corpus-id")) -> dict[str, Any]:
@@ -240,17 +238,16 @@ def _judgements(path: Path, columns: Sequence[str] = ("query-id", "corpus-id")) 
 
 def _grades(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Sequence[str], int]]:
     """Yield the lines of a file of judgements: the line's number, the columns before the score, the score."""
-    with path.open(encoding="utf-8-sig", errors="replace") as lines:
-        for number, line in enumerate(lines, 1):
-            *ids, score = line.rstrip("\r\n").split("\t")
-            if (not ids and not score) or (number == 1 and not _is_integer(score)):
-                continue  # a blank line, or the header
-            if len(ids) != len(columns) or not _is_integer(score):
-                raise ConfigurationError(
-                    f"[{path}] line {number} must be {' TAB '.join(columns)} TAB whole-number score, "
-                    f"got [{line.strip()}]"
-                )
-            yield number, ids, int(score)
+    for number, line in text_lines(path):
+        *ids, score = line.split("\t")
+        if (not ids and not score) or (number == 1 and not _is_integer(score)):
+            continue  # a blank line, or the header
+        if len(ids) != len(columns) or not _is_integer(score):
+            raise ConfigurationError(
+                f"[{path}] line {number} must be {' TAB '.join(columns)} TAB whole-number score, "
+                f"got [{line.strip()[:200]}]"
+            )
+        yield number, ids, int(score)
 
 
 def _is_integer(field: str) -> bool:

@@ -6,7 +6,7 @@ BEIR and TREC name queries by ids; the Workbench and Quepid name them by their t
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from es_ttc.common.text_files import csv_rows, parsed_json, text_lines, whole_text
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.datasets import QRELS, QUERIES, load_queries
 from es_ttc.lab.judging.records import GRADES, MAX_DEPTH, query_id
@@ -50,6 +51,20 @@ class Judged:
 
     texts: Mapping[str, str]
     qrels: Qrels
+
+    @property
+    def documents(self) -> set[str]:
+        """The judged documents."""
+        return {document for judged in self.qrels.values() for document in judged}
+
+    def without(self, documents: Collection[str]) -> "Judged":
+        """Return the judgements of other documents."""
+        left = {
+            query: others
+            for query, judged in self.qrels.items()
+            if (others := {name: grade for name, grade in judged.items() if name not in documents})
+        }
+        return Judged({query: self.texts[query] for query in left}, left)
 
 
 def read(form: Format, path: Path, known: Mapping[str, str], *, split: str, highest: float | None) -> Judged:
@@ -182,7 +197,7 @@ def _trec(path: Path) -> Iterator[Graded]:
 
 
 def _columns(path: Path, number: int, form: str) -> Iterator[tuple[str, list[str]]]:
-    for line_number, line in enumerate(_text(path).splitlines(), 1):
+    for line_number, line in text_lines(path):
         if not line.strip():
             continue
         place = f"[{path}] line {line_number}"
@@ -195,8 +210,8 @@ def _columns(path: Path, number: int, form: str) -> Iterator[tuple[str, list[str
 def _workbench(path: Path) -> Iterator[Graded]:
     """Read a judgement list: the body that imports it, or the answer that shows it."""
     try:
-        data = orjson.loads(_text(path))
-    except orjson.JSONDecodeError as error:
+        data = parsed_json(whole_text(path))
+    except ValueError as error:
         raise ConfigurationError(f"[{path}] is not JSON: {error}") from None
     try:
         lists = [hit["_source"] for hit in data["hits"]["hits"]] if "hits" in data else [data]
@@ -215,11 +230,10 @@ def _workbench(path: Path) -> Iterator[Graded]:
 
 
 def _quepid(path: Path) -> Iterator[Graded]:
-    reader: Iterator[list[str]] = csv.reader(io.StringIO(_text(path), newline=""))
-    for number, row in enumerate(reader, 1):
+    for number, row in csv_rows(path):
         if not row or (number == 1 and tuple(cell.strip().lower() for cell in row) == _QUEPID):
             continue
-        place = f"[{path}] record {number}"
+        place = f"[{path}] line {number}"
         if len(row) != len(_QUEPID):
             raise ConfigurationError(f"{place} must be `query,docid,rating`, got {len(row)} columns")
         query, document, rating = row
@@ -248,13 +262,6 @@ def _number(text: str, place: str) -> float:
         return float(text)
     except ValueError:
         raise ConfigurationError(f"{place}: [{text[:50]}] is no grade") from None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"[{path}] cannot be read: {error}") from error
 
 
 def _rows(qrels: Qrels) -> Iterator[tuple[str, str, int]]:

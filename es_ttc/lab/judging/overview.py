@@ -85,13 +85,17 @@ SPLIT = "judgements"  # the split of queries that an index's judgements judge, i
 
 @dataclass(frozen=True)
 class Overview:
-    """The pools and judgements of an index; if the reader may not read signals, the reason."""
+    """The pools and judgements of an index; if the reader may not read signals, the reason.
+
+    Records with the ids `unreadable` are left out.
+    """
 
     index: str
     queries: Sequence[PooledQuery]
     judgements: Sequence[Judgement]
     with_llm: bool = False
     no_signals: str = ""
+    unreadable: Sequence[str] = ()
 
     @cached_property
     def qrels(self) -> dict[str, dict[str, int]]:
@@ -157,6 +161,7 @@ class Overview:
             "index": self.index,
             "pooled": self.pooled,
             "unjudged": self.unjudged,
+            "unreadable": self.unreadable,
             "queries": [self._query(query) for query in self.queries],
             "judges": {name: {"source": source, "judgements": count} for name, (source, count) in self.judges.items()},
             "agreement": {"pairs": [asdict(pair) for pair in self.agreement]},
@@ -190,13 +195,14 @@ async def read_overview(store: JudgementStore, *, with_llm: bool = False, signal
     """Read the pools and judgements of an index, and the pools' signals if they are asked for and may be read."""
     await store.require_index()
     pools, judgements = await store.pools(), await store.judgements()
-    if not signals:
-        return Overview(store.index, pools, judgements, with_llm)
-    try:
-        logged = await store.signals()
-    except EngineError as error:
-        if error.upstream_status != NotAllowed.status:
-            raise
-        reason = f"weights are chosen from the pools' signals, and you may not read index [{SIGNALS}]"
-        return Overview(store.index, pools, judgements, with_llm, reason)
-    return Overview(store.index, [replace(one, signals=logged.get(one.id)) for one in pools], judgements, with_llm)
+    reason = ""
+    if signals:
+        try:
+            logged = await store.signals()
+        except EngineError as error:
+            if error.upstream_status != NotAllowed.status:
+                raise
+            reason = f"weights are chosen from the pools' signals, and you may not read index [{SIGNALS}]"
+        else:
+            pools = [replace(one, signals=logged.get(one.id)) for one in pools]
+    return Overview(store.index, pools, judgements, with_llm, reason, sorted(store.unreadable))

@@ -66,10 +66,11 @@ class LoggedSignals:
         names: tuple[SignalName, ...] = tuple(stored["names"])
         if not set(names) <= set(get_args(SignalName)):
             return None
-        documents = tuple(stored["documents"])
+        documents = tuple(map(str, stored["documents"]))
         scores = np.frombuffer(base64.b64decode(stored["scores"]), "<f4").astype(np.float32)
-        trust = Trust(**stored["trust"])
-        return cls(names, documents, scores.reshape(len(documents), len(names)), trust, stored["encoder"])
+        trusted = stored["trust"]
+        trust = Trust(float(trusted["words"]), float(trusted["vectors"]), bool(trusted.get("few_words")))
+        return cls(names, documents, scores.reshape(len(documents), len(names)), trust, str(stored["encoder"]))
 
     def pool(self, query: str, judged: Mapping[str, int]) -> Pool:
         """Return the pool with the grades of its documents; a document without a grade counts as not relevant."""

@@ -5,21 +5,24 @@ judges never collide. Nothing is locked, because no two writers share a record. 
 of those that a judge may not read: they have an index of their own, which judges need no right to read.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import orjson
+from pydantic import BaseModel, ConfigDict
 
 from es_ttc.engine.protocol import Engine, create_if_missing, none_if_missing
 from es_ttc.errors import EngineError, InvalidRequest, NotAllowed, UnknownIndex
 from es_ttc.index.ingest.bulk import BulkLines, record_lines, write_records
 from es_ttc.lab.judging.records import (
+    GRADES,
     Judgement,
     LoggedSignals,
     PooledMethod,
     PooledQuery,
     Source,
+    check_id,
     judgement_id,
     pool_id,
 )
@@ -41,10 +44,13 @@ _MAPPING: Mapping[str, Any] = {
 }
 _WRITTEN_TOGETHER = 200
 _PAGE = 1_000
+_MAX_HITS = 10_000  # of the engines by default; an alias has several documents of an id
 _PAGE_OF_SIGNALS = 200  # the signals of a pool have some 10 kB
 
 
 T = TypeVar("T")
+_NO_RECORD = (AttributeError, InvalidRequest, LookupError, TypeError, ValueError)
+"""What reading a record raises that has other fields or values than those that are written here."""
 
 
 class UnknownQuery(InvalidRequest):
@@ -60,6 +66,7 @@ class JudgementStore:
     def __init__(self, engine: Engine, index: str) -> None:
         self._engine = engine
         self.index = index
+        self.unreadable: set[str] = set()  # ids of records that are no records of this project, and are left out
 
     async def require_index(self) -> None:
         """Raise an error if the searched index does not exist."""
@@ -72,10 +79,10 @@ class JudgementStore:
         for some in _parts(queries, _WRITTEN_TOGETHER):
             before = await self._sources([pool_id(self.index, one.id) for one in some], "pool.text")
             for one, stored in zip(some, before, strict=True):
-                if stored is not None and stored["pool"]["text"].strip() != one.text.strip():
+                text = _text_of(stored)
+                if text is not None and text.strip() != one.text.strip():
                     raise InvalidRequest(
-                        f"query [{one.id}] is pooled already, with the text [{stored['pool']['text'][:80]}]: give the "
-                        "query another id"
+                        f"query [{one.id}] is pooled already, with the text [{text[:80]}]: give the query another id"
                     )
             await write_records(self._engine, INDEX, [self._pool_record(one) for one in some])
         await self._engine.refresh(INDEX)
@@ -96,22 +103,25 @@ class JudgementStore:
 
     async def pools(self) -> list[PooledQuery]:
         """Return all pooled queries in the order of their ids, without signals."""
-        return sorted([_pooled(source) async for source in self._all("pool", _PAGE)], key=lambda query: query.id)
+        return sorted(await self._read("pool", _PAGE, _pooled), key=lambda query: query.id)
 
     async def signals(self) -> dict[str, LoggedSignals]:
         """Return the signals of pooled queries, by query."""
-        found = {
-            source["query"]: LoggedSignals.from_dict(source["signals"])
-            async for source in self._all("signals", _PAGE_OF_SIGNALS, SIGNALS)
-        }
-        return {query: signals for query, signals in found.items() if signals is not None}
+        found = await self._read("signals", _PAGE_OF_SIGNALS, _logged, SIGNALS)
+        return {query: signals for query, signals in found if signals is not None}
 
     async def pool(self, query: str) -> PooledQuery:
         """Return one pooled query, without signals."""
-        [found] = await self._sources([pool_id(self.index, query)], "")
+        name = pool_id(self.index, query)
+        [found] = await self._sources([name], "")
         if found is None:
             raise UnknownQuery(f"index [{self.index}] has no pool for a query [{query}]: make one first")
-        return _pooled(found)
+        try:
+            return _pooled(found)
+        except _NO_RECORD as error:
+            raise InvalidRequest(
+                f"the pool of query [{query}] in [{INDEX}] is no record of es-ttc: make it again, or delete [{name}]"
+            ) from error
 
     async def require_queries(self, queries: Iterable[str]) -> None:
         """Raise an error for a query without a pool."""
@@ -145,16 +155,14 @@ class JudgementStore:
 
     async def judgements(self) -> list[Judgement]:
         """Return all judgements, by query, document and judge."""
-        found = [
-            Judgement(one["query"], one["document"], one["judge"], one["grade"], Source(one["source"]))
-            async for one in self._all("judgement", _PAGE)
-        ]
+        found = await self._read("judgement", _PAGE, _judgement)
         return sorted(found, key=lambda one: (one.query, one.document, one.judge))
 
     async def grades(self, query: str, documents: Sequence[str], judge: str) -> list[int | None]:
         """Return a judge's grades of some documents as they are now; None for those that the judge has not graded."""
         names = [judgement_id(self.index, query, document, judge) for document in documents]
-        return [None if one is None else int(one["grade"]) for one in await self._sources(names, "grade")]
+        grades = [(one or {}).get("grade") for one in await self._sources(names, "grade")]
+        return [grade if grade in GRADES else None for grade in grades]
 
     async def documents(self, ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         """Return the sources of documents of the searched index, without features; those that are gone are left out."""
@@ -164,6 +172,15 @@ class JudgementStore:
         answer = await self._engine.search(self.index, body)
         return {str(hit["_id"]): hit.get("_source") or {} for hit in answer["hits"]["hits"]}
 
+    async def unknown(self, documents: Collection[str]) -> set[str]:
+        """Return the ids of documents that the searched index does not have."""
+        found: set[str] = set()
+        for some in _parts(sorted(documents), _PAGE):
+            body = {"query": {"ids": {"values": some}}, "size": _MAX_HITS, "_source": False}
+            answer = await self._engine.search(self.index, body)
+            found |= {str(hit["_id"]) for hit in answer["hits"]["hits"]}
+        return {*documents} - found
+
     async def _sources(self, names: Sequence[str], part: str) -> list[dict[str, Any] | None]:
         """Return the stored sources of some records, or parts of them; None for those that do not exist."""
         if not names:
@@ -172,7 +189,17 @@ class JudgementStore:
         answer = await none_if_missing(self._engine.request("POST", f"/{INDEX}/_mget", body={"docs": docs}))
         return [None] * len(names) if answer is None else [_source_of(one) for one in answer["docs"]]
 
-    async def _all(self, kind: str, size: int, index: str = INDEX) -> AsyncIterator[dict[str, Any]]:
+    async def _read(self, kind: str, size: int, read: Callable[[dict[str, Any]], T], index: str = INDEX) -> list[T]:
+        """Return all records of a kind but those that another program or a person has written wrongly."""
+        found = []
+        async for hit in self._hits(kind, size, index):
+            try:
+                found.append(read(hit["_source"]))
+            except _NO_RECORD:
+                self.unreadable.add(hit["_id"])
+        return found
+
+    async def _hits(self, kind: str, size: int, index: str) -> AsyncIterator[dict[str, Any]]:
         body: dict[str, Any] = {
             "query": {"bool": {"filter": [{"term": {"kind": kind}}, {"term": {"index": self.index}}]}},
             "size": size,
@@ -183,7 +210,7 @@ class JudgementStore:
             answer = await none_if_missing(self._engine.search(index, body))
             hits = [] if answer is None else answer["hits"]["hits"]
             for hit in hits:
-                yield hit["_source"]
+                yield hit
             if len(hits) < size:
                 return
             body["search_after"] = hits[-1]["sort"]
@@ -213,15 +240,42 @@ def _source_of(one: Mapping[str, Any]) -> dict[str, Any] | None:
     raise NotAllowed(reason) if error.get("type") == NotAllowed.type else EngineError(reason)
 
 
+class _StoredMethod(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    method: str
+    params: dict[str, Any]
+
+
+class _StoredPool(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    text: str
+    depth: int
+    methods: list[_StoredMethod]
+    runs: list[list[str]]
+
+
 def _pooled(source: Mapping[str, Any]) -> PooledQuery:
-    pool = source["pool"]
-    return PooledQuery(
-        source["query"],
-        pool["text"],
-        tuple(PooledMethod(one["method"], one["params"]) for one in pool["methods"]),
-        tuple(tuple(run) for run in pool["runs"]),
-        pool["depth"],
-    )
+    pool = _StoredPool.model_validate(source["pool"])
+    methods = tuple(PooledMethod(one.method, one.params) for one in pool.methods)
+    return PooledQuery(source["query"], pool.text, methods, tuple(map(tuple, pool.runs)), pool.depth)
+
+
+def _judgement(source: Mapping[str, Any]) -> Judgement:
+    return Judgement(source["query"], source["document"], source["judge"], source["grade"], Source(source["source"]))
+
+
+def _logged(source: Mapping[str, Any]) -> tuple[str, LoggedSignals | None]:
+    check_id("query", source["query"])
+    return source["query"], LoggedSignals.from_dict(source["signals"])
+
+
+def _text_of(stored: Mapping[str, Any] | None) -> str | None:
+    """Return the text of a stored pool; None if there is none, or no text in it."""
+    pool = (stored or {}).get("pool")
+    text = pool.get("text") if isinstance(pool, Mapping) else None
+    return text if isinstance(text, str) else None
 
 
 def _parts(values: Sequence[T], most: int) -> Iterator[Sequence[T]]:

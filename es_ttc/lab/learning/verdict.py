@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
+from es_ttc.common.text_files import byte_lines, parsed_json
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.bootstrap import Comparison
 from es_ttc.lab.evaluation.metrics import Float64
@@ -173,15 +173,13 @@ def verdict_of_trial(file: Path, index: str, clicks: Mapping[str, Mapping[str, f
     """
     try:
         lines: list[dict[str, Any]] = []
-        for line in file.read_bytes().splitlines():
-            with suppress(orjson.JSONDecodeError):  # a full disk cuts lines
-                lines.append(orjson.loads(line))
+        for _, line in byte_lines(file):
+            with suppress(ValueError):  # a full disk cuts lines, also inside a character
+                lines.append(parsed_json(line))
         own = [line for line in lines if line["index"] == index]
         adapter = own[-1]["adapter"] if own else ""
         own = [line for line in own if line["adapter"] == adapter]
         teams = {(line["query"], name): team for line in own for name, team in line["hits"]}
-    except OSError as error:
-        raise ConfigurationError(f"[{file}] cannot be read: {error.strerror}") from error
     except (LookupError, TypeError, ValueError) as error:
         raise ConfigurationError(f"[{file}] is no file of a trial: give that of the setting trial_log") from error
     if not own:

@@ -16,7 +16,7 @@ export function Standing({ index, graded }) {
   const judged = stands && stands.methods.length > 0;
   return html`<section class="standing" aria-label="How the methods stand">
     <h2>How the methods stand</h2>
-    ${h(Fault, { text: error })} ${judged && h(Methods, stands)}
+    ${h(Fault, { text: error })} ${stands && h(LeftOut, stands)} ${judged && h(Methods, stands)}
     ${stands && !judged && html`<p class="hint">Judge some documents to see it.</p>`}
     ${stands?.tuned && h(Tuned, { index, ...stands.tuned })}
     ${stands && !stands.tuned && html`<p class="hint">Tuning chooses nothing yet: ${stands.why}.</p>`}
@@ -24,6 +24,18 @@ export function Standing({ index, graded }) {
       Computed again after every ${EVERY} judgements. <button class="plain" onClick=${again}>Now</button>
     </p>
   </section>`;
+}
+
+/** @param {Stands} props */
+function LeftOut({ unreadable }) {
+  const [first] = unreadable;
+  return (
+    first &&
+    html`<p class="notice" role="note">
+      ${unreadable.length} records of ttc-judgements and ttc-signals are none of es-ttc and are left out, such as${" "}
+      <code>${first}</code>: delete them.
+    </p>`
+  );
 }
 
 /** @param {Stands} props */

@@ -15,6 +15,7 @@ from pydantic import Field, HttpUrl, SecretStr
 from es_ttc.errors import ConfigurationError
 from es_ttc.reranking.rerankers.base import Passage, RerankerError, RerankerSettings
 from es_ttc.reranking.rerankers.cost import tell
+from es_ttc.settings import HeaderSecret, header_secret
 
 _ATTEMPTS = 3
 _FIRST_WAIT_SECONDS = 0.2
@@ -29,7 +30,7 @@ class HttpSettings(RerankerSettings):
 
     url: HttpUrl = Field(description="URL of the endpoint, including the path: https://api.cohere.com/v2/rerank.")
     model: str | None = Field(None, description="Value of `model` in the request. Default: none is sent.")
-    api_key: SecretStr | None = Field(None, description="Key, sent as `Authorization: Bearer ...`.")
+    api_key: HeaderSecret | None = Field(None, description="Key, sent as `Authorization: Bearer ...`.")
     api_key_env: str | None = Field(None, description="Name of the environment variable that contains the key.")
 
 
@@ -47,7 +48,10 @@ class Http:
                 raise ConfigurationError("a reranker takes [api_key] or [api_key_env], not both")
             if settings.api_key_env not in os.environ:
                 raise ConfigurationError(f"[api_key_env] names the variable [{settings.api_key_env}], which is not set")
-            key = SecretStr(os.environ[settings.api_key_env])
+            try:
+                key = header_secret(SecretStr(os.environ[settings.api_key_env]))
+            except ValueError as error:
+                raise ConfigurationError(f"the variable [{settings.api_key_env}] of [api_key_env] {error}") from error
         return HttpReranker(settings, key)
 
 

@@ -10,14 +10,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field
 
 from es_ttc.errors import ConfigurationError
 from es_ttc.llm import JsonSchema, LlmClient, Prompt, first_json
 from es_ttc.llm.prompts import checked_prompt, read_prompt
 from es_ttc.reranking.rerankers.base import Passage, Reranker, RerankerError, RerankerSettings
 from es_ttc.reranking.rerankers.cost import tell
-from es_ttc.settings import LlmSettings
+from es_ttc.settings import HeaderSecret, LlmSettings
 
 Form = Literal["pointwise", "listwise"]
 
@@ -65,7 +65,7 @@ class LlmRerankerSettings(RerankerSettings):
     )
     url: str | None = Field(None, description="Base URL of an OpenAI-compatible endpoint.")
     model: str | None = Field(None, description="Name of the model at the endpoint.")
-    api_key: SecretStr | None = Field(None, description="Key of the endpoint.")
+    api_key: HeaderSecret | None = Field(None, description="Key of the endpoint.")
     api: Literal["chat", "completions"] | None = Field(
         None, description="API of the model: chat, or completions for base models."
     )

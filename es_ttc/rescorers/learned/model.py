@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from es_ttc.common.configuration_files import read_bytes
 from es_ttc.common.validation import first_error
 from es_ttc.errors import ConfigurationError
 from es_ttc.rescorers.blend.signals import SignalName
@@ -119,12 +120,8 @@ def read_model(path: Path) -> RankingModel:
     """Read a model."""
     check_name(path)
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ConfigurationError(f"ranking model [{path}] has more than {_MAX_BYTES // 2**20} MiB")
-        stored = ModelFile.model_validate_json(path.read_bytes())
+        stored = ModelFile.model_validate_json(read_bytes(path, _MAX_BYTES))
         trees = stored.trees.arrays()
-    except OSError as error:
-        raise ConfigurationError(f"ranking model [{path}] cannot be read: {error.strerror}") from error
     except ValidationError as error:
         raise ConfigurationError(
             f"[{path}] is no ranking model ({first_error(error)}): write one with `es-ttc train rank`"

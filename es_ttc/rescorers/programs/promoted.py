@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from es_ttc.common.configuration_files import read_bytes, read_text
 from es_ttc.errors import ConfigurationError
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, REVERSED, TEXTS, TOPIC, Entry, Reading
@@ -80,10 +81,8 @@ def check_name(name: str) -> None:
 
 def _rescorer(path: Path, runner: Runner) -> PromotedRescorer:
     try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
-        source = path.with_suffix(".py").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"promoted program [{path.with_suffix('.py')}] cannot be read: {error}") from error
+        manifest = Manifest.model_validate_json(read_bytes(path))
+        source = read_text(path.with_suffix(".py"))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ConfigurationError(f"[{path}] is no file of `es-ttc discover promote`: {first['msg']}") from error

@@ -201,7 +201,7 @@ class Explaining:
     async def _search(self, request: Request, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the gateway's own answer to a search of the caller."""
         incoming = RawRequest(request.scope, request.receive, self._gateway.bodies)
-        outcome, found = await self._searches.ask(incoming.another(_search_path(index), b"", jsonio.dumps(body)))
+        outcome, _, found = await self._searches.ask(incoming.another(_search_path(index), b"", jsonio.dumps(body)))
         answer: dict[str, Any] = jsonio.loads(found)
         if outcome.status != 200:
             reason = f"the search failed: {reason_of(answer, outcome.status)}"

@@ -121,12 +121,12 @@ class RawRequest:
             raise body_too_large(limit)
         return body
 
-    def another(self, path: bytes, query_string: bytes, body: bytes) -> "RawRequest":
-        """Return a search of the same caller with another JSON body."""
-        further = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    def another(self, path: bytes, query_string: bytes, body: bytes, further: RawHeaders | None = None) -> "RawRequest":
+        """Return a search of the same caller with another JSON body, and with further headers."""
+        own = [*(further or ()), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         scope = {
             "method": "POST", "path": path.decode("latin-1"), "raw_path": path, "query_string": query_string,
-            "headers": [*callers(self.headers), *further], "client": (self.client,),
+            "headers": [*callers(self.headers), *own], "client": (self.client,),
         }  # fmt: skip
         made = RawRequest(scope, self._receive, self._memory)
         made.whole_body = body

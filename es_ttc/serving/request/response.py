@@ -13,6 +13,7 @@ from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.filter_path import filtered
 from es_ttc.serving.http.raw_request import RawRequest, end_answer, start_answer
+from es_ttc.serving.pool import Offload
 from es_ttc.serving.request.section import KEY
 
 GZIP = (b"content-encoding", b"gzip")
@@ -59,6 +60,15 @@ async def respond(incoming: RawRequest, send: Send, status: int, headers: RawHea
     """Send a whole answer."""
     await start_answer(send, status, [*headers, (b"content-length", str(len(body)).encode())])
     await end_answer(incoming, send, body)
+
+
+async def respond_as_asked(
+    incoming: RawRequest, send: Send, headers: RawHeaders, body: bytes, offload: Offload
+) -> None:
+    """Send a successful answer, with gzip if the client asks for it."""
+    if takes_gzip(incoming, body):
+        body, headers = await offload.run(len(body), compressed, body), [*headers, GZIP]
+    await respond(incoming, send, 200, headers, body)
 
 
 def is_refusal(error: EsTtcError) -> TypeGuard[EngineError]:
