@@ -1,5 +1,8 @@
 """What a query says by its scores holds after rescoring: pinned documents, functions that bury, scores of any size."""
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 
 from es_ttc.serving.features.scores import relative_scores
 from es_ttc.serving.rescore.page import pinned_count, rank
-from tests.serving.client import Reply, search
+from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind
 
 CATS = "which cat drinks milk?"
@@ -211,3 +214,17 @@ def test_the_callers_named_queries_are_as_the_engine_shows_them(behind: Behind) 
 def test_a_query_whose_parts_cannot_be_told_is_ranked_with_the_reason(behind: Behind) -> None:
     query = {"dis_max": {"queries": [WORDS, {"term": {"number": 3}}]}}
     assert "dis_max" in ranked(behind, query, {}).json()["ttc"]["factors"]["reason"]
+
+
+def test_the_bodies_of_the_how_to_are_ranked(behind: Behind) -> None:
+    page = Path("docs/how-to/keep-your-boosts.md").read_text(encoding="utf-8")
+    bodies = [json.loads(block) for block in re.findall(r"```json\n(\{.*?)```", page, flags=re.DOTALL)]
+    assert len(bodies) == 5
+    types = {"visibility": "keyword", "sold_out": "boolean", "post_date_gmt": "date", "orders_count": "integer"}
+    mapping = {"properties": {name: {"type": kind} for name, kind in types.items()}}
+    assert call(behind.engine, "PUT", f"/{behind.index}/_mapping", mapping).status == 200
+    for body in bodies:
+        reply = search(behind.gateway, behind.index, body)
+        assert reply.status == 200, reply.body
+        assert reply.json()["ttc"]["applied"]
+        assert "factors" not in reply.json()["ttc"]
