@@ -159,6 +159,7 @@ class Searches:
         if any(_reported(item) for item in request.items):
             headers = with_mark(headers, applied=applied)
         body = await self._rendered(request, response, first.size)
+        del first, response  # they are not kept in memory while the client reads
         if takes_gzip(request.incoming, body):
             body, headers = await self._offload.run(len(body), compressed, body), [*headers, GZIP]
         await respond(request.incoming, send, 200, headers, body)
