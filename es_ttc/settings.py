@@ -394,6 +394,13 @@ class GatewaySettings(Settings):
         "`ttc` section, in MiB; further requests are answered with 429, a body that needs more alone with 413, and a "
         "search whose answer does without its section.",
     )
+    max_answer_mb: int = Field(
+        32,
+        ge=1,
+        description="Maximum size of one answer of the engine to searches with a `ttc` section, in MiB, counting "
+        "64 bytes more for each object or array; a search with a larger one is answered without its section. While an "
+        "answer is decoded, other requests of the process wait, and it takes several times its size in memory.",
+    )
     max_target_kb: int = Field(
         4,
         ge=1,

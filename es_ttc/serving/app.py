@@ -81,6 +81,7 @@ def create_app(
         *routes(gateway, searches, lambda: gateway.warm_up.done and process.all_ready()),
     ]
     own = Starlette(routes=endpoints, exception_handlers={HTTPException: _not_found}, lifespan=lifespan)
+    own.router.redirect_slashes = False  # it would send the client to whatever address its `Host` names
     answering = searches if settings.trial_log is None else Trial(gateway, searches, settings.trial_log)
     return Entrance(gateway, own, answering, writes, _admin_token(settings))
 

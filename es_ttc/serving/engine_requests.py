@@ -27,7 +27,7 @@ from es_ttc.serving.http.caller import (
     end_to_end,
     forwarded,
 )
-from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.raw_request import RawRequest, answer_too_long
 from es_ttc.serving.http.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ _CBOR = b"application/cbor"
 _IDENTITY = (b"accept-encoding", b"identity")
 _FRAMING = frozenset({b"content-length", b"content-encoding", b"accept-encoding"})
 _OF_THE_BODY = (400, 500)
+_CONTAINER_BYTES = 64
+"""Counted for each object or array of an answer: decoded, they take far more memory and time than text."""
 
 
 class NotForCaller(EngineError):
@@ -216,10 +218,11 @@ class ItemRefusal(Refusal):
 
 
 class EngineSearches:
-    """Sends requests to the engine with the headers of a request's caller."""
+    """Sends requests to the engine with the headers of a request's caller, and reads answers of at most some bytes."""
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: Upstream, max_answer: int) -> None:
         self._upstream = upstream
+        self._max_answer = max_answer
 
     async def first_pass(self, request: "SearchRequest") -> FirstPass:
         """Return the engine's responses to all searches that have no error, or raise an EngineRefusal."""
@@ -297,9 +300,13 @@ class EngineSearches:
         started = time.perf_counter()
         query_string = urlencode(params, errors="surrogateescape").encode()
         async with self._upstream.send("POST", path, query_string, headers, body) as response:
-            parts = []
+            parts, total = [], 0
             async for part in response.content.iter_any():
-                incoming.count(len(part))
+                size = len(part) + _CONTAINER_BYTES * (part.count(b"{") + part.count(b"["))
+                total += size
+                if total > self._max_answer:
+                    raise answer_too_long(self._max_answer)
+                incoming.count(size)
                 parts.append(part)
             kept = [pair for pair in end_to_end(response.raw_headers) if pair[0] not in _FRAMING]
             ms = (time.perf_counter() - started) * 1000

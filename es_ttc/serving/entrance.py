@@ -107,6 +107,7 @@ class Entrance:
         if scope["path"] == PREFIX.rstrip("/"):
             scope["path"] = PREFIX
         send, path = self._named(send), scope["path"]
+        path = path if path == PREFIX else path.removesuffix("/")
         incoming = RawRequest(scope, receive, self._gateway.bodies)
         error = self._wrong_name(incoming, path) or self._without_token(incoming, path)
         if error is not None:

@@ -50,7 +50,7 @@ class Gateway:
         log.info("scoring", loops="compiled" if compiled.enabled() else "numpy")
         self.metrics = Metrics()
         self.upstream = Upstream(settings)
-        self.engine = EngineSearches(self.upstream)
+        self.engine = EngineSearches(self.upstream, settings.max_answer_mb * 2**20)
         self.bodies = BodyMemory(settings.max_bodies_mb * 2**20)
         self.callers = CallerLimits(settings.max_caller_requests, settings.max_caller_windows_per_second)
         self.offload = Offload()

@@ -159,6 +159,7 @@ class Searches:
         if any(_reported(item) for item in request.items):
             headers = with_mark(headers, applied=applied)
         body = await self._rendered(request, response, first.size)
+        del first, response  # they are not kept in memory while the client reads
         await respond_as_asked(request.incoming, send, headers, body, self._offload)
         return Outcome(request.api.kind, 200, applied)
 

@@ -188,7 +188,6 @@ def server_of(app: ASGIApp, settings: GatewaySettings, started: Callable[[], Non
     """Return a server with the limits from the settings; it is not started."""
     certificate = server_certificate(settings)
     logging.getLogger("uvicorn.access").disabled = True  # its lines contain query strings
-    logging.getLogger("uvicorn.error").addFilter(_not_of_a_request)
     return _Server(
         uvicorn.Config(
             app,
@@ -209,8 +208,3 @@ def server_of(app: ASGIApp, settings: GatewaySettings, started: Callable[[], Non
         certificate,
         started,
     )
-
-
-def _not_of_a_request(record: logging.LogRecord) -> bool:
-    """Return False for log lines that any client could cause in large numbers."""
-    return not record.getMessage().startswith(("Invalid HTTP request", "Unsupported upgrade", "No supported WebSocket"))

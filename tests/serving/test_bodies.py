@@ -127,8 +127,9 @@ def test_what_follows_a_gzip_member_is_checked(behind: Behind, rest: bytes) -> N
     assert "gzip" in reply.reason
 
 
+@pytest.mark.parametrize("limit", ["max_bodies_mb", "max_answer_mb"])
 def test_long_answers_are_bounded_as_bodies_are_and_decoded_on_a_thread(
-    engine_url: str, index_name: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+    engine_url: str, index_name: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     documents = [{"_id": f"d{number}", "text": "a cat", "long": "x" * 60_000} for number in range(30)]
     make_index(engine_url, index_name, encoder, documents=documents, shards=1)
@@ -141,7 +142,8 @@ def test_long_answers_are_bounded_as_bodies_are_and_decoded_on_a_thread(
         return decode(raw)
 
     monkeypatch.setattr(jsonio, "loads", loads)
-    with gateway_to(engine_url, encoder, max_bodies_mb=1) as gateway:
+    settings: dict[str, Any] = {limit: 1}
+    with gateway_to(engine_url, encoder, **settings) as gateway:
 
         def asked(size: int, **more: Any) -> Reply:
             return search(gateway, index_name, {"query": {"match": {"text": "cat"}}, "size": size, **more})
@@ -157,6 +159,7 @@ def test_long_answers_are_bounded_as_bodies_are_and_decoded_on_a_thread(
         assert streamed[0].json()["hits"] == whole.json()["hits"]
         refused = asked(30, rescore=section | {"ttc": section["ttc"] | {"on_error": "fail"}})
         assert (refused.status, refused.json()["error"]["type"]) == (413, "content_too_long_exception")
+        assert limit in refused.reason
     assert decoding
     assert "es-ttc-gateway" not in decoding
 

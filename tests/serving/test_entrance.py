@@ -88,7 +88,7 @@ def test_the_admin_token_is_asked_below_the_gateways_own_paths(opensearch_url: s
             "/_ttc/jobs",
             "/_ttc/search.schema.json",
             "/_ttc/nosuch",
-            "/_ttc/ready/",
+            "/_ttc/jobs/",
         ):
             refused = call(url, "GET", path)
             assert refused.status == 401, path
@@ -97,8 +97,9 @@ def test_the_admin_token_is_asked_below_the_gateways_own_paths(opensearch_url: s
             assert call(url, "GET", path, headers=model).status == 401
         for headers in (admin, {"x-ttc-token": "opens it"}):
             assert call(url, "GET", "/_ttc/metrics", headers=headers).status == 200
-            assert call(url, "GET", "/_ttc/jobs", headers=headers).status == 200
-        for path in ("/_ttc/health", "/_ttc/openapi.json", "/_cat/health"):
+            for path in ("/_ttc/jobs", "/_ttc/jobs/"):
+                assert call(url, "GET", path, headers=headers).status == 200
+        for path in ("/_ttc/health", "/_ttc/openapi.json", "/_ttc/ready/", "/_cat/health"):
             assert call(url, "GET", path).status == 200
         tokens.append({"x-ttc-token": "opens it"})
         for path in ("/_ttc/rerank", "/_ttc/v1/rerank", "/_ttc/v2/rerank"):

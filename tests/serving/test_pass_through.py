@@ -238,7 +238,9 @@ def test_a_search_body_beyond_the_limit_is_a_413(behind: Behind, monkeypatch: py
 
 def test_the_gateways_own_pages(behind: Behind) -> None:
     info = call(behind.gateway, "GET", "/_ttc/").json()
-    assert call(behind.gateway, "GET", "/_ttc").json() == info
+    for target in ("/_ttc", "/_ttc/?pretty=false", "/_ttc/?pretty"):
+        reply = call(behind.gateway, "GET", target)
+        assert (reply.json(), b"\n" in reply.body) == (info, target.endswith("pretty"))
     version = call(behind.engine, "GET", "/").json()["version"]["number"]
     assert info["engine"] == {"product": behind.product, "version": version, "supported": True}  # not its address
     assert "spectral" in info["methods"]

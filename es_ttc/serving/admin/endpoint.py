@@ -75,7 +75,7 @@ async def json_object(request: Request, most: int, offload: Offload) -> dict[str
 
 def json_response(request: Request, data: object, status: int = 200) -> Response:
     """Return a JSON response of the gateway's own."""
-    body = jsonio.dumps(data, pretty="pretty" in request.query_params)
+    body = jsonio.dumps(data, pretty=jsonio.is_pretty(request.query_params))
     headers = {name.decode(): value.decode() for name, value in json_headers(request.headers.raw, body)}
     return Response(body, status, headers)
 

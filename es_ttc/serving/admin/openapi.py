@@ -255,7 +255,7 @@ _STATES = _parameter(
     style="form",
     explode=False,
 )
-_PRETTY_TEXT = "With any value, or none: write the response's JSON on several lines."
+_PRETTY_TEXT = "With `true` or no value: write the response's JSON on several lines."
 _PRETTY = _parameter("pretty", "query", _PRETTY_TEXT, {}, allowEmptyValue=True)
 
 
@@ -310,18 +310,22 @@ OPERATIONS = (
 
 
 def routes(gateway: Gateway, searches: Searches, warm: Callable[[], bool]) -> list[Route]:
-    """Return the routes of all operations; `warm` tells whether everything that searches need is loaded."""
+    """Return the routes of all operations, with and without a slash at their end.
+
+    `warm` tells whether everything that searches need is loaded.
+    """
     parts = {type(part).__name__: part for part in (
         Endpoints(gateway, warm), ModelServer(gateway), Sidecar(gateway), JobsApi(gateway),
         Explaining(gateway, searches),
     )}  # fmt: skip
     return [
         Route(
-            one.path,
+            path,
             partial(one.handler, parts[one.handler.__qualname__.partition(".")[0]]),
             methods=[one.method.upper()],
         )
         for one in OPERATIONS
+        for path in {one.path, f"{one.path.rstrip('/')}/"}
     ]
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import orjson
@@ -59,6 +60,11 @@ def dumps(data: Any, *, pretty: bool = False) -> bytes:
     except TypeError:  # integers beyond 64 bits, lone surrogates
         separators = None if pretty else (",", ":")
         return json.dumps(data, indent=2 if pretty else None, separators=separators).encode()
+
+
+def is_pretty(params: Mapping[str, str]) -> bool:
+    """Return whether a request's parameters ask for indented JSON, as the engines read them."""
+    return params.get("pretty", "false") in ("", "true")
 
 
 def _may_have_long_integer(raw: bytes) -> bool:

@@ -129,7 +129,7 @@ def decompressed(body: bytes, encoding: str, limit: int, *, search: bool = False
     if encoding.strip().lower() not in ("gzip", "x-gzip"):
         return None
     if not body or body.count(_MEMBER) > MAX_MEMBERS:
-        return body or None
+        return None
     pieces: list[bytes] = []
     length, before = 0, b""
     for piece in inflated(body):

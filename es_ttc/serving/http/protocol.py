@@ -1,7 +1,8 @@
 """HTTP for clients: uvicorn's protocol with limits of sizes and times, and errors in the engines' format.
 
 A request that exceeds a limit is refused before the application sees it. The connection of a client that is too slow is
-closed.
+closed. An upgrade is never taken: the request is answered as if it had not asked for one (RFC 9110, section 7.8).
+Trailers are dropped: whoever checks or removes headers before the gateway sees only those before the body.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, ClassVar, cast
 
+import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -47,6 +49,13 @@ class RequestTimeout(EsTtcError):
 
     status = 408
     type = "ttc_request_timeout_exception"
+
+
+class UnknownTransferCoding(EsTtcError):
+    """A request's body has another transfer coding than chunked."""
+
+    status = 501
+    type = "ttc_transfer_coding_exception"
 
 
 class TooManyConnections(EsTtcError):
@@ -122,10 +131,34 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._in_head and self._unparsed == 0:  # of a request's first byte: further bytes do not restart the timer
             self._start("head", _HEADER_SECONDS, self._head_is_late)
         self._unparsed += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(memoryview(data))
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or InvalidRequest("invalid HTTP request received"))
+            return
         longest = 1024 * (self.limits.max_target_kb + self.limits.max_header_kb)
         if self._unparsed > longest + len(data) and not self.transport.is_closing():
             self._refuse(self._headers_too_long())
+
+    def _parse(self, data: memoryview) -> None:
+        """Parse bytes; where a head asks for an upgrade, the parser stops, and a new one reads it without that."""
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                head = self._head_without_upgrade()
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as in uvicorn
+                self.parser.feed_data(head)
+            else:
+                return
+
+    def _head_without_upgrade(self) -> bytes:
+        first = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        lines = [b"%b: %b" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join((first, *lines, b"", b""))
 
     def on_url(self, url: bytes) -> None:
         """Handle a part of the request's target."""
@@ -144,12 +177,16 @@ class LimitedProtocol(HttpToolsProtocol):
         self._header_bytes += len(name) + len(value) + 4
         if self._header_bytes > self.limits.max_header_kb * 1024:
             raise self._remember(self._headers_too_long())
-        super().on_header(name, value)
+        if self._in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Start the response to a request."""
         if not self._has_path():
             raise self._remember(not_a_path(self.url))
+        if self.parser.should_upgrade():
+            return
+        self._check_framing()
         self._in_head, self._unparsed = False, 0
         self._stop("head")
         super().on_headers_complete()
@@ -172,7 +209,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """Handle the end of a request."""
         self._in_head, self._unparsed, self._header_bytes = True, 0, 0
         self._stop("body")
-        super().on_message_complete()
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
 
     def pause_writing(self) -> None:
         """Wait for a client that does not read its response, up to a timeout."""
@@ -184,16 +222,14 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stop("send")
         super().resume_writing()
 
-    def send_400_response(self, msg: str) -> None:
-        """Refuse a request that cannot be parsed, in the engines' format."""
-        self._refuse(self._refusal or InvalidRequest(f"{msg.rstrip('.')[:1].lower()}{msg.rstrip('.')[1:]}"))
-
     @property
     def _window(self) -> float:
         return min(_WINDOW_SECONDS, _BODY_SECONDS)
 
     def _has_path(self) -> bool:
         """Return whether the request's target is a path, or `*` of OPTIONS, or a URL, which gets a path."""
+        if self.parser.get_method() == b"CONNECT":
+            return False
         if self.url.startswith(b"/"):
             return True
         if self.url == b"*":
@@ -206,6 +242,17 @@ class LimitedProtocol(HttpToolsProtocol):
         if b"/" not in rest:  # no path means the root
             self.url = scheme + authority + b"/" + rest[len(authority) :]
         return bool(authority)
+
+    def _check_framing(self) -> None:
+        """Refuse what another server may read differently: several hosts, or a coding besides chunked (RFC 9112)."""
+        codings = b", ".join(value for name, value in self.headers if name == b"transfer-encoding").strip().lower()
+        if codings not in (b"", b"chunked"):
+            coding = codings.decode("latin-1")
+            raise self._remember(
+                UnknownTransferCoding(f"the Transfer-Encoding [{coding}] is not supported: send [chunked] alone")
+            )
+        if sum(name == b"host" for name, _ in self.headers) > 1:
+            raise self._remember(InvalidRequest("the request has several [Host] headers: send one"))
 
     def _head_is_late(self) -> None:
         self._refuse(RequestTimeout(f"the request's headers took longer than {_HEADER_SECONDS:g} s"))

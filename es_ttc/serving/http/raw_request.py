@@ -192,3 +192,11 @@ def json_headers(incoming_headers: RawHeaders, body: bytes) -> RawHeaders:
 def body_too_large(limit: int) -> RequestTooLarge:
     """Return the error for a body that is longer than a number of bytes."""
     return RequestTooLarge(f"the body is longer than {limit} bytes, the most that the gateway reads: send less")
+
+
+def answer_too_long(limit: int) -> RequestTooLarge:
+    """Return the error for an answer of the engine that is longer than a number of bytes."""
+    return RequestTooLarge(
+        f"the engine's answer is larger than {limit // 2**20} MiB (max_answer_mb; 64 bytes more for each object or "
+        "array): ask for fewer documents, or for less of their [_source]"
+    )

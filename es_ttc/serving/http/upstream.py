@@ -161,13 +161,14 @@ class Upstream:
         incoming: RawRequest,
         send: Send,
         *,
-        body: bytes | None = None,
+        body: Data = None,
         rewritten: Data = None,
         mark: Callable[[int], RawHeaders] | None = None,
     ) -> int:
         """Pass a request on to the engine and its response back, both streamed, and return the response's status.
 
-        The request's own ``body`` is streamed if it is not given; ``rewritten`` is another one, not compressed.
+        The request's own ``body`` is streamed if it is not given; ``rewritten`` is another one, not compressed. If the
+        request is signed, ``body`` is no stream.
         ``mark`` returns further headers of the response, when the engine's begins.
         """
         headers = forwarded(incoming.headers)
@@ -186,7 +187,7 @@ class Upstream:
             await end_answer(incoming, send, chunk)
             return response.status
 
-    async def _data(self, incoming: RawRequest, headers: RawHeaders, body: bytes | None, rewritten: Data) -> Data:
+    async def _data(self, incoming: RawRequest, headers: RawHeaders, body: Data, rewritten: Data) -> Data:
         """Return the body to send, whole if the request is signed; None for none."""
         signed = self._signs(headers)
         if rewritten is not None:

@@ -79,7 +79,7 @@ class SearchParams:
     @property
     def pretty(self) -> bool:
         """Whether the response is indented."""
-        return self.url.get("pretty", "false") in ("", "true")
+        return jsonio.is_pretty(self.url)
 
 
 @dataclass(slots=True, eq=False)

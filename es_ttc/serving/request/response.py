@@ -19,6 +19,7 @@ from es_ttc.serving.request.section import KEY
 GZIP = (b"content-encoding", b"gzip")
 _LEVEL = 3  # the engines' own
 _MIN_COMPRESSED = 1024  # bytes
+_PART = 2**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,13 @@ def with_mark(headers: RawHeaders, *, applied: bool) -> RawHeaders:
 
 
 async def respond(incoming: RawRequest, send: Send, status: int, headers: RawHeaders, body: bytes) -> None:
-    """Send a whole answer."""
+    """Send a whole answer, a long one in parts, so that the rest is not copied while the client reads."""
     await start_answer(send, status, [*headers, (b"content-length", str(len(body)).encode())])
-    await end_answer(incoming, send, body)
+    rest = memoryview(body)
+    while len(rest) > _PART:
+        await send({"type": "http.response.body", "body": rest[:_PART], "more_body": True})
+        rest = rest[_PART:]
+    await end_answer(incoming, send, bytes(rest))
 
 
 async def respond_as_asked(

@@ -10,7 +10,7 @@ import asyncio
 import gzip
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -32,6 +32,7 @@ from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.logs import log
 from es_ttc.serving.pool import work_of
+from es_ttc.serving.request.response import compressed
 from es_ttc.serving.writes.followed_indices import is_a_name
 
 Locations = Mapping[str, FeatureLocation]
@@ -55,14 +56,14 @@ class HeldResponse:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._held: list[Message] = []
-        self._size = 0
+        self.size = 0
         self._passing = False
 
     async def __call__(self, message: Message) -> None:
         """Keep a message."""
         self._held.append(message)
-        self._size += len(message.get("body", b""))
-        if self._passing or self._size > _MAX_RESPONSE:
+        self.size += len(message.get("body", b""))
+        if self._passing or self.size > _MAX_RESPONSE:
             await self.release([])
 
     async def release(self, headers: RawHeaders) -> None:
@@ -74,15 +75,26 @@ class HeldResponse:
         for message in held:
             await self._send(message)
 
+    def replace(self, make: Callable[[], bytes]) -> None:
+        """Replace the body of a complete response, and compress it if it was compressed."""
+        body = compressed(make()) if self._is_compressed else make()
+        start = self._held[0]
+        kept = [pair for pair in start["headers"] if pair[0].lower() != b"content-length"]
+        start["headers"] = [*kept, (b"content-length", b"%d" % len(body))]
+        self._held[1:] = [{"type": "http.response.body", "body": body, "more_body": False}]
+
     def decoded(self) -> Any:
         """Return the JSON of a complete response; None if it is none, or has begun."""
         if self._passing or not self._held:
             return None
         body = b"".join(message.get("body", b"") for message in self._held[1:])
-        encodings = [value for name, value in self._held[0]["headers"] if name.lower() == b"content-encoding"]
         with suppress(ValueError, OSError, zlib.error, EOFError):
-            return orjson.loads(gzip.decompress(body) if encodings else body)
+            return orjson.loads(gzip.decompress(body) if self._is_compressed else body)
         return None
+
+    @property
+    def _is_compressed(self) -> bool:
+        return any(name.lower() == b"content-encoding" for name, _ in self._held[0]["headers"])
 
 
 class LaterEncoding:
@@ -133,8 +145,8 @@ class LaterEncoding:
         try:
             async with asyncio.timeout(seconds):
                 engine = await self._connected()
-                for index, documents in written.items():
-                    held = locations[index]
+                for index, by_id in written.items():
+                    held, documents = locations[index], [*by_id.values()]
                     encoder = await self._gateway.encoders.serving(held.spec.encoder.key, index)
                     for start in range(0, len(documents), _MAX_TOGETHER):
                         part = documents[start : start + _MAX_TOGETHER]
@@ -163,9 +175,12 @@ def _encoded_now(held: FeatureLocation) -> bool:
     return options is not None and options.encode == "now"
 
 
-def _written_in(answer: Any, locations: Locations) -> tuple[dict[str, list[WrittenDocument]], int]:
-    """Return the documents that a response names, by index, and the number of those that cannot be encoded now."""
-    written: dict[str, list[WrittenDocument]] = defaultdict(list)
+def _written_in(answer: Any, locations: Locations) -> tuple[dict[str, dict[str, WrittenDocument]], int]:
+    """Return the documents that a response names, by index and id, and the number of those that cannot be encoded now.
+
+    Of several writes of one document the last one counts.
+    """
+    written: dict[str, dict[str, WrittenDocument]] = defaultdict(dict)
     unknown = 0
     if not isinstance(answer, dict):
         return written, 1
@@ -180,7 +195,7 @@ def _written_in(answer: Any, locations: Locations) -> tuple[dict[str, list[Writt
             unknown += 1
             continue
         if held is not None and (held.side or operation in _WITH_PIPELINE):
-            written[held.source.index].append(document)
+            written[held.source.index][document.id] = document
         elif held is not None:
             unknown += 1
     return written, unknown

@@ -13,9 +13,8 @@ import json
 import re
 from codecs import BOM_UTF8
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
 from typing import Any, NamedTuple
 
 import orjson
@@ -33,8 +32,10 @@ _MAX_AHEAD = 128
 _BYTES_AHEAD = 4 * 2**20
 """Maximum number of documents of one body that are encoded ahead, and of the bytes that wait for them."""
 _PIECE_BYTES = 2**20
-_MAX_NAMES = 32
-"""Maximum number of names in the beginning of a body that are looked up."""
+_MAX_NAMES = 128
+"""Maximum number of names of indices in a body that are looked up."""
+_MAX_NAME_BYTES = 512
+"""Bytes of a part of a body in which a name may begin that ends in the next part."""
 _NAMES = re.compile(rb'"_index"\s*:\s*("[^"]*")')
 Follow = Callable[[str], Awaitable[PipelineIndex | None]]
 _MAX_NAME = 50_000
@@ -147,17 +148,37 @@ def _read_action(line: bytes) -> Action | None:
     return Action(operation, target, pipeline)
 
 
-def names_in(beginning: bytes, path_index: str | None) -> list[str]:
-    """Return the names of indices in the beginning of a body, and the one in the request's path.
+class IndexNames:
+    """The names of indices in a body, as far as it has been read, and the one in the request's path.
 
     They are found without parsing, so that bulks to other indices are as fast as without this question. A key
     ``_index`` inside a document counts too.
     """
-    names = [] if path_index is None else [path_index]
-    for quoted in islice(dict.fromkeys(_NAMES.findall(beginning)), _MAX_NAMES):
-        with suppress(ValueError):
-            names.append(orjson.loads(quoted))
-    return names
+
+    def __init__(self, path_index: str | None, beginning: bytes) -> None:
+        self._names = {} if path_index is None else {path_index: None}
+        self._quoted: set[bytes] = set()
+        self._end = b""
+        self._add(beginning)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names, in the order of their first occurrence."""
+        return iter([*self._names])
+
+    async def watched(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield the parts of the body unchanged, and note the names in them."""
+        async for chunk in chunks:
+            part = self._end + chunk
+            self._add(part)
+            self._end = part[-_MAX_NAME_BYTES:]
+            yield chunk
+
+    def _add(self, part: bytes) -> None:
+        for quoted in _NAMES.findall(part):
+            if quoted not in self._quoted and len(self._names) < _MAX_NAMES:
+                self._quoted.add(quoted)
+                with suppress(ValueError):
+                    self._names[orjson.loads(quoted)] = None
 
 
 class BulkBody:

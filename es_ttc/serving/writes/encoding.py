@@ -228,6 +228,12 @@ class Allowance:
         """Whether all documents of followed indices were encoded."""
         return self.complete and not self.pending
 
+    def count(self, encoded: int, reason: Pending, pending: int) -> None:
+        """Count documents that were encoded elsewhere, and those that were not."""
+        self.encoded += encoded
+        if pending:
+            self.pending[reason] += pending
+
     def submit(self, index: FollowedIndex, operation: str, pipeline: str | None, line: bytes) -> Submitted | None:
         """Begin to encode a document; return None if it is sent as it came, which is counted."""
         submitted = self._obstacle(index, operation, pipeline) or self._batches.submit(index, line)

@@ -107,6 +107,40 @@ def test_a_refresh_includes_the_features(place: Place, index_name: str, attached
     assert scored_now() == 3
 
 
+def test_a_bulk_to_several_indices(place: Place, followed: Any, index_name: str, attached: str) -> None:
+    own = followed("now", suffix="-own")
+    text = {"text": "An owl hunts."}
+    other = {"_index": f"{index_name}-none", "require_alias": True}  # such an item is refused, so no index is made
+    many = [line for number in range(60) for line in ({"index": {**other, "_index": f"{index_name}-{number}"}}, text)]
+    long = [{"index": other}, {"text": "x" * 100_000}]
+    first, second = ([{"index": {"_index": index, "_id": "one"}}, text] for index in (index_name, own))
+    for refused, good in (
+        ([], [*first, *second]),
+        (long, first),  # named after what is read before the engine is asked
+        (long, second),
+        (many, first),
+    ):
+        reply = call(place.gateway, "POST", "/_bulk?refresh=true", [*refused, *good])
+        assert (encoded(reply), reply.json()["errors"]) == ("true", bool(refused))
+        assert scored(place, index_name) == (first[0] in good)
+        assert states(place.engine, own) == ({"one": "ready"} if second[0] in good else {})
+        call(place.engine, "POST", f"/{index_name},{own}/_delete_by_query?refresh=true", {"query": {"match_all": {}}})
+
+
+def test_a_response_of_which_parts_are_asked_for(place: Place, index_name: str, attached: str) -> None:
+    lines = [{"index": {"_id": "one"}}, {"text": "An owl."}, {"create": {"_id": "one"}}, {"text": "A cat."}] * 20
+    body, headers = b"".join(orjson.dumps(line) + b"\n" for line in lines), NDJSON | {"accept-encoding": "gzip"}
+    for target, sent in (("_bulk?filter_path=errors,items.*.error.type,-items.create.status", body),
+                         ("_doc/two?filter_path=res*&pretty", b'{"text":"An owl."}')):  # fmt: skip
+        urls = (place.engine, place.engine, place.gateway)  # the first one creates the document
+        _, direct, through = (call(url, "POST", f"/{index_name}/{target}", sent, headers) for url in urls)
+        assert encoded(through) == "true"
+        assert (through.json(), through.headers.get("content-encoding")) == (
+            direct.json(),
+            direct.headers.get("content-encoding"),
+        )
+
+
 def test_an_alias(place: Place, followed: Any, index_name: str) -> None:
     index = followed("now")
     alias = f"{index_name}-alias"

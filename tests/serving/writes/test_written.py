@@ -404,6 +404,9 @@ def test_bodies_in_other_forms(place: Place, followed: Followed) -> None:
     reply = call(place.gateway, "POST", "/_bulk", unnamed + named, NDJSON | {"content-encoding": "gzip"})
     call(place.engine, "DELETE", f"/{other}")
     assert encoded(reply) == "true"
+    many = b"".join(gzip.compress(line) for line in lines_of(corpus()[:2] * 300).splitlines(keepends=True))
+    reply = call(place.gateway, "POST", target, many, NDJSON | {"content-encoding": "gzip"})
+    assert (encoded(reply), reply.json()["errors"], len(reply.json()["items"])) == ("true", False, 600)
     marked = b"\xef\xbb\xbf" + lines_of(corpus()[:2]).replace(b"\n", b"\r\n")
     reply = call(place.gateway, "POST", target, marked, NDJSON)
     assert (encoded(reply), reply.json()["errors"]) == ("true", False)
