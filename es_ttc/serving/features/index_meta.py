@@ -35,6 +35,8 @@ class IndexMeta:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
+        self._keys = CallerKeys()
+        self._unreadable: ExpiringCache[bytes, None] = ExpiringCache(_MAX_LENGTHS, _SECONDS)
         self._calibrations: ExpiringCache[tuple[str, str], Moments | None] = ExpiringCache(_MAX_CALIBRATIONS, _SECONDS)
         self._lengths: ExpiringCache[str, float] = ExpiringCache(_MAX_LENGTHS, _SECONDS)
 
@@ -43,13 +45,13 @@ class IndexMeta:
         cached = self._calibrations.get((index, encoder))
         if cached is not None:
             return cached.value
-        found = None
-        async for values in meta_of(self._upstream, index, CALIBRATION, caller):
-            try:
-                found = calibration_of(values[0], encoder) if values else None
-            except ValueError as error:
-                raise EngineError(f"the calibration of index [{index}] is damaged: {error}") from error
-            break
+        values = await self._values(index, CALIBRATION, caller)
+        if values is None:
+            return None
+        try:
+            found = calibration_of(values[0], encoder) if values else None
+        except ValueError as error:
+            raise EngineError(f"the calibration of index [{index}] is damaged: {error}") from error
         self._calibrations.put((index, encoder), found)
         return found
 
@@ -58,16 +60,27 @@ class IndexMeta:
         cached = self._lengths.get(index)
         if cached is not None:
             return cached.value
-        allowed = math.inf
         try:
-            async for values in meta_of(self._upstream, index, "max_tokens", caller):
-                if values and isinstance(values[0], int):
-                    allowed = values[0]
-                    break
-        except (EngineError, LookupError, TypeError):  # someone else's metadata
-            pass
+            values = await self._values(index, "max_tokens", caller)
+        except EngineError:
+            return math.inf
+        except (LookupError, TypeError):  # someone else's metadata
+            values = []
+        if values is None:
+            return math.inf
+        allowed = values[0] if values and isinstance(values[0], int) else math.inf
         self._lengths.put(index, allowed)
         return allowed
+
+    async def _values(self, index: str, key: str, caller: Caller) -> list[Any] | None:
+        """Return the values of a key; None, remembered for this caller alone, if the mapping may not be read."""
+        place = self._keys.of(caller.headers, f"{index}\n{key}".encode())
+        if place in self._unreadable:
+            return None
+        async for values in meta_of(self._upstream, index, key, caller):
+            return values
+        self._unreadable.put(place, None)
+        return None
 
 
 async def meta_of(
@@ -153,7 +166,8 @@ class IndexEncoderLookup:
 
         They are cached, unless the engine does not answer for now: then the window's counts decide.
         """
-        place = self._keys.of(caller.headers, f"{index}\n{caller.indices}".encode())
+        target = str((index, caller.indices, caller.params, caller.pit))
+        place = self._keys.of(caller.headers, target.encode(errors="replace"))
         cached = self._cache.get(place)
         if cached is not None:
             return cached.value

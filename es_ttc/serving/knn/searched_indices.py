@@ -11,9 +11,10 @@ from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MAX_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, STATE, VECTOR
-from es_ttc.serving.http.caller import Caller, CallerKeys
+from es_ttc.serving.http.caller import CallerKeys
 from es_ttc.serving.knn.searches import Answer, Body, SearchClient, require_complete
 from es_ttc.serving.logs import log
+from es_ttc.serving.request.request import SearchItem, SearchRequest, shared_parts
 
 _MAX_REMEMBERED = 1000
 _MAX_INDICES = 256  # of a target that is remembered: a pattern may name thousands
@@ -115,34 +116,33 @@ async def matched_again(
 
 
 class KnownTargets:
-    """The indices that earlier searches of a target have found, for a minute.
+    """The indices that earlier searches of a caller and a target have found, for a minute.
 
-    The numbers of documents with side indices are those that one caller may read; the encoder of documents' own vectors
-    is the same for all.
+    What a search counts depends on the caller's rights, on the indices and shards that the request's parameters select,
+    and on fields that the body defines.
     """
 
     def __init__(self) -> None:
         self._keys = CallerKeys()
         self._known: ExpiringCache[bytes, SearchedIndices | None] = ExpiringCache(_MAX_REMEMBERED, _REMEMBERED_SECONDS)
 
-    def of(self, caller: Caller) -> SearchedIndices | None:
-        """Return what is known of a caller's target; nothing of a point in time."""
-        found = (self._known.get(key) for key in self._keys_of(caller) if caller.indices)
-        return next((one.value for one in found if one is not None and one.value is not None), None)
+    def key_of(self, request: SearchRequest, item: SearchItem) -> bytes | None:
+        """Return the key of a search's caller and target; None for a point in time, of which nothing is kept."""
+        caller = request.caller(item)
+        if not caller.indices:
+            return None
+        target = str((caller.indices, caller.params, request.shard_params(item), shared_parts(item.body or {})))
+        return self._keys.of(caller.headers, target.encode(errors="replace"))
 
-    def put(self, caller: Caller, indices: SearchedIndices) -> None:
-        """Remember the indices of a caller's target."""
-        if len(indices.counts) <= _MAX_INDICES:
-            self._known.put(self._keys_of(caller)[bool(indices.sides)], indices)
+    def of(self, key: bytes | None) -> SearchedIndices | None:
+        """Return what is known under a key."""
+        known = None if key is None else self._known.get(key)
+        return None if known is None else known.value
 
-    def forget(self, caller: Caller) -> None:
-        """Forget what is known of a caller's target."""
-        for key in self._keys_of(caller):
-            self._known.put(key, None)
-
-    def _keys_of(self, caller: Caller) -> tuple[bytes, bytes]:
-        target = caller.indices.encode(errors="replace")
-        return target, self._keys.of(caller.headers, target)
+    def put(self, key: bytes | None, indices: SearchedIndices | None) -> None:
+        """Remember indices under a key; forget them if there are none."""
+        if key is not None and (indices is None or len(indices.counts) <= _MAX_INDICES):
+            self._known.put(key, indices)
 
 
 async def _matching(

@@ -153,7 +153,8 @@ class CandidateSearch:
             except UndecidedDemands as error:
                 self.obstacle = str(error)
         self._early: asyncio.Task[list[dict[str, Any]] | None] | None = None
-        indices = known.of(self._caller)
+        self._target = known.key_of(request, item)
+        indices = known.of(self._target)
         if begun is not None and indices is not None and self.obstacle is None and not request.is_template:
             self._early = asyncio.create_task(self._found_early(indices, begun))
             self._early.add_done_callback(ignore_failure)
@@ -162,7 +163,7 @@ class CandidateSearch:
         """Return the candidates that join a window."""
         if self.obstacle is not None:
             return JoinedCandidates(requested=self._count, reason=self.obstacle)
-        indices = self._known.of(self._caller)
+        indices = self._known.of(self._target)
         if indices is not None and any(hit["_index"] not in indices.counts for hit in hits):
             indices, self._early = None, None  # an alias has moved, or there is a new index
         found: list[dict[str, Any]] = []
@@ -171,7 +172,7 @@ class CandidateSearch:
                 with suppress(EngineRefusal, SideIndexReplaced):  # what is known is of another index
                     found = await self._found(indices)
             if not found:
-                self._known.forget(self._caller)
+                self._known.put(self._target, None)
                 self._early = None
                 found = await self._found()
         except EngineRefusal:
@@ -227,7 +228,7 @@ class CandidateSearch:
             return found
         indices = known or await self._searched_indices()
         if known is None and indices.encoder is not None:
-            self._known.put(self._caller, indices)
+            self._known.put(self._target, indices)
         return [] if indices.encoder is None else await self._nearest(indices)
 
     async def _nearest(self, indices: SearchedIndices) -> list[dict[str, Any]]:
