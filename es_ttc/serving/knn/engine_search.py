@@ -13,7 +13,7 @@ read first, and only their vectors are searched.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -155,7 +155,8 @@ class EngineSearch:
                 num_candidates=candidates, exact=exact,
             )  # fmt: skip
 
-        return list(await asyncio.gather(*(self._nearest(partial(body, vector), k, features) for vector in vectors)))
+        found = await asyncio.gather(*(self._nearest(partial(body, vector), k, features) for vector in vectors))
+        return [self._in_order(one, k) for one in found]
 
     async def window(
         self, documents: Documents, needs: frozenset[Feature], wants: frozenset[Feature] = frozenset()
@@ -184,8 +185,18 @@ class EngineSearch:
         return await self._gateway.scoring.run(function, *args, **kwargs)
 
     async def _nearest(self, body: MakeBody, k: int, features: frozenset[Feature]) -> NearestDocuments:
-        """Return the k documents nearest to one vector."""
+        """Return the documents nearest to one vector, k or more if there are as many, in the order of their arrival."""
         return await until_k(partial(self._in_documents, body, features), k, first=k)
+
+    def _in_order(self, found: NearestDocuments, k: int) -> NearestDocuments:
+        """Return the k nearest documents; equal cosines in the order of index, id and routing, as on every page."""
+
+        def name(place: int) -> tuple[float, str, str, str]:
+            number = int(found.documents[place])
+            return -float(found.cosines[place]), *self.ids[number], self.hits[number].get("_routing") or ""
+
+        order = sorted(range(len(found.documents)), key=name)[:k]
+        return NearestDocuments(found.documents[order], found.cosines[order], found.complete)
 
     async def _in_documents(
         self, body: MakeBody, features: frozenset[Feature], count: int
@@ -288,8 +299,7 @@ class SideIndexSearch(EngineSearch):
         ]
         if self._indices.own:
             searches.append(super()._nearest(body, k, features))
-        nearest = together(await asyncio.gather(*searches))
-        return NearestDocuments(nearest.documents[:k], nearest.cosines[:k], nearest.complete)
+        return together(await asyncio.gather(*searches))
 
     async def _in_side_index(self, side: SideIndex, body: MakeBody, count: int) -> tuple[NearestDocuments, bool]:
         """Search one side index; see :func:`until_k`."""
@@ -374,13 +384,13 @@ class SideIndexSearch(EngineSearch):
 
 
 async def until_k(find: Find, k: int, *, first: int) -> NearestDocuments:
-    """Return k neighbours that may be returned to the caller; request more until there are k, at most 10,000."""
+    """Return neighbours that may be returned to the caller; request more until there are k, at most 10,000."""
     count = min(first, MAX_CANDIDATES)
     while True:
         found, exhausted = await find(count)
         complete = len(found.documents) >= k or exhausted
         if complete or count >= MAX_CANDIDATES:
-            return NearestDocuments(found.documents[:k], found.cosines[:k], complete)
+            return replace(found, complete=complete)
         count = min(_FURTHER * count, MAX_CANDIDATES)
 
 
