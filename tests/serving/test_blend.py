@@ -195,8 +195,9 @@ def test_a_search_with_vectors_of_its_own_has_the_window_alone(behind: Behind) -
 def test_documents_below_min_score_do_not_join(behind: Behind) -> None:
     scores = first_pass(behind, 60).scores
     least = scores[len(scores) // 2]
-    reply = search(behind.gateway, behind.index, blended(size=60) | {"min_score": least})
+    reply = search(behind.gateway, behind.index, blended(size=60) | {"min_score": str(least)})
     plain = search(behind.engine, behind.index, {"query": BY_WORDS, "size": 60, "min_score": least})
+    assert reply.json()["ttc"]["applied"]
     assert sorted(reply.ids) == sorted(plain.ids)
     assert reply.json()["hits"]["total"] == plain.json()["hits"]["total"]
 

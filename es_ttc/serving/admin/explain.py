@@ -23,7 +23,7 @@ from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
-from es_ttc.serving.request.body import find_clauses, texts_of
+from es_ttc.serving.request.body import body_integer, body_number, find_clauses, texts_of
 from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, Section, parse_section
 from es_ttc.serving.rescore.plan import DEFAULT_SIZE, DEFAULT_WINDOW, find_rescore
 from es_ttc.serving.search import Searches
@@ -121,8 +121,8 @@ class Explaining:
     async def _explained(self, request: Request, asked: ExplainRequest) -> Explanation:
         search, ids = asked.search, {"ids": {"values": [asked.id]}}
         body, section, window = _with_detail(search)
-        size = search.get("size")
-        page = size if isinstance(size, int) else DEFAULT_SIZE
+        size = body_integer(search.get("size"))
+        page = DEFAULT_SIZE if size is None else size
         whole = {**body, "from": 0, "size": min(2 * max(window, page), self._gateway.settings.max_window)}
         must = [body["query"]] if body.get("query") else []
         alone = {**body, "query": {"bool": {"must": must, "filter": [ids]}}, "from": 0, "size": 1}
@@ -235,8 +235,7 @@ def _with_detail(search: Mapping[str, Any]) -> tuple[dict[str, Any], Section, in
     asked = {"detail": True, "on_error": "first_pass", "relevance": section.relevance_key is not None}
     body = {key: value for key, value in search.items() if key not in _DROPPED}
     body |= {"_source": False, "rescore": [*natives, {**item, KEY: {**kept, **asked}}]}
-    window = item.get("window_size")
-    return body, section, window if isinstance(window, int) else DEFAULT_WINDOW
+    return body, section, body_integer(item.get("window_size")) or DEFAULT_WINDOW
 
 
 def _clauses(path: str, query: Any, wanted: bool | None = True) -> Iterator[tuple[str, dict[str, Any], bool | None]]:
@@ -365,8 +364,8 @@ def _reasons(
         yield f"alone it cannot be ranked: {alone.get('reason')}"
     if alone.get("read", 1) < 1:
         yield f"the encoder has read {alone['read']:.0%} of its text"
-    minimum = search.get("min_score")
-    if isinstance(minimum, int | float) and told.first_pass_score is not None and told.first_pass_score < minimum:
+    minimum = body_number(search.get("min_score"))
+    if minimum is not None and told.first_pass_score is not None and told.first_pass_score < minimum:
         yield f"its score {told.first_pass_score:.6g} is below the [min_score] {minimum}"
     for change in told.weights:
         weight = f"{change.times:g} times the weight of [{change.signal}]" if change.times else f"no [{change.signal}]"

@@ -35,6 +35,7 @@ from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import SearchContext, SideIndexReplaced, SideIndexSearch
 from es_ttc.serving.knn.searched_indices import KnownTargets, SearchedIndices, matched_again, searched_indices_of
 from es_ttc.serving.knn.searches import Body, SearchClient, require_complete, search_body, single_client
+from es_ttc.serving.request.body import body_number
 from es_ttc.serving.request.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
 from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields, without_inner_hits
 from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, PARAMS_OF_HITS, SearchPlan, unsafe_params
@@ -186,7 +187,7 @@ class CandidateSearch:
 
     async def _joined(self, found: Sequence[dict[str, Any]]) -> JoinedCandidates:
         """Return documents from outside a window with the engine's scores of the query."""
-        least, boosts = self._plan.body.get("min_score"), self._plan.body.get("indices_boost")
+        least, boosts = body_number(self._plan.body.get("min_score")), self._plan.body.get("indices_boost")
         hits, matches = [], []
         for hit in found:
             score = hit.pop("matched_queries", {}).get(_QUERY)
