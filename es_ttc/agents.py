@@ -191,7 +191,7 @@ async def _indices(gateway: EngineRequests) -> list[IndexInfo]:
     """Return the indices that have features."""
     what = "the indices could not be listed"
     mappings = await gateway.json("GET", b"/_mapping", _META, failing=what)
-    counts = await gateway.json("GET", b"/_cat/indices", _COUNTS, failing=what)
+    counts = await gateway.json("GET", b"/_cat/indices", _COUNTS, failing=what, form=list)
     documents = {row["index"]: int(row["docs.count"]) for row in counts if row.get("docs.count") is not None}
     return [
         IndexInfo(

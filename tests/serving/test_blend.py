@@ -282,3 +282,14 @@ def test_where_time_is_short_the_first_pass_answers(behind: Behind) -> None:
     assert reply.status == 200
     assert not reply.json()["ttc"]["applied"]
     assert reply.ids == first_pass(behind, 5).ids
+
+
+@on_both
+def test_a_search_of_no_index_is_answered_as_by_the_engine(behind: Behind) -> None:
+    counted = {"aggs": {"groups": {"terms": {"field": "group.keyword"}}}}
+    for target, params in (("nothere*", ""), ("nothere", "?ignore_unavailable=true")):
+        reply = search(behind.gateway, target, blended() | counted, params)
+        native = search(behind.engine, target, {"query": BY_WORDS, **counted}, params).json()
+        assert reply.status == 200, reply.body
+        assert reply.json()["hits"] == native["hits"]
+        assert reply.json().keys() - {"ttc"} == native.keys()

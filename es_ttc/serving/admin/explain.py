@@ -18,6 +18,7 @@ from starlette.responses import Response
 from es_ttc.common.validation import validated
 from es_ttc.errors import EngineError, InvalidRequest, UnknownIndex
 from es_ttc.serving.admin.endpoint import EndpointRunner, json_object, with_callers_errors
+from es_ttc.serving.answer_forms import require_search_answer
 from es_ttc.serving.engine_requests import EngineRequests, reason_of, require_complete
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
@@ -211,9 +212,8 @@ class Explaining:
 
 async def _matching(engine: EngineRequests, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the engine's answer to a search without a section."""
-    answer: dict[str, Any] = await engine.json(
-        "POST", _search_path(index), body=body, failing=_FAILING, in_own_words=True
-    )
+    found = await engine.json("POST", _search_path(index), body=body, failing=_FAILING, in_own_words=True)
+    answer = require_search_answer(found, _FAILING)
     require_complete(answer, _FAILING)
     return answer
 

@@ -21,6 +21,7 @@ from es_ttc.serving.http.caller import Caller, CallerKeys
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.vectors.moments import Moments
 
+_META = {"*": {"mappings": {"_meta": {ROOT: dict}}}}
 _SECONDS = 60.0
 """Time for which a value, or its absence, is used."""
 _MAX_CALIBRATIONS = 256
@@ -98,7 +99,7 @@ async def meta_of(
     requests = EngineRequests(upstream)
     for engine in (requests.as_caller(caller), requests.as_gateway()):
         try:
-            answer = await engine.json("GET", path, query_string, failing="the mapping could not be read")
+            answer = await engine.json("GET", path, query_string, failing="the mapping could not be read", form=_META)
         except EngineUnavailable:
             raise
         except EngineError:

@@ -217,7 +217,7 @@ class EngineSearch:
         if features:
             for number, hit in numbered:
                 self._hit_features[number] = features_from_hit(self.keys[number], hit, features)
-        scores = [hit["_score"] for _, hit in numbered]
+        scores = [hit.get("_score") for _, hit in numbered]
         return neighbours([number for number, _ in numbered], scores), len(found) < count
 
     async def _current(self, hits: Sequence[Hit]) -> Sequence[Hit]:
@@ -320,8 +320,8 @@ class SideIndexSearch(EngineSearch):
         hits = answer["hits"]["hits"]
         marked = [(hit, mark) for hit in hits if (mark := mark_of(hit)) is not None]
         await self._number_permitted(side, dict(mark for _, mark in marked))
-        numbered = [(self._numbers_of_source[side.source, document], hit["_score"]) for hit, (document, _) in marked]
-        permitted = [(number, score) for number, score in numbered if number is not None]
+        scored = [(self._numbers_of_source[side.source, document], hit.get("_score")) for hit, (document, _) in marked]
+        permitted = [(number, score) for number, score in scored if number is not None]
         exhausted = len(hits) < count or (bool(filters) and count == most)
         return neighbours([number for number, _ in permitted], [score for _, score in permitted]), exhausted
 
@@ -394,12 +394,15 @@ async def until_k(find: Find, k: int, *, first: int) -> NearestDocuments:
         count = min(_FURTHER * count, MAX_CANDIDATES)
 
 
-def neighbours(numbers: Sequence[int], scores: Sequence[float]) -> NearestDocuments:
+def neighbours(numbers: Sequence[int], scores: Sequence[float | None]) -> NearestDocuments:
     """Return documents with the cosines that correspond to an engine's scores, (1 + cosine) / 2.
 
     A score may correspond to none: OpenSearch before 2.19 returns 1 + cosine for exact searches.
     """
-    cosines = np.array([2 * score - 1 for score in scores], np.float32)
+    known = [score for score in scores if score is not None]
+    if len(known) < len(scores):
+        raise EngineError("a kNN search failed: [_score] of a hit of the engine's answer is missing")
+    cosines = np.array([2 * score - 1 for score in known], np.float32)
     if len(cosines) and cosines.max() > _GREATEST_COSINE:
         raise EngineError(
             f"the engine gave a vector the score {(cosines.max() + 1) / 2:.3f}, and (1 + cosine) / 2 is at most 1: its "

@@ -11,6 +11,7 @@ from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MAX_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, STATE, VECTOR
+from es_ttc.serving.answer_forms import TERMS, require_form
 from es_ttc.serving.http.caller import CallerKeys
 from es_ttc.serving.knn.searches import Answer, Body, SearchClient, require_complete
 from es_ttc.serving.logs import log
@@ -29,6 +30,7 @@ _UNSEARCHABLE = {
     "aggs": {"indices": _BY_INDEX},
 }
 """Documents whose vector is not in a field that kNN searches: OpenSearch has none without ``index.knn``."""
+_NO_INDEX: Answer = {"indices": {"buckets": []}}  # a search of no index has no aggregations
 _BY_BOTH = {**_BY_INDEX, "aggs": {"encoders": {"terms": {"field": ENCODER, "size": 1}}}}
 
 
@@ -86,7 +88,7 @@ async def searched_indices_of(
     if "aggregations" not in answer:  # there is no index: a pattern that matches none
         return SearchedIndices(None, own=False, sides=())
     encoders = _encoders(answer)
-    useless = [*_counts_by_index(answer["aggregations"]["unsearchable"])] if unsearchable else []
+    useless = [*_counts_by_index(answer["aggregations"].get("unsearchable", {}))] if unsearchable else []
     if len(encoders) > 1:
         [answer] = await client.search([{**shared, **_COUNT, "aggs": {**_COUNTS, "indices": _BY_BOTH}}])
         encoders = _most_of_each(answer)
@@ -153,7 +155,7 @@ async def _matching(
         return counts
     count = {**shared, **_COUNT, "query": {"bool": {"filter": [*filters]}}, "aggs": {"indices": _BY_INDEX}}
     [counted] = await client.search([count])
-    return _counts_by_index(counted["aggregations"])
+    return _counts_by_index(counted.get("aggregations", _NO_INDEX))
 
 
 def _with_matching(sides: Sequence[SideIndex], matching: Mapping[str, int]) -> list[SideIndex]:
@@ -178,17 +180,24 @@ async def _sides(client: SearchClient, counts: Mapping[str, int]) -> tuple[Seque
 
 def _most_of_each(answer: Answer) -> list[str]:
     """Return for each index the encoder of most of its documents, each encoder once."""
-    buckets = answer["aggregations"]["indices"]["buckets"]
+    buckets = _buckets(answer["aggregations"], "indices")
     firsts = [bucket["encoders"]["buckets"][0]["key"] for bucket in buckets if bucket["encoders"]["buckets"]]
     return list(dict.fromkeys(firsts))
 
 
 def _encoders(answer: Answer) -> list[str]:
-    return [bucket["key"] for bucket in answer["aggregations"]["encoders"]["buckets"]]
+    return [bucket["key"] for bucket in _buckets(answer["aggregations"], "encoders")]
 
 
 def _counts_by_index(aggregations: Answer) -> dict[str, int]:
-    return {bucket["key"]: bucket["doc_count"] for bucket in aggregations["indices"]["buckets"]}
+    return {bucket["key"]: bucket["doc_count"] for bucket in _buckets(aggregations, "indices")}
+
+
+def _buckets(aggregations: Answer, name: str) -> Sequence[Answer]:
+    """Return the buckets of an aggregation by encoder or index."""
+    require_form(aggregations, {name: TERMS}, "documents could not be counted")
+    buckets: Sequence[Answer] = aggregations[name]["buckets"]
+    return buckets
 
 
 def _exists(index: str, answer: Answer) -> bool:

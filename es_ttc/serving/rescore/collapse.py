@@ -59,8 +59,8 @@ def groups_of(hits: Sequence[Mapping[str, Any]], field: str) -> list[Group]:
     groups: list[Group] = []
     for hit in hits:
         values = (hit.get("fields") or {}).get(field) or [None]
-        if len(values) > 1:
-            raise InvalidRequest(f"[collapse.field] [{field}] has several values in a document: collapse by one value")
+        if len(values) > 1 or isinstance(values[0], dict | list):
+            raise InvalidRequest(f"[collapse.field] [{field}] has no single value in a document: collapse by one value")
         groups.append(values[0])
     return groups
 
