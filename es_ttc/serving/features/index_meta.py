@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EncoderMismatch, EngineError, EngineUnavailable
+from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.calibration import calibration_of
 from es_ttc.index.mappings.spec import CALIBRATION, ENCODER, ROOT
 from es_ttc.serving.engine_requests import EngineRequests, IncompleteAnswer
@@ -106,6 +107,29 @@ async def meta_of(
             continue
         found = [mapping["mappings"]["_meta"][ROOT] for mapping in answer.values()]
         yield found if key is None else [meta[key] for meta in found]
+
+
+async def features_of(engine: EngineRequests, target: str = "", *, failing: str) -> dict[str, Mapping[str, Any]]:
+    """Return what is known of the features of each index behind a target, by its name, its own or its side index's.
+
+    Without a target it is that of all indices. The target is quoted for a path.
+    """
+    query = {"filter_path": f"*.mappings._meta.{ROOT}", "expand_wildcards": "open,hidden"}  # side indices are hidden
+    names = ""
+    if target:
+        searched = f"/{target}/_field_caps".encode()
+        answer = await engine.json(
+            "GET", searched, b"fields=_id", failing=failing, in_own_words=True, form={"indices": [str]}
+        )
+        indices: list[str] = answer["indices"]
+        if not indices:
+            return {}
+        names = f"/{quote(','.join([*indices, *map(side_alias, indices)]), safe=',')}"
+        query["ignore_unavailable"] = "true"
+    path = f"{names}/_mapping".encode()
+    found = await engine.json("GET", path, urlencode(query).encode(), failing=failing, in_own_words=True, form=_META)
+    described = {name: mapping["mappings"]["_meta"][ROOT] for name, mapping in found.items()}
+    return {meta.get("source", name): meta for name, meta in described.items()}
 
 
 async def encoded_fields(upstream: Upstream, places: Iterable[tuple[str, Caller]]) -> tuple[str, ...]:
