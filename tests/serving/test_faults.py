@@ -3,9 +3,13 @@
 import io
 import json
 import logging
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlsplit
 
 import cbor2
 import numpy as np
@@ -375,3 +379,24 @@ def replaced(reply: Reply, place: str, value: Any) -> Reply:
         found = found[key]
     found[keys[-1]] = value
     return Reply(200, reply.headers, json.dumps(answer).encode())
+
+
+def test_an_explanation_ends_when_its_client_leaves(behind: Behind, gateway: str, relayed: Relay) -> None:
+    asked = json.dumps({"index": behind.index, "id": "d0", "search": {"query": {"match": {"text": "cat"}}}}).encode()
+    address = urlsplit(gateway)
+    arrived, released = threading.Event(), threading.Event()
+
+    def hold(_: Passed) -> None:
+        arrived.set()
+        released.wait(20)
+
+    relayed.before = hold
+    with socket.create_connection((address.hostname or "", address.port or 0)) as client:
+        headers = f"host: x\r\ncontent-type: application/json\r\ncontent-length: {len(asked)}"
+        client.sendall(f"POST /_ttc/explain HTTP/1.1\r\n{headers}\r\n\r\n".encode() + asked)
+        assert arrived.wait(20)
+    time.sleep(0.5)  # until the gateway knows
+    begun = len(relayed.passed)
+    released.set()
+    time.sleep(0.7)
+    assert len(relayed.passed) == begun
