@@ -183,6 +183,13 @@ def test_what_leaves_the_window_alone(more: dict[str, Any], url: str, words: str
 
 
 @on_both
+def test_a_url_parameter_that_decides_nothing_of_matching_leaves_candidates(behind: Behind) -> None:
+    params = {"elasticsearch": "?force_synthetic_source=false", "opensearch": "?verbose_pipeline=false"}
+    told = search(behind.gateway, behind.index, blended(), params[behind.product]).json()["ttc"]
+    assert told["candidates"]["joined"] > 0
+
+
+@on_both
 def test_a_search_with_vectors_of_its_own_has_the_window_alone(behind: Behind) -> None:
     if behind.product == "elasticsearch":
         clause = {"field": "ttc.vector", "query_text": CATS, "k": 3}

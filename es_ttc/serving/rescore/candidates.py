@@ -38,7 +38,7 @@ from es_ttc.serving.knn.searches import Body, SearchClient, require_complete, se
 from es_ttc.serving.request.body import body_number
 from es_ttc.serving.request.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
 from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields, without_inner_hits
-from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, PARAMS_OF_HITS, SearchPlan, unsafe_params
+from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, PARAMS_OF_HITS, SearchPlan, params_of_matching
 from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import Float32
 
@@ -59,7 +59,7 @@ def obstacle(plan: SearchPlan) -> str | None:
     for key in plan.body:
         if key not in _UNDERSTOOD:
             return f"[{key}] of the search is not known to hold for documents that kNN finds"
-    for name in unsafe_params(plan.params, of_hits=True):
+    for name in params_of_matching(plan.params):
         return f"the URL parameter [{name}] is not known to hold for documents that kNN finds"
     query = plan.body.get("query")
     if isinstance(query, Mapping) and "hybrid" in query:

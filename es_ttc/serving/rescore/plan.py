@@ -73,6 +73,7 @@ _SAFE_PARAMS = frozenset(
     }
 )  # fmt: skip
 """URL parameters with the same meaning in a second request for the same documents."""
+_OF_MATCHING = frozenset({*PARAMS_OF_QUERY, "scroll", "search_pipeline", "sort", "terminate_after"})
 _SAFE_VALUES: Mapping[str, tuple[str, ...]] = {
     "search_pipeline": ("_none",),
     "sort": ("_score", "_score:desc"),
@@ -87,10 +88,14 @@ PARAMS_OF_HITS = frozenset(
 """URL parameters that affect only the contents of hits."""
 
 
-def unsafe_params(params: Sequence[tuple[str, str]], *, of_hits: bool) -> list[str]:
+def params_of_matching(params: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the URL parameters that decide which documents are found or how they are scored."""
+    return [name for name, value in params if name in _OF_MATCHING and value not in _SAFE_VALUES.get(name, ())]
+
+
+def unsafe_params(params: Sequence[tuple[str, str]]) -> list[str]:
     """Return the URL parameters by which a further request may find other documents, or other contents of hits."""
-    safe = _SAFE_PARAMS | PARAMS_OF_HITS if of_hits else _SAFE_PARAMS
-    return [name for name, value in params if name not in safe and value not in _SAFE_VALUES.get(name, ())]
+    return [name for name, value in params if name not in _SAFE_PARAMS and value not in _SAFE_VALUES.get(name, ())]
 
 
 class ExtSection(Section):
