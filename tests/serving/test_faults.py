@@ -384,18 +384,19 @@ def replaced(reply: Reply, place: str, value: Any) -> Reply:
 def test_an_explanation_ends_when_its_client_leaves(behind: Behind, gateway: str, relayed: Relay) -> None:
     asked = json.dumps({"index": behind.index, "id": "d0", "search": {"query": {"match": {"text": "cat"}}}}).encode()
     address = urlsplit(gateway)
-    arrived = threading.Event()
+    arrived, released = threading.Event(), threading.Event()
 
     def hold(_: Passed) -> None:
         arrived.set()
-        time.sleep(0.3)
+        released.wait(20)
 
     relayed.before = hold
     with socket.create_connection((address.hostname or "", address.port or 0)) as client:
         headers = f"host: x\r\ncontent-type: application/json\r\ncontent-length: {len(asked)}"
         client.sendall(f"POST /_ttc/explain HTTP/1.1\r\n{headers}\r\n\r\n".encode() + asked)
         assert arrived.wait(20)
-    time.sleep(0.1)  # what was sent beside the first request
+    time.sleep(0.5)  # until the gateway knows
     begun = len(relayed.passed)
-    time.sleep(0.8)
+    released.set()
+    time.sleep(0.7)
     assert len(relayed.passed) == begun
