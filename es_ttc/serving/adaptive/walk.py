@@ -38,7 +38,7 @@ _OTHERS_DATA = (LookupError, TypeError, ValueError)
 _AT_ONCE = 1000
 """Number of documents per search."""
 
-Identity = tuple[str, str]
+Node = tuple[str, str]
 """Concrete index and id."""
 Body = dict[str, Any]
 
@@ -65,15 +65,15 @@ class WalkDocuments:
         self._shared = shared
         self._conditions = conditions
         self._marks = [*MARKS, *marks]
-        self._numbers = {_identity(hit): number for number, hit in enumerate(self.hits)}
-        self._hidden: set[Identity] = set()
+        self._numbers = {_node_of(hit): number for number, hit in enumerate(self.hits)}
+        self._hidden: set[Node] = set()
         self._passages: dict[int, Passage] = {}
 
-    def identity(self, document: int) -> Identity:
+    def identity(self, document: int) -> Node:
         """Return a document's index and id."""
-        return _identity(self.hits[document])
+        return _node_of(self.hits[document])
 
-    async def seen(self, identities: Sequence[Identity]) -> dict[Identity, int]:
+    async def seen(self, identities: Sequence[Node]) -> dict[Node, int]:
         """Return the numbers of those documents that exist and that the caller may read; new ones get a number."""
         unknown: dict[str, list[str]] = {}
         for index, identifier in dict.fromkeys(identities):
@@ -84,7 +84,7 @@ class WalkDocuments:
             for start in range(0, len(ids), _AT_ONCE):
                 for hit in await self._search(index, ids[start : start + _AT_ONCE], marks):
                     hit["_score"] = None
-                    if self._numbers.setdefault(_identity(hit), len(self.hits)) == len(self.hits):
+                    if self._numbers.setdefault(_node_of(hit), len(self.hits)) == len(self.hits):
                         self.hits.append(hit)
             self._hidden.update((index, one) for one in ids if (index, one) not in self._numbers)
         return {one: self._numbers[one] for one in identities if one in self._numbers}
@@ -146,7 +146,7 @@ class CallerNeighbours:
         self._fan_out = fan_out
         self._steps = StepLimit(depth)
         self._read: dict[int, asyncio.Task[list[int]]] = {}
-        self._ahead: dict[int, asyncio.Task[dict[Identity, list[str]]]] = {}
+        self._ahead: dict[int, asyncio.Task[dict[Node, list[str]]]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -217,7 +217,7 @@ class CallerNeighbours:
 
     async def _visible(self, documents: Sequence[int]) -> list[list[int]]:
         self.begin(documents)
-        edges: dict[Identity, list[str]] = {}
+        edges: dict[Node, list[str]] = {}
         for reading in dict.fromkeys(self._ahead[document] for document in documents):
             edges |= await asyncio.shield(reading)
         identities = [self._documents.identity(document) for document in documents]
@@ -229,7 +229,7 @@ class CallerNeighbours:
         self.begin(sorted(numbers.values()))
         return [[numbers[one] for one in row if one in numbers] for row in unread]
 
-    async def _edges_of(self, documents: Sequence[int]) -> dict[Identity, list[str]]:
+    async def _edges_of(self, documents: Sequence[int]) -> dict[Node, list[str]]:
         by_index: dict[str, list[str]] = {}
         for document in documents:
             index, identifier = self._documents.identity(document)
@@ -237,7 +237,7 @@ class CallerNeighbours:
         parts = await asyncio.gather(*(self._edges(index, ids) for index, ids in by_index.items()))
         return {identity: ids for part in parts for identity, ids in part.items()}
 
-    async def _edges(self, index: str, ids: Sequence[str]) -> dict[Identity, list[str]]:
+    async def _edges(self, index: str, ids: Sequence[str]) -> dict[Node, list[str]]:
         """Return neighbours' ids by document, as stored in the graph."""
         if index in self.without or ":" in index:  # graphs of another cluster are not searched
             self.without.setdefault(index, _missing_graph(index))
@@ -268,7 +268,7 @@ class CallerNeighbours:
         return bool(answer["_shards"]["total"])
 
 
-def _identity(hit: Mapping[str, Any]) -> Identity:
+def _node_of(hit: Mapping[str, Any]) -> Node:
     return str(hit["_index"]), str(hit.get("_id", ""))
 
 

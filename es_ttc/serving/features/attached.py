@@ -23,7 +23,7 @@ from es_ttc.index.mappings.queries import MAX_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, HASH, STATE, IndexSpec
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
 from es_ttc.serving.features.keys import SEQ_NO as SEQ_NO_OF_HITS
-from es_ttc.serving.features.keys import DocumentKey, document_keys, is_mark, single_values
+from es_ttc.serving.features.keys import DocumentKey, RoutedId, document_keys, is_mark, single_values
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
@@ -38,9 +38,6 @@ _MAX_REMEMBERED = 1000
 _NO_ERROR_IF_MISSING = b"ignore_unavailable=true&allow_no_indices=true"
 _FAILING = "features could not be located"
 _NO_FIELDS: Mapping[str, Any] = {}
-
-Identity = tuple[str, str | None]
-"""A document's id and routing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +143,7 @@ class AttachedFeatureLocator:
         return located
 
     async def current(
-        self, hits: Sequence[Mapping[str, Any]], marks: Mapping[Identity, Mark], uuid: str | None, caller: Caller
+        self, hits: Sequence[Mapping[str, Any]], marks: Mapping[RoutedId, Mark], uuid: str | None, caller: Caller
     ) -> list[DocumentKey | None]:
         """Return for each hit of an attached index the key of its features, None if they are not of its present text.
 
@@ -167,14 +164,14 @@ class AttachedFeatureLocator:
         caller: Caller,
     ) -> dict[int, DocumentKey]:
         """Find the features of one index's hits in its side index; return those whose text is to be compared."""
-        ids = sorted({identity_of(hits[place])[0] for place in places})
+        ids = sorted({RoutedId.of(hits[place]).id for place in places})
         marks, uuid = await asyncio.gather(self._marks(index, ids, caller), self.uuid(index, caller))
         if marks is None:
             return {}
         located.sides[index] = next((mark.side for mark in marks.values()), "")
         return _put_verified(hits, places, marks, uuid, located.keys)
 
-    async def _marks(self, index: str, ids: Sequence[str], caller: Caller) -> dict[Identity, Mark] | None:
+    async def _marks(self, index: str, ids: Sequence[str], caller: Caller) -> dict[RoutedId, Mark] | None:
         """Return the marks of documents in an index's side index; None if there is no side index."""
         if ":" in index:  # side indices of other clusters are not searched
             return None
@@ -182,12 +179,12 @@ class AttachedFeatureLocator:
         answers = await asyncio.gather(*(self._marks_of(index, part, caller) for part in parts))
         if any(answer is None for answer in answers):
             return None
-        marks: dict[Identity, Mark] = {}
+        marks: dict[RoutedId, Mark] = {}
         for answer in answers:
             marks |= answer or {}
         return marks
 
-    async def _marks_of(self, index: str, ids: Sequence[str], caller: Caller) -> dict[Identity, Mark] | None:
+    async def _marks_of(self, index: str, ids: Sequence[str], caller: Caller) -> dict[RoutedId, Mark] | None:
         """Return the marks of some documents, in one search: so all are of one side index and one encoder."""
         body = {
             "query": {"ids": {"values": list(ids)}},
@@ -246,7 +243,7 @@ class AttachedFeatureLocator:
         spec = await self._spec(index, example.index, caller, side=example.side)
         if spec is None:
             return []
-        identities = {place: identity_of(hits[place]) for place in unverified}
+        identities = {place: RoutedId.of(hits[place]) for place in unverified}
         body: dict[str, Any] = {
             "query": {
                 "bool": {
@@ -265,7 +262,7 @@ class AttachedFeatureLocator:
         answer = await _or_none(index, engine.search([index], body, naming, failing=_FAILING))
         if answer is None:
             return []
-        texts = {identity_of(hit): hit.get("_source") or {} for hit in answer["hits"]["hits"]}
+        texts = {RoutedId.of(hit): hit.get("_source") or {} for hit in answer["hits"]["hits"]}
         return [
             place
             for place, identity in identities.items()
@@ -297,7 +294,7 @@ async def _or_none(index: str, request: Awaitable[dict[str, Any]]) -> dict[str, 
         return None
 
 
-def mark_of(hit: Mapping[str, Any]) -> tuple[Identity, Mark] | None:
+def mark_of(hit: Mapping[str, Any]) -> tuple[RoutedId, Mark] | None:
     """Return the source document of a side index's hit, and the mark of its features; None without features."""
     fields = hit.get("fields", {})
     values = [fields.get(name, ()) for name in (STATE, ID, ENCODER, HASH, SOURCE, SEQ_NO)]
@@ -306,12 +303,7 @@ def mark_of(hit: Mapping[str, Any]) -> tuple[Identity, Mark] | None:
     (state,), (identifier,), *mark = values
     if state != READY or not is_mark(fields[HASH][0], fields[ENCODER][0]):
         return None
-    return (str(identifier), fields.get(ROUTING, [None])[0]), Mark(hit["_index"], *(value for (value,) in mark))
-
-
-def identity_of(hit: Mapping[str, Any]) -> Identity:
-    """Return the id and the routing of a source's hit."""
-    return str(hit.get("_id", "")), hit.get("_routing")
+    return RoutedId(str(identifier), fields.get(ROUTING, [None])[0]), Mark(hit["_index"], *(value for (value,) in mark))
 
 
 def changed_inside(hit: Mapping[str, Any]) -> bool:
@@ -323,14 +315,14 @@ def changed_inside(hit: Mapping[str, Any]) -> bool:
 def _put_verified(
     hits: Sequence[Mapping[str, Any]],
     places: Iterable[int],
-    marks: Mapping[Identity, Mark],
+    marks: Mapping[RoutedId, Mark],
     uuid: str | None,
     keys: list[DocumentKey | None],
 ) -> dict[int, DocumentKey]:
     """Put the keys of hits whose features are of their last write into ``keys``; return the others with features."""
     unverified = {}
     for place in places:
-        mark = marks.get(identity_of(hits[place]))
+        mark = marks.get(RoutedId.of(hits[place]))
         if mark is None:
             continue
         key = DocumentKey(mark.side, mark.encoder, mark.hash, side=True)

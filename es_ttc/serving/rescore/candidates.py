@@ -28,7 +28,7 @@ from es_ttc.retrievers.base import NearestDocuments
 from es_ttc.serving.engine_requests import EngineRefusal
 from es_ttc.serving.features.attached import FeatureLocations, changed_inside, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
-from es_ttc.serving.features.keys import MARKS, DocumentKey, identities
+from es_ttc.serving.features.keys import MARKS, DocumentId, DocumentKey, content_ids
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import SearchContext, SideIndexReplaced, SideIndexSearch
@@ -152,7 +152,7 @@ class CandidateSearch:
         self._tokens = tokens
         self._caller = request.caller(item)
         self._filters: list[Any] | None = None
-        self._keys: dict[str, DocumentKey] = {}  # by index, id and routing, of documents found in side indices
+        self._keys: dict[DocumentId, DocumentKey] = {}  # of documents found in side indices
         self._mapped_fields: frozenset[str] = frozenset()
         self.obstacle = obstacle(plan)
         if self.obstacle is None:
@@ -210,7 +210,7 @@ class CandidateSearch:
     async def _located(self, hits: Sequence[Mapping[str, Any]]) -> FeatureLocations:
         """Return where the features of hits are; the search of side indices has found that out already."""
         if self._keys:
-            return FeatureLocations([self._keys.get(_name(hit)) for hit in hits])
+            return FeatureLocations([self._keys.get(DocumentId.of(hit)) for hit in hits])
         return await self._gateway.attached.locate(hits, self._caller)
 
     async def _required(self) -> list[Any]:
@@ -294,7 +294,7 @@ class CandidateSearch:
             )
             nearest = await search.nearest(vectors, self._count)
         numbers = in_turn(nearest)[: self._count]
-        self._keys = {_name(search.hits[number]): search.keys[number] for number in numbers}
+        self._keys = {DocumentId.of(search.hits[number]): search.keys[number] for number in numbers}
         return [dict(search.hits[number]) for number in numbers]
 
     def _client(self) -> AbstractAsyncContextManager[SearchClient]:
@@ -348,8 +348,8 @@ def outside(hits: Sequence[Mapping[str, Any]], found: Sequence[dict[str, Any]]) 
 
 def _places_of_others(hits: Sequence[Mapping[str, Any]], held: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the places of hits whose documents are not among those of others."""
-    left, places = Counter(identities(held)), []
-    for place, identity in enumerate(identities(hits)):
+    left, places = Counter(content_ids(held)), []
+    for place, identity in enumerate(content_ids(hits)):
         if left[identity]:
             left[identity] -= 1
         else:
@@ -361,10 +361,6 @@ def in_turn(nearest: Sequence[NearestDocuments]) -> list[int]:
     """Return the documents nearest to some vectors, the nearest of each first, each document once."""
     rows = zip_longest(*(one.documents.tolist() for one in nearest))
     return [*dict.fromkeys(document for row in rows for document in row if document is not None)]
-
-
-def _name(hit: Mapping[str, Any]) -> str:
-    return f"{hit['_index']}\n{hit['_id']}\n{hit.get('_routing')}"
 
 
 def any_clause(product: Product, filters: Sequence[Any] = ()) -> KnnClause:
