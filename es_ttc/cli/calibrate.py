@@ -20,6 +20,7 @@ from es_ttc.cli.common import (
 )
 from es_ttc.cli.judged import SEED, JudgedQueries, with_llm_flag
 from es_ttc.cli.model_options import FILE, FOLDER, CommandGroup, command
+from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
@@ -28,7 +29,6 @@ from es_ttc.index.attach.feature_locations import alike_locations, feature_locat
 from es_ttc.index.mappings.calibration import calibrate as write
 from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation.report import rendered, require_writable, score
-from es_ttc.lab.evaluation.report import replace as replace_file
 from es_ttc.lab.learning.query_log import read_log
 from es_ttc.lab.ranking.relevance import MIN_QUERIES, Fit, evaluated, judged_hits
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS

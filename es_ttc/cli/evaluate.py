@@ -27,6 +27,7 @@ from es_ttc.cli.options import (
     first_pass_option,
     params_option,
 )
+from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation import provenance
@@ -173,7 +174,7 @@ def evaluate(
     with interruptible():
         evaluation = _evaluate(plan, collections, settings, quiet=as_json)
     if options.out is not None:
-        reports.replace(options.out, reports.results_json(evaluation))
+        replace_file(options.out, reports.results_json(evaluation))
         click.echo(f"results: {options.out}", err=True)
     if options.report is not None:
         click.echo(f"report: {reports.write(evaluation, options.report)}", err=True)

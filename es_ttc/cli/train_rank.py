@@ -14,10 +14,11 @@ from es_ttc.cli.evaluating import stages
 from es_ttc.cli.judged import SEED, JudgedQueries, folds_of, interval_text, told_of_file
 from es_ttc.cli.model_options import FILE, command
 from es_ttc.cli.tune import require_other_queries
+from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation.metrics import check_metric
-from es_ttc.lab.evaluation.report import replace, require_writable, score
+from es_ttc.lab.evaluation.report import require_writable, score
 from es_ttc.lab.ranking.lambdamart import RankOptions, RankTraining, require_lightgbm, train
 from es_ttc.lab.ranking.pools import signal_names
 from es_ttc.rescorers.learned.fields import parse_fields
@@ -115,7 +116,7 @@ def rank(data: Annotated[tuple[Path, ...], "DATA..."], /, *, options: RankingOpt
     if found.clear or options.force:
         model = RankingModel(out.stem, pools.signals, TREES.blend, found.trees, summary, fields)
         require_writable(file=out)
-        replace(out, model.content())
+        replace_file(out, model.content())
     if as_json:
         print_json(summary)
     else:

@@ -26,12 +26,13 @@ from es_ttc.cli.judged import (
 )
 from es_ttc.cli.model_options import FILE, command
 from es_ttc.cli.options import JsonObjectType, first_pass_option, params_option
+from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, splits
 from es_ttc.lab.evaluation.metrics import check_metric
 from es_ttc.lab.evaluation.plan import Plan, opened
-from es_ttc.lab.evaluation.report import p_value, replace, score, signed
+from es_ttc.lab.evaluation.report import p_value, score, signed
 from es_ttc.lab.evaluation.tuning import Tuning, candidates, given_params, summary_of
 from es_ttc.lab.evaluation.tuning import tune as chosen
 from es_ttc.lab.ranking.pools import signal_names
@@ -157,7 +158,7 @@ def _tune_params(options: TuneOptions, data: Path | None, *, as_json: bool) -> N
         sampled=options.queries is not None,
     )
     if options.out is not None:
-        replace(options.out, file_content(summary))
+        replace_file(options.out, file_content(summary))
         click.echo(f"parameters: {options.out}", err=True)
     print_result(summary, lambda: show(found, summary), as_json=as_json)
 
@@ -187,7 +188,7 @@ def _tune_weights(options: TuneOptions, data: Path | None, *, as_json: bool) -> 
     summary = summary_of_weights(found, pools, folds, SEED, sampled=options.queries is not None)
     summary["worth"] = [asdict(one) for one in found.worth]
     if options.out is not None and (found.clear or options.force):
-        replace(options.out, file_content(summary))
+        replace_file(options.out, file_content(summary))
     print_result(summary, lambda: show(found.tuning, summary, _worth_table(found)), as_json=as_json)
     if options.out is not None:
         told_of_file(options.out, clear=found.clear, force=options.force, what="weights", default="the default weights")

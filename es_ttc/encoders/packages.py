@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from es_ttc.common.files import publish, staging_folder
 from es_ttc.encoders.hashing import FileHashes, revision
 from es_ttc.encoders.kind import Kind
-from es_ttc.engine.node.files import publish, staging_folder
 from es_ttc.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)

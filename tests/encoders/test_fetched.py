@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import stamina
 
+from es_ttc.common import maven
+from es_ttc.common.maven import Artifact, Pinned
 from es_ttc.encoders import fetched, load_encoder
 from es_ttc.encoders.fetched import FetchedModel
 from es_ttc.encoders.hashing import FileHashes, revision
-from es_ttc.engine.node import artifacts
-from es_ttc.engine.node.parts import Artifact, Pinned
 from es_ttc.errors import ConfigurationError
 from tests.encoders.conftest import SENTENCES, MakeFolder
 from tests.support.maven import Repository, serving
@@ -62,7 +62,7 @@ def repository(
     served = Repository(tmp_path / "repository", {artifact_of(small): jar})
     monkeypatch.setattr(fetched, "MODELS", {SHORT: small})
     with serving(served) as url:
-        monkeypatch.setattr(artifacts, "repositories", lambda: {"test": url})
+        monkeypatch.setattr(maven, "repositories", lambda: {"test": url})
         with stamina.set_testing(True, attempts=2):
             yield served
 
