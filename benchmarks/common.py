@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from es_ttc.lab.evaluation.report import replace
+from es_ttc.common.files import replace_file
 
 
 def heading(title: str, *, data: str, packages: Iterable[str] = ("numpy",)) -> str:
@@ -67,7 +67,7 @@ def milliseconds(
 def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return a result of an earlier run, or make it and keep it."""
     if not file.exists():
-        replace(file, json.dumps(make()).encode())
+        replace_file(file, json.dumps(make()).encode())
     found: dict[str, Any] = json.loads(file.read_bytes())
     return found
 

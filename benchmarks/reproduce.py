@@ -19,7 +19,7 @@ from rich.table import Table
 from benchmarks.claims.model import Stale
 from benchmarks.claims.page import CLAIMS, FILE, PAGE, Row, as_json, as_page, kept, row_of
 from benchmarks.common import heading
-from es_ttc.lab.evaluation.report import replace
+from es_ttc.common.files import replace_file
 
 _STYLES = {"holds": "green", "not measured here": "dim", "in part": "yellow"}
 
@@ -56,8 +56,8 @@ def main() -> int:
     if arguments.write:
         told = heading("The papers' claims", data="generated from seed 0, and the pages of results")
         about = [line.removeprefix("- ") for line in told.splitlines() if line.startswith("- ")]
-        replace(FILE, as_json(rows, about).encode())
-        replace(PAGE, as_page(rows, about).encode())
+        replace_file(FILE, as_json(rows, about).encode())
+        replace_file(PAGE, as_page(rows, about).encode())
         return 0
     before, _ = kept()
     changed = [row for row in rows if row.verdict != before[row.number].verdict]

@@ -32,6 +32,7 @@ from benchmarks.blend import (
     signals,
 )
 from benchmarks.common import heading, table
+from es_ttc.common.files import replace_file
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.spec import IndexSpec
@@ -41,7 +42,6 @@ from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one, retrieval
 from es_ttc.lab.evaluation.metrics import Float64, score_by
 from es_ttc.lab.evaluation.rankings import Run
-from es_ttc.lab.evaluation.report import replace
 from es_ttc.reranking.rerankers import Passage
 from es_ttc.reranking.rerankers.cross_encoder import built_in
 from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
@@ -82,7 +82,7 @@ class KeptScores:
     def keep(self) -> None:
         """Write the scores that are new."""
         if self._new:
-            replace(self._file, json.dumps(self._scores).encode())
+            replace_file(self._file, json.dumps(self._scores).encode())
             self._new = 0
 
     def ms_of_a_pair(self, query: str, documents: Sequence[str]) -> float:

@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.blend import DATA, METRIC, compared, first_queries, prepared, signals
 from benchmarks.common import heading, kept, table
+from es_ttc.common.files import replace_file
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.spec import IndexSpec
@@ -31,7 +32,6 @@ from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one, retrieval
 from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.lab.evaluation.rankings import top
-from es_ttc.lab.evaluation.report import replace as write
 from es_ttc.lab.evaluation.report import signed
 from es_ttc.lab.training.late.session import LateRequest, run
 from es_ttc.lab.training.loop import TrainingProgress
@@ -147,7 +147,7 @@ def main() -> None:
     if arguments.write:
         before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
         after = rest.partition(END)[2]
-        write(PAGE, f"{before}{BEGIN}\n\n{text}\n{END}{after}".encode())
+        replace_file(PAGE, f"{before}{BEGIN}\n\n{text}\n{END}{after}".encode())
 
 
 def _course_of(seed: int, arguments: argparse.Namespace) -> dict[str, Any]:

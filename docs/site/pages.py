@@ -15,8 +15,8 @@ from typing import Any
 
 import platformdirs
 
-from es_ttc.engine.node import artifacts
-from es_ttc.engine.node.parts import Artifact, Pinned
+from es_ttc.common import maven
+from es_ttc.common.maven import Artifact, Pinned
 
 OUTSIDE = "repository"
 RECORDS = "decisions"
@@ -60,7 +60,7 @@ def add_mermaid(folder: Path) -> None:
     """
     cache = platformdirs.user_cache_path("es-ttc") / "downloads"
     name = f"META-INF/resources/webjars/mermaid/{MERMAID.artifact.version}/dist/mermaid.min.js"
-    with zipfile.ZipFile(artifacts.fetch([MERMAID], cache)[MERMAID.artifact]) as jar:
+    with zipfile.ZipFile(maven.fetch([MERMAID], cache)[MERMAID.artifact]) as jar:
         (folder / "docs" / "assets" / "mermaid.min.js").write_bytes(jar.read(name))
 
 

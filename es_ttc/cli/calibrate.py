@@ -1,15 +1,14 @@
 """`es-ttc calibrate`: statistics of queries in an index, and the relevance of its hits."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import click
-from pydantic import Field
 from rich.markup import escape
 
 from es_ttc.cli import tables
 from es_ttc.cli.common import (
-    AdapterName,
     AsJson,
     EncoderName,
     EngineUrl,
@@ -21,6 +20,7 @@ from es_ttc.cli.common import (
 )
 from es_ttc.cli.judged import SEED, JudgedQueries, with_llm_flag
 from es_ttc.cli.model_options import FILE, FOLDER, CommandGroup, command
+from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
@@ -28,7 +28,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.feature_locations import alike_locations, feature_locations
 from es_ttc.index.mappings.calibration import calibrate as write
 from es_ttc.lab.evaluation import provenance
-from es_ttc.lab.evaluation.report import rendered, replace, require_writable, score
+from es_ttc.lab.evaluation.report import rendered, require_writable, score
 from es_ttc.lab.learning.query_log import read_log
 from es_ttc.lab.ranking.relevance import MIN_QUERIES, Fit, evaluated, judged_hits
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
@@ -89,6 +89,33 @@ async def _calibrate(engine: Engine, name: str, texts: list[str], encoder: Encod
     return written[0]
 
 
+@dataclass(frozen=True, kw_only=True)
+class RelevanceOptions(JudgedQueries):
+    """Options of `es-ttc calibrate relevance`."""
+
+    split: Annotated[str, "--split NAME", "Split of DATA's queries."] = "train"
+    window: int | str = _WINDOW
+    index: str | None = None
+    with_llm: Annotated[bool, with_llm_flag] = False
+    tuned: Annotated[
+        Path | None,
+        FILE,
+        "--tuned FILE",
+        "Weights of blend that the gateway serves, a file of `es-ttc tune`. Default: the default weights.",
+    ] = None
+    out: Annotated[
+        Path | None,
+        FILE,
+        "File for the numbers, for `es-ttc serve --tuned`. It is not written if they cannot be trusted.",
+    ] = None
+    report: Annotated[
+        Path | None,
+        FOLDER,
+        "--report FOLDER",
+        "Folder for a page with the reliability diagram (index.html) and for relevance.json.",
+    ] = None
+
+
 @command(
     "es-ttc calibrate relevance shop --out relevance.json",
     "es-ttc calibrate relevance shop --with-llm --out relevance.json --report relevance",
@@ -97,36 +124,7 @@ async def _calibrate(engine: Engine, name: str, texts: list[str], encoder: Encod
     group=calibrate,
 )
 def relevance(
-    name: str,
-    data: Annotated[Path | None, "[DATA]"] = None,
-    /,
-    *,
-    split: Annotated[str, "--split NAME", "Split of DATA's queries."] = "train",
-    queries: Annotated[
-        int | None, "--queries N", Field(ge=2), "Number of queries, sampled at random. Default: all."
-    ] = None,
-    with_llm: Annotated[bool, with_llm_flag],
-    tuned: Annotated[
-        Path | None,
-        FILE,
-        "--tuned FILE",
-        "Weights of blend that the gateway serves, a file of `es-ttc tune`. Default: the default weights.",
-    ] = None,
-    engine: EngineUrl,
-    encoder: EncoderName,
-    adapter: AdapterName,
-    out: Annotated[
-        Path | None,
-        FILE,
-        "File for the numbers, for `es-ttc serve --tuned`. It is not written if they cannot be trusted.",
-    ] = None,
-    report: Annotated[
-        Path | None,
-        FOLDER,
-        "--report FOLDER",
-        "Folder for a page with the reliability diagram (index.html) and for relevance.json.",
-    ] = None,
-    as_json: AsJson,
+    name: str, data: Annotated[Path | None, "[DATA]"] = None, /, *, options: RelevanceOptions, as_json: AsJson
 ) -> None:
     """Fit the relevance of hits of the index NAME to judgements.
 
@@ -139,19 +137,21 @@ def relevance(
     better than one number for all hits; the message says what is missing. NAME may be an alias or a data stream: the
     numbers then hold for searches of this name, and of each index behind it.
     """
-    if data is not None and with_llm:
+    out, report, tuned = options.out, options.report, options.tuned
+    if data is not None and options.with_llm:
         raise click.UsageError("--with-llm is for the judgements of the index: leave DATA out")
     require_writable(folder=report, file=out)
     weights = None if tuned is None else Tuned.read(tuned)
     if weights is not None and weights.method != "blend":
         raise InvalidRequest(f"[{tuned}] is of method [{weights.method}]: name a file of `es-ttc tune --method blend`")
     blend = None if weights is None else weights.params.get("signals")
-    judgements = name if data is None else None
-    asked = JudgedQueries(split, queries, _WINDOW, name, engine, encoder, adapter, judgements, with_llm)
+    judged = replace(options, index=name, judgements=name if data is None else None)
     with interruptible():
-        located = with_engine(EngineSettings(**given(engine=engine)), lambda client: alike_locations(client, name))
-        collection = asked.load(data)
-        pools = asked.pools([collection], DEFAULT_SIGNALS)
+        located = with_engine(
+            EngineSettings(**given(engine=options.engine)), lambda client: alike_locations(client, name)
+        )
+        collection = judged.load(data)
+        pools = judged.pools([collection], DEFAULT_SIGNALS)
         hits = judged_hits(pools, collection.qrels if data is None else None, blend=blend)
         if hits.queries < 2:
             raise InvalidRequest(f"{hits.queries} queries have judged hits, and {MIN_QUERIES} are needed: judge more")
@@ -179,12 +179,12 @@ def relevance(
         "report": fit.report(),
     }
     if report is not None:
-        replace(report / "relevance.json", file_content(summary))
+        replace_file(report / "relevance.json", file_content(summary))
         page = rendered("relevance.html.j2", **{**summary, "index": name})
-        replace(report / "index.html", page.encode())
+        replace_file(report / "index.html", page.encode())
         stderr.print(f"report: {escape(str(report / 'index.html'))}", highlight=False, soft_wrap=True)
     if out is not None and not fit.lacking:
-        replace(out, file_content(summary))
+        replace_file(out, file_content(summary))
         stderr.print(f"relevance: {escape(str(out))}", highlight=False, soft_wrap=True)
     print_result(summary, lambda: _show(name, fit), as_json=as_json)
     if fit.lacking:

@@ -85,6 +85,19 @@ EncoderName = Annotated[str | None, encoder_flag]
 AdapterName = Annotated[str | None, adapter_flag]
 AsJson = Annotated[bool, json_flag]
 
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderOptions:
+    """Options that name the encoder."""
+
+    encoder: EncoderName = None
+    adapter: AdapterName = None
+
+    def settings(self, kind: type[S], **others: Any) -> S:
+        """Return settings with the encoder and with the others that were given."""
+        return adapted(kind(**given(encoder=self.encoder, **others)), self.adapter)
+
+
 stdout = Console()
 stderr = Console(stderr=True)
 

@@ -14,6 +14,7 @@ from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, 
 from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.model_options import FILE, FOLDER, CommandGroup, command
 from es_ttc.cli.tables import console, table
+from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.common.private_files import private_umask
 from es_ttc.errors import InvalidRequest
@@ -29,7 +30,6 @@ from es_ttc.lab.discovery.seeds import seeds
 from es_ttc.lab.discovery.summary import named
 from es_ttc.lab.discovery.summary import status as summarised
 from es_ttc.lab.discovery.tasks import load_tasks, plan_generated, plan_task
-from es_ttc.lab.evaluation.report import replace as replace_file
 from es_ttc.sandbox.confinement import seccomp
 from es_ttc.settings import GatewaySettings, LlmSettings, Settings
 

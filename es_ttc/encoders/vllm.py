@@ -22,7 +22,7 @@ from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
 from es_ttc.encoders.windows import InputWindow, Reader, prompts_differ, role_prompts
 from es_ttc.errors import ConfigurationError, EncoderError, LlmError
-from es_ttc.llm.endpoint import Endpoint, EndpointSettings
+from es_ttc.llm.endpoint import Endpoint, EndpointSettings, api_base
 from es_ttc.settings import Settings
 
 T = TypeVar("T")
@@ -41,7 +41,8 @@ def load_vllm(files: ModelFiles, settings: Settings, options: LoadOptions) -> Te
         )
     config = read_json(files.folder / "config_sentence_transformers.json")
     prompts = role_prompts(config.get("prompts") or {}, config.get("default_prompt_name"))
-    model = VllmModel(EndpointSettings(url=settings.encoder_url, api_key=settings.encoder_api_key), files.model)
+    url = api_base(settings.encoder_url, "encoder_url")
+    model = VllmModel(EndpointSettings(url=url, api_key=settings.encoder_api_key), files.model)
     own = files.dims or int(read_json(files.folder / "config.json").get("hidden_size", 0))
     served = model.dims()
     if own and own != served:
@@ -70,10 +71,9 @@ class VllmModel:
 
     def __init__(self, settings: EndpointSettings, name: str) -> None:
         self._name = name
-        self._endpoint = Endpoint(settings, setting="encoder_url")
+        self._endpoint = Endpoint(settings)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=_run, args=(self._loop,), name="es-ttc-vllm", daemon=True).start()
-        self._await(self._endpoint.__aenter__())
         weakref.finalize(self, _end, self._endpoint, self._loop)
 
     def dims(self) -> int:
@@ -141,7 +141,7 @@ def _end(endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> None:
     """Close the connections of a model that is not referenced any more, and end its thread."""
 
     async def close() -> None:
-        await endpoint.__aexit__()
+        await endpoint.close()
         loop.stop()
 
     asyncio.run_coroutine_threadsafe(close(), loop)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from es_ttc.errors import ConfigurationError, LlmError, LlmFailure
 from es_ttc.llm.base import JsonSchema, Message, Reply, Usage
-from es_ttc.llm.endpoint import Endpoint, EndpointSettings
+from es_ttc.llm.endpoint import Endpoint, EndpointSettings, api_base
 from es_ttc.settings import LlmSettings
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class LlmClient:
                 "no language model is configured: set ES_TTC_LLM_URL (llm_url) to an OpenAI-compatible endpoint "
                 "such as http://127.0.0.1:8000/v1"
             )
-        self.endpoint = Endpoint(_endpoint_settings(settings, settings.llm_url), setting="llm_url")
+        self.endpoint = Endpoint(_endpoint_settings(settings, settings.llm_url))
         self.api: Literal["chat", "completions"] = settings.llm_api
         self._model = settings.llm_model
         self._extra = settings.llm_extra_body
@@ -37,11 +37,10 @@ class LlmClient:
         return self.endpoint.url
 
     async def __aenter__(self) -> "LlmClient":
-        await self.endpoint.__aenter__()
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.endpoint.__aexit__(*exc)
+    async def __aexit__(self, *_: object) -> None:
+        await self.endpoint.close()
 
     async def models(self, *, seconds: float | None = None) -> list[str]:
         """Return the names of the models that the endpoint serves; also used as a health check."""
@@ -167,7 +166,7 @@ def _malformed(url: str, path: str) -> LlmError:
 
 def _endpoint_settings(settings: LlmSettings, url: str) -> EndpointSettings:
     return EndpointSettings(
-        url=url,
+        url=api_base(url, "llm_url"),
         api_key=settings.llm_api_key,
         ca_certs=settings.llm_ca_certs,
         timeout=settings.llm_timeout,

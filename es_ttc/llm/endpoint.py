@@ -99,7 +99,7 @@ _DOWN = frozenset({LlmFailure.UNREACHABLE, LlmFailure.TIMEOUT, LlmFailure.SERVER
 class EndpointSettings:
     """Address and limits of an endpoint."""
 
-    url: str
+    url: URL
     api_key: SecretStr | None = None
     ca_certs: Path | None = None
     timeout: float = 60.0
@@ -110,10 +110,9 @@ class EndpointSettings:
 
 
 class Endpoint:
-    """Sends JSON to one endpoint. Use as an async context manager, in one event loop."""
+    """Sends JSON to one endpoint. Use in one event loop, and close at the end: a connection opens at the first call."""
 
-    def __init__(self, settings: EndpointSettings, *, setting: str) -> None:
-        self._base = _base(settings.url, setting)
+    def __init__(self, settings: EndpointSettings) -> None:
         self._settings = settings
         self._tls = _tls(settings.ca_certs)
         self._room = asyncio.Semaphore(settings.concurrency)
@@ -123,7 +122,7 @@ class Endpoint:
     @property
     def url(self) -> str:
         """Its address without credentials, for messages."""
-        return str(self._base)
+        return str(self._settings.url.with_user(None).with_query(None))
 
     @property
     def breaker_open(self) -> bool:
@@ -135,21 +134,18 @@ class Endpoint:
         """Time for which it is not contacted after failures; 0 if it is."""
         return self._breaker.seconds_left
 
-    async def __aenter__(self) -> "Endpoint":
-        connector = aiohttp.TCPConnector(limit=self._settings.concurrency, ssl=self._tls)
-        self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
+    async def close(self) -> None:
+        """Close the connections; the next call opens others."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     async def get(self, path: str, *, seconds: float | None = None) -> dict[str, Any]:
         """Send a GET request; see :meth:`post`."""
         return await self._repeated("GET", path, None, seconds)
 
     async def post(self, path: str, body: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
-        """Send one JSON request and return the decoded answer."""
+        """Send one JSON request to a path below the address, "" for itself, and return the decoded answer."""
         return await self._repeated("POST", path, body, seconds)
 
     async def _repeated(
@@ -208,7 +204,8 @@ class Endpoint:
 
     async def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> dict[str, Any]:
         if self._session is None:
-            raise RuntimeError("the endpoint is not open: use it as an async context manager")
+            connector = aiohttp.TCPConnector(limit=self._settings.concurrency, ssl=self._tls)
+            self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         headers = {"Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -219,7 +216,7 @@ class Endpoint:
                 asyncio.timeout(seconds),
                 self._session.request(
                     method,
-                    self._base.joinpath(*path.strip("/").split("/")),
+                    self._settings.url.joinpath(*path.strip("/").split("/")) if path else self._settings.url,
                     data=None if body is None else orjson.dumps(body),
                     headers=headers,
                     allow_redirects=False,  # key and prompt are sent only to the configured address
@@ -229,7 +226,7 @@ class Endpoint:
                 content = await _read(response)
         except TimeoutError as error:
             raise LlmError(
-                f"the model at [{self.url}] gave no answer to [{path}] in {seconds:.3g} s",
+                f"the model at [{self.url}] gave no answer{f' to [{path}]' if path else ''} in {seconds:.3g} s",
                 LlmFailure.TIMEOUT,
             ) from error
         except (aiohttp.ClientError, OSError) as error:
@@ -238,20 +235,23 @@ class Endpoint:
             raise self._refusal(path, body, response, content)
         return self._decoded(path, content)
 
+    def _answered(self, path: str) -> str:
+        return f"the model at [{self.url}] answered{f' [{path}]' if path else ''}"
+
     def _decoded(self, path: str, content: bytes) -> dict[str, Any]:
         try:
             answer = json.loads(content)
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
-            raise LlmError(f"the model at [{self.url}] answered [{path}] with something else than JSON", _MALFORMED)
+            raise LlmError(f"{self._answered(path)} with something else than a JSON object", _MALFORMED)
         return answer
 
     def _refusal(
         self, path: str, body: Mapping[str, Any] | None, response: aiohttp.ClientResponse, content: bytes
     ) -> LlmError:
         status = response.status
-        where = f"the model at [{self.url}] answered [{path}] with {status}"
+        where = f"{self._answered(path)} with {status}"
         if 300 <= status < 400:
             return LlmError(
                 f"{where}, a redirect, which is not followed: give the final address", LlmFailure.REFUSED, status=status
@@ -339,8 +339,8 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def _base(url: str, setting: str) -> URL:
-    """Return the address that ends in ``/v1``."""
+def api_base(url: str, setting: str) -> URL:
+    """Return the address of an OpenAI-compatible API, which ends in ``/v1``."""
     try:
         base = URL(url)
     except ValueError as error:

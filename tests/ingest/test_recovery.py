@@ -9,10 +9,10 @@ from urllib.parse import urlencode
 import numpy as np
 import pytest
 
+from es_ttc.common.files import make_folder, remove
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect, connected
 from es_ttc.engine.node import account, process
-from es_ttc.engine.node.files import make_folder, remove
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import fill_attached

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from es_ttc.common import maven
+from es_ttc.common.files import link_or_copy, make_folder
+from es_ttc.common.maven import Artifact, Pinned
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.node import account, artifacts, parts
+from es_ttc.engine.node import account, parts
 from es_ttc.engine.node.distribution import Command, Distribution, NodeFolder
-from es_ttc.engine.node.files import link_or_copy, make_folder
 from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
-from es_ttc.engine.node.parts import Artifact, Pinned
 from es_ttc.engine.node.plugin import Plugin
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.index.mappings.spec import SpanGrid
@@ -48,7 +49,7 @@ class GuardedOpenSearch(OpenSearchDistribution):
     def command(self, home: Path, folder: NodeFolder, java: Java, spec: NodeSpec) -> Command:
         """Return the command, with the agent and the jars that it wants beside it."""
         cache = account.base_folder(Settings().cache_dir, account.run_as()) / "artifacts"
-        files = artifacts.fetch([AGENT, BYTE_BUDDY, parts.read_lock()[BOOTSTRAP]], cache)
+        files = maven.fetch([AGENT, BYTE_BUDDY, parts.read_lock()[BOOTSTRAP]], cache)
         beside = make_folder(folder.path / "agent")
         for file in files.values():
             if not (beside / file.name).exists():

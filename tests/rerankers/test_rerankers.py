@@ -182,12 +182,11 @@ async def test_an_endpoint_is_asked_with_model_and_key_and_busy_ones_again(monke
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        (401, "answered 401: .*not now"),
+        (401, "answered with 401: not now"),
         ({"results": [{"index": 0, "relevance_score": 1}]}, "1 results for 2 documents"),
         ({"results": [{"index": 0, "relevance_score": 1}] * 2}, "or some twice"),
         ({"results": [{"index": 0, "relevance_score": "a"}, {"index": 1, "relevance_score": 1}]}, "not a finite"),
         ({"data": []}, r"no \[results\]"),
-        ([], r"no \[results\]"),
     ],
 )
 async def test_an_endpoint_that_refuses_or_answers_nonsense_fails(fault: Any, why: str) -> None:
@@ -226,7 +225,7 @@ async def test_an_endpoint_that_is_not_there_fails_soon() -> None:
     rerankers = Rerankers({"mine": {"kind": "http", "url": "http://127.0.0.1:9/rerank"}})
     found = rerankers.named("mine")
     assert isinstance(found, PointwiseCalls)
-    with pytest.raises(PartialScores, match="does not answer"):
+    with pytest.raises(PartialScores, match="cannot be reached"):
         await found.scores("q", PASSAGES[:2])
     await rerankers.close()
 

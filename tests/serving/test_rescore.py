@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity
-from es_ttc.encoders.words import word_means
+from es_ttc.encoders.queries import word_means
 from es_ttc.errors import ConfigurationError
 from es_ttc.index.ingest import encode_documents
 from es_ttc.rescorers import registry

@@ -16,11 +16,12 @@ import requests
 import stamina
 from remotezip import RemoteZip, RemoteZipError
 
-from es_ttc.engine.node import account, artifacts, java
+from es_ttc.common import maven
+from es_ttc.common.files import locked, make_folder, publish, remove, sha256, staging_folder
+from es_ttc.common.maven import Artifact
+from es_ttc.engine.node import account, java
 from es_ttc.engine.node.distribution import Command, NodeFolder
-from es_ttc.engine.node.files import locked, make_folder, publish, remove, sha256, staging_folder
 from es_ttc.engine.node.java import Java
-from es_ttc.engine.node.parts import Artifact
 from es_ttc.engine.node.plugin import Plugin
 from es_ttc.engine.node.spec import NodeSpec, Progress, ProgressCallback
 from es_ttc.errors import NodeError
@@ -180,7 +181,7 @@ def tree_sha256(folder: Path) -> str:
 def _url(archive: Artifact) -> str:
     """Return an archive's address in the first repository that jgo is told of."""
     path = "/".join((*archive.group.split("."), archive.name, archive.version, archive.filename))
-    return f"{next(iter(artifacts.repositories().values()))}/{path}"
+    return f"{next(iter(maven.repositories().values()))}/{path}"
 
 
 def _download(carrier: Carrier, target: Path, on_progress: ProgressCallback) -> None:

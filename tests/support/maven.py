@@ -10,7 +10,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from es_ttc.engine.node.parts import Artifact
+from es_ttc.common.maven import Artifact
 
 
 class Repository:

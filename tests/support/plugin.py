@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import pytest
 
+from es_ttc.common.files import locked, make_folder
 from es_ttc.engine.node import account, java
-from es_ttc.engine.node.files import locked, make_folder
 from es_ttc.engine.node.spec import ignore
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings

@@ -23,11 +23,11 @@ import orjson
 import yaml
 
 from benchmarks.common import table
+from es_ttc.common import maven
+from es_ttc.common.maven import Artifact, Pinned
 from es_ttc.encoders import load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
-from es_ttc.engine.node import artifacts
-from es_ttc.engine.node.parts import Artifact, Pinned
 from es_ttc.errors import EsTtcError
 from es_ttc.index.attach import attach_beside, detach, traces_of
 from es_ttc.index.attach.source import sources_of
@@ -72,7 +72,7 @@ class Suite:
 
     def __init__(self, product: str) -> None:
         pin = SUITES[product]
-        self._archive = zipfile.ZipFile(artifacts.fetch([pin], Settings().cache_dir / "suites")[pin.artifact])
+        self._archive = zipfile.ZipFile(maven.fetch([pin], Settings().cache_dir / "suites")[pin.artifact])
         paths = [one for one in self._archive.namelist() if re.fullmatch(r"rest-api-spec/api/[^_].*\.json", one)]
         self.apis = {name: api for path in paths for name, api in orjson.loads(self._archive.read(path)).items()}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import platformdirs
 
-from es_ttc.engine.node.files import link_or_copy, make_folder, publish, staging_folder
+from es_ttc.common.files import link_or_copy, make_folder, publish, staging_folder
 from es_ttc.errors import ConfigurationError
 
 UNPRIVILEGED = "nobody"

@@ -5,9 +5,9 @@ from typing import Any
 
 import orjson
 
+from es_ttc.common.files import make_folder, remove
 from es_ttc.engine.node import account
 from es_ttc.engine.node.distribution import Distribution, NodeFolder
-from es_ttc.engine.node.files import make_folder, remove
 from es_ttc.engine.node.spec import ClusterSpec, NodeSpec
 from es_ttc.engine.node.state import HOST
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import orjson
 
-from es_ttc.engine.node.artifacts import CONNECTIONS, download
-from es_ttc.engine.node.files import sha256, write_atomically
-from es_ttc.engine.node.parts import VERSIONS, Artifact, Pinned, lock_file, read_parts
+from es_ttc.common.files import sha256, write_atomically
+from es_ttc.common.maven import CONNECTIONS, Artifact, Pinned, download
+from es_ttc.engine.node.parts import VERSIONS, lock_file, read_parts
 
 
 def pin(artifact: Artifact) -> Pinned:

@@ -5,21 +5,23 @@ from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
-from es_ttc.engine.node import account, artifacts, java, parts
-from es_ttc.engine.node.distribution import Command, NodeFolder
-from es_ttc.engine.node.files import (
+from es_ttc.common import maven
+from es_ttc.common.files import (
     link_or_copy,
     locked,
     make_folder,
     publish,
     staging_folder,
-    unpack,
     write_atomically,
 )
+from es_ttc.common.maven import Artifact
+from es_ttc.engine.node import account, java, parts
+from es_ttc.engine.node.archives import unpack
+from es_ttc.engine.node.distribution import Command, NodeFolder
 from es_ttc.engine.node.java import Java
-from es_ttc.engine.node.parts import Artifact, Part
+from es_ttc.engine.node.parts import Part
 from es_ttc.engine.node.plugin import Plugin
-from es_ttc.engine.node.spec import NodeSpec, ProgressCallback
+from es_ttc.engine.node.spec import NodeSpec, Progress, ProgressCallback
 from es_ttc.errors import NodeError
 
 DESCRIPTOR = "plugin-descriptor.properties"
@@ -58,7 +60,11 @@ class OpenSearchDistribution:
         if unpinned:
             raise NodeError(f"{unpinned[0]} is not pinned: run `python -m es_ttc.engine.node.lock {self.version}`")
         pins = [lock[artifact] for artifact in self._parts.artifacts]
-        files = artifacts.fetch(pins, base / "artifacts", on_progress)
+        files = maven.fetch(
+            pins,
+            base / "artifacts",
+            lambda done, total, files: on_progress(Progress("fetch", done, total, files)),
+        )
         with locked(make_folder(home.parent) / f"{home.name}.lock"):
             if not home.exists():
                 build_home(self._parts, files, home)

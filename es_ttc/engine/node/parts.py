@@ -2,49 +2,17 @@
 
 import hashlib
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from es_ttc.common.maven import Artifact, Pinned
+
 FOLDER = Path(__file__).parent
 VERSIONS = ("3.5.0", "2.19.1")  # the default first: those whose k-NN plugin package registries have
 DEFAULT_VERSION = VERSIONS[0]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Artifact:
-    """A file of a Maven repository, written ``group:name:version`` or ``group:name:version:packaging``."""
-
-    group: str
-    name: str
-    version: str
-    packaging: str = "jar"
-
-    @classmethod
-    def parse(cls, coordinates: str) -> Self:
-        """Parse ``group:name:version[:packaging]``."""
-        group, name, version, *packaging = coordinates.split(":")
-        return cls(group, name, version, *packaging)
-
-    def __str__(self) -> str:
-        return ":".join((self.group, self.name, self.version, self.packaging))
-
-    @property
-    def filename(self) -> str:
-        """The file's name, the same in the repository, the cache and the node's home."""
-        return f"{self.name}-{self.version}.{self.packaging}"
-
-
-@dataclass(frozen=True, slots=True)
-class Pinned:
-    """An artifact with a pinned checksum."""
-
-    artifact: Artifact
-    sha256: str
-    size: int
 
 
 Coordinates = Annotated[Artifact, BeforeValidator(Artifact.parse)]

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from es_ttc.engine.node.files import link_or_copy, make_folder, publish, remove, sha256, staging_folder, unpack
+from es_ttc.common.files import link_or_copy, make_folder, publish, remove, sha256, staging_folder
+from es_ttc.engine.node.archives import unpack
 from es_ttc.errors import ConfigurationError
 
 FOLDER = "plugins/es-ttc"

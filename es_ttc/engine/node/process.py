@@ -22,11 +22,11 @@ from urllib.parse import urlencode
 
 import psutil
 
+from es_ttc.common.files import locked, make_folder, remove
 from es_ttc.common.private_files import open_private
 from es_ttc.engine.node import account
 from es_ttc.engine.node.configuration import held_by, prepare
 from es_ttc.engine.node.distribution import Command, Distribution, NodeFolder
-from es_ttc.engine.node.files import locked, make_folder, remove
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.spec import NodeSpec, Progress, ProgressCallback, check_name, ignore
 from es_ttc.engine.node.state import HOST, State, log_tail, open_folder, read_port

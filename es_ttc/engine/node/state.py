@@ -9,9 +9,9 @@ from typing import Any, Literal, Self
 import orjson
 import psutil
 
+from es_ttc.common.files import write_atomically
 from es_ttc.engine.node import account
 from es_ttc.engine.node.distribution import NodeFolder
-from es_ttc.engine.node.files import write_atomically
 from es_ttc.engine.node.supervisor import ProcessId
 
 HOST = "127.0.0.1"

@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 
+from es_ttc.common.files import remove, write_atomically
 from es_ttc.common.private_files import open_private
-from es_ttc.engine.node.files import remove, write_atomically
 
 POLL_SECONDS = 0.25
 GRACE_SECONDS = 30

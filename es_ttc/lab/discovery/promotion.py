@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from es_ttc.common.files import replace_file
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.discovery.evaluator import Evaluator, Limits, run
@@ -17,7 +18,6 @@ from es_ttc.lab.discovery.tasks import METRIC, Task, collections
 from es_ttc.lab.evaluation.bootstrap import Comparison, compare, resampled_means
 from es_ttc.lab.evaluation.features import encode_queries
 from es_ttc.lab.evaluation.provenance import now
-from es_ttc.lab.evaluation.report import replace
 from es_ttc.rescorers.programs.promoted import SERVED, Manifest, check_name, digest
 from es_ttc.vectors.tokens import Float32
 
@@ -130,8 +130,8 @@ def write(
         },
     )
     path = folder / f"{name}.py"
-    replace(path, record.proposal.source.encode())
-    replace(
+    replace_file(path, record.proposal.source.encode())
+    replace_file(
         path.with_suffix(".json"), orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
     )
     return path

@@ -1,13 +1,13 @@
 """A collection's documents and queries as arrays: the contents of an index, in memory and in the index's codec."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.encoders.words import needs_words, word_means
+from es_ttc.encoders.queries import encode
 from es_ttc.errors import ConfigurationError
 from es_ttc.index.ingest.encode import DocumentFeatures, encode_documents
 from es_ttc.index.mappings.fields import stored_scales
@@ -101,22 +101,9 @@ def _stacked(vectors: Sequence[Float32 | None], dims: int) -> Float32:
 
 def encode_queries(texts: Sequence[str], encoder: Encoder, *, tokens: bool, progress: Progress = silent) -> list[Query]:
     """Return queries encoded as in the gateway."""
-    late, words = encoder.identity.late_interaction, needs_words(encoder)
     queries: list[Query] = []
     for start in range(0, len(texts), _BATCH):
-        batch = texts[start : start + _BATCH]
-        encodings = encoder.encode(batch, role="query", tokens=tokens or late or words)
-        means = word_means(encodings) if words else None
-        queries += [
-            Query(
-                text,
-                encodings.pooled[i : i + 1],
-                encodings.tokens[i] if tokens or late else None,
-                encode_fn(encoder),
-                late,
-                None if means is None else means[i : i + 1],
-            )
-            for i, text in enumerate(batch)
-        ]
+        batch = encode([[text] for text in texts[start : start + _BATCH]], encoder, tokens=tokens)
+        queries += [replace(query, encode=encode_fn(encoder)) for query in batch]
         progress("encoding queries", len(queries), len(texts))
     return queries

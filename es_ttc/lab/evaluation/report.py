@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from es_ttc.common.files import replace_file
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.evaluation.bootstrap import CONFIDENCE, TIE, Comparison
 from es_ttc.lab.evaluation.metrics import headline_metrics
@@ -99,22 +100,14 @@ def write(evaluation: Evaluation, folder: Path) -> Path:
     """Write the page and ``results.json`` into a folder and return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "index.html"
-    replace(folder / "results.json", results_json(evaluation))
-    replace(page, render(evaluation).encode())
+    replace_file(folder / "results.json", results_json(evaluation))
+    replace_file(page, render(evaluation).encode())
     return page
 
 
 def results_json(evaluation: Evaluation) -> bytes:
     """Return ``results.json`` as it is written."""
     return orjson.dumps(evaluation.as_json(), option=orjson.OPT_INDENT_2) + b"\n"
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Write a file so that it holds its old content or all of the new, whenever the process ends."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)
 
 
 def score(value: float) -> str:

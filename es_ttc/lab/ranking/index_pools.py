@@ -16,6 +16,7 @@ from urllib.parse import quote
 import numpy as np
 import orjson
 
+from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import InterruptibleRunner
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.heads import Head
@@ -28,7 +29,6 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, only
 from es_ttc.lab.evaluation.provenance import product_and_version
 from es_ttc.lab.evaluation.rankings import Progress, silent
-from es_ttc.lab.evaluation.report import replace
 from es_ttc.lab.ranking.pools import Pool, Pools, graded
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.blend.rescorer import BASE_SIGNALS
@@ -277,7 +277,7 @@ def write_pools(file: Path, pools: Sequence[Pool]) -> None:
         vectors=np.array([*distinct.values()]),
         places=np.array([places[None if vector is None else id(vector)] for vector in vectors], np.intp),
     )
-    replace(file, packed.getvalue())
+    replace_file(file, packed.getvalue())
 
 
 def read_pools(file: Path, judged: Collection) -> list[Pool]:

@@ -8,6 +8,7 @@ import numpy as np
 import orjson
 from safetensors.numpy import save as packed
 
+from es_ttc.common.files import replace_file
 from es_ttc.encoders.base import EncoderIdentity, Role
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.heads import Head
@@ -15,7 +16,7 @@ from es_ttc.encoders.registry import on_backend
 from es_ttc.encoders.trained import CARD, HEADS, ROLES, VERSION, ModelCard, identity_of
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation import provenance
-from es_ttc.lab.evaluation.report import rendered, replace
+from es_ttc.lab.evaluation.report import rendered
 from es_ttc.rescorers.tuned import as_json
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -39,7 +40,7 @@ def write(
     """Write a trained encoder, and return its identity."""
     arrays = {name: rows for role in ROLES for name, rows in heads[role].arrays(role).items()}
     # Heads without weights (a role that does not change) need a file too.
-    replace(folder / HEADS, packed(arrays or {"empty": np.zeros(1, np.float32)}))
+    replace_file(folder / HEADS, packed(arrays or {"empty": np.zeros(1, np.float32)}))
     content = {
         "version": VERSION,
         "kind": kind,
@@ -63,10 +64,10 @@ def write(
             "split": about["data"]["valid"],
             "encoder": identity.key,
         }
-        replace(folder / TUNED, as_json(tuned))
+        replace_file(folder / TUNED, as_json(tuned))
     page = rendered("trained.md.j2", **content, folder=folder, tuned=TUNED, file=CARD)
-    replace(folder / PAGE, f"{page}\n".encode())
-    replace(folder / CARD, orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+    replace_file(folder / PAGE, f"{page}\n".encode())
+    replace_file(folder / CARD, orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n")
     return identity
 
 

@@ -20,9 +20,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as packed
 from torch import Tensor, nn
 
+from es_ttc.common.files import replace_file
 from es_ttc.encoders.devices import device_of
 from es_ttc.errors import ConfigurationError
-from es_ttc.lab.evaluation.report import replace
 from es_ttc.lab.training.data import Places
 from es_ttc.lab.training.options import LoopOptions
 
@@ -174,7 +174,7 @@ def save_checkpoint(
         tensors |= {f"optimiser.{number}.{name}": tensor for name, tensor in moments.items()}
     state = {"where": asdict(where), "about": about}
     own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    replace(file, packed(own, metadata={_STATE: json.dumps(state)}))
+    replace_file(file, packed(own, metadata={_STATE: json.dumps(state)}))
 
 
 def load_checkpoint(

@@ -7,21 +7,16 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import aiohttp
-import orjson
-import stamina
 from pydantic import Field, HttpUrl, SecretStr
+from yarl import URL
 
-from es_ttc.errors import ConfigurationError
+from es_ttc.errors import ConfigurationError, LlmError
+from es_ttc.llm.endpoint import Endpoint, EndpointSettings
 from es_ttc.reranking.rerankers.base import Passage, RerankerError, RerankerSettings
 from es_ttc.reranking.rerankers.cost import tell
 from es_ttc.settings import HeaderSecret, header_secret
 
 _ATTEMPTS = 3
-_FIRST_WAIT_SECONDS = 0.2
-_BUSY = frozenset({429, 502, 503, 504})
-_MAX_BYTES = 8 * 2**20
-_MAX_EXCERPT_BYTES = 200
 _MAX_COUNTED = 2**53
 
 
@@ -55,75 +50,38 @@ class Http:
         return HttpReranker(settings, key)
 
 
-class _RetryableError(Exception):
-    """The request may succeed if it is sent again."""
-
-
 class HttpReranker:
     """Sends a few texts at a time to an endpoint for scores."""
 
     def __init__(self, settings: HttpSettings, key: SecretStr | None) -> None:
         self.settings: RerankerSettings = settings
         self.identity = f"http:{settings.url}:{settings.model or ''}:{settings.max_characters}"
-        self._url = str(settings.url)
         self._model = settings.model
-        self._key = key
-        self._session: aiohttp.ClientSession | None = None
+        self._endpoint = Endpoint(
+            EndpointSettings(
+                url=URL(str(settings.url)),
+                api_key=key,
+                timeout=settings.timeout_ms / 1000,
+                attempts=_ATTEMPTS,
+                concurrency=settings.at_once,
+            )
+        )
 
     async def scores(self, query: str, passages: Sequence[Passage]) -> list[float]:
-        """Return one score for each passage.
-
-        After busy responses (429, 502, 503, 504) and broken connections the request is repeated until the timeout.
-        """
+        """Return one score for each passage; a request that fails for the moment is repeated until the timeout."""
         body: dict[str, Any] = {"query": query, "documents": [passage.text for passage in passages]}
         if self._model is not None:
             body["model"] = self._model
-        attempts = stamina.retry_context(
-            on=_RetryableError, attempts=_ATTEMPTS, timeout=None, wait_initial=_FIRST_WAIT_SECONDS, wait_jitter=0.2
-        )
         try:
-            async for attempt in attempts:
-                with attempt:
-                    answer = await self._post(orjson.dumps(body))
-                    _report_cost(answer)
-                    return _scores(answer, len(passages))
-        except _RetryableError as error:
-            raise RerankerError(f"the reranker's endpoint does not answer: {error}") from None
-        raise AssertionError("stamina ends in an answer or in an error")
+            answer = await self._endpoint.post("", body)
+        except LlmError as error:
+            raise RerankerError(str(error)) from error
+        _report_cost(answer)
+        return _scores(answer, len(passages))
 
     async def close(self) -> None:
         """Close connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
-
-    async def _post(self, body: bytes) -> Any:
-        if self._session is None:
-            headers = {"content-type": "application/json", "accept": "application/json"}
-            if self._key is not None:
-                headers["authorization"] = f"Bearer {self._key.get_secret_value()}"
-            connector = aiohttp.TCPConnector(limit=self.settings.at_once)
-            self._session = aiohttp.ClientSession(
-                connector=connector, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
-            )
-        try:
-            async with self._session.post(self._url, data=body, allow_redirects=False) as response:
-                raw = await response.content.read(_MAX_BYTES)
-                while not response.content.at_eof() and len(raw) < _MAX_BYTES:
-                    raw += await response.content.read(_MAX_BYTES - len(raw))
-                status = response.status
-        except aiohttp.ClientError as error:
-            raise _RetryableError(f"{type(error).__name__}") from error
-        if status in _BUSY:
-            raise _RetryableError(f"it answered {status}")
-        if status != 200:
-            raise RerankerError(f"the reranker's endpoint answered {status}: {_excerpt(raw)}")
-        try:
-            return orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            raise RerankerError(
-                f"the reranker's endpoint answered with something that is not JSON: {_excerpt(raw)}"
-            ) from None
+        await self._endpoint.close()
 
 
 def _scores(answer: Any, documents: int) -> list[float]:
@@ -161,8 +119,3 @@ def _count(answer: Mapping[str, Any], name: str) -> int:
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < _MAX_COUNTED:
         return 0
     return int(found)
-
-
-def _excerpt(raw: bytes) -> str:
-    text = raw[:_MAX_EXCERPT_BYTES].decode(errors="replace")
-    return "".join(char if char.isprintable() else " " for char in text)

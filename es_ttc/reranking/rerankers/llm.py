@@ -113,22 +113,16 @@ class _LlmReranker:
         self.settings: RerankerSettings = settings
         self._client = LlmClient(model)
         self._prompt = _prompt(settings, self._client.api)
-        self._opening: asyncio.Task[LlmClient] | None = None
         parts = (self._client.url, model.llm_model or "", self._client.api, self._prompt.version)
         self.identity = f"llm:{self.form}:{':'.join(parts)}:{settings.max_characters}:{settings.prompt_characters}"
 
     async def close(self) -> None:
         """Close connections."""
-        if self._opening is not None:
-            await (await self._opening).__aexit__(None, None, None)
-            self._opening = None
+        await self._client.endpoint.close()
 
     async def _complete(self, prompt: str, schema: JsonSchema, max_tokens: int, temperature: float) -> str:
-        if self._opening is None:
-            self._opening = asyncio.create_task(self._client.__aenter__())
-        client = await asyncio.shield(self._opening)
-        continues = client.api == "completions"
-        reply = await client.ask(
+        continues = self._client.api == "completions"
+        reply = await self._client.ask(
             prompt,
             max_tokens=max_tokens,
             temperature=temperature,

@@ -11,8 +11,8 @@ import numpy as np
 
 from es_ttc.common.caches import ExpiringCache, LruCache
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Role, fix_for, name_in, or_folder
+from es_ttc.encoders.queries import encode
 from es_ttc.encoders.query_adapters import QueryAdapters
-from es_ttc.encoders.words import needs_words, word_means
 from es_ttc.errors import EncoderBusy, EncoderError, EncoderMismatch, EsTtcError
 from es_ttc.rescorers.base import Query
 from es_ttc.serving.pool import BoundedPool, slices, work_of
@@ -171,19 +171,10 @@ class Encoders:
 
     async def _encode(self, encoder: Encoder, texts: tuple[str, ...], tokens: bool) -> EncodedQuery:
         started = time.perf_counter()
-        late, words = encoder.identity.late_interaction, needs_words(encoder)
         with span("encode"):
-            encodings = await self._pool.run(encoder.encode, texts, role="query", tokens=tokens or late or words)
-        if not np.isfinite(encodings.pooled).all():
+            [query] = await self._pool.run(encode, [texts], encoder, tokens=tokens)
+        if not np.isfinite(query.vectors).all():
             raise EncoderError(f"encoder [{encoder.identity.key}] gave a query a vector that is not finite")
-        query = Query(
-            texts[0],
-            encodings.pooled,
-            encodings.tokens[0] if tokens or late else None,
-            late=late,
-            word_means=word_means(encodings) if words else None,
-            token_spans=encodings.offsets[0] if tokens or late else None,
-        )
         key = encoder.identity.key
         held = (query.vectors, query.tokens, query.word_means, query.token_spans)
         weight = sum(one.nbytes for one in held if one is not None) + sum(map(len, texts))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from es_ttc.common.files import make_folder
 from es_ttc.engine.node import account
-from es_ttc.engine.node.files import make_folder
 
 NOBODY = "nobody"
 

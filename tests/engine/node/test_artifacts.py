@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import stamina
 
-from es_ttc.engine.node import artifacts, parts
-from es_ttc.engine.node.parts import Artifact, Pinned
-from es_ttc.engine.node.spec import Progress
+from es_ttc.common import maven
+from es_ttc.common.maven import Artifact, Pinned
+from es_ttc.engine.node import parts
 from es_ttc.errors import NodeError
 from tests.support.maven import Repository, serving
 
@@ -26,7 +26,7 @@ PINS = [Pinned(artifact, sha256(content).hexdigest(), len(content)) for artifact
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
     served = Repository(tmp_path / "repository", CONTENT)
     with serving(served) as url:
-        monkeypatch.setattr(artifacts, "repositories", lambda: {"test": url})
+        monkeypatch.setattr(maven, "repositories", lambda: {"test": url})
         with stamina.set_testing(True, attempts=2):
             yield served
 
@@ -40,21 +40,21 @@ def files(folder: Path) -> set[str]:
 
 
 def test_everything_is_fetched_once_and_counted(repository: Repository, tmp_path: Path) -> None:
-    seen: list[Progress] = []
+    seen: list[tuple[int, int, str]] = []
     cache = tmp_path / "cache"
-    assert contents(artifacts.fetch(PINS, cache, seen.append)) == CONTENT
-    assert contents(artifacts.fetch(PINS, cache)) == CONTENT
+    assert contents(maven.fetch(PINS, cache, lambda *progress: seen.append(progress))) == CONTENT
+    assert contents(maven.fetch(PINS, cache)) == CONTENT
     assert sorted(repository.asked) == sorted(artifact.filename for artifact in CONTENT)
-    assert seen[-1].done == seen[-1].total == sum(map(len, CONTENT.values()))
-    assert seen[-1].detail == "3 of 3 files"
-    assert all(before.done <= after.done for before, after in pairwise(seen))
+    size = sum(map(len, CONTENT.values()))
+    assert seen[-1] == (size, size, "3 of 3 files")
+    assert all(before[0] <= after[0] for before, after in pairwise(seen))
     assert files(cache) == {artifact.filename for artifact in CONTENT}
 
 
 def test_what_is_not_as_pinned_never_reaches_the_cache(repository: Repository, tmp_path: Path) -> None:
     repository.path(PINS[1].artifact).write_bytes(b"something else")
     with pytest.raises(NodeError, match=r"could not fetch org\.example:beta:1\.0:jar: its SHA-256 is"):
-        artifacts.fetch(PINS, tmp_path / "cache")
+        maven.fetch(PINS, tmp_path / "cache")
     assert PINS[1].artifact.filename not in files(tmp_path / "cache")
     assert repository.asked.count(PINS[1].artifact.filename) == 2
 
@@ -63,16 +63,16 @@ def test_a_missing_file_is_named_and_the_rest_is_kept(repository: Repository, tm
     path = repository.path(PINS[2].artifact)
     path.rename(path.with_suffix(".away"))
     with pytest.raises(NodeError, match=r"could not fetch org\.example:gamma:1\.0:zip"):
-        artifacts.fetch(PINS, tmp_path / "cache")
+        maven.fetch(PINS, tmp_path / "cache")
     path.with_suffix(".away").rename(path)
     repository.asked.clear()
-    assert contents(artifacts.fetch(PINS, tmp_path / "cache")) == CONTENT
+    assert contents(maven.fetch(PINS, tmp_path / "cache")) == CONTENT
     assert path.name in repository.asked
 
 
 def test_fetching_at_the_same_time_fetches_once(repository: Repository, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda _: contents(artifacts.fetch(PINS, tmp_path / "cache")), range(4)))
+        results = list(pool.map(lambda _: contents(maven.fetch(PINS, tmp_path / "cache")), range(4)))
     assert results == [CONTENT] * 4
     assert sorted(repository.asked) == sorted(artifact.filename for artifact in CONTENT)
 

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from es_ttc.common.files import make_folder, remove
 from es_ttc.engine.node import account, process
-from es_ttc.engine.node.files import make_folder, remove
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.engine.node.state import reports
 from es_ttc.errors import InvalidRequest, NodeError

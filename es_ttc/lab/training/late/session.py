@@ -25,8 +25,8 @@ from es_ttc.encoders import trained
 from es_ttc.encoders.base import Role
 from es_ttc.encoders.hashing import FileHashes, revision
 from es_ttc.encoders.kind import Kind, kind_of
+from es_ttc.encoders.models import named
 from es_ttc.encoders.multi_vector import settings_of
-from es_ttc.encoders.named import named
 from es_ttc.encoders.registry import load_encoder, model_folder
 from es_ttc.encoders.sentence_transformers import DEFAULT_MAX_LENGTH, load_model, no_progress_bars
 from es_ttc.encoders.windows import role_prompts

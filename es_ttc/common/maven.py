@@ -1,4 +1,4 @@
-"""Download pinned artifacts into a cache: in parallel, verified by SHA-256, each at most once.
+"""Download pinned artifacts of Maven repositories into a cache: in parallel, verified by SHA-256, each at most once.
 
 `jgo` knows the repositories, mirrors included: they are configured in jgo's own settings file.
 """
@@ -7,13 +7,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-import stamina
-
-from es_ttc.engine.node.files import locked, make_folder, sha256, staging_folder
-from es_ttc.engine.node.parts import Artifact, Pinned
-from es_ttc.engine.node.spec import Progress, ProgressCallback, ignore
+from es_ttc.common.files import locked, make_folder, sha256, staging_folder
 from es_ttc.errors import ConfigurationError, NodeError
 
 CONNECTIONS = 8
@@ -21,11 +19,48 @@ TIMEOUT_SECONDS = 60
 ATTEMPTS = 4
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Artifact:
+    """A file of a Maven repository, written ``group:name:version`` or ``group:name:version:packaging``."""
+
+    group: str
+    name: str
+    version: str
+    packaging: str = "jar"
+
+    @classmethod
+    def parse(cls, coordinates: str) -> Self:
+        """Parse ``group:name:version[:packaging]``."""
+        group, name, version, *packaging = coordinates.split(":")
+        return cls(group, name, version, *packaging)
+
+    def __str__(self) -> str:
+        return ":".join((self.group, self.name, self.version, self.packaging))
+
+    @property
+    def filename(self) -> str:
+        """The file's name, the same in the repository, the cache and the node's home."""
+        return f"{self.name}-{self.version}.{self.packaging}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """An artifact with a pinned checksum."""
+
+    artifact: Artifact
+    sha256: str
+    size: int
+
+
+ReportProgress = Callable[[int, int, str], None]
+"""Takes the bytes that are done, those of all, and a sentence about the files."""
+
+
 class _Corrupt(Exception):
     """The downloaded file is not the pinned one."""
 
 
-def fetch(pins: Sequence[Pinned], cache: Path, on_progress: ProgressCallback = ignore) -> dict[Artifact, Path]:
+def fetch(pins: Sequence[Pinned], cache: Path, on_progress: ReportProgress = lambda *_: None) -> dict[Artifact, Path]:
     """Return each artifact's file in the cache; download missing ones."""
     make_folder(cache)
     with locked(cache / "fetch.lock"):
@@ -41,7 +76,7 @@ def download(artifact: Artifact, folder: Path, on_bytes: Callable[[int], None] |
     try:
         from jgo.maven import MavenContext, PythonResolver
     except ImportError as error:
-        raise ConfigurationError("the embedded engine needs jgo: pip install 'es-ttc[node]'") from error
+        raise ConfigurationError("package [jgo] is not installed: pip install 'es-ttc[node]'") from error
 
     @contextmanager
     def report(_filename: str, _size: int) -> Iterator[Callable[[int], None]]:
@@ -66,7 +101,7 @@ def repositories() -> dict[str, str]:
     return {"central": MAVEN_CENTRAL_URL, **GlobalSettings.load().repositories}
 
 
-def _fetch_all(pins: Sequence[Pinned], paths: dict[Artifact, Path], on_progress: ProgressCallback) -> None:
+def _fetch_all(pins: Sequence[Pinned], paths: dict[Artifact, Path], on_progress: ReportProgress) -> None:
     total = sum(pin.size for pin in pins)
     files = fetched = 0
     lock = threading.Lock()
@@ -76,7 +111,7 @@ def _fetch_all(pins: Sequence[Pinned], paths: dict[Artifact, Path], on_progress:
         with lock:
             fetched += more_bytes
             files += more_files
-            on_progress(Progress("fetch", fetched, total, f"{files} of {len(pins)} files"))
+            on_progress(fetched, total, f"{files} of {len(pins)} files")
 
     def fetch_one(pin: Pinned) -> None:
         _fetch_one(pin, paths[pin.artifact], report)
@@ -93,6 +128,7 @@ def _fetch_all(pins: Sequence[Pinned], paths: dict[Artifact, Path], on_progress:
 
 
 def _fetch_one(pin: Pinned, path: Path, on_bytes: Callable[[int], None]) -> None:
+    import stamina
     from requests import RequestException
 
     arrived = 0

@@ -1,26 +1,25 @@
-"""Files that are written completely or not at all, folders that another user can read, and archives."""
+"""Files that are written completely or not at all, and folders that another user can read."""
 
 import hashlib
 import os
 import shutil
 import tempfile
-import zipfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from es_ttc.errors import ConfigurationError, NodeError
+from es_ttc.errors import ConfigurationError
 
 READABLE_FOLDER = 0o755
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file: one process at a time enters the block."""
+def locked(path: Path, extra: str = "es-ttc[node]") -> Iterator[None]:
+    """Hold a lock file: one process at a time enters the block; an extra of es-ttc brings the library for it."""
     try:
         from filelock import FileLock
     except ImportError as error:
-        raise ConfigurationError("the embedded engine needs filelock: pip install 'es-ttc[node]'") from error
+        raise ConfigurationError(f"package [filelock] is not installed: pip install '{extra}'") from error
     with FileLock(path):
         yield
 
@@ -70,6 +69,14 @@ def write_atomically(path: Path, text: str) -> None:
         staged.replace(path)
 
 
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that it holds its old content or all of the new; who may read it follows from the umask."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
 def remove(paths: Iterable[str | Path]) -> None:
     """Remove files and folders with their contents; missing ones are ignored."""
     for path in map(Path, paths):
@@ -85,24 +92,3 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
-
-
-def unpack(archive: Path, folder: Path, *, without: Collection[str] = ()) -> None:
-    """Unpack a plugin's archive."""
-    try:
-        _extract(archive, folder, without)
-    except zipfile.BadZipFile as error:
-        raise NodeError(f"[{archive}] is no zip: {error}") from error
-
-
-def _extract(archive: Path, folder: Path, without: Collection[str]) -> None:
-    with zipfile.ZipFile(archive) as content:
-        for member in content.infolist():
-            if member.is_dir() or member.filename in without:
-                continue
-            target = make_folder((folder / member.filename).parent) / Path(member.filename).name
-            if not target.resolve().is_relative_to(folder.resolve()):
-                raise NodeError(f"{archive.name} holds a path that leaves its folder: {member.filename}")
-            with content.open(member) as source, target.open("wb") as sink:
-                shutil.copyfileobj(source, sink)
-            target.chmod(0o644)

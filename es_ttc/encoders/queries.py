@@ -1,8 +1,34 @@
-"""The mean of a text's words: what compares with tokens where the pooled vector is no mean of them."""
+"""The vectors of queries: pooled and token vectors, and the mean of a text's words.
+
+The mean of words is what compares with tokens where the pooled vector is no mean of them.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate, chain
 
 import numpy as np
 
 from es_ttc.encoders.base import Encoder, Encodings, Float32
+from es_ttc.rescorers.base import Query
+
+
+def encode(queries: Sequence[Sequence[str]], encoder: Encoder, *, tokens: bool) -> list[Query]:
+    """Return encoded queries, each of one text or several; token vectors are those of its first text."""
+    late, words = encoder.identity.late_interaction, needs_words(encoder)
+    encodings = encoder.encode([*chain(*queries)], role="query", tokens=tokens or late or words)
+    means = word_means(encodings) if words else None
+    ends = [*accumulate(map(len, queries))]
+    return [
+        Query(
+            texts[0],
+            encodings.pooled[end - len(texts) : end],
+            encodings.tokens[end - len(texts)] if tokens or late else None,
+            late=late,
+            word_means=None if means is None else means[end - len(texts) : end],
+            token_spans=encodings.offsets[end - len(texts)] if tokens or late else None,
+        )
+        for texts, end in zip(queries, ends, strict=True)
+    ]
 
 
 def needs_words(encoder: Encoder) -> bool:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from es_ttc.encoders import Encoder, load_encoder
-from es_ttc.encoders.words import needs_words, word_means
+from es_ttc.encoders.queries import needs_words, word_means
 from es_ttc.lab.evaluation.features import encode_queries
 from tests.encoders.conftest import LONG, SENTENCES, MakeFolder
 
