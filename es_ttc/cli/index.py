@@ -68,7 +68,7 @@ def index() -> None:
 @command(
     "es-ttc index create articles --text-fields title,abstract",
     "es-ttc index create articles --language ja --encoder multilingual-e5-small",
-    "es-ttc index create articles --codec int8 --token-pooling 2",
+    "es-ttc index create articles --codec int8",
     "es-ttc index create articles --chunks --spans scale=10,stride=5",
     group=index,
 )
@@ -387,6 +387,5 @@ def _stored(spec: dict[str, Any]) -> str:
     if spec["tokens"] == "none":
         return "none"
     codec = spec["codec"] if spec["tokens"] == "packed" else spec["tokens"]
-    pooled = f", one vector for {spec['token_pooling']} tokens" if "token_pooling" in spec else ""
     stripped = ", without markup" if spec.get("strip_html") else ""
-    return f"{codec}, up to {spec['max_tokens']} a document{pooled}{stripped}"
+    return f"{codec}, up to {spec['max_tokens']} a document{stripped}"

@@ -53,7 +53,6 @@ def heads_between(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> Mapp
         and replace(after, encoder=before.encoder) == before
         and before.tokens in ("packed", "none")
         and not (before.spans and before.tokens == "none")
-        and before.token_pooling == 1
         and (not before.reversed or encoder.bases["query"].identity.key == before.encoder.key)
     )
     return encoder.heads if trained and isinstance(encoder, TrainedEncoder) else None
