@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import click
 
-from es_ttc.cli.blend_changes import tell_changes
 from es_ttc.cli.common import (
     AdapterName,
     AsJson,
@@ -261,10 +260,7 @@ async def _attach(engine: Engine, request: _Request) -> list[FillResult]:
             click.echo(_changes(source), err=True)
     attaching = attach_inside if request.inside else attach_beside
     with _reporting() as report:
-        filled = [await attaching(engine, source, spec, encoder, report=report) for source in sources]
-    if any(each.written for each in filled):
-        await tell_changes(request.settings, sources[0].index, spec, encoder)
-    return filled
+        return [await attaching(engine, source, spec, encoder, report=report) for source in sources]
 
 
 async def _prepared(engine: Engine, request: _Request) -> tuple[Sequence[Index], IndexSpec, Encoder]:
