@@ -158,6 +158,7 @@ class IndexSpec:
 
     @classmethod
     def _from_meta(cls, index: str, meta: Mapping[str, Any]) -> Self:
+        refuse_in_index_features(index, meta)
         if meta["version"] > VERSION:
             raise InvalidRequest(
                 f"index [{index}] was written by a newer es-ttc (layout {meta['version']}, this one reads up to "
@@ -194,9 +195,19 @@ def own_meta(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
     return meta
 
 
+def refuse_in_index_features(index: str, meta: Mapping[str, Any]) -> None:
+    """Raise an error for an index to whose documents an earlier es-ttc has attached features."""
+    if "inside" in meta:
+        raise InvalidRequest(
+            f"the documents of index [{index}] carry features that an earlier es-ttc attached, and this one attaches "
+            f"them in a side index: reindex it without [{ROOT}], delete it and its pipeline [ttc-stamp-{index}], and "
+            "run `es-ttc attach`"
+        )
+
+
 def spec_of_own(index: str, mapping: Mapping[str, Any]) -> IndexSpec:
     """Return the spec of an index that es-ttc created."""
-    if {"source", "inside"} & own_meta(mapping).keys():
+    if "source" in own_meta(mapping):
         raise InvalidRequest(
             f"index [{index}] was not made by es-ttc, features were attached: its documents are written as ever, "
             "`es-ttc fill` brings features up to date, and `es-ttc detach` takes them away"
