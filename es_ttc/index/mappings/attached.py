@@ -25,7 +25,6 @@ ROUTING = "ttc.routing"
 SOURCE = "ttc.source"  # UUID of the source index: an index created again under the same name has other sequence numbers
 SEQ_NO = "ttc.seq_no"
 TERM = "ttc.term"
-VERSION = "ttc.version"  # `_version` of the write that added the features to the document
 REASON = "ttc.reason"
 
 _ALIAS_PREFIX = "ttc-side-"

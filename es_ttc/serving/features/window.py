@@ -92,11 +92,10 @@ class WindowScorer:
     ) -> WindowScores:
         """Return the scores of hits.
 
-        Hits have the doc values of `ttc.hash`, `ttc.encoder` and `ttc.version`, and `_id` and `_version` if they may be
-        of an attached index. ``joined`` hits at the end are not of the first pass, ``pinned`` ones at the beginning
-        are pinned. ``encoder`` is the window's, None for that of the hits' indices, ``located`` where the features
-        are, None if that is to be found out. ``words`` are the scores of the query's words, None if they are the
-        engine's scores.
+        Hits have the doc values of `ttc.hash` and `ttc.encoder`, and `_id` if they may be of an attached index.
+        ``joined`` hits at the end are not of the first pass, ``pinned`` ones at the beginning are pinned. ``encoder``
+        is the window's, None for that of the hits' indices, ``located`` where the features are, None if that is to be
+        found out. ``words`` are the scores of the query's words, None if they are the engine's scores.
         """
         first_pass = first_pass_scores(hits)
         numbers = await self._read_numbers(hits, method, request.caller) if hits and method.fields else {}
