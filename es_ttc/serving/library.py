@@ -121,10 +121,9 @@ class IndexReader:
         return numbers_of(hits, self._fields)
 
     async def _searched_indices(self, client: SearchClient) -> SearchedIndices | None:
-        """Return the indices whose vectors kNN searches; None if there are none that it can, as in a gateway."""
-        product = await self._gateway.upstream.product()
-        indices = await searched_indices_of(client, [], {}, unsearchable=product == "opensearch")
-        return None if indices.encoder is None or indices.unsearchable else indices
+        """Return the indices whose vectors kNN searches; None if there are none."""
+        indices = await searched_indices_of(client, [], {})
+        return None if indices.encoder is None else indices
 
     async def _found(
         self,
@@ -179,7 +178,7 @@ class IndexReader:
     @property
     def _marks(self) -> Body:
         fields = [*MARKS, *self._fields]
-        return {"_source": False, "docvalue_fields": fields, "version": True, "track_total_hits": False}
+        return {"_source": False, "docvalue_fields": fields, "track_total_hits": False}
 
 
 @asynccontextmanager

@@ -362,8 +362,6 @@ def hide(response: Mapping[str, Any], plan: SearchPlan) -> None:
         hit["sort"] = [hit["_score"], *(hit.get("sort") or ())[1:]]
     for hit in [*response["hits"]["hits"], *options]:
         without_parts(hit, with_scores=plan.shows_named_scores)
-        for name in plan.hidden_marks:
-            hit.pop(name, None)
         fields = hit.get("fields")
         if fields is not None:
             for name in plan.hidden:

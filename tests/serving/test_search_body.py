@@ -41,8 +41,8 @@ def test_the_engine_is_asked_for_the_whole_window_and_everything_else_stays() ->
     assert planned.body["size"] == 100
     for key in ("query", "aggs", "highlight", "min_score"):
         assert planned.body[key] == request[key]
-    assert planned.body["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "ttc.version", "_seq_no"]
-    assert planned.hidden == ("ttc.hash", "ttc.encoder", "ttc.version", "_seq_no")
+    assert planned.body["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "_seq_no"]
+    assert planned.hidden == ("ttc.hash", "ttc.encoder", "_seq_no")
     assert planned.texts == ("cats",)
 
 
@@ -78,37 +78,17 @@ def test_no_hits_asked_for_needs_no_first_pass_hits() -> None:
 @pytest.mark.parametrize(
     ("changes", "url", "hidden"),
     [
-        ({"docvalue_fields": ["ttc.hash", "f"]}, "", ("ttc.encoder", "ttc.version", "_seq_no")),
+        ({"docvalue_fields": ["ttc.hash", "f"]}, "", ("ttc.encoder", "_seq_no")),
         ({"docvalue_fields": [{"field": "ttc.*"}]}, "", ("_seq_no",)),
         ({"docvalue_fields": ["ttc.*", "_seq_no"]}, "", ()),
-        ({"fields": ["ttc.encoder"]}, "", ("ttc.hash", "ttc.version", "_seq_no")),
-        ({}, "docvalue_fields=ttc.hash,ttc.encoder", ("ttc.version", "_seq_no")),
+        ({"fields": ["ttc.encoder"]}, "", ("ttc.hash", "_seq_no")),
+        ({}, "docvalue_fields=ttc.hash,ttc.encoder", ("_seq_no",)),
     ],
 )
 def test_doc_values_that_the_caller_asked_for_stay_in_his_answer(
     changes: dict[str, Any], url: str, hidden: tuple[str, ...]
 ) -> None:
     assert plan(body(**changes), url).hidden == hidden
-
-
-@pytest.mark.parametrize(
-    ("changes", "url", "hidden"),
-    [
-        ({}, "", ("_version",)),
-        ({"version": True}, "", ()),
-        ({"version": False}, "", ("_version",)),
-        ({"version": True}, "version=false", ("_version",)),
-        ({}, "version=true", ()),
-        ({}, "version", ("_version",)),  # the engines read it as false
-    ],
-)
-def test_the_version_is_asked_for_and_shown_to_who_asked(
-    changes: dict[str, Any], url: str, hidden: tuple[str, ...]
-) -> None:
-    planned = plan(body(**changes), url)
-    assert planned.body["version"] is True
-    assert planned.hidden_marks == hidden
-    assert "version" not in dict(planned.params)
 
 
 def test_hits_without_stored_fields_keep_their_ids_until_the_end() -> None:
@@ -123,8 +103,8 @@ def test_a_collapsed_search_asks_for_the_documents_of_one_window() -> None:
     planned = plan(body(collapse={"field": "f"}, **{"from": 300, "size": 20}))
     assert "collapse" not in planned.body
     assert planned.body["size"] == 100
-    assert planned.body["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "ttc.version", "_seq_no", "f"]
-    assert planned.hidden == ("ttc.hash", "ttc.encoder", "ttc.version", "_seq_no")
+    assert planned.body["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "_seq_no", "f"]
+    assert planned.hidden == ("ttc.hash", "ttc.encoder", "_seq_no")
     asked = plan(body(collapse={"field": "f"}, docvalue_fields=[{"field": "f", "format": "x"}]))
     assert "f" not in asked.body["docvalue_fields"]
 

@@ -28,7 +28,7 @@ from es_ttc.serving.deadline import ScoringError, budget_ms, fell_back
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
-from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, first_pass_scores
+from es_ttc.serving.features.scores import Method, Timings, WindowRequest, first_pass_scores
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
@@ -240,8 +240,8 @@ class _Walk:
         return await self._scored_by(Method(dense, dense.Params(), detail=False), None).scores(documents)
 
     def _scored_by(self, method: Method, begun: asyncio.Task[EncodedQuery] | None) -> RescorerReranker:
-        scoring = ScoringRequest(method, self._search.plan.texts, begun, self._caller, self._timings)
-        return RescorerReranker(self._search.services.gateway.scorer, scoring, self.documents, self._end)
+        request = WindowRequest(self._search.plan.texts, begun, self._caller, self._timings)
+        return RescorerReranker(self._search.services.gateway.scorer, method, request, self.documents, self._end)
 
     def _reranker_of(
         self, search: AdaptiveRescoring

@@ -17,7 +17,7 @@ from es_ttc.reranking.strategies.methods import BY_THEMSELVES
 from es_ttc.rescorers import registry
 from es_ttc.serving.adaptive.walk import WalkDocuments
 from es_ttc.serving.features.index_meta import encoded_fields
-from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
+from es_ttc.serving.features.scores import Method, Timings, WindowRequest
 from es_ttc.serving.features.skip_reasons import NoFeatures, SkipReason
 from es_ttc.serving.features.window import WindowScorer
 from es_ttc.serving.gateway import Gateway
@@ -32,11 +32,14 @@ _FIELDS_KEPT = 10_000
 class RescorerReranker:
     """Scores documents by a rescorer, from their stored features, until ``end`` by `time.monotonic`."""
 
-    def __init__(self, scorer: WindowScorer, request: ScoringRequest, documents: WalkDocuments, end: float) -> None:
+    def __init__(
+        self, scorer: WindowScorer, method: Method, request: WindowRequest, documents: WalkDocuments, end: float
+    ) -> None:
         self.encoder: str | None = None
         self.skipped: dict[int, SkipReason] = {}
         self._first_encoder: str | None = None
         self._scorer = scorer
+        self._method = method
         self._request = request
         self._documents = documents
         self._end = end
@@ -50,7 +53,7 @@ class RescorerReranker:
             async with asyncio.timeout(max(0.0, self._end - time.monotonic())):
                 if self._first_encoder is None:  # all calls use the encoder of the first one
                     self._first_encoder = await self._scorer.encoder_of(self._documents.first_pass, request)
-                scored = await self._scorer.score(hits, request, encoder=self._first_encoder)
+                scored = await self._scorer.score(hits, self._method, request, encoder=self._first_encoder)
         except NoFeatures as nothing:
             self.skipped |= {documents[place]: fault for place, fault in nothing.skipped.items()}
             return [0.0] * len(hits)

@@ -80,7 +80,7 @@ class WalkDocuments:
             if (index, identifier) not in self._numbers and (index, identifier) not in self._hidden:
                 unknown.setdefault(index, []).append(identifier)
         for index, ids in unknown.items():
-            marks = {"_source": False, "docvalue_fields": self._marks, "version": True}
+            marks = {"_source": False, "docvalue_fields": self._marks}
             for start in range(0, len(ids), _AT_ONCE):
                 for hit in await self._search(index, ids[start : start + _AT_ONCE], marks):
                     hit["_score"] = None

@@ -221,14 +221,14 @@ class ModelServer:
     async def _scores(self, method: Method, query: str, texts: Sequence[str]) -> Float32:
         """Return ``(n,)`` scores for the response; 0 for a text without tokens."""
         encoder = await self._encoders.first()
-        encoded = await self._encoders.encode(encoder, (query,), tokens=method.query_tokens)
-        with_tokens = Feature.TOKENS in method.needs
+        encoded = await self._encoders.encode(encoder, (query,), tokens=method.features.query_tokens)
+        with_tokens = Feature.TOKENS in method.features.needs
         batches = await self._encoders.encode_texts(
             encoder, texts, role="document", tokens=with_tokens, max_tokens=_MAX_TOKENS
         )
         pooled = np.concatenate([batch.pooled for batch in batches])
         as_queries = None
-        if method.reads_reversed and encoder.distinguishes_roles:
+        if Feature.REVERSED in method.features.required and encoder.distinguishes_roles:
             as_queries = await self._vectors(encoder, texts, "query", _MAX_TOKENS)
         scores = np.zeros(len(texts), dtype=np.float32)
         places = np.flatnonzero(pooled.any(axis=1))

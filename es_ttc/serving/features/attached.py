@@ -1,10 +1,10 @@
 """Where the features of a window's documents are, and whether they are of the documents' present text.
 
 In an index that es-ttc created, any other write of a document removes its features. Features of an attached index are
-stored with a mark of the write that they were made from: the `_seq_no` in a side index (with the source's UUID, because
-a recreated index counts again from 0), the `_version` in the index itself. If the document has another mark now, its
-text is read with the caller's credentials and its hash is compared: after a change of the price the vectors of a title
-are still valid, after a change of the title they are not.
+stored in a side index, with a mark of the write that they were made from: the `_seq_no`, and the source's UUID, because
+a recreated index counts again from 0. If the document has another mark now, its text is read with the caller's
+credentials and its hash is compared: after a change of the price the vectors of a title are still valid, after a change
+of the title they are not.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 from es_ttc.common.caches import LruCache
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.compose import compose, content_hash
-from es_ttc.index.mappings.attached import ID, ROUTING, SEQ_NO, SOURCE, VERSION, side_alias
+from es_ttc.index.mappings.attached import ID, ROUTING, SEQ_NO, SOURCE, side_alias
 from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MAX_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, HASH, STATE, IndexSpec
@@ -58,7 +58,6 @@ class FeatureLocations:
     Attributes:
         keys: For each hit the key of its features, None for one without features that can be used.
         without: Places of hits without features of their own.
-        changed: Places of hits that were written again after their own features were stored.
         skipped: Places of hits whose features are not used, with the reason.
         stale: Places of hits whose features are of an earlier text.
         sides: Concrete side indices of the window's indices, by the source's name; "" if no hit is in the side index.
@@ -66,7 +65,6 @@ class FeatureLocations:
 
     keys: list[DocumentKey | None] = field(default_factory=list)
     without: list[int] = field(default_factory=list)
-    changed: list[int] = field(default_factory=list)
     skipped: dict[int, SkipReason] = field(default_factory=dict)
     stale: frozenset[int] = frozenset()
     sides: dict[str, str] = field(default_factory=dict)
@@ -77,7 +75,6 @@ class FeatureLocations:
         return FeatureLocations(
             [*self.keys, *others.keys],
             [*self.without, *(first + place for place in others.without)],
-            [*self.changed, *(first + place for place in others.changed)],
             self.skipped | {first + place: reason for place, reason in others.skipped.items()},
             self.stale.union(first + place for place in others.stale),
             others.sides | self.sides,
@@ -98,16 +95,13 @@ class AttachedFeatureLocator:
         return self._with_sides.get(caller.indices) is not None
 
     async def needs_ids(self, hits: Sequence[Mapping[str, Any]], caller: Caller) -> bool:
-        """Return whether ids are needed to find the features of hits: in a side index, or features that may be stale.
+        """Return whether ids are needed to find the features of hits in a side index.
 
         If there is a side index, :meth:`expects_ids` returns True for the next searches of the same target.
         """
         if _with_single_values(hits) is not None:
             return False
-        own = own_keys(hits)
-        if own.changed:
-            return True
-        indices = {str(hits[place]["_index"]) for place in own.without}
+        indices = {str(hits[place]["_index"]) for place in own_keys(hits).without}
         found = await asyncio.gather(*(self._marks(index, [], caller) for index in sorted(indices)))
         needed = any(marks is not None for marks in found)
         if needed:
@@ -123,12 +117,12 @@ class AttachedFeatureLocator:
     async def locate(self, hits: Sequence[Mapping[str, Any]], caller: Caller) -> FeatureLocations:
         """Return where the features of hits are.
 
-        Hits that may be of an attached index have `_id`, `_version` and the doc value of `_seq_no`.
+        Hits that may be of an attached index have `_id` and the doc value of `_seq_no`.
         """
         located = own_keys(hits)
-        if not located.without and not located.changed:
+        if not located.without:
             return located
-        unverified = {place: key for place in located.changed if (key := located.keys[place]) is not None}
+        unverified: dict[int, DocumentKey] = {}
         without_own: dict[str, list[int]] = defaultdict(list)
         for place in located.without:
             index = str(hits[place]["_index"])
@@ -239,8 +233,7 @@ class AttachedFeatureLocator:
         self, index: str, hits: Sequence[Mapping[str, Any]], unverified: Mapping[int, DocumentKey], caller: Caller
     ) -> list[int]:
         """Return the places of those hits of one index whose present text is the encoded one."""
-        example = next(iter(unverified.values()))
-        spec = await self._spec(index, example.index, caller, side=example.side)
+        spec = await self._spec(index, next(iter(unverified.values())).index, caller)
         if spec is None:
             return []
         identities = {place: RoutedId.of(hits[place]) for place in unverified}
@@ -269,18 +262,15 @@ class AttachedFeatureLocator:
             if identity in texts and _hash_of(texts[identity], spec) == unverified[place].hash
         ]
 
-    async def _spec(self, index: str, holder: str, caller: Caller, *, side: bool) -> IndexSpec | None:
-        """Return the spec of the index that contains the features; None if it cannot be read."""
-        if side:
-            reader = self.side_caller(caller)
-            path = reader.path([holder], "_mapping")
-        else:
-            reader, path = caller, caller.path([index], "_mapping")
+    async def _spec(self, index: str, side: str, caller: Caller) -> IndexSpec | None:
+        """Return the spec of a side index; None if it cannot be read."""
+        reader = self.side_caller(caller)
+        path = reader.path([side], "_mapping")
         form = {"*": {"mappings": dict}}
         answer = await _or_none(index, self._engine.as_caller(reader).json("GET", path, failing=_FAILING, form=form))
-        if answer is None or holder not in answer:
+        if answer is None or side not in answer:
             return None
-        return IndexSpec.from_mapping(holder, answer[holder]["mappings"])
+        return IndexSpec.from_mapping(side, answer[side]["mappings"])
 
 
 async def _or_none(index: str, request: Awaitable[dict[str, Any]]) -> dict[str, Any] | None:
@@ -304,12 +294,6 @@ def mark_of(hit: Mapping[str, Any]) -> tuple[RoutedId, Mark] | None:
     if state != READY or not is_mark(fields[HASH][0], fields[ENCODER][0]):
         return None
     return RoutedId(str(identifier), fields.get(ROUTING, [None])[0]), Mark(hit["_index"], *(value for (value,) in mark))
-
-
-def changed_inside(hit: Mapping[str, Any]) -> bool:
-    """Return whether a document was written again after its features were stored in it."""
-    marked = hit["fields"].get(VERSION)
-    return bool(marked) and marked[0] != hit.get("_version")
 
 
 def _put_verified(
@@ -351,15 +335,13 @@ def own_keys(hits: Sequence[Mapping[str, Any]]) -> FeatureLocations:
             add(None)
         else:
             add(DocumentKey(hit["_index"], encoders[0], hashes[0]))
-            if VERSION in fields and changed_inside(hit):
-                own.changed.append(place)
     return own
 
 
 def _with_single_values(hits: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]] | None:
-    """Return the encoders and hashes of hits that all have one of each, and no version; None if any differs."""
+    """Return the encoders and hashes of hits that all have one of each; None if any differs."""
     encoders, hashes = single_values(hits, ENCODER), single_values(hits, HASH)
-    if encoders is None or hashes is None or any([VERSION in hit["fields"] for hit in hits]):  # noqa: C419 - faster
+    if encoders is None or hashes is None:
         return None
     if {*map(type, encoders), *map(type, hashes)} != {str}:
         return None

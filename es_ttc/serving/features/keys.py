@@ -9,12 +9,11 @@ from typing import Any, NamedTuple, Self
 
 from es_ttc.encoders.base import TOKENS_FROM
 from es_ttc.errors import EngineError
-from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.readers import SENDABLE_LAYOUTS, FeatureReader, layout_of, reader_of
 from es_ttc.index.mappings.spec import ENCODER, HASH
 
 SEQ_NO = "_seq_no"
-MARKS = (HASH, ENCODER, VERSION, SEQ_NO)
+MARKS = (HASH, ENCODER, SEQ_NO)
 """Doc values by which a hit tells which document it is, and which features are its own."""
 Mark = tuple[str, str, int]
 """Index, content hash, and the number of the document among the hits with that content, from 0."""

@@ -26,7 +26,7 @@ from es_ttc.index.mappings.queries import MAX_CANDIDATES
 from es_ttc.index.mappings.spec import HASH
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors, together
-from es_ttc.serving.features.attached import MARK_FIELDS, Mark, changed_inside, mark_of, own_key
+from es_ttc.serving.features.attached import MARK_FIELDS, Mark, mark_of, own_key
 from es_ttc.serving.features.columns import columns
 from es_ttc.serving.features.decoding import Stored, consistent, features_from_hit
 from es_ttc.serving.features.keys import MARKS, DocumentId, DocumentKey, RoutedId, marks_of, unreadable
@@ -119,7 +119,7 @@ class EngineSearch:
         self._context = context
         self._client = client
         self._gateway = gateway
-        self._fields = fields or {"_source": False, "docvalue_fields": MARKS, "version": True}
+        self._fields = fields or {"_source": False, "docvalue_fields": MARKS}
         self._send = send or client.search
         self._hit_features: dict[int, Stored] = {}
         self._numbers: dict[DocumentId, int] = {}
@@ -211,22 +211,12 @@ class EngineSearch:
         found = answer["hits"]["hits"]
         if not self.named:
             _require_distinct(found)
-        numbered = [(number, hit) for hit in await self._current(found) if (number := self._number(hit)) is not None]
+        numbered = [(number, hit) for hit in found if (number := self._number(hit)) is not None]
         if features:
             for number, hit in numbered:
                 self._hit_features[number] = features_from_hit(self.keys[number], hit, features)
         scores = [hit.get("_score") for _, hit in numbered]
         return neighbours([number for number, _ in numbered], scores), len(found) < count
-
-    async def _current(self, hits: Sequence[Hit]) -> Sequence[Hit]:
-        """Return hits without documents whose own features are of an earlier text."""
-        changed = [hit for hit in hits if changed_inside(hit)]
-        if not changed:
-            return hits
-        located = await self._gateway.attached.locate(changed, self._context.caller)
-        gone = {DocumentId.of(hit) for hit, key in zip(changed, located.keys, strict=True) if key is None}
-        self.stale |= gone
-        return [hit for hit in hits if DocumentId.of(hit) not in gone]
 
     async def _read_all(
         self, documents: Sequence[int], needs: frozenset[Feature], wants: frozenset[Feature]
@@ -413,6 +403,5 @@ def neighbours(numbers: Sequence[int], scores: Sequence[float | None]) -> Neares
 
 
 def _require_distinct(hits: Sequence[Hit]) -> None:
-    marks = marks_of(hits)
-    if any(mark is None or mark[2] for mark in marks) or any(map(changed_inside, hits)):
+    if any(mark is None or mark[2] for mark in marks_of(hits)):
         raise AmbiguousContent

@@ -215,14 +215,12 @@ class _Retrieval:
             raise MissingText("[query_text] is empty: the query has no text to search by")
         tokens = method is not None and Feature.QUERY_TOKENS in method.needs(self._params)
         searched = {clause.field} if method is None else {FIELDS[among] for among in method.searches(self._params)}
-        unsearchable = self._product == "opensearch" and VECTOR in searched
         target = self._request.caller.indices
         begun = encoders.begin(clause.texts, target, tokens=tokens) if clause.texts and self._request.accepted else None
         try:
             shared = shared_parts(self._request.body)
-            indices = await searched_indices_of(self._client, clause.filters, shared, unsearchable=unsearchable)
+            indices = await searched_indices_of(self._client, clause.filters, shared)
             await self._require_fields(searched, indices)
-            indices.require_searchable()
             if indices.encoder is None:
                 return indices, None
             if clause.vector is not None:

@@ -26,7 +26,7 @@ from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
 from es_ttc.index.mappings.spec import VECTOR
 from es_ttc.retrievers.base import NearestDocuments
 from es_ttc.serving.engine_requests import EngineRefusal
-from es_ttc.serving.features.attached import FeatureLocations, changed_inside, own_keys
+from es_ttc.serving.features.attached import FeatureLocations, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
 from es_ttc.serving.features.keys import MARKS, DocumentId, DocumentKey, content_ids
 from es_ttc.serving.gateway import Gateway
@@ -230,7 +230,7 @@ class CandidateSearch:
         return await self._nearest(indices)
 
     async def _found(self, known: SearchedIndices | None = None) -> list[dict[str, Any]]:
-        """Return the hits of the nearest documents, with ids where only these tell whether their features are stale."""
+        """Return the hits of the nearest documents."""
         found = None if self._early is None else await asyncio.shield(self._early)  # the window may be ranked twice
         if found is not None:
             return found
@@ -247,17 +247,12 @@ class CandidateSearch:
             filters, vectors = await self._required(), await self._vectors(indices.encoder)
             if indices.sides:
                 return await self._in_side_indices(indices, indices.encoder, vectors, filters)
-            found = await self._own_vectors(indices.encoder, vectors, filters, named=False)
-            if any(map(changed_inside, found)):
-                found = await self._own_vectors(indices.encoder, vectors, filters, named=True)
-            return found
+            return await self._own_vectors(indices.encoder, vectors, filters)
 
-    async def _own_vectors(
-        self, encoder: str, vectors: Float32, filters: Sequence[Any], *, named: bool
-    ) -> list[dict[str, Any]]:
+    async def _own_vectors(self, encoder: str, vectors: Float32, filters: Sequence[Any]) -> list[dict[str, Any]]:
         """Return the hits that the engine finds by the documents' own vectors."""
         body = _nearest_to_any(await self._gateway.upstream.product(), vectors, self._count, filters)
-        answer = await self._send({**body, **self._marks, **({} if named else {"stored_fields": "_none_"})})
+        answer = await self._send({**body, **self._marks, "stored_fields": "_none_"})
         hits: list[dict[str, Any]] = answer["hits"]["hits"]
         keys = own_keys(hits).keys
         return [hit for hit, key in zip(hits, keys, strict=True) if key is not None and key.encoder == encoder]
@@ -269,11 +264,8 @@ class CandidateSearch:
         return encoded.query.vectors
 
     async def _searched_indices(self) -> SearchedIndices:
-        unsearchable = await self._gateway.upstream.product() == "opensearch"
         async with self._client() as client:
-            indices = await searched_indices_of(client, [], shared_parts(self._plan.body), unsearchable=unsearchable)
-            indices.require_searchable()
-            return indices
+            return await searched_indices_of(client, [], shared_parts(self._plan.body))
 
     async def _in_side_indices(
         self, indices: SearchedIndices, encoder: str, vectors: Float32, filters: Sequence[Any]
@@ -312,8 +304,7 @@ class CandidateSearch:
         query = without_inner_hits(parts.query or self._plan.body.get("query")) or {"match_all": {}}
         named = parts.named(further=[{"bool": {"must": [query], "_name": _QUERY}}])
         return {
-            **shared_parts(self._plan.body), "_source": False, "docvalue_fields": fields, "version": True,
-            "post_filter": named,
+            **shared_parts(self._plan.body), "_source": False, "docvalue_fields": fields, "post_filter": named,
         }  # fmt: skip
 
     async def _send(self, body: Body) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from pydantic import Field
 from es_ttc.common.entry_points import parse_params
 from es_ttc.common.validation import shown, unknown_field
 from es_ttc.errors import EsTtcError, InvalidRequest, MissingText, SeveralTexts
-from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer, RerankerSignal
@@ -140,7 +139,6 @@ class SearchPlan:
         body: The body for the engine.
         params: The URL parameters for the engine.
         hidden: Doc-value fields that only the gateway requested: they are removed from the response.
-        hidden_marks: The same for the parts of hits that identify a document's version.
         hide_ids: Whether the caller requested hits without `_id` (`stored_fields: _none_`).
         timeout_ms: The caller's own search timeout, in ms, or None.
         highlights: Fields of `highlight` whose fragments are passages.
@@ -163,7 +161,6 @@ class SearchPlan:
     body: dict[str, Any]
     params: list[tuple[str, str]]
     hidden: tuple[str, ...]
-    hidden_marks: tuple[str, ...]
     hide_ids: bool
     explain: bool
     timeout_ms: float | None
@@ -290,9 +287,6 @@ def plan_search(
     if hide_ids and plain:
         plain["stored_fields"] = _NO_STORED_FIELDS
     hidden = _ask_for_doc_values(rest, url) + _ask_for_texts(rest, highlights)
-    hidden_marks = _ask_for_version(rest, url)
-    if rest.get("version") is True and plain:
-        plain["version"] = not hidden_marks
     if collapse is not None and collapse.field not in map(_field_name, rest["docvalue_fields"]):
         rest["docvalue_fields"].append(collapse.field)  # not hidden: the engines return it too
     rest |= {"from": 0, "size": page.fetch}
@@ -305,7 +299,6 @@ def plan_search(
         body=rest,
         params=[(name, value) for name, value in params if name in url and name not in ("from", "size")],
         hidden=hidden,
-        hidden_marks=hidden_marks,
         hide_ids=hide_ids,
         explain=bool(boolean(url.get("explain", rest.get("explain", False)))),
         timeout_ms=own_timeout(rest, url),
@@ -620,9 +613,7 @@ def _ask_for_doc_values(body: dict[str, Any], url: Mapping[str, str]) -> tuple[s
     """Add the doc values that identify a document's features, in place; return those that were not requested."""
     asked = _as_list(body.get("docvalue_fields", []))
     patterns = _doc_value_patterns(body, url)
-    missing = tuple(
-        name for name in (HASH, ENCODER, VERSION) if not any(fnmatchcase(name, pattern) for pattern in patterns)
-    )
+    missing = tuple(name for name in (HASH, ENCODER) if not any(fnmatchcase(name, pattern) for pattern in patterns))
     if SEQ_NO not in patterns:  # no pattern matches it; `seq_no_primary_term` would also affect `top_hits`
         missing = (*missing, SEQ_NO)
     body["docvalue_fields"] = [*asked, *missing]
@@ -665,16 +656,6 @@ def _doc_value_patterns(body: Mapping[str, Any], url: Mapping[str, str]) -> list
 
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
-
-
-def _ask_for_version(body: dict[str, Any], url: dict[str, str]) -> tuple[str, ...]:
-    """Request each hit's version, in place; return the parts of hits that the caller did not request."""
-    asked = boolean(url.get("version", body.get("version", False)))
-    if asked is None:  # the engine returns the error
-        return ()
-    url.pop("version", None)
-    body["version"] = True
-    return () if asked else ("_version",)
 
 
 def _field_name(entry: Any) -> str:

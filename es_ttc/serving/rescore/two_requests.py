@@ -69,7 +69,7 @@ def bare_window(plan: SearchPlan, body: Mapping[str, Any], *, named: bool) -> di
     groups = [] if plan.collapse is None else [plan.collapse.field]
     asked = [*MARKS, *plan.numbers, *groups]
     stored: dict[str, Any] = {"_source": False} if named else {"stored_fields": "_none_"}
-    return rest | {**stored, "docvalue_fields": asked, "version": True}
+    return rest | {**stored, "docvalue_fields": asked}
 
 
 def these(hits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

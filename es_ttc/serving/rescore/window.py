@@ -17,7 +17,7 @@ from es_ttc.rescorers.relevance import Calibration
 from es_ttc.serving.deadline import attempt, budget_ms, fell_back
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
-from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, WindowScores, first_pass_scores
+from es_ttc.serving.features.scores import Method, Timings, WindowRequest, WindowScores, first_pass_scores
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.searched_indices import KnownTargets
@@ -131,7 +131,7 @@ class WindowRescoring:
         if (plan.page.fetch or count) and encode and possible:
             begun = gateway.scorer.begin_encoding(method, plan.texts, request.caller(item))
         if count:
-            tokens = method.query_tokens
+            tokens = method.features.query_tokens
             candidates = CandidateSearch(gateway, known, request, item, plan, count, begun, tokens=tokens)
         budget = plan.section.timeout_ms or gateway.settings.default_timeout_ms
         again = partial(gateway.engine.again, request, item)
@@ -215,9 +215,9 @@ class WindowRescoring:
         if parts is not None:
             words = parts.words(union, first_pass_scores(union))
             factors = parts.factors(union, words, len(window))
-        request = ScoringRequest(self.method, self.plan.texts, self.begun, caller, timings)
+        request = WindowRequest(self.plan.texts, self.begun, caller, timings)
         scores = await self.gateway.scorer.score(
-            union, request, joined=len(joined.hits), pinned=pinned, located=located, words=words
+            union, self.method, request, joined=len(joined.hits), pinned=pinned, located=located, words=words
         )
         # the hits after the window keep the engine's order
         left = joined.places_left(hits, len(window))
