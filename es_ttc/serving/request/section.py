@@ -93,7 +93,7 @@ class Section(BaseModel):
     )
     score_mode: ScoreMode = Field(
         ScoreMode.REPLACE,
-        description="How both scores are combined. If it is left out, what the query says besides its words (functions, "
+        description="How both scores are combined. Without it, what the query says besides its words (functions, "
         "boosts, demotions) multiplies the score of `blend`, `hybrid` and `learned`.",
         strict=False,
     )
