@@ -796,8 +796,7 @@ async def test_workers_load_the_encoder_of_the_features_unless_another_is_chosen
     monkeypatch.setattr(relevance, "load_encoder_for", load)
     plan: Any = SimpleNamespace(min_similarity=0.3)
     target: Any = SimpleNamespace(spec=spec)
-    for chosen in ({}, {"encoder": "minilm"}):
-        settings = Settings(cache_dir=tmp_path, **chosen)
+    for settings in (Settings(cache_dir=tmp_path), Settings(cache_dir=tmp_path, encoder="minilm")):
         LoadedEncoders(settings, load).of(spec.encoder)
         await relevance.relevance_of(plan, target, settings)
     assert names == [None, None, "minilm", "minilm"]
