@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from redis.asyncio import Redis
 
 from es_ttc.cli.app import run
 from es_ttc.encoders import CachedEncoder
-from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import commands, encoding_turn, submission
 from es_ttc.enrichment.jobs.app import prepare
@@ -27,6 +28,7 @@ from es_ttc.enrichment.jobs.record import Budget, EncodingCheckpoint, Job, JobSt
 from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
 from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.enrichment.jobs.turn import TurnEnd
+from es_ttc.enrichment.proposals import relevance
 from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest
 from es_ttc.index.attach import attach_beside
 from es_ttc.index.attach.followed_writes import delete_pipeline
@@ -746,6 +748,25 @@ async def test_counts_are_those_of_the_index_and_not_of_a_worker_that_was_killed
     shown = (await commands.shown(engine, settings, job)).progress
     assert (shown.total, shown.done, shown.failed, shown.pending) == (3, 3, 0, 0)
     await unfollow(engine, settings.jobs_index, index_name)
+
+
+async def test_workers_load_the_encoder_of_the_features_unless_another_is_chosen(
+    spec: IndexSpec, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ES_TTC_ENCODER", raising=False)
+    names: list[str | None] = []
+
+    def load(identity: EncoderIdentity, name: str | None, **_: Any) -> Encoder:
+        names.append(name)
+        return encoder
+
+    monkeypatch.setattr(relevance, "load_encoder_for", load)
+    plan: Any = SimpleNamespace(min_similarity=0.3)
+    target: Any = SimpleNamespace(spec=spec)
+    for settings in (Settings(cache_dir=tmp_path), Settings(cache_dir=tmp_path, encoder="minilm")):
+        LoadedEncoders(settings, load).of(spec.encoder)
+        await relevance.relevance_of(plan, target, settings)
+    assert names == [None, None, "minilm", "minilm"]
 
 
 async def test_a_deleted_index_ends_its_job(engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder) -> None:

@@ -92,10 +92,11 @@ def test_doc_values_that_the_caller_asked_for_stay_in_his_answer(
 
 
 def test_hits_without_stored_fields_keep_their_ids_until_the_end() -> None:
-    planned = plan(body(stored_fields="_none_"))
-    assert planned.hide_ids
-    assert "stored_fields" not in planned.body
-    assert planned.body["_source"] is False
+    for more in ({}, {"_source": False}, {"version": True}):
+        planned = plan(body(stored_fields="_none_", **more))
+        assert planned.hide_ids
+        assert "stored_fields" not in planned.body
+        assert planned.body["_source"] is False
     assert plan(body(), "stored_fields=_none_").params == []
 
 
@@ -105,8 +106,10 @@ def test_a_collapsed_search_asks_for_the_documents_of_one_window() -> None:
     assert planned.body["size"] == 100
     assert planned.body["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "_seq_no", "f"]
     assert planned.hidden == ("ttc.hash", "ttc.encoder", "_seq_no")
-    asked = plan(body(collapse={"field": "f"}, docvalue_fields=[{"field": "f", "format": "x"}]))
-    assert "f" not in asked.body["docvalue_fields"]
+    for fields, url in (([{"field": "f", "format": "x"}], ""), (["f*"], ""), ([], "docvalue_fields=f")):
+        asked = plan(body(collapse={"field": "f"}, docvalue_fields=fields), url)
+        assert len(asked.body["docvalue_fields"]) == 4
+        assert "docvalue_fields" not in dict(asked.params)
 
 
 def test_a_native_rescorer_bounds_the_window_of_a_section_after_it() -> None:

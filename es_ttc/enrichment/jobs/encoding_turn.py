@@ -49,7 +49,9 @@ class _IndexReplaced(Exception):
 class LoadedEncoders:
     """The encoders of a worker, loaded when they are first needed and shared by its turns."""
 
-    def __init__(self, settings: Settings, load: Callable[[EncoderIdentity, str], Encoder] | None = None) -> None:
+    def __init__(
+        self, settings: Settings, load: Callable[[EncoderIdentity, str | None], Encoder] | None = None
+    ) -> None:
         self._settings = settings
         self._load_one = load or (lambda identity, name: load_encoder_for(identity, name, cache_dir=settings.cache_dir))
         self._loaded: dict[str, Encoder] = {}
@@ -63,13 +65,14 @@ class LoadedEncoders:
             return self._loaded[identity.key]
 
     def _load(self, identity: EncoderIdentity) -> Encoder:
-        names = (self._settings.encoder, *self._settings.encoders)
-        for name in names:
+        others = []
+        for name in (self._settings.chosen_encoder, *self._settings.encoders):
             encoder = self._load_one(identity, name)
             if encoder.identity.key == identity.key:
                 return encoder
+            others.append(encoder.identity.key)
         raise EncoderMismatch(
-            f"the features are those of [{identity.key}], and this worker has the encoders [{', '.join(names)}]: set "
+            f"the features are those of [{identity.key}], and this worker has the encoders [{', '.join(others)}]: set "
             f"ES_TTC_ENCODER to {identity.model} for it, or name that one in ES_TTC_ENCODERS"
         )
 

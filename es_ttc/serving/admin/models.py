@@ -29,7 +29,7 @@ from es_ttc.reranking.strategies.methods import AUTO, MSMARCO_MINILM
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.rescorers.blend.normalise import logistic
-from es_ttc.serving.admin.endpoint import TOKEN_HEADER, EndpointRunner, carries, json_object
+from es_ttc.serving.admin.endpoint import TOKEN_HEADER, EndpointRunner, carries, ended_by_disconnect, json_object
 from es_ttc.serving.features.scores import Method, Timings
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.raw_request import MAX_BODY
@@ -177,7 +177,11 @@ class ModelServer:
         return await json_object(request, MAX_BODY, self._gateway.offload)
 
     async def _rerank(self, request: Request) -> object:
-        asked = parse_rerank(await self._read(request))
+        body = await self._read(request)
+        async with ended_by_disconnect(request):
+            return await self._reranked(parse_rerank(body))
+
+    async def _reranked(self, asked: RerankRequest | TextsRequest) -> object:
         if len(asked.passages) > self._settings.max_window:
             raise InvalidRequest(
                 f"[{_RERANK}.{asked.field}] holds {len(asked.passages)} texts: send at most "
@@ -245,7 +249,11 @@ class ModelServer:
         return scores
 
     async def _embed(self, request: Request) -> dict[str, object]:
-        parsed = validated(EmbeddingsRequest, await self._read(request), _EMBEDDINGS)
+        body = await self._read(request)
+        async with ended_by_disconnect(request):
+            return await self._embedded(validated(EmbeddingsRequest, body, _EMBEDDINGS))
+
+    async def _embedded(self, parsed: EmbeddingsRequest) -> dict[str, object]:
         texts = [parsed.input] if isinstance(parsed.input, str) else list(parsed.input)
         if not 1 <= len(texts) <= MAX_TEXTS:
             raise InvalidRequest(f"[{_EMBEDDINGS}.input] holds {len(texts)} texts: send 1 to {MAX_TEXTS}")

@@ -96,6 +96,11 @@ class DocumentId(NamedTuple):
         return cls(str(hit["_index"]), RoutedId.of(hit))
 
 
+def are_identified(hits: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether all hits have a content hash or an id, by which another search finds their documents."""
+    return all(content_of(hit) or "_id" in hit for hit in hits)
+
+
 class DocumentKey(NamedTuple):
     """The content of a document that a search has just returned. Documents of equal content have equal features.
 

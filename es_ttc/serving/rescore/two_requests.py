@@ -116,7 +116,7 @@ def places_in(ordered: Sequence[Mapping[str, Any]], hits: Sequence[Mapping[str, 
     named = {(hit["_index"], hit["_id"]) for hit in hits if "_id" in hit}
     places: dict[Any, list[int]] = {}
     for place, (hit, identity) in enumerate(zip(ordered, content_ids(ordered), strict=True)):
-        key = hit["_index"], hit["_id"]
+        key = hit["_index"], hit.get("_id")
         places.setdefault(key if key in named else identity, []).append(place)
     keys = [
         (hit["_index"], hit["_id"]) if "_id" in hit else identity

@@ -17,6 +17,7 @@ from es_ttc.rescorers.relevance import Calibration
 from es_ttc.serving.deadline import attempt, budget_ms, fell_back
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
+from es_ttc.serving.features.keys import are_identified
 from es_ttc.serving.features.scores import Method, Timings, WindowRequest, WindowScores, first_pass_scores
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
@@ -284,7 +285,12 @@ class WindowRescoring:
         return window, counts
 
     async def _ties(self, outcome: "_ScoredWindow") -> Ints:
-        """Return the places of hits in the order of the sort's further keys; the last place if they are gone."""
+        """Return the places of hits in the order of the sort's further keys; the last place if they are gone.
+
+        Without ids and contents of all, no request names them: then the order is that of the first pass.
+        """
+        if not are_identified(outcome.hits):
+            return np.arange(len(outcome.hits))
         scored = outcome.hits[: len(outcome.scores.mask)]
         answer, _ = await self.again(by_further_keys(self.plan, scored, outcome.joined.filters))
         return np.array(places_in(answer["hits"]["hits"], outcome.hits), np.intp)
