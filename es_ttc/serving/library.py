@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.queries import matching
 from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.features.attached import own_key
 from es_ttc.serving.features.columns import columns, numbers_of
 from es_ttc.serving.features.decoding import Stored, consistent
@@ -168,7 +169,7 @@ class IndexReader:
                 [hit for hit in answer["hits"]["hits"] if (key := own_key(hit)) is not None and key.encoder == encoder]
                 for answer in answers
             ]
-        context = SearchContext(product, self._caller, encoder, {}, float("inf"))
+        context = SearchContext(product, self._caller, encoder, {}, Deadline())
         search = SideIndexSearch(
             any_clause(product), context, indices, client, self._gateway, details=False, fields=self._marks
         )

@@ -354,6 +354,7 @@ async def test_attached_indices_are_followed_too(
         await JobStore(engine, settings.jobs_index).checkpoints.get(job)
     ).written == 2  # a write of a price is not encoded
     [side] = await engine.mapping(f"ttc-side-{index_name}")
+    await engine.refresh(side)
     assert await engine.count(side, {"exists": {"field": "ttc.id"}}) == 4
     assert shown.as_dict()["progress"]["removed"] == 1
     assert await unfollow(engine, settings.jobs_index, index_name)

@@ -24,6 +24,7 @@ from es_ttc.index.mappings.graph import NEIGHBOURS, graph_alias, graph_pattern
 from es_ttc.index.mappings.spec import ROOT
 from es_ttc.reranking.rerankers import Passage
 from es_ttc.reranking.strategies import StepLimit
+from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
 from es_ttc.serving.features.keys import MARKS
 
@@ -133,7 +134,7 @@ class CallerNeighbours:
     """
 
     def __init__(
-        self, engine: EngineRequests, documents: WalkDocuments, end: float, *, depth: int, fan_out: int
+        self, engine: EngineRequests, documents: WalkDocuments, deadline: Deadline, *, depth: int, fan_out: int
     ) -> None:
         self.without: dict[str, str] = {}
         self.present: set[str] = set()
@@ -142,7 +143,7 @@ class CallerNeighbours:
         self._absent: set[str] = set()
         self._engine = engine
         self._documents = documents
-        self._end = end
+        self._deadline = deadline
         self._fan_out = fan_out
         self._steps = StepLimit(depth)
         self._read: dict[int, asyncio.Task[list[int]]] = {}
@@ -179,7 +180,7 @@ class CallerNeighbours:
         self.begin(window[:first])
         reading = {self._ahead[document] for document in window[:first]}
         with suppress(EsTtcError, TimeoutError, *_OTHERS_DATA):  # reported when they are read
-            async with asyncio.timeout(self._seconds_left):
+            async with asyncio.timeout(self._deadline.left):
                 await asyncio.gather(*map(asyncio.shield, reading))
         self.waited += time.perf_counter() - began
         indices = {self._documents.identity(document)[0] for document in window}
@@ -193,10 +194,6 @@ class CallerNeighbours:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    @property
-    def _seconds_left(self) -> float:
-        return max(0.0, self._end - time.monotonic())
-
     def _started(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -205,7 +202,7 @@ class CallerNeighbours:
     async def _neighbours(self, documents: Sequence[int]) -> list[list[int]]:
         """Read neighbours; a failure is recorded, and means that there are none."""
         try:
-            async with asyncio.timeout(self._seconds_left):
+            async with asyncio.timeout(self._deadline.left):
                 return await self._visible(documents)
         except TimeoutError:
             self.problem = self.problem or EngineError("neighbours were not read in time")

@@ -26,6 +26,7 @@ from es_ttc.index.mappings.queries import MAX_CANDIDATES
 from es_ttc.index.mappings.spec import HASH
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors, together
+from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.features.attached import MARK_FIELDS, Mark, mark_of, own_key
 from es_ttc.serving.features.columns import columns
 from es_ttc.serving.features.decoding import Stored, consistent, features_from_hit
@@ -67,7 +68,7 @@ class SearchContext:
     caller: Caller
     encoder: str  # of the searched vectors
     shared: Mapping[str, Any]  # parts of the caller's body that the filter may depend on
-    end: float  # `time.perf_counter` at the deadline
+    deadline: Deadline
 
 
 class AmbiguousContent(Exception):
@@ -108,6 +109,7 @@ class EngineSearch:
     ) -> None:
         self.named = named
         self.details = details
+        self.deadline = context.deadline
         self.ids: list[tuple[str, str]] = []
         self.hits: dict[int, Hit] = {}
         self.keys: list[DocumentKey] = []
@@ -128,7 +130,7 @@ class EngineSearch:
     @property
     def seconds_left(self) -> float:
         """The seconds until the deadline."""
-        return max(0.0, self._context.end - time.perf_counter())
+        return self.deadline.left
 
     async def nearest(
         self,

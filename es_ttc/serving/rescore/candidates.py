@@ -25,6 +25,7 @@ from es_ttc.engine.versions import Product
 from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
 from es_ttc.index.mappings.spec import VECTOR
 from es_ttc.retrievers.base import NearestDocuments
+from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.engine_requests import EngineRefusal
 from es_ttc.serving.features.attached import FeatureLocations, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
@@ -272,8 +273,8 @@ class CandidateSearch:
     ) -> list[dict[str, Any]]:
         """Return the sources' hits of the documents that are found by vectors in side indices."""
         product, shared = await self._gateway.upstream.product(), shared_parts(self._plan.body)
-        never = float("inf")  # the scoring timeout ends the search
-        context = SearchContext(product, self._caller, encoder, shared, never)
+        deadline = Deadline()  # the scoring timeout ends the search
+        context = SearchContext(product, self._caller, encoder, shared, deadline)
 
         async def send(bodies: Sequence[Body]) -> list[Mapping[str, Any]]:
             return [await self._send(body) for body in bodies]

@@ -5,7 +5,7 @@ alone, with the caller's rights, in what is left of the section's time.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -18,7 +18,7 @@ from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.evidence_map import evidence_map
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams
 from es_ttc.rescorers.spectral.passages import Passage, best_passages
-from es_ttc.serving.deadline import attempt, budget_ms
+from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.features.scores import FeatureNeeds, Method, Timings, WindowRequest, first_pass_scores
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
@@ -65,17 +65,12 @@ async def add_evidence(
     hits: list[dict[str, Any]] = response["hits"]["hits"]
     if not hits:
         return
-
-    async def in_time(work: Awaitable[T], what: str) -> T | EsTtcError:
-        total = plan.section.timeout_ms or gateway.settings.default_timeout_ms
-        left = max(0.0, total - (time.perf_counter() - since) * 1000)
-        budget = budget_ms(left, plan.timeout_ms, started)
-        return await attempt(work, what=what, method=plan.section.method, budget_ms=budget)
-
+    budget, name = plan.section.timeout_ms or gateway.settings.default_timeout_ms, plan.section.method
+    deadline = Deadline.within(budget, timeout_ms=plan.timeout_ms, started=started, since=since)
     if plan.reads_passages:
         began = time.perf_counter()
         with span("passages"):
-            passages = await in_time(_passages(gateway, hits, plan, caller), "reading passages")
+            passages = await deadline.run(_passages(gateway, hits, plan, caller), "reading passages", method=name)
         if isinstance(passages, EsTtcError):
             if plan.section.on_error == "fail":
                 raise passages
@@ -88,7 +83,7 @@ async def add_evidence(
         began = time.perf_counter()
         try:
             with span("map"):
-                maps = await in_time(_maps(gateway, hits, plan, method, caller), "reading the map")
+                maps = await deadline.run(_maps(gateway, hits, plan, method, caller), "reading the map", method=name)
         except EsTtcError as error:
             maps = error
         if isinstance(maps, EsTtcError):

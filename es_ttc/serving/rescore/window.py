@@ -14,7 +14,7 @@ from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import SelectiveRescorer
 from es_ttc.rescorers.relevance import Calibration
-from es_ttc.serving.deadline import attempt, budget_ms, fell_back
+from es_ttc.serving.deadline import Deadline, fell_back
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import are_identified
@@ -175,12 +175,9 @@ class WindowRescoring:
         if plan.problem is not None:
             outcome = plan.problem
         else:
-            outcome = await attempt(
-                self._scored(hits, caller, timings),
-                what="scoring",
-                method=plan.section.method,
-                budget_ms=budget_ms(max(0.0, self.budget - spent - (ranked_ms or 0.0)), plan.timeout_ms, self.started),
-            )
+            budget = self.budget - spent - (ranked_ms or 0.0)
+            deadline = Deadline.within(budget, timeout_ms=plan.timeout_ms, started=self.started)
+            outcome = await deadline.run(self._scored(hits, caller, timings), "scoring", method=plan.section.method)
         if isinstance(outcome, EsTtcError):
             if plan.section.on_error == "fail":
                 raise outcome
