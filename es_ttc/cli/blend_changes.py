@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from es_ttc.cli.common import first_documents
-from es_ttc.cli.searching import CliQuery, Target, search
+from es_ttc.cli.common import sample_documents
+from es_ttc.cli.searching import CliQuery, SearchTarget, search
 from es_ttc.common.markup import blanked
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
@@ -41,14 +41,14 @@ async def _changes(settings: Settings, index: str, spec: IndexSpec, encoder: Enc
     )
     async with connected(settings) as engine:
         await engine.refresh(index)
-        documents = await first_documents(engine, index)
+        documents = await sample_documents(engine, index)
     queries = list(dict.fromkeys(filter(None, (_query(document, spec) for document in documents))))[:_QUERIES]
     running = running_gateway(gateway, load=lambda _name, _folder: encoder)
     url = await asyncio.to_thread(running.__enter__)
     changed = shown = 0
     try:
         async with connected(gateway.model_copy(update={"engine": url})) as client:
-            target = Target(client, index, spec, spec.text_fields)
+            target = SearchTarget(client, index, spec, spec.text_fields)
             for text in queries:
                 before, after = [
                     [hit.id for hit in (await search(target, CliQuery(text, method, _HITS))).hits]
