@@ -60,7 +60,7 @@ DOCUMENTS_THAT_JOIN = (
     "| `constant_score`, `nested`, `terms_set`, `rank_feature`, `match_phrase` and any other | the clause |\n",
     "No documents join, and `ttc.candidates.reason` has the cause, if\n",
     "- the body has a `knn` section, a `hybrid` query, `slice` or an unknown part,",
-    "- the URL has `search_pipeline`, `scroll` or unknown parameters,",
+    "- the URL has `search_pipeline`, `scroll`, or another parameter that decides what matches or how it is scored,",
     "- the caller may not read the types of fields,",
     "- the engine cannot search the index's vectors, or refuses the search for candidates.\n",
     "## Sort among equal scores\n",

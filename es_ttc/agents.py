@@ -21,9 +21,9 @@ from es_ttc.common.validation import first_error
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.queries import matching
-from es_ttc.index.mappings.spec import ROOT
 from es_ttc.serving.admin.explain import Explanation
 from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.features.index_meta import features_of
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.settings import GatewaySettings
@@ -32,7 +32,6 @@ WINDOW = 100
 MAX_HITS = 50
 _TEXT_CHARACTERS = 600
 _PASSAGE_CHARACTERS = 300  # on each side of the place that matched best
-_META = urlencode({"filter_path": f"*.mappings._meta.{ROOT}.text_fields"}).encode()
 _COUNTS = urlencode({"format": "json", "h": "index,docs.count"}).encode()
 _READ_ONLY = ToolAnnotations(readOnlyHint=True, openWorldHint=False)
 _INSTRUCTIONS = (
@@ -188,27 +187,26 @@ class _Server(MCPServer[Any]):
 
 
 async def _indices(gateway: EngineRequests) -> list[IndexInfo]:
-    """Return the indices that have features."""
+    """Return the indices that have features, of their own or in a side index."""
     what = "the indices could not be listed"
-    mappings = await gateway.json("GET", b"/_mapping", _META, failing=what)
-    counts = await gateway.json("GET", b"/_cat/indices", _COUNTS, failing=what)
-    documents = {row["index"]: int(row["docs.count"]) for row in counts if row.get("docs.count") is not None}
+    features = await features_of(gateway, failing=what)
+    counts = await gateway.json("GET", b"/_cat/indices", _COUNTS, failing=what, form=list)
+    documents = {row["index"]: row.get("docs.count") for row in counts}
     return [
         IndexInfo(
             name=name,
-            documents=documents.get(name),
-            text_fields=mapping["mappings"]["_meta"][ROOT].get("text_fields", []),
+            documents=None if documents[name] is None else int(documents[name]),
+            text_fields=meta.get("text_fields", []),
         )
-        for name, mapping in sorted(mappings.items())
+        for name, meta in sorted(features.items())
+        if name in documents  # a side index may outlive its source
     ]
 
 
 async def _text_fields(gateway: EngineRequests, index: str) -> tuple[str, ...]:
     """Return the text fields of an index; those that have features, of an alias."""
-    path = f"/{quote(index, safe=',*')}/_mapping".encode()
-    mappings = await gateway.json("GET", path, _META, failing=f"index [{index}] could not be read", in_own_words=True)
-    found = (mapping["mappings"]["_meta"][ROOT].get("text_fields", ()) for mapping in mappings.values())
-    names = tuple(dict.fromkeys(name for fields in found for name in fields))
+    features = await features_of(gateway, quote(index, safe=",*"), failing=f"index [{index}] could not be read")
+    names = tuple(dict.fromkeys(name for meta in features.values() for name in meta.get("text_fields", ())))
     if not names:
         raise InvalidRequest(f"index [{index}] has no features: name the text [fields] to search")
     return names

@@ -232,6 +232,11 @@ class JobSettings(_Sources):
 class Settings(EngineSettings, LlmSettings, JobSettings):
     """The settings of es-ttc, apart from the flags of a single command and those of the gateway."""
 
+    @property
+    def chosen_encoder(self) -> str | None:
+        """The encoder that a flag, a variable or a file names; None for the default, which an index's own replaces."""
+        return self.encoder if "encoder" in self.model_fields_set else None
+
     encoder: str = Field(
         "minilm",
         description="Short name (minilm, bge-small, e5-small, mpnet), model name or folder of the encoder; "

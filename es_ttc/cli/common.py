@@ -113,11 +113,11 @@ def adapted(settings: S, adapter: str | None) -> S:
 
 
 def loaded_encoder(settings: Settings, identity: EncoderIdentity | None = None, *, dims: int | None = None) -> Encoder:
-    """Load the settings' encoder; with an identity, as the features of an index were made by it."""
+    """Load the settings' encoder; with the identity of an index's, that one, unless the settings name another."""
     with stderr.status("loading the encoder"):
         if identity is None:
             return load_encoder(settings.encoder, cache_dir=settings.cache_dir, dims=dims)
-        return load_encoder_for(identity, settings.encoder, cache_dir=settings.cache_dir)
+        return load_encoder_for(identity, settings.chosen_encoder, cache_dir=settings.cache_dir)
 
 
 async def sample_documents(engine: Engine, index: str, size: int = 50) -> list[dict[str, Any]]:

@@ -43,7 +43,6 @@ from es_ttc.index.attach.feature_locations import (
 from es_ttc.index.attach.requantise import requantise_documents, require_coarser
 from es_ttc.index.ingest.size_estimate import estimate_size
 from es_ttc.index.mappings.contents import contents
-from es_ttc.index.mappings.encoder import load_encoder_for
 from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.index import IndexOptions, analyzer_of, create_index, resolve_index
 from es_ttc.index.mappings.ingest_pipeline import (
@@ -136,6 +135,7 @@ def requantise(
         ),
     ],
     engine: EngineUrl,
+    encoder: EncoderName,
     as_json: AsJson,
 ) -> None:
     """Move the token vectors of the index NAME to a coarser codec, without encoding, while it serves.
@@ -143,7 +143,7 @@ def requantise(
     Attached features too: then a new side index is filled while the old one serves. Documents that have changed since
     their features were made are encoded. Run the command again to resume a stopped run.
     """
-    settings = Settings(**given(engine=engine))
+    settings = Settings(**given(engine=engine, encoder=encoder))
     moved = run_to_completion(
         settings,
         lambda client: _requantise(client, settings, name, codec),
@@ -319,9 +319,7 @@ async def _requantise_one(
 
     if not held.side:
         return asdict(await requantise_documents(engine, held, codec, report))
-    encoder = await asyncio.to_thread(
-        load_encoder_for, held.spec.encoder, settings.encoder, cache_dir=settings.cache_dir
-    )
+    encoder = await asyncio.to_thread(loaded_encoder, settings, held.spec.encoder)
     filled = await attach_beside(engine, held.source, replace(held.spec, codec=codec), encoder, report=report)
     written = filled.carried + filled.written
     return {"index": filled.index, "codec": codec, "written": written, "unchanged": filled.unchanged}

@@ -228,7 +228,7 @@ async def _run(settings: Settings, request: IngestCommand) -> tuple[IngestResult
 def _options(request: IngestCommand, settings: Settings, spec: IndexSpec) -> IngestOptions:
     if request.processes == 1:
         return request.options
-    load = partial(load_encoder_for, spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
+    load = partial(load_encoder_for, spec.encoder, settings.chosen_encoder, cache_dir=settings.cache_dir)
     return replace(request.options, processes=EncodeProcesses(request.processes, load))
 
 

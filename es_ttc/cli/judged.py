@@ -136,7 +136,7 @@ class JudgedQueries(EncoderOptions):
         settings = self.settings(GatewaySettings, engine=self.engine)
 
         def load(spec: IndexSpec) -> Encoder:
-            encoder = load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
+            encoder = load_encoder_for(spec.encoder, settings.chosen_encoder, cache_dir=settings.cache_dir)
             check_encoder(index, spec, encoder)
             return encoder
 

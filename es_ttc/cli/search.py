@@ -109,7 +109,7 @@ def through_gateway(
 def encoder_of_index(settings: Settings, name: str) -> Encoder:
     """Load the encoder that an index was encoded by."""
     spec = with_engine(settings, lambda client: alike_locations(client, name))[0].spec
-    encoder = load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
+    encoder = load_encoder_for(spec.encoder, settings.chosen_encoder, cache_dir=settings.cache_dir)
     check_encoder(name, spec, encoder)
     return encoder
 

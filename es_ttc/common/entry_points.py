@@ -19,14 +19,14 @@ Checks = tuple[tuple[str, Callable[[Any], bool], str], ...]  # attribute, predic
 
 
 _HOOKS = {"es_ttc.rescorers": "rescore.ttc", "es_ttc.retrievers": "knn.ttc", "es_ttc.rewriters": "query.ttc"}
-_WALKS = ("gar", "rgs", "rr", "slidegar")  # built-in methods of `rescore.ttc` without an entry point
+_STRATEGIES = ("gar", "llm_pick", "rgs", "rr", "slidegar")  # built-in methods of `rescore.ttc` without an entry point
 
 
 def _elsewhere(name: str) -> str:
     """Return where in a request a method belongs that was named in a place that does not have it; "" if nowhere."""
     path = tuple(sys.path)
     hooks = [hook for group, hook in _HOOKS.items() if name in _entry_points(group, path).names]
-    hooks += ["rescore.ttc"] if name in _WALKS else []
+    hooks += ["rescore.ttc"] if name in _STRATEGIES else []
     if name == "bm25":
         return "method [bm25] is the engine's own ranking: leave the section [ttc] out"
     return f"method [{name}] belongs in [{'] or ['.join(hooks)}]" if hooks else ""

@@ -31,6 +31,17 @@ def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
+def with_marks(text: str, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    """Return the spans of a text's tokens, each with the combining marks after it that a tokenizer leaves out."""
+    if text.isascii() or not spans:
+        return spans
+    following = [*(start for start, _ in spans[1:]), len(text)]
+    return [
+        (start, end + sum(1 for _ in takewhile(_is_mark, text[end:limit])) if start < end < limit else end)
+        for (start, end), limit in zip(spans, following, strict=True)
+    ]
+
+
 def _length(text: Sequence[str]) -> int:
     """Return the number of characters at the beginning of a text that belong to a word."""
     return sum(1 for _ in takewhile(_in_word, text))

@@ -125,7 +125,12 @@ class EncoderIdentity:
 
 
 def name_in(key: str) -> str:
-    """Return an encoder's name, ``model``, ``model+adapter``, or two of these, from its identity's key; for a shell."""
+    """Return an encoder's name from its identity's key, quoted for a shell."""
+    return shlex.quote(loadable_name(key))
+
+
+def loadable_name(key: str) -> str:
+    """Return an encoder's name, ``model``, ``model+adapter``, or two of these, from its identity's key."""
     names = []
     for part in key.split(TOKENS_FROM):
         adapter = _ADAPTER_IN_KEY.search(part)
@@ -133,7 +138,7 @@ def name_in(key: str) -> str:
         described = of_public_name(model)
         short = described.short if described else model
         names.append(f"{short}+{adapter[1]}" if adapter else short)
-    return shlex.quote(TOKENS_FROM.join(names))
+    return TOKENS_FROM.join(names)
 
 
 def fix_for(stored: str, present: Iterable[str], otherwise: str) -> str:

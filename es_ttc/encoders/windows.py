@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from es_ttc.common.whole_words import with_marks
 from es_ttc.encoders.base import Role
 from es_ttc.errors import ConfigurationError, EncoderError
 
@@ -107,9 +108,14 @@ class Reader:
                 raise EncoderError(f"text {position} must be a string, got {type(text).__name__}")
         prompted = [prompt + _LONE_SURROGATES.sub(_REPLACEMENT, text) for text in texts]
         encoded = self._tokenizer.encode_batch(prompted, add_special_tokens=False)
-        return [self._cut(encoding.ids, encoding.offsets, len(prompt), max_tokens) for encoding in encoded]
+        return [
+            self._cut(one.ids, with_marks(text, one.offsets), len(prompt), max_tokens)
+            for text, one in zip(prompted, encoded, strict=True)
+        ]
 
-    def _cut(self, ids: list[int], spans: list[tuple[int, int]], prompt_chars: int, max_tokens: int) -> WindowedText:
+    def _cut(
+        self, ids: list[int], spans: Sequence[tuple[int, int]], prompt_chars: int, max_tokens: int
+    ) -> WindowedText:
         offsets = np.array(spans, dtype=np.int32).reshape(-1, 2)
         # The prompt is tokenized together with the text, as in the model's own library; every window begins with it.
         prompt_tokens = 0

@@ -182,14 +182,17 @@ class Retriever(Protocol[P]):
 
 
 def together(found: Sequence[NearestDocuments]) -> NearestDocuments:
-    """Return the documents of several searches as one list: each once, with its greatest cosine, nearest first."""
+    """Return the documents of several searches as one list: each once, with its greatest cosine, nearest first.
+
+    Equal cosines keep the order of the searches: numbers depend on which search was answered first.
+    """
     if not found:
         return NearestDocuments(np.empty(0, np.intp), np.empty(0, np.float32))
     numbers = np.concatenate([part.documents for part in found])
-    documents, places = np.unique(numbers, return_inverse=True)
-    cosines = np.full(len(documents), -np.inf, np.float32)
-    np.maximum.at(cosines, places, np.concatenate([part.cosines for part in found]))
-    return NearestDocuments(*best(documents, cosines, len(documents)), complete=all(part.complete for part in found))
+    cosines = np.concatenate([part.cosines for part in found])
+    order = np.argsort(-cosines, kind="stable")
+    order = order[np.sort(np.unique(numbers[order], return_index=True)[1])]
+    return NearestDocuments(numbers[order], cosines[order], complete=all(part.complete for part in found))
 
 
 def best(documents: Documents, scores: Float32, k: int) -> tuple[Documents, Float32]:

@@ -63,7 +63,7 @@ class SpectralRetriever:
             )
         )
         found = dict(zip(routes, map(together, answers), strict=True))
-        union = np.unique(np.concatenate([part.documents for part in found.values()]))
+        union = together([*found.values()]).documents
         summary = {"candidates": len(union)} | {f"from_{among}": len(part.documents) for among, part in found.items()}
         if not len(union):
             return Retrieved(union, np.empty(0, np.float32), summary=summary)

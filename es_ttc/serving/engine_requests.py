@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote, urlencode
 
 from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.serving.answer_forms import Form, require_form, require_search_answer
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import (
     PRODUCT_HEADER,
@@ -41,6 +42,7 @@ _FRAMING = frozenset({b"content-length", b"content-encoding", b"accept-encoding"
 _OF_THE_BODY = (400, 500)
 _CONTAINER_BYTES = 64
 """Counted for each object or array of an answer: decoded, they take far more memory and time than text."""
+_SEARCH_FAILED = "the search failed"
 
 
 class NotForCaller(EngineError):
@@ -127,13 +129,16 @@ class EngineRequests:
         *,
         failing: str,
         in_own_words: bool = False,
+        form: Form = dict,
     ) -> Any:
-        """Send one request with a JSON body and return its decoded answer; see :meth:`read`."""
+        """Send one request with a JSON body and return its decoded answer of some form; see :meth:`read`."""
         raw = await self.read(method, path, query_string, body, failing=failing, in_own_words=in_own_words)
         try:
-            return await jsonio.loads_answer(raw)
+            answer = await jsonio.loads_answer(raw)
         except ValueError:
             raise EngineError(f"{failing}: the answer is not JSON") from None
+        require_form(answer, form, failing)
+        return answer
 
     async def search(
         self, concrete: Sequence[str], body: dict[str, Any], query_string: bytes | None = None, *, failing: str
@@ -144,7 +149,7 @@ class EngineRequests:
         :meth:`es_ttc.serving.http.caller.Caller.path` for the concrete indices. An error begins with `failing`.
         """
         path, query_string, body = self._search_target(concrete, body, query_string)
-        answer: dict[str, Any] = await self.json("POST", path, query_string, body, failing=failing)
+        answer = require_search_answer(await self.json("POST", path, query_string, body, failing=failing), failing)
         require_complete(answer, failing)
         return answer
 
@@ -335,22 +340,24 @@ async def _response(answer: Answer) -> dict[str, Any]:
     """Return the decoded response to a search; an EngineRefusal if a proxy before the engine has answered."""
     try:
         decoded = await jsonio.loads_answer(answer.body)
-        if isinstance(decoded["hits"]["hits"], list) and "_shards" in decoded:
-            return dict(decoded)
+        is_search = isinstance(decoded["hits"]["hits"], list) and "_shards" in decoded
     except (LookupError, TypeError, ValueError):
-        pass
-    raise EngineRefusal(answer)
+        is_search = False
+    if not is_search:
+        raise EngineRefusal(answer)
+    return require_search_answer(decoded, _SEARCH_FAILED)
 
 
 async def _responses(answer: Answer, number: int) -> list[dict[str, Any]]:
     """Return the decoded responses to the searches of an `_msearch`; see :func:`_response`."""
     try:
         found = (await jsonio.loads_answer(answer.body))["responses"]
-        if len(found) == number and all("error" in one or "_shards" in one for one in found):
-            return list(found)
+        are_searches = len(found) == number and all("error" in one or "_shards" in one for one in found)
     except (LookupError, TypeError, ValueError):
-        pass
-    raise EngineRefusal(answer)
+        are_searches = False
+    if not are_searches:
+        raise EngineRefusal(answer)
+    return [one if "error" in one else require_search_answer(one, _SEARCH_FAILED) for one in found]
 
 
 def _json(item: "SearchItem") -> bytes:
@@ -387,7 +394,8 @@ def reason_of(answer: Any, status: object) -> str:
     """Return the reason in an error of the engine, that of its first cause if there is one."""
     error = answer.get("error") if isinstance(answer, dict) else None
     if isinstance(error, dict):
-        cause = next(iter(error.get("root_cause") or ()), error)
+        causes = error.get("root_cause")
+        cause = causes[0] if isinstance(causes, list) and causes and isinstance(causes[0], dict) else error
         error = cause.get("reason") or error.get("reason")
     return f"it answered {status}" if error is None else str(error)
 

@@ -275,7 +275,8 @@ class RescoredSearch:
         if self._plan.aggregates:
             with span("aggregations"):
                 answer = await self._further(response, aggregated(self._plan.body, joined.added, joined.filters))
-            response["aggregations"] = answer["aggregations"]
+            if "aggregations" in answer:  # not of a search that names no index
+                response["aggregations"] = answer["aggregations"]
 
     async def _add_groups(self, response: dict[str, Any], ranked: RescoredResponse) -> None:
         """Append the groups without a document in the window to those of the window, and read all inner hits."""
@@ -358,7 +359,7 @@ def hide(response: Mapping[str, Any], plan: SearchPlan) -> None:
     suggestions = [entry for entries in response.get("suggest", {}).values() for entry in entries]
     options = [option for entry in suggestions for option in entry.get("options", ()) if "_index" in option]
     for hit in response["hits"]["hits"] if plan.by_further_keys else ():
-        hit["sort"] = [hit["_score"], *hit["sort"][1:]]
+        hit["sort"] = [hit["_score"], *(hit.get("sort") or ())[1:]]
     for hit in [*response["hits"]["hits"], *options]:
         without_parts(hit, with_scores=plan.shows_named_scores)
         for name in plan.hidden_marks:

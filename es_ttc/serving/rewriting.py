@@ -29,6 +29,7 @@ from es_ttc.rewriters import registry
 from es_ttc.rewriters.base import Expansion, Fields, Rewriter
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.rewriters.weighted import NAMED
+from es_ttc.serving.answer_forms import require_search_answer
 from es_ttc.serving.deadline import attempt, budget_ms, fell_back
 from es_ttc.serving.engine_requests import EngineRequests, require_complete
 from es_ttc.serving.features.index_meta import encoded_fields
@@ -264,7 +265,8 @@ class CallerCorpus:
         path = f"/{self._caller.indices}/_search" if self._caller.indices else "/_search"
         naming = {} if "pit" in self._shared else dict(self._caller.params)
         params = {**naming, **self._shards, **params}
-        answer: dict[str, Any] = await self.request("POST", path, params=params, body={**self._shared, **body})
+        found = await self.request("POST", path, params=params, body={**self._shared, **body})
+        answer = require_search_answer(found, _FAILING)
         require_complete(answer, _FAILING)
         return answer
 

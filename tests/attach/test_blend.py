@@ -146,3 +146,20 @@ async def test_an_alias_that_moves_takes_nothing_known_of_its_former_index_along
             reply = blended(gateway, alias, query)
             assert reply.json()["ttc"]["candidates"]["joined"] > 0
             assert {hit["_index"] for hit in reply.json()["hits"]["hits"]} == {index}
+
+
+async def test_what_a_search_of_some_shards_counts_is_not_taken_for_the_whole_index(
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    await put(
+        engine, shop, {f"r{number}": {"body": f"Our cat drinks milk {number}."} for number in range(40)}, routing="a"
+    )
+    await attach(engine, shop, spec, encoder)
+    body = {"query": {"match": {"body": "zebra"}}, "size": 60, "rescore": {"ttc": {"query_text": CATS}}}
+    expected = search(gateway, shop, body).ids
+    assert len(expected) > 50
+    for number, params in enumerate(("?preference=_shards:0", "?preference=_shards:1", "?routing=a")):
+        alias = f"{shop}-{number}"  # of which nothing is known yet
+        await engine.request("PUT", f"/{shop}/_alias/{alias}")
+        assert len(search(gateway, alias, body, params).ids) < len(expected)
+        assert search(gateway, alias, body).ids == expected

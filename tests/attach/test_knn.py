@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -337,3 +338,30 @@ async def test_what_a_side_index_lacks_is_named(
     assert refused.status == 400
     assert "[ttc.spans.v]" in refused.reason
     assert "es-ttc attach" in refused.reason
+
+
+def delay(target: str) -> Callable[[Passed], None]:
+    """Make a relay hold requests to a target back."""
+    return lambda passed: time.sleep(0.1) if passed.target.startswith(target) else None
+
+
+async def test_equal_cosines_keep_their_order_whichever_index_answers_first(
+    engine: Engine, attached: str, relayed: Relay, through_relay: str, spanned: IndexSpec, encoder: Encoder
+) -> None:
+    other = f"{attached}-b"
+    await put(engine, other, {f"d{number}": {"body": "Our cat sleeps on the sofa."} for number in range(20)})
+    await put(engine, attached, {f"d{number}": {"body": "Our cat sleeps on the sofa."} for number in range(20)})
+    await attach(engine, other, spanned, encoder)
+    await fill_attached(engine, attached, encoder)
+    knn = {"knn": clause(k=25), "size": 40}
+    joining = {"query": {"match": {"body": "zebra"}}, "size": 40, "rescore": {"ttc": {"query_text": CATS}}}
+    for body in (knn, {**knn, "knn": clause("spectral", k=25)}, joining):
+        found = []
+        for late in (attached, other):
+            relayed.before = delay(f"/{late}/_settings")
+            reply = search(through_relay, f"{attached}*", body)
+            assert reply.status == 200, reply.body
+            hits = reply.json()["hits"]["hits"]
+            found.append([(hit["_index"], hit["_id"]) for hit in hits])
+        assert len(found[0]) >= 25
+        assert found[0] == found[1]

@@ -183,6 +183,24 @@ def test_an_index_moves_to_a_coarser_codec(here: Path, index_name: str, capsys: 
     assert "which is coarser than [int4]" in capsys.readouterr().err
 
 
+def test_commands_take_the_encoder_of_the_features_unless_another_is_chosen(
+    here: Path, index_name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ES_TTC_ENCODER")
+    engine = os.environ["ES_TTC_ENGINE"]
+    call(engine, "PUT", f"/{index_name}/_doc/1?refresh=true", {"text": "first words"})
+    chosen = ["--encoder", "multilingual-e5-small", "--codec", "int8"]
+    assert run(["attach", index_name, "--text-fields", "text", *chosen, "--yes"]) == 0
+    call(engine, "PUT", f"/{index_name}/_doc/2?refresh=true", {"text": "second words"})
+    assert run(["fill", index_name]) == 0
+    assert "1 documents got features" in capsys.readouterr().out
+    assert run(["index", "requantise", index_name, "--codec", "int4"]) == 0
+    assert "2 documents now have int4 token vectors" in capsys.readouterr().out
+    assert run(["fill", index_name, "--encoder", "minilm"]) == 1
+    assert "fill with the same encoder" in capsys.readouterr().err
+    assert run(["detach", index_name, "--yes"]) == 0
+
+
 def test_an_absent_index_is_made_with_defaults_and_that_is_said(
     here: Path, index_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,8 @@ def test_offsets_cut_the_tokens_out_of_the_text(reader: Reader, tokenizer: Token
             else:
                 piece = str(tokenizer.id_to_token(token)).removeprefix("##")
                 assert piece == text[start:end].lower().replace("é", "e").replace("ü", "u")
+    (marked,) = reader.read(["cafe\u0301\u0323 au lait"], "document", 1024)  # the tokenizer drops the marks
+    assert marked.windows[0].offsets.tolist()[1:3] == [[0, 6], [7, 9]]
 
 
 def test_windows_follow_each_other_without_gap_or_overlap(reader: Reader, tokenizer: Tokenizer) -> None:

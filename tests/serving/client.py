@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from es_ttc.serving.http import jsonio
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -65,7 +67,7 @@ def call(
 
 def _encoded(body: Any) -> tuple[bytes | Iterable[bytes] | None, dict[str, str]]:
     if isinstance(body, dict):
-        return orjson.dumps(body), {"content-type": "application/json"}
+        return jsonio.dumps(body), {"content-type": "application/json"}
     if isinstance(body, list | tuple) and all(isinstance(line, dict) for line in body):
         return b"".join(orjson.dumps(line) + b"\n" for line in body), {"content-type": "application/x-ndjson"}
     return body, {}

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from es_ttc.encoders.base import Encoder
 from es_ttc.settings import GatewaySettings
-from tests.serving.conftest import Behind
+from tests.serving.client import call
+from tests.serving.conftest import Behind, corpus
+from tests.serving.test_engine_requests_of_a_search import attached
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -82,6 +85,28 @@ async def test_an_agent_searches_and_asks_why(behind: Behind) -> None:
         assert why["rank"] == 1
         assert {"lexical", "dense", "spectral", "late_interaction"} <= set(why["signals"])
         assert why["passage"] == best["passage"]
+
+
+async def test_an_attached_index_is_found_by_its_name_and_by_an_alias(
+    behind: Behind, encoder: Encoder, index_name: str
+) -> None:
+    lines = [line for one in corpus() for line in ({"index": {"_id": one.pop("_id")}}, one)]
+    call(behind.engine, "POST", f"/{index_name}/_bulk?refresh=true", lines)
+    call(behind.engine, "PUT", f"/{index_name}/_alias/{index_name}-alias")
+    await attached(behind.engine, index_name, behind.spec, encoder)
+    try:
+        async with agent_of(behind.gateway) as client:
+            (index,) = [one for one in await ask(client, "list_indices") if index_name in one["name"]]
+            assert index == {"name": index_name, "documents": 60, "text_fields": ["title", "text"]}
+            for name in (index_name, f"{index_name}-alias"):
+                found = await ask(client, "search", index=name, query="a cat drinks milk", size=3)
+                assert (found["ranked_by"], found["reason"], len(found["hits"])) == ("blend", None, 3)
+                best = found["hits"][0]
+                assert "drinks milk" in best["passage"]
+                why = await ask(client, "explain", index=name, query="a cat drinks milk", id=best["id"])
+                assert (why["rank"], why["passage"]) == (1, best["passage"])
+    finally:
+        call(behind.engine, "DELETE", f"/ttc-*-{index_name}")
 
 
 async def test_what_is_wrong_is_told_in_a_sentence(behind: Behind) -> None:

@@ -183,6 +183,13 @@ def test_what_leaves_the_window_alone(more: dict[str, Any], url: str, words: str
 
 
 @on_both
+def test_a_url_parameter_that_decides_nothing_of_matching_leaves_candidates(behind: Behind) -> None:
+    params = {"elasticsearch": "?force_synthetic_source=false", "opensearch": "?verbose_pipeline=false"}
+    told = search(behind.gateway, behind.index, blended(), params[behind.product]).json()["ttc"]
+    assert told["candidates"]["joined"] > 0
+
+
+@on_both
 def test_a_search_with_vectors_of_its_own_has_the_window_alone(behind: Behind) -> None:
     if behind.product == "elasticsearch":
         clause = {"field": "ttc.vector", "query_text": CATS, "k": 3}
@@ -195,8 +202,9 @@ def test_a_search_with_vectors_of_its_own_has_the_window_alone(behind: Behind) -
 def test_documents_below_min_score_do_not_join(behind: Behind) -> None:
     scores = first_pass(behind, 60).scores
     least = scores[len(scores) // 2]
-    reply = search(behind.gateway, behind.index, blended(size=60) | {"min_score": least})
+    reply = search(behind.gateway, behind.index, blended(size=60) | {"min_score": str(least)})
     plain = search(behind.engine, behind.index, {"query": BY_WORDS, "size": 60, "min_score": least})
+    assert reply.json()["ttc"]["applied"]
     assert sorted(reply.ids) == sorted(plain.ids)
     assert reply.json()["hits"]["total"] == plain.json()["hits"]["total"]
 
@@ -281,3 +289,14 @@ def test_where_time_is_short_the_first_pass_answers(behind: Behind) -> None:
     assert reply.status == 200
     assert not reply.json()["ttc"]["applied"]
     assert reply.ids == first_pass(behind, 5).ids
+
+
+@on_both
+def test_a_search_of_no_index_is_answered_as_by_the_engine(behind: Behind) -> None:
+    counted = {"aggs": {"groups": {"terms": {"field": "group.keyword"}}}}
+    for target, params in (("nothere*", ""), ("nothere", "?ignore_unavailable=true")):
+        reply = search(behind.gateway, target, blended() | counted, params)
+        native = search(behind.engine, target, {"query": BY_WORDS, **counted}, params).json()
+        assert reply.status == 200, reply.body
+        assert reply.json()["hits"] == native["hits"]
+        assert reply.json().keys() - {"ttc"} == native.keys()

@@ -23,7 +23,7 @@ class Engine:
     async def answer(self, request: web.Request) -> web.Response:
         self.asked.append((request.path_qs, request.headers.get("Authorization", ""), await request.read()))
         error = {"error": {"type": "t", "reason": "why"}, "status": self.status}
-        return web.json_response({"hits": 1} if self.status == 200 else error, status=self.status)
+        return web.json_response(NO_HITS if self.status == 200 else error, status=self.status)
 
 
 @pytest.fixture
@@ -39,6 +39,7 @@ async def requests(engine: Engine) -> AsyncIterator[EngineRequests]:
             yield EngineRequests(upstream)
 
 
+NO_HITS = {"_shards": {"total": 1, "failed": 0}, "hits": {"hits": []}}
 ANN = Caller([(b"authorization", b"ApiKey ann"), (b"accept", b"text/plain")], "shop", (("routing", "a"),))
 
 
@@ -51,7 +52,7 @@ async def test_nothing_is_sent_without_a_request_context(engine: Engine, request
 async def test_a_search_carries_the_callers_credentials_names_and_point_in_time(
     engine: Engine, requests: EngineRequests
 ) -> None:
-    assert await requests.as_caller(ANN).search(["shop-1"], {}, failing="nothing") == {"hits": 1}
+    assert await requests.as_caller(ANN).search(["shop-1"], {}, failing="nothing") == NO_HITS
     inside = Caller(ANN.headers, "", (), {"id": "p"})
     await requests.as_caller(inside).search(["shop-1"], {"size": 0}, failing="nothing")
     await requests.as_gateway().search(["shop-1"], {}, b"", failing="nothing")

@@ -81,6 +81,7 @@ def test_clauses_and_words_that_keep_a_document_away(behind: Behind) -> None:
         ({"query": QUERY, "rescore": {"ttc": {"min_relevance": "x"}}}, "[ttc.min_relevance]"),
         ({"query": {"ttc": {"method": "rm3", "query_text": CAT}}}, "[query]"),
         ({"retriever": {"standard": {"query": QUERY}}, "ext": {"ttc": {}}}, "[retriever]"),
+        ({"query": QUERY, "slice": {"id": 0, "max": 2}}, "[slice]"),
     ],
 )
 def test_what_cannot_be_ranked_is_told(behind: Behind, body: dict[str, Any], reason: str) -> None:
@@ -89,6 +90,17 @@ def test_what_cannot_be_ranked_is_told(behind: Behind, body: dict[str, Any], rea
     else:
         assert reason in told(behind, "d4", body, 400)
     assert "[nowhere]" in told(behind, "nowhere", {"query": QUERY}, 400)
+
+
+def test_a_search_without_ids_and_one_of_as_many_clauses_as_an_engine_takes(behind: Behind) -> None:
+    assert told(behind, "d0", {"query": QUERY, "stored_fields": "_none_"})["rank"]
+    words = [f"word{number}" for number in range(600)]
+    many = {"bool": {"should": [{"match": {"text": word}} for word in words], "filter": [{"term": {"number": 3}}]}}
+    section = {"rescore": {"ttc": {"query_text": CAT}}}
+    for query in (many, {"bool": {"must": [{"match": {"text": " ".join(words)}}], "filter": many["bool"]["filter"]}}):
+        assert search(behind.gateway, behind.index, {"query": query, **section}).status == 200
+        found = told(behind, "d0", {"query": query, **section})
+        assert "query.bool.filter[0]" in [one["path"] for one in found["failed"]]
 
 
 def test_the_command_tells_the_same(behind: Behind, capsys: pytest.CaptureFixture[str]) -> None:

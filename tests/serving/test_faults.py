@@ -3,9 +3,13 @@
 import io
 import json
 import logging
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlsplit
 
 import cbor2
 import numpy as np
@@ -326,3 +330,72 @@ def test_many_at_once(behind: Behind) -> None:
         replies = clients.map(lambda body: search(behind.gateway, behind.index, body), bodies)
     for body, reply in zip(bodies, replies, strict=True):
         assert reply.scores == expected[str(body)]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("_shards", None),
+        ("_shards.failed", "none"),
+        ("took", {}),
+        ("aggregations", []),
+        ("hits.total", "many"),
+        ("hits.total.value", "many"),
+        ("hits.hits", [None]),
+        ("hits.hits._index", 7),
+        ("hits.hits._id", {}),
+        ("hits.hits._score", "high"),
+        ("hits.hits.fields", None),
+        ("hits.hits.fields.ttc.hash", [None]),
+        ("hits.hits.fields._seq_no", []),
+    ],
+)
+def test_what_no_engine_answers_is_named(behind: Behind, gateway: str, relayed: Relay, place: str, value: Any) -> None:
+    def malform(passed: Passed) -> Reply:
+        headers = {name: text for name, text in passed.headers.items() if name not in ("host", "content-length")}
+        answer = call(behind.engine, passed.method, passed.target, passed.body, headers)
+        return replaced(answer, place, value) if "_search" in passed.target and answer.status == 200 else answer
+
+    body = {
+        "query": EVERYTHING,
+        "rescore": ours("cats", method="blend"),
+        "aggs": {"a": {"value_count": {"field": "number"}}},
+    }
+    search(gateway, behind.index, body)  # the engine's version is known from now on
+    relayed.before = malform
+    reply = search(gateway, behind.index, body)
+    assert (reply.status, reply.json()["error"]["type"]) == (502, "ttc_engine_exception")
+    assert f"[{place}] of the engine's answer" in reply.reason
+
+
+def replaced(reply: Reply, place: str, value: Any) -> Reply:
+    """Return an answer to a search with another value in a place, of the first hit where it is below hits."""
+    answer = reply.json()
+    below, _, field = place.partition("fields.")
+    keys: list[Any] = [*below.rstrip(".").split("."), *(["fields", field] if field else [])]
+    keys = ["hits", "hits", 0, *keys[2:]] if keys[:2] == ["hits", "hits"] and len(keys) > 2 else keys
+    found: Any = answer
+    for key in keys[:-1]:
+        found = found[key]
+    found[keys[-1]] = value
+    return Reply(200, reply.headers, json.dumps(answer).encode())
+
+
+def test_an_explanation_ends_when_its_client_leaves(behind: Behind, gateway: str, relayed: Relay) -> None:
+    asked = json.dumps({"index": behind.index, "id": "d0", "search": {"query": {"match": {"text": "cat"}}}}).encode()
+    address = urlsplit(gateway)
+    arrived = threading.Event()
+
+    def hold(_: Passed) -> None:
+        arrived.set()
+        time.sleep(0.3)
+
+    relayed.before = hold
+    with socket.create_connection((address.hostname or "", address.port or 0)) as client:
+        headers = f"host: x\r\ncontent-type: application/json\r\ncontent-length: {len(asked)}"
+        client.sendall(f"POST /_ttc/explain HTTP/1.1\r\n{headers}\r\n\r\n".encode() + asked)
+        assert arrived.wait(20)
+    time.sleep(0.1)  # what was sent beside the first request
+    begun = len(relayed.passed)
+    time.sleep(0.8)
+    assert len(relayed.passed) == begun

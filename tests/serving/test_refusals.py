@@ -18,6 +18,7 @@ MATCH = {"match": {"text": "cat drinks milk"}}
 NATIVE = {"window_size": 50, "query": {"rescore_query": {"match": {"text": "b"}}}}
 NNN = {"method": "nnn"}
 TTC: dict[str, Any] = {"ttc": {"method": "dense"}}
+RERANKED: dict[str, Any] = {"window_size": 60, "ttc": {"params": {"signals": {"reranker": 1}}}}
 FIRST: dict[str, Any] = {"window_size": 9, "ttc": {"method": "dense"}}
 
 
@@ -36,8 +37,12 @@ RESCORE: list[tuple[Any, str]] = [
     (TTC | {"window_size": -1}, "[rescore.window_size]"),
     (TTC | {"window_size": 1001}, "Rescore window [1001] is too large"),
     (later(0), "[rescore.window_size]"),
-    (later(10), "windows may not grow"),
-    ([FIRST, {"window_size": 9, "ttc": {"method": "gar"}}], "must be the first"),
+    (later(10), "10 of item 2 of [rescore] is greater than 9, the number of documents that the item before it"),
+    ([NATIVE, RERANKED, *later(60)[1:]], "60 of item 3 of [rescore] is greater than 20, the number of documents"),
+    (
+        [RERANKED, {"window_size": 9, "ttc": {"method": "gar"}}],
+        "must be the first item of [rescore] with [ttc], not item 2",
+    ),
     (later(candidates={"knn": 5}), "give it to the first item"),
     ([{"window_size": 9, "ttc": {"passages": 1}}, *later(passages=1)[1:]], "keep it in one of them"),
     ({"ttc": []}, "[ttc] must be an object"),
@@ -101,7 +106,9 @@ KNN: list[tuple[dict[str, Any], str]] = [
     ({"k": 0}, "[knn.k] must be an integer from 1 to 300, got 0"),
     ({"k": 301}, "[knn.k] must be an integer from 1 to 300, got 301"),
     ({"num_candidates": 3}, "[knn.num_candidates] 3 is less than [k] 5"),
-    ({"boost": -1}, "[knn.boost] must be a number of 0 or more, got -1"),
+    ({"boost": -1}, "[knn.boost] must be a number from 0 to 3.40282e+38, got -1"),
+    ({"boost": 10**400}, "[knn.boost] must be a number from 0 to 3.40282e+38, got 1000"),
+    ({"k": 10**400}, "[knn.k] must be an integer from 1 to 300, got 1000"),
     ({"similarity": 2}, "[knn.similarity] must be a number from -1 to 1, got 2"),
     ({"filter": "cats"}, "[knn.filter]"),
     ({"query_vector": [1, 2]}, "gives both [query_text] and [query_vector]"),
@@ -119,6 +126,7 @@ KNN: list[tuple[dict[str, Any], str]] = [
     ({"ttc": "nnn"}, "must be an object"),
     ({"ttc": {"method": "maxsim"}}, "method [maxsim] belongs in [rescore.ttc]"),
     ({"ttc": {"method": "sira"}}, "method [sira] belongs in [query.ttc]"),
+    ({"ttc": {"method": "llm_pick"}}, "method [llm_pick] belongs in [rescore.ttc]"),
     *(
         ({"ttc": {**NNN, "params": params}}, problem)
         for params, problem in (
@@ -135,6 +143,7 @@ KNN: list[tuple[dict[str, Any], str]] = [
             ([0, 0.0], "has no direction"),
             ([], "must be a list of finite numbers"),
             ([1, True], "must be a list of finite numbers"),
+            ([1, 10**400], "must be a list of finite numbers"),
             ("0f", "must be a list of finite numbers"),
         )
     ),

@@ -135,10 +135,11 @@ def test_a_native_rescorer_bounds_the_window_of_a_section_after_it() -> None:
     assert collapsed.body["rescore"][0] == NATIVE
     assert collapsed.plain["rescore"] == [NATIVE]
     with pytest.raises(InvalidRequest, match="native rescorer is greater"):
-        plan(body(collapse={"field": "f"}, rescore=[NATIVE, ours | {"window_size": 20}]))
-    learned = {"window_size": 50, "learning_to_rank": {"model_id": "m"}}
-    bound = plan(body(rescore=[NATIVE | {"window_size": 200}, learned, ours]))
-    assert (bound.page.window, bound.page.fetch, bound.body["size"]) == (50, 50, 50)
+        plan(body(collapse={"field": "f"}, rescore=[NATIVE | {"window_size": "50"}, ours | {"window_size": 20}]))
+    learned = {"window_size": "50", "learning_to_rank": {"model_id": "m"}}  # engines read numbers in text too
+    for windows in ({}, {"window_size": "200"}):
+        bound = plan(body(rescore=[NATIVE | {"window_size": 200}, learned, ours | windows]))
+        assert (bound.page.window, bound.page.fetch, bound.body["size"]) == (50, 50, 50)
     assert bound.body["rescore"][-1]["window_size"] == 50
     assert plan(body(rescore=[learned, ours | {"window_size": 20}])).body["size"] == 20
 

@@ -4,19 +4,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from es_ttc.encoders import Encoder, EncoderIdentity, load_encoder
-from es_ttc.encoders.base import fix_for, name_in, or_folder
+from es_ttc.encoders.base import fix_for, loadable_name, name_in, or_folder
 from es_ttc.encoders.registry import shipped_adapters
 from es_ttc.errors import EncoderMismatch
 from es_ttc.index.mappings.spec import IndexSpec
 
 
 def load_encoder_for(
-    identity: EncoderIdentity, name: str, *, cache_dir: Path | None = None, threads: int | None = None
+    identity: EncoderIdentity, name: str | None, *, cache_dir: Path | None = None, threads: int | None = None
 ) -> Encoder:
-    """Load an encoder by name, with the dimensions, the length and the adapter of an index.
+    """Load an encoder by name, that of its own identity if None, with the dimensions, length and adapter of an index.
 
     Only an adapter that the model ships is added. The name may mean another model: the caller compares identities.
     """
+    name = loadable_name(identity.key) if name is None else name
     encoder = load_encoder(name, cache_dir=cache_dir, threads=threads)
     own = encoder.identity
     adapter = None if own.adapter else identity.adapter_name or None

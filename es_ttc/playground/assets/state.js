@@ -79,7 +79,7 @@ function withFeatures(mappings) {
 export async function describe(index) {
   const answer = await request("GET", `/${encodeURIComponent(index)}/_mapping`);
   const mappings = Object.values(answer).map((one) => one.mappings);
-  const known = indices.value.find((one) => one.name === index)?.meta;
+  const known = indices.value.find((one) => one.name === index || one.name in answer)?.meta; // also by an alias
   const meta = known ?? mappings.map((one) => one?._meta?.ttc).find((one) => one?.text_fields);
   const others = [
     ...new Map(mappings.flatMap((one) => fieldsOf(one?.properties)).map((one) => [one.name, one])).values(),

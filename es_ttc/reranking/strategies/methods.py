@@ -173,7 +173,8 @@ def require_suited(name: str, params: StrategyParams, *, gives_scores: bool) -> 
         )
     if not gives_scores and isinstance(params, RrParams) and params.first_pass_weight:
         raise InvalidRequest(
-            f"[first_pass_weight] adds scores, and reranker [{params.reranker}] gives an order: leave it out"
+            f"reranker [{params.reranker}] gives an order, and [first_pass_weight] of rr, or the signal [reranker] of "
+            "blend, adds scores: leave it out, or take a reranker that returns scores"
         )
 
 

@@ -1,8 +1,10 @@
 """What the gateway's own endpoints share: tokens, JSON bodies and answers, limits, and the engine as the caller."""
 
+import asyncio
 import hmac
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -71,6 +73,31 @@ async def json_object(request: Request, most: int, offload: Offload) -> dict[str
     if text is None:
         raise InvalidRequest("the body's Content-Encoding is unknown: send gzip, or no encoding")
     return await offload.run(len(text), jsonio.loads_object, text, "the body")
+
+
+@asynccontextmanager
+async def ended_by_disconnect(request: Request) -> AsyncIterator[None]:
+    """Cancel the work of the context when the client disconnects; the request's body has been read."""
+    worker, gone = asyncio.current_task(), False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        if worker is not None:
+            worker.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not gone or worker is None:
+            raise
+        worker.uncancel()
+        raise ClientDisconnected from None
+    finally:
+        watcher.cancel()
 
 
 def json_response(request: Request, data: object, status: int = 200) -> Response:

@@ -17,13 +17,14 @@ from starlette.responses import Response
 
 from es_ttc.common.validation import validated
 from es_ttc.errors import EngineError, InvalidRequest, UnknownIndex
-from es_ttc.serving.admin.endpoint import EndpointRunner, json_object, with_callers_errors
+from es_ttc.serving.admin.endpoint import EndpointRunner, ended_by_disconnect, json_object, with_callers_errors
+from es_ttc.serving.answer_forms import require_search_answer
 from es_ttc.serving.engine_requests import EngineRequests, reason_of, require_complete
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
-from es_ttc.serving.request.body import find_clauses, texts_of
+from es_ttc.serving.request.body import body_integer, body_number, find_clauses, texts_of
 from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, Section, parse_section
 from es_ttc.serving.rescore.plan import DEFAULT_SIZE, DEFAULT_WINDOW, find_rescore
 from es_ttc.serving.search import Searches
@@ -32,6 +33,8 @@ _KIND = "explain"
 _AT_ONCE = 4
 _MAX_BODY = 2**20
 _MAX_CLAUSES = 500
+_MAX_LEAVES = 500  # of the named clauses of one search: engines accept 1,024
+_MAX_SEARCHES = 8
 _MAX_WORDS = 50
 _MAX_SHOWN = 120
 _FACTORS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 0.5, 0.0)
@@ -39,7 +42,18 @@ _ALIKE = 1e-9
 _FAILING = "the document could not be examined"
 _OF_MATCHING = frozenset({"derived", "runtime_mappings"})
 _DROPPED = frozenset(
-    {"aggs", "aggregations", "collapse", "explain", "fields", "highlight", "profile", "rescore", "suggest"}
+    {
+        "aggs",
+        "aggregations",
+        "collapse",
+        "explain",
+        "fields",
+        "highlight",
+        "profile",
+        "rescore",
+        "stored_fields",
+        "suggest",
+    }
 )
 _DROPPED_OF_SECTION = frozenset({"min_relevance", "passages"})
 _REFUSED = {400: InvalidRequest, 404: UnknownIndex}
@@ -111,8 +125,9 @@ class Explaining:
         """Return the explanation; what the engine refuses in the caller's search is the caller's error."""
         asked = validated(ExplainRequest, await json_object(request, _MAX_BODY, self._gateway.offload), _KIND)
         try:
-            with self._gateway.callers.request(RawRequest(request.scope, request.receive)):
-                return (await self._explained(request, asked)).model_dump()
+            async with ended_by_disconnect(request):
+                with self._gateway.callers.request(RawRequest(request.scope, request.receive)):
+                    return (await self._explained(request, asked)).model_dump()
         except EngineError as error:
             if refused := _REFUSED.get(error.upstream_status or 0):
                 raise refused(str(error)) from error
@@ -121,8 +136,8 @@ class Explaining:
     async def _explained(self, request: Request, asked: ExplainRequest) -> Explanation:
         search, ids = asked.search, {"ids": {"values": [asked.id]}}
         body, section, window = _with_detail(search)
-        size = search.get("size")
-        page = size if isinstance(size, int) else DEFAULT_SIZE
+        size = body_integer(search.get("size"))
+        page = DEFAULT_SIZE if size is None else size
         whole = {**body, "from": 0, "size": min(2 * max(window, page), self._gateway.settings.max_window)}
         must = [body["query"]] if body.get("query") else []
         alone = {**body, "query": {"bool": {"must": must, "filter": [ids]}}, "from": 0, "size": 1}
@@ -157,22 +172,26 @@ class Explaining:
         shared = {key: value for key, value in search.items() if key in _OF_MATCHING}
         clauses = [*_clauses("query", query), *([("post_filter", after, True)] if after else [])][:_MAX_CLAUSES]
         words = await self._words(engine, told.index, query)
-        named = [(path, clause) for path, clause, _ in clauses] + [(f"word {word}", one) for word, one in words.items()]
         # a clause in `filter` adds nothing to the score, which is the query's own
-        should = [{"bool": {"filter": [clause], "_name": name}} for name, clause in named]
-        should.append({"bool": {"must": [query], "_name": "query"}})
-        body = {**shared, "query": {"bool": {"filter": [ids], "should": should}}, "size": 1, "_source": False}
-        found = (await _matching(engine, told.index, body))["hits"]["hits"]
+        named = [("query", {"must": [query]}), *((path, {"filter": [clause]}) for path, clause, _ in clauses)]
+        named += [(f"word {word}", {"filter": [clause]}) for word, clause in words.items()]
+        bodies = [
+            {**shared, "query": {"bool": {"filter": [ids], "should": some}}, "size": 1, "_source": False}
+            for some in _batches([{"bool": {**clause, "_name": name}} for name, clause in named])
+        ]
+        answers = await asyncio.gather(*(_matching(engine, told.index, body) for body in bodies))
+        found = answers[0]["hits"]["hits"]
         if not found:
             raise InvalidRequest(f"there is no document [{told.id}] in [{told.index}] that you may read")
-        matched = set(found[0].get("matched_queries", ()))
+        matched = {name for one in answers for hit in one["hits"]["hits"] for name in hit.get("matched_queries", ())}
+        examined = {one["bool"]["_name"] for body in bodies for one in body["query"]["bool"]["should"]}
         told.matches = "query" in matched
         told.failed = [
             FailedClause(path=path, clause=clause)
             for path, clause, wanted in clauses
-            if wanted is not None and (path in matched) != wanted
+            if path in examined and wanted is not None and (path in matched) != wanted
         ]
-        told.lacking_words = [word for word in words if f"word {word}" not in matched]
+        told.lacking_words = [word for word in words if f"word {word}" in examined - matched]
         if told.matches:
             told.first_pass_score = found[0]["_score"]
             above = float(np.nextafter(np.float32(told.first_pass_score), np.float32(np.inf)))
@@ -209,11 +228,34 @@ class Explaining:
         return answer
 
 
+def _batches(named: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return named clauses in groups that an engine accepts in one search each, as many as are sent."""
+    batches: list[list[dict[str, Any]]] = [[]]
+    left = _MAX_LEAVES
+    for clause in named:
+        size = _leaves(clause)
+        if size > left and batches[-1]:
+            batches.append([])
+            left = _MAX_LEAVES
+        batches[-1].append(clause)
+        left -= size
+    return batches[:_MAX_SEARCHES]
+
+
+def _leaves(part: Any) -> int:
+    """Return about how many clauses an engine makes of a part of a query: one for each word in each field."""
+    if isinstance(part, dict):
+        fields = part.get("fields")
+        return sum(map(_leaves, part.values())) * (len(fields) if fields and isinstance(fields, list) else 1)
+    if isinstance(part, list):
+        return sum(map(_leaves, part))
+    return len(part.split()) if isinstance(part, str) else 1
+
+
 async def _matching(engine: EngineRequests, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the engine's answer to a search without a section."""
-    answer: dict[str, Any] = await engine.json(
-        "POST", _search_path(index), body=body, failing=_FAILING, in_own_words=True
-    )
+    found = await engine.json("POST", _search_path(index), body=body, failing=_FAILING, in_own_words=True)
+    answer = require_search_answer(found, _FAILING)
     require_complete(answer, _FAILING)
     return answer
 
@@ -224,6 +266,8 @@ def _search_path(index: str) -> bytes:
 
 def _with_detail(search: Mapping[str, Any]) -> tuple[dict[str, Any], Section, int]:
     """Return a search with details of all hits, without what an explanation does not need; its section and window."""
+    if "slice" in search:
+        raise InvalidRequest("[search] has a [slice], which is for a scroll or a point in time: leave it out")
     if "retriever" in search or "knn" in search or find_clauses(search):
         raise InvalidRequest(
             f"[search] has a [retriever], a [knn] or a [{KEY}] query, which cannot be explained: give a native [query]"
@@ -235,8 +279,7 @@ def _with_detail(search: Mapping[str, Any]) -> tuple[dict[str, Any], Section, in
     asked = {"detail": True, "on_error": "first_pass", "relevance": section.relevance_key is not None}
     body = {key: value for key, value in search.items() if key not in _DROPPED}
     body |= {"_source": False, "rescore": [*natives, {**item, KEY: {**kept, **asked}}]}
-    window = item.get("window_size")
-    return body, section, window if isinstance(window, int) else DEFAULT_WINDOW
+    return body, section, body_integer(item.get("window_size")) or DEFAULT_WINDOW
 
 
 def _clauses(path: str, query: Any, wanted: bool | None = True) -> Iterator[tuple[str, dict[str, Any], bool | None]]:
@@ -365,8 +408,8 @@ def _reasons(
         yield f"alone it cannot be ranked: {alone.get('reason')}"
     if alone.get("read", 1) < 1:
         yield f"the encoder has read {alone['read']:.0%} of its text"
-    minimum = search.get("min_score")
-    if isinstance(minimum, int | float) and told.first_pass_score is not None and told.first_pass_score < minimum:
+    minimum = body_number(search.get("min_score"))
+    if minimum is not None and told.first_pass_score is not None and told.first_pass_score < minimum:
         yield f"its score {told.first_pass_score:.6g} is below the [min_score] {minimum}"
     for change in told.weights:
         weight = f"{change.times:g} times the weight of [{change.signal}]" if change.times else f"no [{change.signal}]"

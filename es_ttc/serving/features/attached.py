@@ -209,7 +209,8 @@ class AttachedFeatureLocator:
         """Return an index's UUID; None if the caller may not read it."""
         path = f"/{quote(index, safe='')}/_settings/index.uuid".encode()
         engine = self._engine.as_caller(self.side_caller(caller))
-        answer = await _or_none(index, engine.json("GET", path, b"flat_settings=true", failing=_FAILING))
+        form = {"*": {"settings": dict}}
+        answer = await _or_none(index, engine.json("GET", path, b"flat_settings=true", failing=_FAILING, form=form))
         if answer is None or index not in answer:
             return None
         uuid: str | None = answer[index]["settings"].get("index.uuid")
@@ -278,7 +279,8 @@ class AttachedFeatureLocator:
             path = reader.path([holder], "_mapping")
         else:
             reader, path = caller, caller.path([index], "_mapping")
-        answer = await _or_none(index, self._engine.as_caller(reader).json("GET", path, failing=_FAILING))
+        form = {"*": {"mappings": dict}}
+        answer = await _or_none(index, self._engine.as_caller(reader).json("GET", path, failing=_FAILING, form=form))
         if answer is None or holder not in answer:
             return None
         return IndexSpec.from_mapping(holder, answer[holder]["mappings"])
@@ -304,7 +306,7 @@ def mark_of(hit: Mapping[str, Any]) -> tuple[Identity, Mark] | None:
     (state,), (identifier,), *mark = values
     if state != READY or not is_mark(fields[HASH][0], fields[ENCODER][0]):
         return None
-    return (identifier, fields.get(ROUTING, [None])[0]), Mark(hit["_index"], *(value for (value,) in mark))
+    return (str(identifier), fields.get(ROUTING, [None])[0]), Mark(hit["_index"], *(value for (value,) in mark))
 
 
 def identity_of(hit: Mapping[str, Any]) -> Identity:
@@ -366,6 +368,8 @@ def _with_single_values(hits: Sequence[Mapping[str, Any]]) -> tuple[list[str], l
     """Return the encoders and hashes of hits that all have one of each, and no version; None if any differs."""
     encoders, hashes = single_values(hits, ENCODER), single_values(hits, HASH)
     if encoders is None or hashes is None or any([VERSION in hit["fields"] for hit in hits]):  # noqa: C419 - faster
+        return None
+    if {*map(type, encoders), *map(type, hashes)} != {str}:
         return None
     return (encoders, hashes) if is_mark("".join(hashes), "".join(set(encoders))) else None
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EngineError, MissingFeature
+from es_ttc.serving.answer_forms import FIELD_CAPS
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller
 from es_ttc.serving.http.caller import Caller, CallerKeys
 from es_ttc.serving.http.upstream import Upstream
@@ -54,6 +55,7 @@ class FieldTypes:
                 f"/{target}/_field_caps".encode(),
                 caller.query_string(fields=",".join(fields)),
                 failing=f"the fields of [{target}] could not be read",
+                form=FIELD_CAPS,
             )
         except EngineError:
             return
@@ -89,7 +91,9 @@ class FieldTypes:
         query_string = caller.query_string(fields=",".join(names), **more)
         request = self._requests.as_caller(caller)
         try:
-            answer = await request.json("GET", f"/{target}/_field_caps".encode(), query_string, failing=failing)
+            answer = await request.json(
+                "GET", f"/{target}/_field_caps".encode(), query_string, failing=failing, form=FIELD_CAPS
+            )
         except NotForCaller as error:
             return str(error)
         if answer.get("failures"):
@@ -121,7 +125,8 @@ async def mapped_fields(upstream: Upstream, caller: Caller, indices: Sequence[st
     query_string = caller.query_string(fields=",".join(sorted(fields)), include_unmapped="true")
     failing = f"the fields of [{', '.join(indices) or caller.indices}] could not be read"
     engine = EngineRequests(upstream, caller)
-    answer = await engine.json("GET", caller.path(indices, "_field_caps"), query_string, failing=failing)
+    path = caller.path(indices, "_field_caps")
+    answer = await engine.json("GET", path, query_string, failing=failing, form=FIELD_CAPS)
     found = answer["fields"]
     return {name for name in fields if _is_mapped(found.get(name, {}), indices)}
 

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EncoderMismatch, EngineError, EngineUnavailable
+from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.calibration import calibration_of
 from es_ttc.index.mappings.spec import CALIBRATION, ENCODER, ROOT
 from es_ttc.serving.engine_requests import EngineRequests, IncompleteAnswer
@@ -21,6 +22,7 @@ from es_ttc.serving.http.caller import Caller, CallerKeys
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.vectors.moments import Moments
 
+_META = {"*": {"mappings": {"_meta": {ROOT: dict}}}}
 _SECONDS = 60.0
 """Time for which a value, or its absence, is used."""
 _MAX_CALIBRATIONS = 256
@@ -35,6 +37,8 @@ class IndexMeta:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
+        self._keys = CallerKeys()
+        self._unreadable: ExpiringCache[bytes, None] = ExpiringCache(_MAX_LENGTHS, _SECONDS)
         self._calibrations: ExpiringCache[tuple[str, str], Moments | None] = ExpiringCache(_MAX_CALIBRATIONS, _SECONDS)
         self._lengths: ExpiringCache[str, float] = ExpiringCache(_MAX_LENGTHS, _SECONDS)
 
@@ -43,13 +47,13 @@ class IndexMeta:
         cached = self._calibrations.get((index, encoder))
         if cached is not None:
             return cached.value
-        found = None
-        async for values in meta_of(self._upstream, index, CALIBRATION, caller):
-            try:
-                found = calibration_of(values[0], encoder) if values else None
-            except ValueError as error:
-                raise EngineError(f"the calibration of index [{index}] is damaged: {error}") from error
-            break
+        values = await self._values(index, CALIBRATION, caller)
+        if values is None:
+            return None
+        try:
+            found = calibration_of(values[0], encoder) if values else None
+        except ValueError as error:
+            raise EngineError(f"the calibration of index [{index}] is damaged: {error}") from error
         self._calibrations.put((index, encoder), found)
         return found
 
@@ -58,16 +62,27 @@ class IndexMeta:
         cached = self._lengths.get(index)
         if cached is not None:
             return cached.value
-        allowed = math.inf
         try:
-            async for values in meta_of(self._upstream, index, "max_tokens", caller):
-                if values and isinstance(values[0], int):
-                    allowed = values[0]
-                    break
-        except (EngineError, LookupError, TypeError):  # someone else's metadata
-            pass
+            values = await self._values(index, "max_tokens", caller)
+        except EngineError:
+            return math.inf
+        except (LookupError, TypeError):  # someone else's metadata
+            values = []
+        if values is None:
+            return math.inf
+        allowed = values[0] if values and isinstance(values[0], int) else math.inf
         self._lengths.put(index, allowed)
         return allowed
+
+    async def _values(self, index: str, key: str, caller: Caller) -> list[Any] | None:
+        """Return the values of a key; None, remembered for this caller alone, if the mapping may not be read."""
+        place = self._keys.of(caller.headers, f"{index}\n{key}".encode())
+        if place in self._unreadable:
+            return None
+        async for values in meta_of(self._upstream, index, key, caller):
+            return values
+        self._unreadable.put(place, None)
+        return None
 
 
 async def meta_of(
@@ -85,13 +100,36 @@ async def meta_of(
     requests = EngineRequests(upstream)
     for engine in (requests.as_caller(caller), requests.as_gateway()):
         try:
-            answer = await engine.json("GET", path, query_string, failing="the mapping could not be read")
+            answer = await engine.json("GET", path, query_string, failing="the mapping could not be read", form=_META)
         except EngineUnavailable:
             raise
         except EngineError:
             continue
         found = [mapping["mappings"]["_meta"][ROOT] for mapping in answer.values()]
         yield found if key is None else [meta[key] for meta in found]
+
+
+async def features_of(engine: EngineRequests, target: str = "", *, failing: str) -> dict[str, Mapping[str, Any]]:
+    """Return what is known of the features of each index behind a target, by its name, its own or its side index's.
+
+    Without a target it is that of all indices. The target is quoted for a path.
+    """
+    query = {"filter_path": f"*.mappings._meta.{ROOT}", "expand_wildcards": "open,hidden"}  # side indices are hidden
+    names = ""
+    if target:
+        searched = f"/{target}/_field_caps".encode()
+        answer = await engine.json(
+            "GET", searched, b"fields=_id", failing=failing, in_own_words=True, form={"indices": [str]}
+        )
+        indices: list[str] = answer["indices"]
+        if not indices:
+            return {}
+        names = f"/{quote(','.join([*indices, *map(side_alias, indices)]), safe=',')}"
+        query["ignore_unavailable"] = "true"
+    path = f"{names}/_mapping".encode()
+    found = await engine.json("GET", path, urlencode(query).encode(), failing=failing, in_own_words=True, form=_META)
+    described = {name: mapping["mappings"]["_meta"][ROOT] for name, mapping in found.items()}
+    return {meta.get("source", name): meta for name, meta in described.items()}
 
 
 async def encoded_fields(upstream: Upstream, places: Iterable[tuple[str, Caller]]) -> tuple[str, ...]:
@@ -153,7 +191,8 @@ class IndexEncoderLookup:
 
         They are cached, unless the engine does not answer for now: then the window's counts decide.
         """
-        place = self._keys.of(caller.headers, f"{index}\n{caller.indices}".encode())
+        target = str((index, caller.indices, caller.params, caller.pit))
+        place = self._keys.of(caller.headers, target.encode(errors="replace"))
         cached = self._cache.get(place)
         if cached is not None:
             return cached.value

@@ -47,8 +47,8 @@ def marks_of(hits: Sequence[Mapping[str, Any]]) -> list[Mark | None]:
 
 def content_of(hit: Mapping[str, Any]) -> str | None:
     """Return a hit's content hash, the first of several, or None."""
-    content: Sequence[str | None] = (hit.get("fields") or {}).get(HASH) or (None,)
-    return content[0]
+    content = ((hit.get("fields") or {}).get(HASH) or _NO_VALUE)[0]
+    return content if isinstance(content, str) else None
 
 
 def single_values(hits: Sequence[Mapping[str, Any]], name: str) -> list[Any] | None:
@@ -101,9 +101,9 @@ def document_keys(indices: Iterable[str], encoders: Iterable[str], hashes: Itera
     return [*map(tuple.__new__, repeat(DocumentKey), parts)]
 
 
-def is_mark(content: str, encoder: str) -> bool:
-    """Return whether a content hash and an encoder's name are free of control characters, as es-ttc writes them."""
-    return content.isprintable() and encoder.isprintable()
+def is_mark(content: object, encoder: object) -> bool:
+    """Return whether a content hash and an encoder's name are texts as es-ttc writes them: no control characters."""
+    return isinstance(content, str) and isinstance(encoder, str) and content.isprintable() and encoder.isprintable()
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,6 @@ below ``query``, also inside ``bool``, ``nested`` or ``hybrid``, and a ``knn`` r
 query, the syntax of either product is accepted; with a ``ttc`` section it may differ from the product's own.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +38,7 @@ _NATIVE: Mapping[Product, tuple[str, ...]] = {
     "opensearch": ("boost",),
 }
 
+GREATEST_SCORE = float(np.finfo(np.float32).max)
 _ALTERNATIVES = frozenset({"should", "queries", "retrievers"})
 """Keys of the parts of compound queries and retrievers of which one is enough for a document to match."""
 
@@ -95,7 +95,7 @@ class KnnClause:
             require_clause(self.section, "knn", lambda key: f"in [knn] use [{'k' if key == 'candidates' else 'boost'}]")
         _check_number(given, "k", where, least=1, most=max_k)
         _check_number(given, "num_candidates", where, least=1, most=10_000)
-        _check_number(given, "boost", where, least=0, whole=False)
+        _check_number(given, "boost", where, least=0, most=GREATEST_SCORE, whole=False)
         _check_number(given, "similarity", where, least=-1, most=1, whole=False)
         if given.get("num_candidates", max_k) < given.get("k", 0):
             raise InvalidRequest(f"[{where}.num_candidates] {given['num_candidates']} is less than [k] {given['k']}")
@@ -245,7 +245,7 @@ def _texts_or_vector(
 
 def _unit(value: Any, where: str) -> Float32:
     numbers = isinstance(value, list) and all(
-        isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one) for one in value
+        isinstance(one, int | float) and body_number(one) is not None for one in value
     )
     if not numbers or not value:
         raise InvalidRequest(f"[{where}] must be a list of finite numbers, got {shown(value)}")
@@ -259,13 +259,12 @@ def _unit(value: Any, where: str) -> Float32:
 
 
 def _check_number(
-    given: Mapping[str, Any], key: str, where: str, *, least: float, most: float = math.inf, whole: bool = True
+    given: Mapping[str, Any], key: str, where: str, *, least: float, most: float, whole: bool = True
 ) -> None:
     if key not in given:
         return
     value = given[key]
     of_kind = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    if not of_kind or not least <= value <= most or not math.isfinite(value):
+    if not of_kind or not least <= value <= most:
         kind = "an integer" if whole else "a number"
-        limit = f"from {least:g} to {most:g}" if math.isfinite(most) else f"of {least:g} or more"
-        raise InvalidRequest(f"[{where}.{key}] must be {kind} {limit}, got {shown(value)}")
+        raise InvalidRequest(f"[{where}.{key}] must be {kind} from {least:g} to {most:g}, got {shown(value)}")

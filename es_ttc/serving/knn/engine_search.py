@@ -13,7 +13,7 @@ read first, and only their vectors are searched.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -155,7 +155,8 @@ class EngineSearch:
                 num_candidates=candidates, exact=exact,
             )  # fmt: skip
 
-        return list(await asyncio.gather(*(self._nearest(partial(body, vector), k, features) for vector in vectors)))
+        found = await asyncio.gather(*(self._nearest(partial(body, vector), k, features) for vector in vectors))
+        return [self._in_order(one, k) for one in found]
 
     async def window(
         self, documents: Documents, needs: frozenset[Feature], wants: frozenset[Feature] = frozenset()
@@ -184,8 +185,18 @@ class EngineSearch:
         return await self._gateway.scoring.run(function, *args, **kwargs)
 
     async def _nearest(self, body: MakeBody, k: int, features: frozenset[Feature]) -> NearestDocuments:
-        """Return the k documents nearest to one vector."""
+        """Return the documents nearest to one vector, k or more if there are as many, in the order of their arrival."""
         return await until_k(partial(self._in_documents, body, features), k, first=k)
+
+    def _in_order(self, found: NearestDocuments, k: int) -> NearestDocuments:
+        """Return the k nearest documents; equal cosines in the order of index, id and routing, as on every page."""
+
+        def name(place: int) -> tuple[float, str, str, str]:
+            number = int(found.documents[place])
+            return -float(found.cosines[place]), *self.ids[number], self.hits[number].get("_routing") or ""
+
+        order = sorted(range(len(found.documents)), key=name)[:k]
+        return NearestDocuments(found.documents[order], found.cosines[order], found.complete)
 
     async def _in_documents(
         self, body: MakeBody, features: frozenset[Feature], count: int
@@ -206,7 +217,7 @@ class EngineSearch:
         if features:
             for number, hit in numbered:
                 self._hit_features[number] = features_from_hit(self.keys[number], hit, features)
-        scores = [hit["_score"] for _, hit in numbered]
+        scores = [hit.get("_score") for _, hit in numbered]
         return neighbours([number for number, _ in numbered], scores), len(found) < count
 
     async def _current(self, hits: Sequence[Hit]) -> Sequence[Hit]:
@@ -288,8 +299,7 @@ class SideIndexSearch(EngineSearch):
         ]
         if self._indices.own:
             searches.append(super()._nearest(body, k, features))
-        nearest = together(await asyncio.gather(*searches))
-        return NearestDocuments(nearest.documents[:k], nearest.cosines[:k], nearest.complete)
+        return together(await asyncio.gather(*searches))
 
     async def _in_side_index(self, side: SideIndex, body: MakeBody, count: int) -> tuple[NearestDocuments, bool]:
         """Search one side index; see :func:`until_k`."""
@@ -310,8 +320,8 @@ class SideIndexSearch(EngineSearch):
         hits = answer["hits"]["hits"]
         marked = [(hit, mark) for hit in hits if (mark := mark_of(hit)) is not None]
         await self._number_permitted(side, dict(mark for _, mark in marked))
-        numbered = [(self._numbers_of_source[side.source, document], hit["_score"]) for hit, (document, _) in marked]
-        permitted = [(number, score) for number, score in numbered if number is not None]
+        scored = [(self._numbers_of_source[side.source, document], hit.get("_score")) for hit, (document, _) in marked]
+        permitted = [(number, score) for number, score in scored if number is not None]
         exhausted = len(hits) < count or (bool(filters) and count == most)
         return neighbours([number for number, _ in permitted], [score for _, score in permitted]), exhausted
 
@@ -374,22 +384,25 @@ class SideIndexSearch(EngineSearch):
 
 
 async def until_k(find: Find, k: int, *, first: int) -> NearestDocuments:
-    """Return k neighbours that may be returned to the caller; request more until there are k, at most 10,000."""
+    """Return neighbours that may be returned to the caller; request more until there are k, at most 10,000."""
     count = min(first, MAX_CANDIDATES)
     while True:
         found, exhausted = await find(count)
         complete = len(found.documents) >= k or exhausted
         if complete or count >= MAX_CANDIDATES:
-            return NearestDocuments(found.documents[:k], found.cosines[:k], complete)
+            return replace(found, complete=complete)
         count = min(_FURTHER * count, MAX_CANDIDATES)
 
 
-def neighbours(numbers: Sequence[int], scores: Sequence[float]) -> NearestDocuments:
+def neighbours(numbers: Sequence[int], scores: Sequence[float | None]) -> NearestDocuments:
     """Return documents with the cosines that correspond to an engine's scores, (1 + cosine) / 2.
 
     A score may correspond to none: OpenSearch before 2.19 returns 1 + cosine for exact searches.
     """
-    cosines = np.array([2 * score - 1 for score in scores], np.float32)
+    known = [score for score in scores if score is not None]
+    if len(known) < len(scores):
+        raise EngineError("a kNN search failed: [_score] of a hit of the engine's answer is missing")
+    cosines = np.array([2 * score - 1 for score in known], np.float32)
     if len(cosines) and cosines.max() > _GREATEST_COSINE:
         raise EngineError(
             f"the engine gave a vector the score {(cosines.max() + 1) / 2:.3f}, and (1 + cosine) / 2 is at most 1: its "

@@ -21,7 +21,7 @@ from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.field_types import mapped_fields
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.knn.clauses import KnnClause, with_scores
+from es_ttc.serving.knn.clauses import GREATEST_SCORE, KnnClause, with_scores
 from es_ttc.serving.knn.engine_search import (
     AmbiguousContent,
     EngineSearch,
@@ -337,7 +337,8 @@ def _replacement(
             named = with_field_name(dict(detail), search.fields.get(document, ()))
             details[identity] = {"retrieval_rank": rank, **named}
     boost = body_number(clause.given.get("boost"))
-    boosted = [shortest(score) for score in scores * np.float32(1.0 if boost is None else boost)]
+    products = scores * np.float64(np.float32(1.0 if boost is None else boost))
+    boosted = [shortest(score) for score in np.minimum(products, GREATEST_SCORE).astype(np.float32)]
     query = with_scores(ids, boosted, filters, by_content=not search.named, name=clause.given.get("_name"))
     parts = {"retrieved": len(ids), **found.summary, **({"stale": len(search.stale)} if search.stale else {})}
     if search.skipped:

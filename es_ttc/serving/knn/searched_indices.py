@@ -11,9 +11,11 @@ from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MAX_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, STATE, VECTOR
-from es_ttc.serving.http.caller import Caller, CallerKeys
+from es_ttc.serving.answer_forms import TERMS, require_form
+from es_ttc.serving.http.caller import CallerKeys
 from es_ttc.serving.knn.searches import Answer, Body, SearchClient, require_complete
 from es_ttc.serving.logs import log
+from es_ttc.serving.request.request import SearchItem, SearchRequest, shared_parts
 
 _MAX_REMEMBERED = 1000
 _MAX_INDICES = 256  # of a target that is remembered: a pattern may name thousands
@@ -28,6 +30,7 @@ _UNSEARCHABLE = {
     "aggs": {"indices": _BY_INDEX},
 }
 """Documents whose vector is not in a field that kNN searches: OpenSearch has none without ``index.knn``."""
+_NO_INDEX: Answer = {"indices": {"buckets": []}}  # a search of no index has no aggregations
 _BY_BOTH = {**_BY_INDEX, "aggs": {"encoders": {"terms": {"field": ENCODER, "size": 1}}}}
 
 
@@ -85,7 +88,7 @@ async def searched_indices_of(
     if "aggregations" not in answer:  # there is no index: a pattern that matches none
         return SearchedIndices(None, own=False, sides=())
     encoders = _encoders(answer)
-    useless = [*_counts_by_index(answer["aggregations"]["unsearchable"])] if unsearchable else []
+    useless = [*_counts_by_index(answer["aggregations"].get("unsearchable", {}))] if unsearchable else []
     if len(encoders) > 1:
         [answer] = await client.search([{**shared, **_COUNT, "aggs": {**_COUNTS, "indices": _BY_BOTH}}])
         encoders = _most_of_each(answer)
@@ -115,34 +118,33 @@ async def matched_again(
 
 
 class KnownTargets:
-    """The indices that earlier searches of a target have found, for a minute.
+    """The indices that earlier searches of a caller and a target have found, for a minute.
 
-    The numbers of documents with side indices are those that one caller may read; the encoder of documents' own vectors
-    is the same for all.
+    What a search counts depends on the caller's rights, on the indices and shards that the request's parameters select,
+    and on fields that the body defines.
     """
 
     def __init__(self) -> None:
         self._keys = CallerKeys()
         self._known: ExpiringCache[bytes, SearchedIndices | None] = ExpiringCache(_MAX_REMEMBERED, _REMEMBERED_SECONDS)
 
-    def of(self, caller: Caller) -> SearchedIndices | None:
-        """Return what is known of a caller's target; nothing of a point in time."""
-        found = (self._known.get(key) for key in self._keys_of(caller) if caller.indices)
-        return next((one.value for one in found if one is not None and one.value is not None), None)
+    def key_of(self, request: SearchRequest, item: SearchItem) -> bytes | None:
+        """Return the key of a search's caller and target; None for a point in time, of which nothing is kept."""
+        caller = request.caller(item)
+        if not caller.indices:
+            return None
+        target = str((caller.indices, caller.params, request.shard_params(item), shared_parts(item.body or {})))
+        return self._keys.of(caller.headers, target.encode(errors="replace"))
 
-    def put(self, caller: Caller, indices: SearchedIndices) -> None:
-        """Remember the indices of a caller's target."""
-        if len(indices.counts) <= _MAX_INDICES:
-            self._known.put(self._keys_of(caller)[bool(indices.sides)], indices)
+    def of(self, key: bytes | None) -> SearchedIndices | None:
+        """Return what is known under a key."""
+        known = None if key is None else self._known.get(key)
+        return None if known is None else known.value
 
-    def forget(self, caller: Caller) -> None:
-        """Forget what is known of a caller's target."""
-        for key in self._keys_of(caller):
-            self._known.put(key, None)
-
-    def _keys_of(self, caller: Caller) -> tuple[bytes, bytes]:
-        target = caller.indices.encode(errors="replace")
-        return target, self._keys.of(caller.headers, target)
+    def put(self, key: bytes | None, indices: SearchedIndices | None) -> None:
+        """Remember indices under a key; forget them if there are none."""
+        if key is not None and (indices is None or len(indices.counts) <= _MAX_INDICES):
+            self._known.put(key, indices)
 
 
 async def _matching(
@@ -153,7 +155,7 @@ async def _matching(
         return counts
     count = {**shared, **_COUNT, "query": {"bool": {"filter": [*filters]}}, "aggs": {"indices": _BY_INDEX}}
     [counted] = await client.search([count])
-    return _counts_by_index(counted["aggregations"])
+    return _counts_by_index(counted.get("aggregations", _NO_INDEX))
 
 
 def _with_matching(sides: Sequence[SideIndex], matching: Mapping[str, int]) -> list[SideIndex]:
@@ -178,17 +180,24 @@ async def _sides(client: SearchClient, counts: Mapping[str, int]) -> tuple[Seque
 
 def _most_of_each(answer: Answer) -> list[str]:
     """Return for each index the encoder of most of its documents, each encoder once."""
-    buckets = answer["aggregations"]["indices"]["buckets"]
+    buckets = _buckets(answer["aggregations"], "indices")
     firsts = [bucket["encoders"]["buckets"][0]["key"] for bucket in buckets if bucket["encoders"]["buckets"]]
     return list(dict.fromkeys(firsts))
 
 
 def _encoders(answer: Answer) -> list[str]:
-    return [bucket["key"] for bucket in answer["aggregations"]["encoders"]["buckets"]]
+    return [bucket["key"] for bucket in _buckets(answer["aggregations"], "encoders")]
 
 
 def _counts_by_index(aggregations: Answer) -> dict[str, int]:
-    return {bucket["key"]: bucket["doc_count"] for bucket in aggregations["indices"]["buckets"]}
+    return {bucket["key"]: bucket["doc_count"] for bucket in _buckets(aggregations, "indices")}
+
+
+def _buckets(aggregations: Answer, name: str) -> Sequence[Answer]:
+    """Return the buckets of an aggregation by encoder or index."""
+    require_form(aggregations, {name: TERMS}, "documents could not be counted")
+    buckets: Sequence[Answer] = aggregations[name]["buckets"]
+    return buckets
 
 
 def _exists(index: str, answer: Answer) -> bool:

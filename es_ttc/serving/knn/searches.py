@@ -14,6 +14,7 @@ from es_ttc.errors import EngineError
 from es_ttc.index.mappings.spec import SPAN_VECTOR, SPANS, TOKEN_VECTOR, TOKENS, VECTOR
 from es_ttc.retrievers.base import Vectors
 from es_ttc.serving import engine_requests
+from es_ttc.serving.answer_forms import require_form, require_search_answer
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
@@ -22,6 +23,8 @@ from es_ttc.vectors.tokens import Float32
 
 S = TypeVar("S")
 R = TypeVar("R")
+
+_FAILED = "a kNN search failed"
 
 Body = dict[str, Any]
 Answer = Mapping[str, Any]
@@ -224,9 +227,11 @@ async def _msearch(
         answer = None
     if response.status != 200:
         raise _search_error(response.status, answer)
-    if not isinstance(answer, dict) or len(answer.get("responses", ())) != len(lines):
-        raise EngineError("the engine's answer to kNN searches is not an answer to an _msearch")
-    return list(answer["responses"])
+    require_form(answer, {"responses": [dict]}, _FAILED)
+    found: list[Answer] = answer["responses"]
+    if len(found) != len(lines):
+        raise EngineError(f"{_FAILED}: the engine answered {len(found)} searches of {len(lines)}")
+    return [one if "error" in one else require_search_answer(one, _FAILED) for one in found]
 
 
 def _search_error(status: int | None, answer: Any) -> EngineError:

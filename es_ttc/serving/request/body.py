@@ -3,8 +3,8 @@
 The clauses are `ttc` queries, and kNN clauses with a text or a section.
 """
 
-import math
 import re
+import sys
 from collections.abc import Iterator, Mapping, Set
 from typing import Any, NamedTuple
 
@@ -22,17 +22,19 @@ _BOOLEANS = {"true": True, "false": False, "": False}
 
 
 def body_number(value: Any) -> float | None:
-    """Return the number that an engine reads from a value in a body; None if it reads none."""
+    """Return the number that an engine reads from a value in a body; None if it reads none, or an infinite one."""
     if isinstance(value, str):
         text = value.strip()
-        return float(text) if len(text) <= _MAX_DIGITS and _NUMBER.fullmatch(text) else None
-    return None if isinstance(value, bool) or not isinstance(value, int | float) else value
+        value = float(text) if len(text) <= _MAX_DIGITS and _NUMBER.fullmatch(text) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) <= sys.float_info.max else None
 
 
 def body_integer(value: Any) -> int | None:
     """Return the integer that an engine reads from a value in a body, without its fraction; None if it reads none."""
     number = body_number(value)
-    return None if number is None or not abs(number) <= _MAX_INTEGER or not math.isfinite(number) else int(number)
+    return None if number is None or not abs(number) <= _MAX_INTEGER else int(number)
 
 
 def url_integer(text: str) -> int | None:

@@ -34,9 +34,17 @@ from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import SearchContext, SideIndexReplaced, SideIndexSearch
 from es_ttc.serving.knn.searched_indices import KnownTargets, SearchedIndices, matched_again, searched_indices_of
 from es_ttc.serving.knn.searches import Body, SearchClient, require_complete, search_body, single_client
+from es_ttc.serving.request.body import body_number
 from es_ttc.serving.request.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
 from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields, without_inner_hits
-from es_ttc.serving.rescore.plan import NAMED_SCORES, OF_HITS, OF_THE_SEARCH, PARAMS_OF_HITS, SearchPlan, unsafe_params
+from es_ttc.serving.rescore.plan import (
+    NAMED_SCORES,
+    OF_HITS,
+    OF_THE_SEARCH,
+    PARAMS_OF_HITS,
+    SearchPlan,
+    params_of_matching,
+)
 from es_ttc.serving.rescore.query_parts import QueryParts, boost_of
 from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import Float32
@@ -58,7 +66,7 @@ def obstacle(plan: SearchPlan) -> str | None:
     for key in plan.body:
         if key not in _UNDERSTOOD:
             return f"[{key}] of the search is not known to hold for documents that kNN finds"
-    for name in unsafe_params(plan.params, of_hits=True):
+    for name in params_of_matching(plan.params):
         return f"the URL parameter [{name}] is not known to hold for documents that kNN finds"
     query = plan.body.get("query")
     if isinstance(query, Mapping) and "hybrid" in query:
@@ -153,7 +161,8 @@ class CandidateSearch:
             except UndecidedDemands as error:
                 self.obstacle = str(error)
         self._early: asyncio.Task[list[dict[str, Any]] | None] | None = None
-        indices = known.of(self._caller)
+        self._target = known.key_of(request, item)
+        indices = known.of(self._target)
         if begun is not None and indices is not None and self.obstacle is None and not request.is_template:
             self._early = asyncio.create_task(self._found_early(indices, begun))
             self._early.add_done_callback(ignore_failure)
@@ -162,7 +171,7 @@ class CandidateSearch:
         """Return the candidates that join a window."""
         if self.obstacle is not None:
             return JoinedCandidates(requested=self._count, reason=self.obstacle)
-        indices = self._known.of(self._caller)
+        indices = self._known.of(self._target)
         if indices is not None and any(hit["_index"] not in indices.counts for hit in hits):
             indices, self._early = None, None  # an alias has moved, or there is a new index
         found: list[dict[str, Any]] = []
@@ -171,7 +180,7 @@ class CandidateSearch:
                 with suppress(EngineRefusal, SideIndexReplaced):  # what is known is of another index
                     found = await self._found(indices)
             if not found:
-                self._known.forget(self._caller)
+                self._known.put(self._target, None)
                 self._early = None
                 found = await self._found()
         except EngineRefusal:
@@ -185,7 +194,7 @@ class CandidateSearch:
 
     async def _joined(self, found: Sequence[dict[str, Any]]) -> JoinedCandidates:
         """Return documents from outside a window with the engine's scores of the query."""
-        least, boosts = self._plan.body.get("min_score"), self._plan.body.get("indices_boost")
+        least, boosts = body_number(self._plan.body.get("min_score")), self._plan.body.get("indices_boost")
         hits, matches = [], []
         for hit in found:
             score = hit.get("matched_queries", {}).get(_QUERY)
@@ -227,7 +236,7 @@ class CandidateSearch:
             return found
         indices = known or await self._searched_indices()
         if known is None and indices.encoder is not None:
-            self._known.put(self._caller, indices)
+            self._known.put(self._target, indices)
         return [] if indices.encoder is None else await self._nearest(indices)
 
     async def _nearest(self, indices: SearchedIndices) -> list[dict[str, Any]]:

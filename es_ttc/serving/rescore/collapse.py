@@ -59,8 +59,9 @@ def groups_of(hits: Sequence[Mapping[str, Any]], field: str) -> list[Group]:
     groups: list[Group] = []
     for hit in hits:
         values = (hit.get("fields") or {}).get(field) or [None]
-        if len(values) > 1:
-            raise InvalidRequest(f"[collapse.field] [{field}] has several values in a document: collapse by one value")
+        # OpenSearch gives the value of a field twice if it is asked for by `docvalue_fields` too
+        if any(value != values[0] for value in values) or isinstance(values[0], dict | list):
+            raise InvalidRequest(f"[collapse.field] [{field}] has no single value in a document: collapse by one value")
         groups.append(values[0])
     return groups
 
@@ -113,9 +114,10 @@ def rest_of_page(
     if not missing and window.groups != {None}:
         return None
     rest = {key: value for key, value in body.items() if key not in _OF_THE_SEARCH}
-    others = {"must_not": of_groups(collapse.field, window.groups)}
-    query = {"bool": {"must": [body.get("query") or {"match_all": {}}], **others}}
-    found = {"query": query, "collapse": {"field": collapse.field}, "from": first, "size": missing}
+    own = [body["post_filter"]] if body.get("post_filter") else []
+    # not around the query, whose explanation would show it
+    others = {"bool": {"filter": own, "must_not": of_groups(collapse.field, window.groups)}}
+    found = {"post_filter": others, "collapse": {"field": collapse.field}, "from": first, "size": missing}
     return rest | found | {"track_total_hits": False}
 
 

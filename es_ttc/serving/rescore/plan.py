@@ -75,6 +75,7 @@ _SAFE_PARAMS = frozenset(
     }
 )  # fmt: skip
 """URL parameters with the same meaning in a second request for the same documents."""
+_OF_MATCHING = frozenset({*PARAMS_OF_QUERY, "scroll", "search_pipeline", "sort", "terminate_after"})
 _SAFE_VALUES: Mapping[str, tuple[str, ...]] = {
     "search_pipeline": ("_none",),
     "sort": ("_score", "_score:desc"),
@@ -89,10 +90,14 @@ PARAMS_OF_HITS = frozenset(
 """URL parameters that affect only the contents of hits."""
 
 
-def unsafe_params(params: Sequence[tuple[str, str]], *, of_hits: bool) -> list[str]:
+def params_of_matching(params: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the URL parameters that decide which documents are found or how they are scored."""
+    return [name for name, value in params if name in _OF_MATCHING and value not in _SAFE_VALUES.get(name, ())]
+
+
+def unsafe_params(params: Sequence[tuple[str, str]]) -> list[str]:
     """Return the URL parameters by which a further request may find other documents, or other contents of hits."""
-    safe = _SAFE_PARAMS | PARAMS_OF_HITS if of_hits else _SAFE_PARAMS
-    return [name for name, value in params if name not in safe and value not in _SAFE_VALUES.get(name, ())]
+    return [name for name, value in params if name not in _SAFE_PARAMS and value not in _SAFE_VALUES.get(name, ())]
 
 
 class ExtSection(Section):
@@ -246,8 +251,9 @@ def plan_search(
     found = find_rescore(body.get("rescore"))
     if found is None:
         return None
-    natives, items = found[0], [part for item in found[1] for part in with_reranker(item)]
-    section = parse_section(items[0][KEY], default_method=DEFAULT_METHOD)
+    natives = found[0]
+    items = [(place, part) for place, one in enumerate(found[1], len(natives) + 1) for part in with_reranker(one)]
+    section = parse_section(items[0][1][KEY], default_method=DEFAULT_METHOD)
     rest = {key: value for key, value in body.items() if key != "rescore"}
     url = dict(params)
     key = section.relevance_key
@@ -257,7 +263,7 @@ def plan_search(
     collapse = None if by_retriever or rest.get("collapse") is None else parse_collapse(rest.pop("collapse"))
     most = _most_hits(rest[_RETRIEVER]) if by_retriever else None
     bound = most if by_retriever else _most_ranked(natives)
-    item, *later = [_within(one, bound) for one in items]
+    (_, item), *later = [(place, _within(one, bound)) for place, one in items]
     page = plan_page(_ranks("from", url, rest, 0), _ranks("size", url, rest, DEFAULT_SIZE), item, max_window)
     if section.min_relevance is not None and not page.size:
         raise InvalidRequest(f"[{KEY}.min_relevance] counts hits of the window, and [size] is 0: take [size] 1 or more")
@@ -385,40 +391,40 @@ def _has_keys_after_score(sort: Any) -> bool:
 
 def _most_ranked(natives: Sequence[Any]) -> int | None:
     """Return the window of native rescorers after which Elasticsearch accepts no greater one, and no hit beyond it."""
-    bounds = [one.get("window_size") for one in natives if isinstance(one, dict) and _LEARNING_TO_RANK in one]
-    return min((one for one in bounds if isinstance(one, int) and one > 0), default=None)
+    given = [one.get("window_size") for one in natives if isinstance(one, dict) and _LEARNING_TO_RANK in one]
+    return min((bound for bound in map(body_integer, given) if bound is not None and bound > 0), default=None)
 
 
 def _within(item: dict[str, Any], bound: int | None) -> dict[str, Any]:
     """Return an item with a window that is not greater than a bound."""
-    asked = item.get("window_size", DEFAULT_WINDOW)
-    return item if bound is None or not isinstance(asked, int) or asked <= bound else {**item, "window_size": bound}
+    asked = body_integer(item.get("window_size", DEFAULT_WINDOW))
+    return item if bound is None or asked is None or asked <= bound else {**item, "window_size": bound}
 
 
 def require_within(natives: Sequence[Any], ours: int) -> None:
     """Refuse native rescorers that reorder documents after the window of a collapsed search."""
     for one in natives:
-        window = one.get("window_size", DEFAULT_SIZE) if isinstance(one, dict) else 0
-        if isinstance(window, int) and window > ours:
+        window = body_integer(one.get("window_size", DEFAULT_SIZE)) if isinstance(one, dict) else None
+        if window is not None and window > ours:
             raise InvalidRequest(
                 f"[rescore.window_size] {window} of a native rescorer is greater than {ours}, that of [{KEY}], which "
                 "cannot be used with [collapse]: take a window_size that is at least as great for the latter"
             )
 
 
-def _later_plans(first: SearchPlan, items: Sequence[Mapping[str, Any]]) -> tuple[SearchPlan, ...]:
-    """Return the plans of the items after the first one with a section."""
+def _later_plans(first: SearchPlan, items: Sequence[tuple[int, Mapping[str, Any]]]) -> tuple[SearchPlan, ...]:
+    """Return the plans of the items after the first one with a section, each with its place in the caller's list."""
     plans = [first]
-    for number, item in enumerate(items, 2):
+    for number, item in items:
         before = plans[-1]
         section = parse_section(item[KEY], default_method=DEFAULT_METHOD)
         require_later(section, number)
         window = _window_size(item, before.page.window)
         if window > before.page.window:
             raise InvalidRequest(
-                f"[rescore.window_size] {window} of [{KEY}] item {number} is greater than {before.page.window}, that "
-                "of the item before it: each item reorders the first documents of the one before, so windows may not "
-                "grow"
+                f"[rescore.window_size] {window} of item {number} of [rescore] is greater than {before.page.window}, "
+                "the number of documents that the item before it reorders last: each item reorders the first "
+                "documents of the one before, so windows may not grow"
             )
         own = section.query_text is not None or section.query_texts is not None
         texts, problem = _own_texts(section) if own else (before.texts, before.problem)
@@ -462,8 +468,8 @@ def require_later(section: Section, number: int) -> None:
     strategy = STRATEGIES.get(section.method)
     if strategy is not None and strategy.walks:
         raise InvalidRequest(
-            f"[{section.method}] finds documents outside its window, so it must be the first [{KEY}] item of "
-            f"[rescore], not item {number}: put it first, or take [rr]"
+            f"[{section.method}] finds documents outside its window, so it must be the first item of [rescore] with "
+            f"[{KEY}], not item {number}: put it first, or take [rr]"
         )
 
 

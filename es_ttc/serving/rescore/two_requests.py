@@ -43,7 +43,7 @@ def can_split(plan: SearchPlan) -> bool:
         and not _has_completion(plan.body.get("suggest"))
         and not has_inner_hits([query, plan.body.get("post_filter")])
         and len(plan.body.get("rescore", [])) == 1
-        and not unsafe_params(plan.params, of_hits=False)
+        and not unsafe_params(plan.params)
         and not plan.hide_ids
         and not plan.explain
         and not (plan.body.keys() & _OF_HITS_IN_AGGREGATIONS and has_top_hits(plan.body))

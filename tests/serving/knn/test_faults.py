@@ -56,7 +56,9 @@ def assert_native(reply: Reply, behind: Behind, reason: str) -> None:
     assert reason in ttc["reason"]
 
 
-LOST_SHARD = {"responses": [{"timed_out": False, "_shards": {"failed": 1}, "hits": {"hits": []}, "status": 200}]}
+LOST_SHARD = {
+    "responses": [{"timed_out": False, "_shards": {"total": 2, "failed": 1}, "hits": {"hits": []}, "status": 200}]
+}
 REFUSED = {"responses": [{"error": {"root_cause": [{"reason": "no more memory"}]}, "status": 429}]}
 
 
@@ -67,7 +69,7 @@ REFUSED = {"responses": [{"error": {"root_cause": [{"reason": "no more memory"}]
         (answer(503, {"error": "busy"}), "busy"),
         (answer(200, LOST_SHARD), "part of the documents only"),
         (answer(200, REFUSED), "no more memory"),
-        (answer(200, "nonsense"), "not an answer to an _msearch"),
+        (answer(200, "nonsense"), "a kNN search failed: [the answer] of the engine's answer is"),
     ],
 )
 def test_an_engine_that_fails_in_the_middle_of_the_rounds(

@@ -32,7 +32,7 @@ def test_more_are_requested_until_k_may_be_returned(
 
     got = asyncio.run(until_k(find, 5, first=5))
     assert looked == looks
-    assert got.documents.tolist() == list(range(hidden, hidden + found))
+    assert got.documents.tolist()[:5] == list(range(hidden, hidden + found))
     assert got.complete is complete
     assert np.all(np.diff(got.cosines) <= 0)
 
