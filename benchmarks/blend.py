@@ -28,10 +28,11 @@ from es_ttc.lab.evaluation.bootstrap import SEED, Comparison, compare, resampled
 from es_ttc.lab.evaluation.datasets import Collection, load_collection
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
-from es_ttc.lab.evaluation.methods import Method, resolve_one, retrieval
-from es_ttc.lab.evaluation.metrics import Float64, score_by
+from es_ttc.lab.evaluation.methods import EvaluatedMethod, resolve_one, retrieval
+from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.serving.logs import configure_logs
 from es_ttc.settings import Settings
+from es_ttc.vectors.tokens import Float64
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 METRIC = "ndcg@10"
@@ -140,7 +141,7 @@ def measured(collection: Collection, encoder: Encoder, *, chunks: bool) -> dict[
     return values
 
 
-def _values(collection: Collection, searcher: MemorySearcher, method: Method) -> Float64:
+def _values(collection: Collection, searcher: MemorySearcher, method: EvaluatedMethod) -> Float64:
     return score_by(
         METRIC, {query: collection.qrels[query] for query in collection.queries}, searcher.rank(method).rankings
     )

@@ -33,7 +33,8 @@ from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one, retrieval
-from es_ttc.lab.evaluation.metrics import Float64, score_by
+from es_ttc.lab.evaluation.metrics import score_by
+from es_ttc.vectors.tokens import Float64
 
 HELD_OUT = 1000
 LISTED = {"actors": "Actors", "characters": "Characters", "genres": "Genres", "tags": "Tags"}

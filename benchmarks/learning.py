@@ -43,10 +43,10 @@ from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sa
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one, retrieval
-from es_ttc.lab.evaluation.metrics import Float64, score_by
-from es_ttc.lab.evaluation.plan import Plan
+from es_ttc.lab.evaluation.metrics import score_by
+from es_ttc.lab.evaluation.plan import EvaluationPlan
 from es_ttc.lab.evaluation.tuning import compared
-from es_ttc.lab.learning.teachers import TEACHERS, Target, blend_scores, first_documents, targets
+from es_ttc.lab.learning.teachers import TEACHERS, TeacherTarget, blend_scores, first_documents, targets
 from es_ttc.lab.learning.training import MAX_SHARE, MIN_QUERIES, fit_adapters, loop_options
 from es_ttc.lab.learning.verdict import METRIC, by_dense, cross_fitted, verdict_of
 from es_ttc.lab.ranking.pools import Pools, collect, pools_of
@@ -57,6 +57,7 @@ from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.settings import Settings
 from es_ttc.vectors.codecs import DEFAULT_CODEC
+from es_ttc.vectors.tokens import Float64
 
 SIZES = (50, 200, 800)
 SEED = 0
@@ -78,7 +79,7 @@ class Corpus:
         self.loop = replace(loop_options(SEED), learning_rate=learning_rate)
         self.train, self.test = parts(name, most)
         method = resolve_one("blend", {"signals": dict.fromkeys(DEFAULT_SIGNALS, 1)})
-        self._plan = Plan((method,), first_pass="bm25", codec=DEFAULT_CODEC)
+        self._plan = EvaluationPlan((method,), first_pass="bm25", codec=DEFAULT_CODEC)
         self.texts = [compose(document.source, ("title", "text"))[0] for document in self.test.documents]
         self._reranked: dict[str, Mapping[str, float]] = {}
         self._features = encode_corpus(self.test.documents, self._plan.spec(self.test, encoder), encoder)
@@ -114,7 +115,7 @@ class Corpus:
         return {pool.query: self._reranked[pool.query] for pool in pools.pools}
 
     def taught(
-        self, pools: Pools, said: Sequence[Target], *, sides: Sides = "queries", max_share: float = MAX_SHARE
+        self, pools: Pools, said: Sequence[TeacherTarget], *, sides: Sides = "queries", max_share: float = MAX_SHARE
     ) -> TrainedEncoder:
         """Return the encoder that has learned what teachers say about some pools."""
         heads = fit_adapters(pools, said, loop=self.loop, both=sides == "both", max_share=max_share).heads
@@ -223,7 +224,7 @@ def beside(corpus: Corpus, sizes: Sequence[int]) -> list[tuple[object, ...]]:
     ]
 
 
-def said_by(teacher: str, pools: Pools, corpus: Corpus) -> list[Target]:
+def said_by(teacher: str, pools: Pools, corpus: Corpus) -> list[TeacherTarget]:
     """Return what a teacher says."""
     reranked = corpus.reranked(pools) if teacher == "reranker" else {}
     return targets(pools, clicks_of(pools, corpus), reranked, allowed=[one for one in TEACHERS if one == teacher])
@@ -239,7 +240,7 @@ def clicks_on(judged: Mapping[str, int]) -> dict[str, float]:
     return {document: CLICKS for document, grade in judged.items() if grade > 0}
 
 
-def clear(corpus: Corpus, pools: Pools, said: Sequence[Target], sides: Sides, teacher: str) -> str:
+def clear(corpus: Corpus, pools: Pools, said: Sequence[TeacherTarget], sides: Sides, teacher: str) -> str:
     """Return whether the command would write what it has learned."""
     if teacher in ("reranker", "blend"):
         return "no"  # nothing proves it
@@ -249,10 +250,10 @@ def clear(corpus: Corpus, pools: Pools, said: Sequence[Target], sides: Sides, te
     return "yes" if verdict_of(*given, clicks, least=MIN_QUERIES, seed=SEED).clear else "no"
 
 
-def in_folds(corpus: Corpus, pools: Pools, said: Sequence[Target], sides: Sides = "queries") -> Pools:
+def in_folds(corpus: Corpus, pools: Pools, said: Sequence[TeacherTarget], sides: Sides = "queries") -> Pools:
     """Return the pools of queries, each scored with what the other folds have taught."""
 
-    def fit(some: Pools, taught: Sequence[Target]) -> Any:
+    def fit(some: Pools, taught: Sequence[TeacherTarget]) -> Any:
         trained = corpus.taught(some, taught, sides=sides)
         return lambda others: corpus.pools(only(corpus.train, {pool.query for pool in others.pools}), trained)
 

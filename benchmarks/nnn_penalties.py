@@ -13,15 +13,14 @@ import numpy as np
 import torch
 
 from benchmarks.common import table
-from es_ttc.encoders.base import Float32
 from es_ttc.lab.evaluation.bootstrap import compare, resampled_means
-from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.report import signed
 from es_ttc.lab.training.data import TrainingQueries
 from es_ttc.lab.training.measures import WINDOW, by_query
 from es_ttc.lab.training.recipes.nnn import GRID, decoded
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
 from es_ttc.rescorers.nnn.rescorer import scores
+from es_ttc.vectors.tokens import Float32, Float64
 
 METRIC = "comp@5"
 STEPS = (1, 2, 3, 5, 10, 20, 50, 100, 500)

@@ -23,14 +23,15 @@ from es_ttc.lab.evaluation.bootstrap import compare, interval, resampled_means
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, sample, splits
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
-from es_ttc.lab.evaluation.methods import Method, resolve_one, retrieval
-from es_ttc.lab.evaluation.metrics import Float64, QueryScores, score, score_by
+from es_ttc.lab.evaluation.methods import EvaluatedMethod, resolve_one, retrieval
+from es_ttc.lab.evaluation.metrics import QueryScores, score, score_by
 from es_ttc.lab.evaluation.rankings import Run
 from es_ttc.lab.evaluation.report import signed
 from es_ttc.lab.evaluation.tuning import best, candidates, fold_of
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.nnn import NnnParams
 from es_ttc.settings import Settings
+from es_ttc.vectors.tokens import Float64
 
 DATA = [Path(__file__).parents[2] / "shared" / "data" / name for name in ("hotpotqa-train-hipporag", "toollens")]
 METRICS = ("recall@3", "recall@5", "comp@3", "comp@5", "ils@5")
@@ -39,7 +40,7 @@ FOLDS, SEED = 5, 20_241
 SAMPLED = 4_000
 """Train queries from which those of the tables are drawn."""
 
-Variants = Mapping[str, Sequence[Method]]
+Variants = Mapping[str, Sequence[EvaluatedMethod]]
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def cross_fitted(test: Questions, features: CorpusFeatures) -> dict[str, tuple[R
     return runs
 
 
-def said(method: Method) -> str:
+def said(method: EvaluatedMethod) -> str:
     params = method.params.model_dump(by_alias=True, exclude_unset=True)
     return ", ".join(f"{name} {value:g}" for name, value in params.items())
 

@@ -32,13 +32,13 @@ from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sa
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import JoinedWindow, MemorySearcher
 from es_ttc.lab.evaluation.methods import retrieval
-from es_ttc.lab.evaluation.metrics import Float64, score_by
+from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.rescorers.base import Feature, Query
 from es_ttc.rescorers.blend.normalise import NORMALISED
 from es_ttc.rescorers.blend.signals import SignalName, SignalScores, read_by, signal_scores
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.tokens import Float32, Float64
 
 MAX_QUERIES = 300
 MAX_DOCUMENTS = 1500

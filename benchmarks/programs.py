@@ -35,7 +35,7 @@ from es_ttc.lab.evaluation.bootstrap import CONFIDENCE, RESAMPLES, TIE, compare,
 from es_ttc.lab.evaluation.datasets import Collection, load_collection
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
-from es_ttc.lab.evaluation.methods import Method, resolve_one, retrieval
+from es_ttc.lab.evaluation.methods import EvaluatedMethod, resolve_one, retrieval
 from es_ttc.lab.evaluation.plan import evaluate
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, REVERSED, TOPIC
@@ -88,7 +88,7 @@ def subset(collection: Collection, queries: int | None, documents: int | None) -
     )
 
 
-def methods(*, cheap: bool) -> list[Method]:
+def methods(*, cheap: bool) -> list[EvaluatedMethod]:
     """Return the programs, with the paper's own lexical channels, and what they are compared with.
 
     Args:
@@ -185,7 +185,7 @@ def encoded(collection: Collection, encoder: Encoder) -> tuple[CorpusFeatures, l
     return features, encode_queries(list(collection.queries.values()), encoder, tokens=False)
 
 
-def evaluated(collection: Collection, encoder: CachedEncoder, wanted: Sequence[Method]) -> dict[str, Any]:
+def evaluated(collection: Collection, encoder: CachedEncoder, wanted: Sequence[EvaluatedMethod]) -> dict[str, Any]:
     """Return the metrics and costs of methods on one collection, whole corpus as the window."""
     features, queries = encoded(collection, encoder)
     texts = [compose(document.source, ("title", "text"))[0] for document in collection.documents]
@@ -241,7 +241,7 @@ def encoding_seconds(features: CorpusFeatures, queries: Sequence[Query], encoder
     return rates
 
 
-def scoring_seconds(method: Method, features: CorpusFeatures, queries: Sequence[Query]) -> float:
+def scoring_seconds(method: EvaluatedMethod, features: CorpusFeatures, queries: Sequence[Query]) -> float:
     """Return a query's share of the processor time of scoring some queries together; their expansions are cached."""
     program, params = method.rescorer, method.params
     assert isinstance(program, ProgramRescorer)

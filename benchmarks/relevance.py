@@ -31,10 +31,10 @@ from es_ttc.encoders import load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.lab.evaluation.bootstrap import SEED
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, sample
-from es_ttc.lab.ranking.pools import Float64, Pool, Pools, collect
+from es_ttc.lab.ranking.pools import Pool, Pools, collect
 from es_ttc.lab.ranking.relevance import (
     DEPTH,
-    Figures,
+    FitQuality,
     JudgedHits,
     auc,
     bins,
@@ -47,6 +47,7 @@ from es_ttc.lab.ranking.relevance import (
 from es_ttc.rescorers.blend.normalise import logistic
 from es_ttc.rescorers.relevance import METHOD, Calibration, Logistic
 from es_ttc.rescorers.tuned import as_json
+from es_ttc.vectors.tokens import Float64
 
 COLLECTIONS = ("scifact", "toollens", "cranfield", "hotpotqa-train-hipporag", "npl-vaswani")
 MAX_QUERIES = 150
@@ -130,7 +131,7 @@ def halves(hits: JudgedHits) -> Halves:
     return found
 
 
-def measured_on(hits: JudgedHits) -> Figures:
+def measured_on(hits: JudgedHits) -> FitQuality:
     """Return mean figures of the halves that were not fitted."""
     return mean_figures([figures(hits.relevant[test], fit(hits.of(train)).of(hits.of(test).signals))
                          for train, test in halves(hits)])  # fmt: skip

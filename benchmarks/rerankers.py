@@ -40,13 +40,14 @@ from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one, retrieval
-from es_ttc.lab.evaluation.metrics import Float64, score_by
+from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.lab.evaluation.rankings import Run
 from es_ttc.reranking.rerankers import Passage
 from es_ttc.reranking.rerankers.cross_encoder import built_in
 from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 from es_ttc.reranking.strategies.retrieve_and_rerank import mixed
 from es_ttc.settings import Settings
+from es_ttc.vectors.tokens import Float64
 
 DEPTHS = (10, 20, 50)
 MAX_CHARACTERS = 4000

@@ -29,7 +29,7 @@ from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_queries
 from es_ttc.lab.evaluation.memory import JoinedWindow, MemorySearcher
 from es_ttc.lab.evaluation.methods import retrieval
-from es_ttc.lab.evaluation.metrics import Float64, score_by
+from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.blend import BlendRescorer
 from es_ttc.rescorers.blend.rescorer import BlendParams
@@ -37,7 +37,7 @@ from es_ttc.rescorers.blend.signals import read_by, signal_scores
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.vectors.codecs import StoredCodec
 from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_tokens
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.tokens import Float32, Float64
 
 MAX_DOCUMENTS = 1500
 BATCH = 64

@@ -25,13 +25,13 @@ from benchmarks.common import heading, kept, table
 from benchmarks.figures import BAR, INK, STRONG, figure, save
 from benchmarks.nnn_penalties import difference, penalties, show
 from es_ttc.encoders import CachedEncoder, load_encoder
-from es_ttc.encoders.base import Encoder, Float32
+from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.heads import unit
 from es_ttc.lab.evaluation.bootstrap import interval, resampled_means
 from es_ttc.lab.evaluation.datasets import load_collection
 from es_ttc.lab.evaluation.report import signed
 from es_ttc.lab.evaluation.tuning import fold_of
-from es_ttc.lab.training.data import Places, Task, TrainingQueries, held_out_places, load_task, questions_of
+from es_ttc.lab.training.data import Places, TrainingQueries, TrainingTask, held_out_places, load_task, questions_of
 from es_ttc.lab.training.loop import TrainingProgress, train
 from es_ttc.lab.training.measures import WINDOW, by_query
 from es_ttc.lab.training.options import ColtOptions, DenseOptions, HeadOptions, LoopOptions, NnnOptions
@@ -43,6 +43,7 @@ from es_ttc.rescorers.mmr import greedy
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
 from es_ttc.rescorers.nnn.rescorer import scores
 from es_ttc.settings import Settings
+from es_ttc.vectors.tokens import Float32
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 METRICS = ("recall@3", "recall@5", "comp@3", "comp@5")
@@ -98,7 +99,7 @@ def small_plan(seed: int) -> Plan:
     )
 
 
-def compared(task: Task, how: Plan) -> dict[str, Any]:
+def compared(task: TrainingTask, how: Plan) -> dict[str, Any]:
     """Return every method's values on the test queries, what was chosen, and the courses of training."""
     assert task.test is not None
     found: dict[str, Any] = {"values": {}, "chosen": {}, "courses": {}, "seconds": {}}
@@ -165,7 +166,7 @@ def compared(task: Task, how: Plan) -> dict[str, Any]:
 
 
 def colt_with(
-    task: Task, how: Plan, options: ColtOptions
+    task: TrainingTask, how: Plan, options: ColtOptions
 ) -> tuple[TrainingProgress, dict[str, list[float]], ColtOptions]:
     """Return a COLT's training, and its values on the test queries."""
     torch.manual_seed(how.colt.seed)
@@ -176,7 +177,7 @@ def colt_with(
     return course, values(moved.test, by_cosine(moved.test, moved.documents)), options
 
 
-def longer(task: Task, how: Plan) -> tuple[TrainingQueries, list[list[int]]]:
+def longer(task: TrainingTask, how: Plan) -> tuple[TrainingQueries, list[list[int]]]:
     """Return dense retrieval with a second pair of adapters: NNN-Tr's parameters and epochs, another loss."""
     torch.manual_seed(how.nnn.seed)
     again = DenseRecipe(task, DenseOptions(hidden=how.hidden))
@@ -260,7 +261,7 @@ def joined(one: TrainingQueries, other: TrainingQueries) -> TrainingQueries:
     )
 
 
-def aspects(seed: int, *, hidden: bool = True) -> Task:
+def aspects(seed: int, *, hidden: bool = True) -> TrainingTask:
     """Make a task whose optimum is known.
 
     Forty aspects are orthogonal directions. Each has one right document, which is the direction, and six look-alikes a
@@ -291,7 +292,7 @@ def aspects(seed: int, *, hidden: bool = True) -> Task:
 
     drawn = np.random.default_rng([20_260, seed])
     parts = asked(2000, drawn), asked(500, drawn)
-    return Task("aspects", through(latent), *parts, asked(500, np.random.default_rng(7)))
+    return TrainingTask("aspects", through(latent), *parts, asked(500, np.random.default_rng(7)))
 
 
 def headed(encoder: Encoder, seed: int) -> dict[str, Any]:

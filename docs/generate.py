@@ -450,7 +450,7 @@ API: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "Encoders": {"es_ttc.encoders": {"stable": "load_encoder Encoder EncoderIdentity Encodings CachedEncoder"}},
     "Rerankers": {
         "es_ttc.reranking.rerankers": {
-            "provisional": "Kind RerankerSettings PointwiseReranker ListwiseReranker Passage"
+            "provisional": "RerankerKind RerankerSettings PointwiseReranker ListwiseReranker Passage"
         },
     },
     "Evaluation": {

@@ -24,7 +24,7 @@ def test_values_are_shown_as_json_on_one_line(value: Any, expected: str) -> None
     assert shown(value) == expected
 
 
-def test_what_python_cannot_write_is_not_shown() -> None:
+def test_shown_replaces_values_too_deep_or_too_long() -> None:
     deep: list[Any] = []
     for _ in range(200_000):
         deep = [deep]
@@ -61,7 +61,7 @@ def test_problems_are_told_in_plain_words(field: str, value: Any, problem: str) 
 
 
 @given(st.text())
-def test_what_is_shown_can_be_printed(text: str) -> None:
+def test_shown_is_printable_and_cut(text: str) -> None:
     assert shown(text).isprintable()
     assert shown("x" * 100 + text) == '"' + "x" * 76 + "..."
 

@@ -15,12 +15,12 @@ from es_ttc.cli.common import (
     EngineUrl,
     adapted,
     confirm,
-    first_documents,
     given,
     loaded_encoder,
     print_json,
     print_result,
     run_to_completion,
+    sample_documents,
     stop_on_sigterm,
     strips_html,
     take_proposal,
@@ -229,7 +229,7 @@ async def _estimate(
 ) -> tuple[str, dict[str, Any] | None]:
     """Return what the features would take, in words and figures; no figures if no first document has text."""
     await require_readable(engine, source, spec.text_fields)
-    documents = await first_documents(engine, source.index, _READ)
+    documents = await sample_documents(engine, source.index, _READ)
     size = await asyncio.to_thread(estimate_size, documents, spec, encoder)
     if size is None:
         return f"none of the first {_READ} documents has text in {','.join(spec.text_fields)}", None
@@ -258,7 +258,7 @@ async def _prepared(engine: Engine, request: _Request) -> tuple[Sequence[Index],
             )
     chosen, before = dict(request.chosen), await spec_of(engine, sources)
     strip = chosen.pop("strip_html", "auto" if before is None else None)
-    documents = [] if strip is None else await first_documents(engine, sources[0].index)
+    documents = [] if strip is None else await sample_documents(engine, sources[0].index)
     if before is None and "text_fields" not in chosen:
         chosen |= _proposed(sources, documents, yes=request.yes)
     dims = chosen.pop("dims", None)

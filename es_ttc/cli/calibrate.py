@@ -30,7 +30,7 @@ from es_ttc.index.mappings.calibration import calibrate as write
 from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation.report import rendered, require_writable, score
 from es_ttc.lab.learning.query_log import read_log
-from es_ttc.lab.ranking.relevance import MIN_QUERIES, Fit, evaluated, judged_hits
+from es_ttc.lab.ranking.relevance import MIN_QUERIES, RelevanceFit, evaluated, judged_hits
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.relevance import METHOD, Calibration
 from es_ttc.rescorers.tuned import Tuned
@@ -193,7 +193,7 @@ def relevance(
         raise click.exceptions.Exit(1)
 
 
-def _show(name: str, fit: Fit) -> None:
+def _show(name: str, fit: RelevanceFit) -> None:
     relevant = fit.hits.relevant
     console = tables.heading(
         f"{name}: {fit.hits.queries:,} queries, {len(relevant):,} judged hits, {int(relevant.sum()):,} relevant"

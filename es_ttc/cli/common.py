@@ -120,7 +120,7 @@ def loaded_encoder(settings: Settings, identity: EncoderIdentity | None = None, 
         return load_encoder_for(identity, settings.chosen_encoder, cache_dir=settings.cache_dir)
 
 
-async def first_documents(engine: Engine, index: str, size: int = 50) -> list[dict[str, Any]]:
+async def sample_documents(engine: Engine, index: str, size: int = 50) -> list[dict[str, Any]]:
     """Return some documents of an index."""
     hits = (await engine.search(index, {"size": size}))["hits"]["hits"]
     return [hit.get("_source") or {} for hit in hits]

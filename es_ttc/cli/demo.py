@@ -17,9 +17,9 @@ from es_ttc.cli.common import AsJson, given, print_result, require_packages, std
 from es_ttc.cli.engine import progress_of
 from es_ttc.cli.model_options import command
 from es_ttc.cli.prompt import Choices, Prompt
-from es_ttc.cli.searching import CliQuery, Target, compare, curl, search
+from es_ttc.cli.searching import CliQuery, SearchTarget, compare, curl, search
 from es_ttc.cli.serve import page_address
-from es_ttc.cli.views import Comparison, listing, method_table
+from es_ttc.cli.views import ShownComparison, listing, method_table
 from es_ttc.cli.views import answer as shown
 from es_ttc.common.interruption import InterruptibleRunner, interruptible
 from es_ttc.encoders import CachedEncoder, load_encoder
@@ -72,10 +72,10 @@ class DemoSession:
     encoder: Encoder
     exhibits: Sequence[Exhibit]
 
-    def target(self, index: str) -> Target:
+    def target(self, index: str) -> SearchTarget:
         """Return what a search in one of the indices needs."""
         spec = next(exhibit.spec for exhibit in self.exhibits if exhibit.index == index)
-        return Target(self.client, index, spec, spec.text_fields)
+        return SearchTarget(self.client, index, spec, spec.text_fields)
 
 
 @command("es-ttc demo", "es-ttc demo --serve")
@@ -293,7 +293,7 @@ def _example(stage: DemoSession, index: str, query: str, why: str) -> Renderable
     right = min((ranks[document] for document in relevant if document in ranks), default=1)
     return Group(
         Text.assemble((f"“{text}”", "bold"), (f"  {collection.name}, {why}", FAINT)),
-        Padding(Comparison(rankings, PLACES, relevant), (1, 0, 1, 2)),
+        Padding(ShownComparison(rankings, PLACES, relevant), (1, 0, 1, 2)),
         Text(f"  what {SHOWN} matched", FAINT),
         listing(rankings[-1], sorted({1, right}), relevant=relevant),
         Text(),

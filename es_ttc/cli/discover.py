@@ -25,7 +25,7 @@ from es_ttc.lab.discovery.loop import search as generations_of
 from es_ttc.lab.discovery.promotion import HeldOutResult, exported
 from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
 from es_ttc.lab.discovery.proposers.llm import LlmProposer
-from es_ttc.lab.discovery.records import Plan, Record, SearchLog, read
+from es_ttc.lab.discovery.records import DiscoveryPlan, Record, SearchLog, read
 from es_ttc.lab.discovery.seeds import seeds
 from es_ttc.lab.discovery.summary import named
 from es_ttc.lab.discovery.summary import status as summarised
@@ -108,7 +108,7 @@ def run(
             settings = adapted(Settings(**given(encoder=encoder)), adapter)
             loaded = cached_encoder(settings)
             memory.begin(
-                Plan(
+                DiscoveryPlan(
                     encoder=settings.encoder,
                     identity=loaded.identity.key,
                     seed=_SEED,
@@ -277,7 +277,7 @@ def _require_names(names: Sequence[str]) -> None:
         raise InvalidRequest(f"two tasks are named [{twice[0]}]: tasks go by the names of their folders")
 
 
-def _proposer(plan: Plan, name: str, *, blind: bool) -> Proposer:
+def _proposer(plan: DiscoveryPlan, name: str, *, blind: bool) -> Proposer:
     if name == "grammar":
         return GrammarProposer(plan.seed, plan.distance)
     if name == "llm":

@@ -23,10 +23,10 @@ from es_ttc.cli.common import (
     AsJson,
     EncoderName,
     EngineUrl,
-    first_documents,
     given,
     mebibytes,
     print_json,
+    sample_documents,
     stderr,
     stdout,
     unread_language,
@@ -72,7 +72,7 @@ PROBE_TOKENS = 64
 PROBE_PAIRS = 8
 
 
-class Verdict(StrEnum):
+class Status(StrEnum):
     """The result of a check.
 
     ``warning`` is a finding that prevents nothing; ``missing`` is a required part that is absent.
@@ -88,7 +88,7 @@ class Check:
     """One row of the report."""
 
     subject: str
-    verdict: Verdict
+    verdict: Status
     detail: str
     mend: str = ""
 
@@ -97,13 +97,13 @@ def packages() -> list[Check]:
     """Check Python and the required packages."""
     backends = _versions("onnxruntime", "torch")
     if backends:
-        backend = Check("encoder backend", Verdict.OK, f"installed: {backends}; an encoder's name chooses one")
+        backend = Check("encoder backend", Status.OK, f"installed: {backends}; an encoder's name chooses one")
     else:
         none = "neither onnxruntime nor torch is installed: nothing can be encoded"
-        backend = Check("encoder backend", Verdict.MISSING, none, "pip install 'es-ttc[minilm]'")
+        backend = Check("encoder backend", Status.MISSING, none, "pip install 'es-ttc[minilm]'")
     return [
-        Check("python", Verdict.OK, f"{sys.version.split()[0]}, {sys.executable}"),
-        Check("es-ttc", Verdict.OK, f"{__version__}, {_versions('numpy', 'elasticsearch', 'opensearch-py')}"),
+        Check("python", Status.OK, f"{sys.version.split()[0]}, {sys.executable}"),
+        Check("es-ttc", Status.OK, f"{__version__}, {_versions('numpy', 'elasticsearch', 'opensearch-py')}"),
         _loops(),
         backend,
     ]
@@ -117,10 +117,10 @@ def _loops() -> Check:
     """Check the loops that score windows: without compiled ones numpy scores."""
     if not compiled.available():
         how = "numpy, several times slower than compiled loops: install a C compiler, then es-ttc again"
-        return Check("scoring loops", Verdict.OK, how)
+        return Check("scoring loops", Status.OK, how)
     from es_ttc.rescorers.compiled import loops
 
-    return Check("scoring loops", Verdict.OK, f"compiled, for this processor: {loops.builds()[-1]}")
+    return Check("scoring loops", Status.OK, f"compiled, for this processor: {loops.builds()[-1]}")
 
 
 def java() -> Check:
@@ -128,8 +128,8 @@ def java() -> Check:
     try:
         found = find()
     except EsTtcError as error:
-        return Check("java", Verdict.WARNING, f"{error}; only `es-ttc engine` needs it", "pip install 'es-ttc[node]'")
-    return Check("java", Verdict.OK, f"{found.version}, {found.home}")
+        return Check("java", Status.WARNING, f"{error}; only `es-ttc engine` needs it", "pip install 'es-ttc[node]'")
+    return Check("java", Status.OK, f"{found.version}, {found.home}")
 
 
 def cache_folder(folder: Path) -> Check:
@@ -137,13 +137,13 @@ def cache_folder(folder: Path) -> Check:
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not _can_write(existing):
         mend = "set ES_TTC_CACHE_DIR to a folder of yours"
-        return Check("cache", Verdict.MISSING, f"{folder} cannot be written", mend)
+        return Check("cache", Status.MISSING, f"{folder} cannot be written", mend)
     held = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     free = shutil.disk_usage(existing).free
     detail = f"{folder}, {held / MIB:,.0f} MiB used, {free / MIB:,.0f} MiB free"
     if free < LEAST_FREE_MIB * MIB:
-        return Check("cache", Verdict.WARNING, detail, "set ES_TTC_CACHE_DIR to a disk with more room")
-    return Check("cache", Verdict.OK, detail)
+        return Check("cache", Status.WARNING, detail, "set ES_TTC_CACHE_DIR to a disk with more room")
+    return Check("cache", Status.OK, detail)
 
 
 def _can_write(folder: Path) -> bool:
@@ -164,14 +164,14 @@ def check_encoder(name: str, cache_dir: Path) -> tuple[Check, Encoder | None]:
     except EsTtcError as error:
         command = re.search(r"pip install '[^']+'", str(error))
         mend = command[0] if command else "set ES_TTC_ENCODER to another"
-        return Check("encoder", Verdict.MISSING, str(error), mend), None
+        return Check("encoder", Status.MISSING, str(error), mend), None
     seconds = time.perf_counter() - begin
     length = float(np.linalg.norm(vector))
     if not np.isclose(length, 1, atol=1e-3):
         detail = f"{loaded.identity.key} gives vectors of length {length:.3f} where 1 is needed"
-        return Check("encoder", Verdict.MISSING, detail, "es-ttc doctor --encoder minilm"), None
+        return Check("encoder", Status.MISSING, detail, "es-ttc doctor --encoder minilm"), None
     detail = f"{loaded.identity.key}, {loaded.backend}, loaded in {seconds:.1f} s"
-    return Check("encoder", Verdict.OK, detail), loaded
+    return Check("encoder", Status.OK, detail), loaded
 
 
 async def cross_encoder() -> list[Check]:
@@ -185,11 +185,11 @@ async def cross_encoder() -> list[Check]:
         begin = time.perf_counter()
         await reranker.scores("how long does a pair take", [Passage("", "word " * 240)] * PROBE_PAIRS)
     except EsTtcError as error:
-        return [Check("reranker", Verdict.WARNING, str(error), "pip install --force-reinstall 'es-ttc[cross-encoder]'")]
+        return [Check("reranker", Status.WARNING, str(error), "pip install --force-reinstall 'es-ttc[cross-encoder]'")]
     finally:
         await reranker.close()
     ms = (time.perf_counter() - begin) * 1000 / PROBE_PAIRS
-    return [Check("reranker", Verdict.OK, f"{MSMARCO_MINILM}, {ms:.0f} ms a pair of 250 tokens, pairs in parallel")]
+    return [Check("reranker", Status.OK, f"{MSMARCO_MINILM}, {ms:.0f} ms a pair of 250 tokens, pairs in parallel")]
 
 
 def suited_methods(identity: EncoderIdentity) -> Check:
@@ -203,7 +203,7 @@ def suited_methods(identity: EncoderIdentity) -> Check:
             f"{identity.pooling} pooling: blend, dense, and maxsim with query tokens; spectral reads the mean of the "
             "query's words, because the pooled vector is no mean of tokens"
         )
-    return Check("methods", Verdict.OK, suited)
+    return Check("methods", Status.OK, suited)
 
 
 async def check_engine(settings: EngineSettings, loaded: Encoder | None) -> list[Check]:
@@ -212,17 +212,17 @@ async def check_engine(settings: EngineSettings, loaded: Encoder | None) -> list
         async with connected(settings) as client:
             found = await client.capabilities()
             check = engine_check(client.url, found)
-            return [check, *(await _indices(client, loaded) if check.verdict is not Verdict.MISSING else [])]
+            return [check, *(await _indices(client, loaded) if check.verdict is not Status.MISSING else [])]
     except EsTtcError as error:
         mend = "es-ttc engine up, or name yours with --engine or ES_TTC_ENGINE"
-        return [Check("engine", Verdict.MISSING, str(error), mend)]
+        return [Check("engine", Status.MISSING, str(error), mend)]
 
 
 def engine_check(url: str, found: Capabilities) -> Check:
     """Check that the engine has vectors, and that its vendor maintains its version."""
     described = f"{found.engine} at {url}"
     if not found.vectors:
-        return Check("engine", Verdict.MISSING, f"{described} has no vector search", "install its k-NN plugin")
+        return Check("engine", Status.MISSING, f"{described} has no vector search", "install its k-NN plugin")
     nodes = f"{found.nodes} data node{'s' * (found.nodes != 1)}"
     vectors = f"vectors of up to {found.max_dims:,} dimensions"
     detail = f"{described}, {nodes}, {vectors}, licence {found.licence}"
@@ -230,10 +230,10 @@ def engine_check(url: str, found: Capabilities) -> Check:
         maintained = f"{NAMES[found.product]} {maintained_versions(found.product)}"
         if url.startswith("http://127.0.0.1:") and str(found.engine).endswith(f" {DEFAULT_VERSION}"):
             detail += f"; for trials only: `es-ttc engine up` has no newer version, its vendor maintains {maintained}"
-            return Check("engine", Verdict.OK, detail)
+            return Check("engine", Status.OK, detail)
         newer = f"upgrade to {maintained}"
-        return Check("engine", Verdict.WARNING, f"{detail}; its vendor does not maintain this version any more", newer)
-    return Check("engine", Verdict.OK, detail)
+        return Check("engine", Status.WARNING, f"{detail}; its vendor does not maintain this version any more", newer)
+    return Check("engine", Status.OK, detail)
 
 
 async def _indices(client: Engine, loaded: Encoder | None) -> list[Check]:
@@ -241,15 +241,15 @@ async def _indices(client: Engine, loaded: Encoder | None) -> list[Check]:
     try:
         ours = await mappings_with_features(client)
     except EsTtcError as error:
-        return [Check("indices", Verdict.WARNING, str(error), "sign in as a user who may read the indices")]
+        return [Check("indices", Status.WARNING, str(error), "sign in as a user who may read the indices")]
     checks = [await _index(client, name, mapping, loaded) for name, mapping in ours.items()]
     try:
         checks += [await _attached(client, source, loaded) for source in await attached_sources(client)]
     except EsTtcError as error:
-        checks.append(Check("side indices", Verdict.WARNING, str(error), "sign in as a user who may read ttc-*"))
+        checks.append(Check("side indices", Status.WARNING, str(error), "sign in as a user who may read ttc-*"))
     if not checks:
         none = "none of ours yet; make one: es-ttc index create NAME, or add to one: es-ttc attach NAME"
-        return [Check("indices", Verdict.OK, none)]
+        return [Check("indices", Status.OK, none)]
     return checks
 
 
@@ -259,7 +259,7 @@ async def _attached(client: Engine, source: str, loaded: Encoder | None) -> Chec
         held = await feature_location(client, source)
         counts, written = await contents_of(client, held), await written_since_fill(client, held)
     except EsTtcError as error:
-        return Check(f"index {source}", Verdict.WARNING, str(error), f"es-ttc detach {source}")
+        return Check(f"index {source}", Status.WARNING, str(error), f"es-ttc detach {source}")
     detail = f"{counts.documents:,} documents, features in its side index {held.index}, {held.spec.encoder.key}"
     detail += _on_disk(counts.bytes, counts.documents)
     return await _features(client, source, held.spec, detail, loaded, counts.lacking, written)
@@ -273,7 +273,7 @@ async def _index(client: Engine, name: str, mapping: Mapping[str, Any], loaded: 
         done = {"terms": {STATE: [READY, EMPTY]}}
         lacking = await client.count(name, {"bool": {"must_not": [done]}})
     except EsTtcError as error:
-        return Check(f"index {name}", Verdict.WARNING, str(error), f"es-ttc index show {name}")
+        return Check(f"index {name}", Status.WARNING, str(error), f"es-ttc index show {name}")
     codec = f" {spec.codec}" if spec.tokens == "packed" else ""
     detail = f"{documents:,} documents, {spec.encoder.key}, tokens {spec.tokens}{codec}"
     detail += _on_disk(await stored_bytes(client, name), documents)
@@ -287,20 +287,20 @@ async def _features(
     subject = f"index {name}"
     if loaded is not None and loaded.identity.key != spec.encoder.key:
         detail += f"; the encoder set here is {loaded.identity.key}"
-        return Check(subject, Verdict.WARNING, detail, f"es-ttc serve --encoder {spec.encoder.model}")
+        return Check(subject, Status.WARNING, detail, f"es-ttc serve --encoder {spec.encoder.model}")
     if lacking:
         detail += f"; {lacking:,} of them {'lacks' if lacking == 1 else 'lack'} features and cannot be rescored"
     if written:
         detail += f"; {written:,} of them {'was' if written == 1 else 'were'} written since the last fill"
     if lacking or written:
-        return Check(subject, Verdict.WARNING, detail, f"es-ttc fill {name}")
+        return Check(subject, Status.WARNING, detail, f"es-ttc fill {name}")
     try:
-        problem = unread_language(await first_documents(client, name), spec.text_fields, spec.encoder)
+        problem = unread_language(await sample_documents(client, name), spec.text_fields, spec.encoder)
     except EsTtcError:  # the caller may not read documents
         problem = ""
     if problem:
-        return Check(subject, Verdict.WARNING, f"{detail}; {problem}")
-    return Check(subject, Verdict.OK, detail)
+        return Check(subject, Status.WARNING, f"{detail}; {problem}")
+    return Check(subject, Status.OK, detail)
 
 
 def _on_disk(size: int | None, documents: int) -> str:
@@ -314,13 +314,13 @@ async def queue(settings: Settings) -> Check:
     """Check that workers have a Redis; only `es-ttc worker` needs one."""
     if not _version("celery"):
         none = "Celery is not installed; only `es-ttc worker` needs it"
-        return Check("queue", Verdict.WARNING, none, "pip install 'es-ttc[worker]'")
+        return Check("queue", Status.WARNING, none, "pip install 'es-ttc[worker]'")
     if settings.redis is None:
         try:
             program = find_server()
         except EsTtcError as error:
-            return Check("queue", Verdict.WARNING, str(error), "pip install 'es-ttc[worker]'")
-        return Check("queue", Verdict.OK, f"none set: a worker runs its own, {program}")
+            return Check("queue", Status.WARNING, str(error), "pip install 'es-ttc[worker]'")
+        return Check("queue", Status.OK, f"none set: a worker runs its own, {program}")
     from redis.asyncio import Redis
     from redis.exceptions import RedisError
 
@@ -330,8 +330,8 @@ async def queue(settings: Settings) -> Check:
             version = (await client.info("server"))["redis_version"]
     except (EsTtcError, RedisError, OSError, ValueError) as error:
         mend = "start it, or leave ES_TTC_REDIS out: a worker then runs its own"
-        return Check("queue", Verdict.WARNING, f"the Redis that is set does not answer: {error}", mend)
-    return Check("queue", Verdict.OK, f"Redis {version}, Celery {_version('celery')}")
+        return Check("queue", Status.WARNING, f"the Redis that is set does not answer: {error}", mend)
+    return Check("queue", Status.OK, f"Redis {version}, Celery {_version('celery')}")
 
 
 async def workers(settings: Settings) -> list[Check]:
@@ -343,17 +343,17 @@ async def workers(settings: Settings) -> list[Check]:
             running = len(await store.encoding.list(status)) + len(await store.enrichment.list(status))
             absent = await store.leases.unattended() if running else ""
     except EsTtcError as error:
-        return [Check("workers", Verdict.WARNING, f"the records of jobs cannot be read: {error}")]
+        return [Check("workers", Status.WARNING, f"the records of jobs cannot be read: {error}")]
     if absent:
-        return [Check("workers", Verdict.WARNING, f"jobs are running ({running}), and {absent}", "es-ttc worker")]
-    return [Check("workers", Verdict.OK, f"seen lately; running jobs: {running}")] if running else []
+        return [Check("workers", Status.WARNING, f"jobs are running ({running}), and {absent}", "es-ttc worker")]
+    return [Check("workers", Status.OK, f"seen lately; running jobs: {running}")] if running else []
 
 
 async def model(settings: LlmSettings) -> Check:
     """Check that the language model answers, and with phrases; enrichment and rewriters need it."""
     if settings.llm_url is None:
         none = "none set; enrichment and `sira` need one"
-        return Check("model", Verdict.OK, f"{none}: ES_TTC_LLM_URL=http://host:8000/v1")
+        return Check("model", Status.OK, f"{none}: ES_TTC_LLM_URL=http://host:8000/v1")
     try:
         async with LlmClient(settings) as client:
             name = await client.model(seconds=MODEL_SECONDS)
@@ -361,16 +361,16 @@ async def model(settings: LlmSettings) -> Check:
             url = client.url
             silent = await _without_phrases(client, settings.llm_api) if name in found else None
     except EsTtcError as error:
-        return Check("model", Verdict.WARNING, str(error), "start it, or set ES_TTC_LLM_URL and ES_TTC_LLM_MODEL")
+        return Check("model", Status.WARNING, str(error), "start it, or set ES_TTC_LLM_URL and ES_TTC_LLM_MODEL")
     if name not in found:
         shown = ", ".join(found[:5]) or "none"
-        return Check("model", Verdict.WARNING, f"{url} does not serve [{name}], but {shown}", "set ES_TTC_LLM_MODEL")
+        return Check("model", Status.WARNING, f"{url} does not serve [{name}], but {shown}", "set ES_TTC_LLM_MODEL")
     if silent is not None:
         other = "completions" if settings.llm_api == "chat" else "chat"
         detail = f"{name} at {url}, by {settings.llm_api}: no phrases in its answer about a passage ({silent!r})"
         kind = "a base model" if other == "completions" else "an assistant"
-        return Check("model", Verdict.WARNING, detail, f"if it is {kind}, set ES_TTC_LLM_API={other}; else use another")
-    return Check("model", Verdict.OK, f"{name} at {url}, by {settings.llm_api}, finds phrases")
+        return Check("model", Status.WARNING, detail, f"if it is {kind}, set ES_TTC_LLM_API={other}; else use another")
+    return Check("model", Status.OK, f"{name} at {url}, by {settings.llm_api}, finds phrases")
 
 
 async def _without_phrases(client: LlmClient, api: Literal["chat", "completions"]) -> str | None:
@@ -391,11 +391,11 @@ async def check_gateway(url: str) -> Check:
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/_ttc/health") as answer:
             status = answer.status
     except (aiohttp.ClientError, TimeoutError):
-        return Check("gateway", Verdict.OK, f"none at {url}: `es-ttc serve` starts one, commands bring their own")
+        return Check("gateway", Status.OK, f"none at {url}: `es-ttc serve` starts one, commands bring their own")
     if status != 200:
         another = f"{url} answers {status}: is it another program's port?"
-        return Check("gateway", Verdict.WARNING, another, "es-ttc serve --port 0")
-    return Check("gateway", Verdict.OK, url)
+        return Check("gateway", Status.WARNING, another, "es-ttc serve --port 0")
+    return Check("gateway", Status.OK, url)
 
 
 def _version(package: str) -> str:
@@ -405,7 +405,7 @@ def _version(package: str) -> str:
         return ""
 
 
-STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.MISSING: "bold red"}
+STYLES = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "bold red"}
 
 
 @command("es-ttc doctor", "es-ttc doctor --engine http://127.0.0.1:9200 --json")
@@ -426,7 +426,7 @@ def doctor(
     settings = GatewaySettings(**given(engine=engine, encoder=encoder))
     with stderr.status("looking at this machine, the engine and the encoder"):
         found = asyncio.run(_examine(settings, gateway or f"http://{settings.host}:{settings.port}"))
-    works = all(check.verdict is not Verdict.MISSING for check in found)
+    works = all(check.verdict is not Status.MISSING for check in found)
     if as_json:
         print_json({"ok": works, "checks": [asdict(check) for check in found]})
     else:
@@ -442,7 +442,7 @@ async def _examine(settings: GatewaySettings, gateway: str) -> list[Check]:
     found += [] if encoder is None else [suited_methods(encoder.identity)]
     found += await cross_encoder()
     found += await check_engine(settings, encoder)
-    if any(check.subject == "engine" and check.verdict is not Verdict.MISSING for check in found):
+    if any(check.subject == "engine" and check.verdict is not Status.MISSING for check in found):
         found += await workers(settings)
     found += [await queue(settings), await model(settings), await check_gateway(gateway)]
     return found
@@ -464,9 +464,9 @@ def report(found: Sequence[Check]) -> Table:
 
 def summary(found: Sequence[Check]) -> Text:
     """Return a summary in one sentence."""
-    missing = [check.subject for check in found if check.verdict is Verdict.MISSING]
-    warnings = sum(check.verdict is Verdict.WARNING for check in found)
+    missing = [check.subject for check in found if check.verdict is Status.MISSING]
+    warnings = sum(check.verdict is Status.WARNING for check in found)
     if missing:
-        return Text(f"\nNot ready: {', '.join(missing)}.", STYLES[Verdict.MISSING])
+        return Text(f"\nNot ready: {', '.join(missing)}.", STYLES[Status.MISSING])
     noted = f" ({warnings} to know about)" if warnings else ""
-    return Text(f"\nEverything needed works{noted}.", STYLES[Verdict.OK])
+    return Text(f"\nEverything needed works{noted}.", STYLES[Status.OK])

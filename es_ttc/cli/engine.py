@@ -15,7 +15,7 @@ from es_ttc.engine.node import cluster, process
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.parts import DEFAULT_VERSION, VERSIONS
 from es_ttc.engine.node.plugin import Plugin
-from es_ttc.engine.node.spec import NodeSpec, Progress, ProgressCallback
+from es_ttc.engine.node.spec import NodeProgress, NodeSpec, ProgressCallback
 from es_ttc.engine.node.state import clusters, log_tail, reports
 from es_ttc.errors import InvalidRequest, NodeError
 from es_ttc.settings import GatewaySettings, Settings
@@ -183,7 +183,7 @@ def logs(
 def progress_of(shown: Step) -> ProgressCallback:
     """Return a callback that displays the download and start of a node as one step: a bar, then a spinner."""
 
-    def show(progress: Progress) -> None:
+    def show(progress: NodeProgress) -> None:
         if progress.stage == "fetch":
             megabytes = f"{progress.done / 1e6:,.0f} of {progress.total / 1e6:,.0f} MB"
             shown.advance_to(progress.done, progress.total, f"fetching {progress.detail}, {megabytes}")

@@ -32,9 +32,9 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation import report as reports
 from es_ttc.lab.evaluation.datasets import Collection, load_collection
-from es_ttc.lab.evaluation.methods import Method, resolve
+from es_ttc.lab.evaluation.methods import EvaluatedMethod, resolve
 from es_ttc.lab.evaluation.metrics import headline_metrics
-from es_ttc.lab.evaluation.plan import Plan, run
+from es_ttc.lab.evaluation.plan import EvaluationPlan, run
 from es_ttc.lab.evaluation.report import best, p_value, require_writable, score, signed, verdict
 from es_ttc.lab.evaluation.results import CollectionResult, Evaluation, MethodResult
 from es_ttc.rescorers.learned.model import read_models
@@ -150,7 +150,7 @@ def evaluate(
     if not wanted:
         raise InvalidRequest("[--methods] names no method")
     chosen = _tuned(options.tuned)
-    plan = Plan(
+    plan = EvaluationPlan(
         methods=resolve(wanted, with_tuned(options.params, chosen), served),
         k=options.k,
         baseline=options.baseline,
@@ -199,7 +199,7 @@ def with_tuned(params: Mapping[str, Mapping[str, Any]], tuned: Sequence[Tuned]) 
     return merged
 
 
-def _warned(collection: Collection, tuned: Sequence[Tuned], methods: Sequence[Method]) -> Collection:
+def _warned(collection: Collection, tuned: Sequence[Tuned], methods: Sequence[EvaluatedMethod]) -> Collection:
     """Say in the results which figures flatter a method, for it was tuned or learned on the very queries."""
     same = [one for one in tuned if (one.data, one.split) == (collection.name, collection.split)]
     warnings = [
@@ -223,7 +223,9 @@ def _load(data: Sequence[Path], split: str) -> list[Collection]:
     return collections
 
 
-def _evaluate(plan: Plan, collections: Sequence[Collection], settings: Settings, *, quiet: bool) -> Evaluation:
+def _evaluate(
+    plan: EvaluationPlan, collections: Sequence[Collection], settings: Settings, *, quiet: bool
+) -> Evaluation:
     if plan.engine is not None:
         configure_logs(logging.ERROR)  # retries and the gateway's own log are no news here
     encoder = cached_encoder(settings) if plan.needs_encoder else None

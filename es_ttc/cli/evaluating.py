@@ -11,7 +11,7 @@ from es_ttc.cli.common import progress_bar, stderr
 from es_ttc.encoders import load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.cache import cached
-from es_ttc.lab.evaluation.rankings import Progress
+from es_ttc.lab.evaluation.rankings import ReportStage
 from es_ttc.settings import Settings
 
 
@@ -51,7 +51,7 @@ def cached_encoder(settings: Settings) -> Encoder:
 
 
 @contextmanager
-def stages(collection: str) -> Iterator[Progress]:
+def stages(collection: str) -> Iterator[ReportStage]:
     """Yield a function that displays one bar for each stage."""
     with progress_bar() as bars:
         tasks: dict[str, Any] = {}

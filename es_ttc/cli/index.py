@@ -54,7 +54,7 @@ from es_ttc.index.mappings.ingest_pipeline import (
 )
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.index.mappings.write_options import WriteOptions
-from es_ttc.lab.evaluation.rankings import Progress
+from es_ttc.lab.evaluation.rankings import ReportStage
 from es_ttc.reranking.index_graph import delete_graphs
 from es_ttc.settings import Settings
 from es_ttc.vectors.codecs import QUANTISED_CODECS
@@ -315,7 +315,7 @@ async def _requantise(engine: Engine, settings: Settings, name: str, codec: Any)
 
 
 async def _requantise_one(
-    engine: Engine, settings: Settings, held: FeatureLocation, codec: Any, progress: Progress
+    engine: Engine, settings: Settings, held: FeatureLocation, codec: Any, progress: ReportStage
 ) -> dict[str, Any]:
     """Move the features of one index into a new side index."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from es_ttc.cli.common import progress_bar, with_engine
 from es_ttc.cli.evaluating import stages
 from es_ttc.cli.search import encoder_of_index, through_gateway
-from es_ttc.cli.searching import CliQuery, Target, search
+from es_ttc.cli.searching import CliQuery, SearchTarget, search
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
@@ -41,7 +41,7 @@ def make_pools(
     encoder = encoder_of_index(settings, index)
 
     async def searched(client: Engine) -> list[PooledQuery]:
-        target, pooled = await Target.of(client, index), []
+        target, pooled = await SearchTarget.of(client, index), []
         with progress_bar() as bar:
             for name, text in bar.track(queries, description="searching"):
                 rankings = await asyncio.gather(

@@ -24,7 +24,7 @@ class Choices:
     compare: bool = False
 
 
-Answer = Callable[[str, Choices], RenderableType]  # returns the result of a query for display
+ShowResult = Callable[[str, Choices], RenderableType]  # returns the result of a query for display
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Prompt:
     indices: Sequence[str]
     methods: Sequence[str]
     others: Sequence[str] = ()
-    answer: Answer
+    answer: ShowResult
     curl: Callable[[str, Choices], str]
     console: Console
     read: Callable[[str], str] = input

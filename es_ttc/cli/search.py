@@ -11,8 +11,8 @@ from es_ttc.cli import searching, tables
 from es_ttc.cli.common import AdapterName, AsJson, EngineUrl, adapted, given, print_json, stderr, stdout, with_engine
 from es_ttc.cli.model_options import command
 from es_ttc.cli.options import Filter, GatewayUrl, NamesType, first_pass_option, params_option
-from es_ttc.cli.searching import CliQuery, Target, match_body
-from es_ttc.cli.views import Hit, Ranking, answer
+from es_ttc.cli.searching import CliQuery, SearchTarget, match_body
+from es_ttc.cli.views import ShownHit, ShownRanking, answer
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
@@ -76,8 +76,8 @@ def search(
     resolve_one(method, params)
     asked = CliQuery(text, method, size, params, first_pass, among)
 
-    async def ask(client: Engine) -> tuple[list[Ranking], dict[str, dict[str, Any]]]:
-        target = await Target.of(client, name, fields)
+    async def ask(client: Engine) -> tuple[list[ShownRanking], dict[str, dict[str, Any]]]:
+        target = await SearchTarget.of(client, name, fields)
         await searching.require_compared_fields(target, asked)
         counted = await searching.facets_of(target, asked, facets) if facets else {}
         rankings = await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
@@ -114,7 +114,7 @@ def encoder_of_index(settings: Settings, name: str) -> Encoder:
     return encoder
 
 
-def as_dict(name: str, asked: CliQuery, rankings: Sequence[Ranking]) -> dict[str, Any]:
+def as_dict(name: str, asked: CliQuery, rankings: Sequence[ShownRanking]) -> dict[str, Any]:
     """Return rankings JSON-ready; beside others, every hit has its rank in the first of them too."""
     before = rankings[0].ranks() if len(rankings) > 1 else None
     return {
@@ -130,7 +130,7 @@ def as_dict(name: str, asked: CliQuery, rankings: Sequence[Ranking]) -> dict[str
     }
 
 
-def _hit(hit: Hit, place: int, before: Mapping[str, int] | None) -> dict[str, Any]:
+def _hit(hit: ShownHit, place: int, before: Mapping[str, int] | None) -> dict[str, Any]:
     found = {"rank": place, "id": hit.id, "score": hit.score, "fields": dict(hit.fields)}
     if hit.span is not None:
         found["match"] = asdict(hit.span)
@@ -165,7 +165,7 @@ def explain(
     """
 
     async def ask(client: Engine) -> dict[str, Any]:
-        target, asked = await Target.of(client, name), CliQuery(text, method, size, among=among)
+        target, asked = await SearchTarget.of(client, name), CliQuery(text, method, size, among=among)
         await searching.require_compared_fields(target, asked)
         search = match_body(target.fields, asked)
         search["rescore"] = {"ttc": {"method": method, "query_text": text}}

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import orjson
 
-from es_ttc.cli.views import Hit, Ranking, Span
+from es_ttc.cli.views import ShownHit, ShownRanking, ShownSpan
 from es_ttc.common.validation import nearest
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
@@ -27,7 +27,7 @@ WINDOW = 100  # number of documents that a method rescores, and over which ranki
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SearchTarget:
     """The searched index."""
 
     client: Engine  # a client of a gateway
@@ -69,7 +69,7 @@ class CliQuery:
         return query if self.among is None else {"bool": {"must": [query], "filter": [self.among]}}
 
 
-async def require_compared_fields(target: Target, query: CliQuery) -> None:
+async def require_compared_fields(target: SearchTarget, query: CliQuery) -> None:
     """Refuse a filter that compares a field which the index lacks: it would find nothing, without a word."""
     clauses: Any = [query.among]
     match query.among:
@@ -87,13 +87,13 @@ async def require_compared_fields(target: Target, query: CliQuery) -> None:
             raise InvalidRequest(f"index [{target.index}] has no field [{field}]{fix}")
 
 
-async def search(target: Target, query: CliQuery) -> Ranking:
+async def search(target: SearchTarget, query: CliQuery) -> ShownRanking:
     """Rank by one method."""
     answer = await target.client.search(target.index, _body(target, query))
-    return Ranking(query.method, hits_of(answer, target.fields), expansion_of(answer))
+    return ShownRanking(query.method, hits_of(answer, target.fields), expansion_of(answer))
 
 
-async def compare(target: Target, query: CliQuery) -> list[Ranking]:
+async def compare(target: SearchTarget, query: CliQuery) -> list[ShownRanking]:
     """Return the engine's bm25 ranking, hybrid's, and the method's, each of at least a window's depth.
 
     A method that is one of the two stands there once.
@@ -103,7 +103,7 @@ async def compare(target: Target, query: CliQuery) -> list[Ranking]:
     return list(await asyncio.gather(*(search(target, one) for one in queries)))
 
 
-async def facets_of(target: Target, query: CliQuery, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+async def facets_of(target: SearchTarget, query: CliQuery, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the most frequent values of fields, or the least and the greatest number, over what a search finds."""
     params = {"fields": ",".join(part for name in names for part in (name, f"{name}.keyword"))}
     found = (await target.client.request("POST", f"/{quote(target.index)}/_field_caps", params=params))["fields"]
@@ -126,7 +126,7 @@ async def facets_of(target: Target, query: CliQuery, names: Sequence[str]) -> di
     }
 
 
-def _body(target: Target, query: CliQuery) -> dict[str, Any]:
+def _body(target: SearchTarget, query: CliQuery) -> dict[str, Any]:
     resolve_one(query.method, query.params)
     return body_of(target.fields, query)
 
@@ -180,13 +180,13 @@ def curl(url: str, index: str, fields: Sequence[str], query: CliQuery) -> str:
     return f"curl -s {shlex.quote(f'{url}/{index}/_search?pretty')} -H 'content-type: application/json' -d {data}"
 
 
-def hits_of(response: Mapping[str, Any], fields: Sequence[str]) -> list[Hit]:
+def hits_of(response: Mapping[str, Any], fields: Sequence[str]) -> list[ShownHit]:
     """Return a response's hits: their texts as ingest composes them, and the position in a method's detail."""
     hits = []
     for hit in response["hits"]["hits"]:
         texts = {name: compose(hit.get("_source") or {}, [name])[0] for name in fields}
         detail = hit.get("_ttc") or {}
-        span = Span(detail["field"], detail["start"], detail["end"]) if "field" in detail else None
+        span = ShownSpan(detail["field"], detail["start"], detail["end"]) if "field" in detail else None
         shown = {name: text for name, text in texts.items() if text}
-        hits.append(Hit(str(hit.get("_id", "")), hit.get("_score"), shown, span))
+        hits.append(ShownHit(str(hit.get("_id", "")), hit.get("_score"), shown, span))
     return hits

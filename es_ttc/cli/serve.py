@@ -15,7 +15,7 @@ import click
 import orjson
 from pydantic import Field
 
-from es_ttc.cli.common import AsJson, EngineUrl, engine_flag, first_documents, given, print_json, unread_languages
+from es_ttc.cli.common import AsJson, EngineUrl, engine_flag, given, print_json, sample_documents, unread_languages
 from es_ttc.cli.model_options import FILE, command, flags, model_options
 from es_ttc.encoders.query_adapters import QueryAdapters
 from es_ttc.encoders.registry import require_known
@@ -160,7 +160,7 @@ async def searchable(settings: GatewaySettings) -> tuple[dict[str, IndexSpec], d
                     else:
                         found[name] = (await feature_location(engine, name)).spec
             for name, spec in found.items():
-                unread[name] = unread_languages(await first_documents(engine, name), spec.text_fields, spec.encoder)
+                unread[name] = unread_languages(await sample_documents(engine, name), spec.text_fields, spec.encoder)
     return found, unread
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from es_ttc.lab.training.late.session import LateResult
-    from es_ttc.lab.training.loop import Report, TrainingProgress
+    from es_ttc.lab.training.loop import ReportTraining, TrainingProgress
     from es_ttc.lab.training.session import TrainingResult
 
 _LOOP = flags("epochs", "batch", "learning_rate", "patience", "device", "precision")
@@ -232,7 +232,7 @@ _add(
 )
 
 
-def _reporter(bar: "Progress", epochs: int) -> "Report":
+def _reporter(bar: "Progress", epochs: int) -> "ReportTraining":
     """Return a function that shows a training's course in a bar: epoch, loss, validation, rate and remaining time."""
     task = bar.add_task("training", total=None)
 

@@ -31,7 +31,7 @@ from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, splits
 from es_ttc.lab.evaluation.metrics import check_metric
-from es_ttc.lab.evaluation.plan import Plan, opened
+from es_ttc.lab.evaluation.plan import EvaluationPlan, opened
 from es_ttc.lab.evaluation.report import p_value, score, signed
 from es_ttc.lab.evaluation.tuning import Tuning, candidates, given_params, summary_of
 from es_ttc.lab.evaluation.tuning import tune as chosen
@@ -140,7 +140,7 @@ def _tune_params(options: TuneOptions, data: Path | None, *, as_json: bool) -> N
     methods = candidates(options.method, options.params, options.grid)
     require_other_queries(data, options.split, options.folds)
     collection = options.load(data)
-    plan = Plan(
+    plan = EvaluationPlan(
         methods=methods,
         first_pass=options.first_pass,  # type: ignore[arg-type]  # click has checked it
         window=None if isinstance(options.window, str) else options.window,
@@ -214,7 +214,7 @@ def require_other_queries(data: Path, split: str, folds: int | None) -> None:
         )
 
 
-def _tuned(plan: Plan, collection: Collection, options: TuneOptions) -> tuple[Tuning, str | None]:
+def _tuned(plan: EvaluationPlan, collection: Collection, options: TuneOptions) -> tuple[Tuning, str | None]:
     """Return the outcome, and the encoder's identity where one was needed."""
     encoder = cached_encoder(options.settings(Settings)) if plan.needs_encoder else None
     with stages(collection.name) as progress, opened(plan, collection, encoder, progress) as (searcher, _, _):

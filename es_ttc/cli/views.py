@@ -34,7 +34,7 @@ _SPACES = frozenset("\t\n\v\f\r\x85\u2028\u2029")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ShownSpan:
     """The match of a method."""
 
     field: str
@@ -43,13 +43,13 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class ShownHit:
     """One document of a ranking."""
 
     id: str
     score: float | None
     fields: Mapping[str, str]
-    span: Span | None = None
+    span: ShownSpan | None = None
 
     @property
     def titled(self) -> str | None:
@@ -68,11 +68,11 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
+class ShownRanking:
     """The result of one method, best first; it may have more hits than are displayed, for the moves."""
 
     heading: str
-    hits: Sequence[Hit]
+    hits: Sequence[ShownHit]
     note: str = ""
 
     def ranks(self) -> dict[str, int]:
@@ -86,13 +86,13 @@ def clean(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class ShownPassage:
     """The part of a document around its match, in a number of lines; without a match, its beginning.
 
     The match is coloured; without colour it is enclosed in « ».
     """
 
-    hit: Hit
+    hit: ShownHit
     lines: int = 2
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -108,7 +108,7 @@ class Passage:
         yield text
 
 
-def listing(ranking: Ranking, places: Iterable[int], *, relevant: Collection[str] = ()) -> RenderableType:
+def listing(ranking: ShownRanking, places: Iterable[int], *, relevant: Collection[str] = ()) -> RenderableType:
     """Display ranks of a ranking as a list: rank, label, score, id, and below them the matching passage."""
     if not ranking.hits:
         return Text("nothing was found", FAINT)
@@ -122,11 +122,11 @@ def listing(ranking: Ranking, places: Iterable[int], *, relevant: Collection[str
             head.append(f"  {hit.score:.4f}", FAINT)
         if hit.label != hit.id:
             head.append(f"  {clean(hit.id)}", FAINT)
-        entries += [head, Padding(Passage(hit), (0, 0, 0, 5))]
+        entries += [head, Padding(ShownPassage(hit), (0, 0, 0, 5))]
     return Group(*entries)
 
 
-def answer(rankings: Sequence[Ranking], size: int) -> RenderableType:
+def answer(rankings: Sequence[ShownRanking], size: int) -> RenderableType:
     """Display one ranking as a list; several side by side, with the passages of the last one's best below."""
     last = rankings[-1]
     note = (Text(f"{clean(last.note)}\n", FAINT),) if last.note else ()
@@ -134,17 +134,17 @@ def answer(rankings: Sequence[Ranking], size: int) -> RenderableType:
         return Group(*note, listing(last, range(1, size + 1)))
     return Group(
         *note,
-        Comparison(rankings, size),
+        ShownComparison(rankings, size),
         Text(f"\nwhat {last.heading} matched", FAINT),
         listing(last, range(1, min(size, PASSAGES) + 1)),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ShownComparison:
     """Rankings side by side, one row per rank; from the second on, with each document's move against the first."""
 
-    rankings: Sequence[Ranking]
+    rankings: Sequence[ShownRanking]
     size: int = 10
     relevant: Collection[str] = ()
 
@@ -156,7 +156,7 @@ class Comparison:
         for ranking in self.rankings:
             yield self._table([ranking], options.max_width)
 
-    def _table(self, rankings: Sequence[Ranking], width: int) -> Table:
+    def _table(self, rankings: Sequence[ShownRanking], width: int) -> Table:
         base = self.rankings[0]
         places = base.ranks()
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, width=width)
@@ -177,7 +177,7 @@ class Comparison:
         return table
 
 
-def _labelled(hit: Hit, text: str, relevant: Collection[str]) -> Text:
+def _labelled(hit: ShownHit, text: str, relevant: Collection[str]) -> Text:
     if hit.id in relevant:
         return Text(f"● {clean(text)}", RELEVANT, no_wrap=True, overflow="ellipsis")
     return Text(f"{'  ' if relevant else ''}{clean(text)}", no_wrap=True, overflow="ellipsis")
@@ -192,7 +192,7 @@ def _move(before: int | None, now: int) -> Text:
     return Text(f"▲{before - now}", UP) if before > now else Text(f"▼{now - before}", DOWN)
 
 
-def _around(hit: Hit, cells: int) -> tuple[str, str, str]:
+def _around(hit: ShownHit, cells: int) -> tuple[str, str, str]:
     """Return the text before the match, the match, and the text after it, within a number of cells."""
     field, start, end = _place(hit)
     text = blanked(clean(hit.fields.get(field, "")))
@@ -207,7 +207,7 @@ def _around(hit: Hit, cells: int) -> tuple[str, str, str]:
     return before, match, _head(after, room - cell_len(before))
 
 
-def _place(hit: Hit) -> tuple[str, int, int]:
+def _place(hit: ShownHit) -> tuple[str, int, int]:
     if hit.span is not None and hit.span.field in hit.fields:
         return hit.span.field, hit.span.start, hit.span.end
     field = next((name for name in hit.fields if name != hit.titled), hit.titled)

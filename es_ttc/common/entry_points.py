@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeGuard, TypeVar
 
 from pydantic import BaseModel
 
-from es_ttc.common.validation import Fault, Kind, did_you_mean, read_json, shown
+from es_ttc.common.validation import Fault, FaultKind, did_you_mean, read_json, shown
 from es_ttc.errors import ConfigurationError, InvalidRequest
 
 T = TypeVar("T")
@@ -157,9 +157,9 @@ def has_defaults(model: object, base: type[BaseModel]) -> bool:
 def _sentence(method: str, fault: Fault) -> str:
     """Return the message about an invalid parameter: method, parameter, value and requirement."""
     where = ".".join(fault.path)
-    if fault.kind is Kind.UNREADABLE:
+    if fault.kind is FaultKind.UNREADABLE:
         return f"the parameters of method [{method}] are not JSON: {fault.problem}"
-    if fault.kind is Kind.UNKNOWN:
+    if fault.kind is FaultKind.UNKNOWN:
         return f"unknown parameter [{where}] of method [{method}]{did_you_mean(where, fault.known)}"
     if not where:
         return f"parameters of method [{method}]: {fault.problem}"

@@ -32,7 +32,7 @@ _PLAIN = (
 """Words of pydantic, as patterns, and plain ones."""
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """The kind of an error."""
 
     UNREADABLE = "unreadable"
@@ -45,7 +45,7 @@ class Kind(StrEnum):
 class Fault(Exception):
     """The first error in an object."""
 
-    kind: Kind  # not JSON, an unknown key, a missing key, or a value of a wrong type or range
+    kind: FaultKind  # not JSON, an unknown key, a missing key, or a value of a wrong type or range
     path: tuple[str, ...]  # keys and positions from the object to the value; empty if the object as a whole is invalid
     known: tuple[str, ...]  # the keys of the model that the last part of the path belongs to
     value: Any
@@ -57,7 +57,7 @@ def read_json(model: type[M], data: Mapping[str, Any], context: Mapping[str, Any
     try:
         return model.model_validate_json(orjson.dumps(data), strict=True, context=context)
     except (TypeError, RecursionError) as error:  # a number beyond 64 bits, a lone surrogate
-        raise Fault(Kind.UNREADABLE, (), _fields_of(model), data, str(error)) from error
+        raise Fault(FaultKind.UNREADABLE, (), _fields_of(model), data, str(error)) from error
     except ValidationError as error:
         raise _first_fault(model, error) from error
 
@@ -114,11 +114,11 @@ def shown(value: Any) -> str:
 
 def sentence(fault: Fault, where: str) -> str:
     """Return the description of an error as one sentence."""
-    if fault.kind is Kind.UNREADABLE:
+    if fault.kind is FaultKind.UNREADABLE:
         return f"[{where}] holds a value that cannot be read: {fault.problem}"
-    if fault.kind is Kind.UNKNOWN and fault.known:
+    if fault.kind is FaultKind.UNKNOWN and fault.known:
         return str(unknown_field(fault.path[-1], fault.known, ".".join((where, *fault.path[:-1]))))
-    if fault.kind is Kind.MISSING:
+    if fault.kind is FaultKind.MISSING:
         inside = ".".join((where, *fault.path[:-1]))
         return f"[{inside}.{fault.path[-1]}] is missing: give it beside the other fields of [{inside}]"
     field = f"[{where}.{fault.path[0]}]" if fault.path else f"[{where}]"
@@ -148,7 +148,7 @@ def _fields_of(model: type[BaseModel]) -> tuple[str, ...]:
 def _first_fault(model: type[BaseModel], error: ValidationError) -> Fault:
     errors = error.errors(include_url=False, include_context=False)
     first = min(errors, key=lambda found: found["type"] != "extra_forbidden")
-    kind = {"extra_forbidden": Kind.UNKNOWN, "missing": Kind.MISSING}.get(first["type"], Kind.WRONG)
+    kind = {"extra_forbidden": FaultKind.UNKNOWN, "missing": FaultKind.MISSING}.get(first["type"], FaultKind.WRONG)
     parts = list(map(str, first["loc"]))
     # Pydantic adds parts of its own below a field: `[key]`, `literal[...]`.
     path = tuple(parts[:1] + [part for part in parts[1:] if part != "[key]" and not part.startswith("literal[")])

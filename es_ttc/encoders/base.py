@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.encoders.models import of_public_name
+from es_ttc.vectors.tokens import Float32
 
-Float32 = NDArray[np.float32]
 Role = Literal["query", "document"]
 
 _SHAPE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")

@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.common.private_files import make_private_folder, touch_private
-from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Float32, Role
+from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Role
 from es_ttc.encoders.trained import TrainedEncoder
+from es_ttc.vectors.tokens import Float32
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from typing import ClassVar, Literal, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.encoders.base import Float32
+from es_ttc.vectors.tokens import Float32
 
-Kind = Literal["mlp", "linear", "table"]
+HeadKind = Literal["mlp", "linear", "table"]
 Arrays = Mapping[str, NDArray[np.float32]]
 
 SAME = 0.999  # minimum cosine for a vector to count as one of a table's: two backends of one encoder agree to this
@@ -24,7 +24,7 @@ _GELU = np.float32(np.sqrt(2 / np.pi))
 class Layer(Protocol):
     """One map of unit rows to unit rows."""
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[HeadKind]
 
     @property
     def dims(self) -> int:
@@ -41,7 +41,7 @@ class Mlp:
     NNN decoding's adapter (its appendix B.5) has ``keep = 1 - a`` and ``take = a``; a residual network has ones.
     """
 
-    kind: ClassVar[Kind] = "mlp"
+    kind: ClassVar[HeadKind] = "mlp"
     inner: Float32  # (h, d) W1
     inner_bias: Float32
     outer: Float32  # (d, h) W2
@@ -66,7 +66,7 @@ class Mlp:
 class Linear:
     """``W (e - m)``: a linear projection (m = 0), a residual one of low rank (W = I + U V^T), a whitening."""
 
-    kind: ClassVar[Kind] = "linear"
+    kind: ClassVar[HeadKind] = "linear"
     matrix: Float32
     mean: Float32
 
@@ -90,7 +90,7 @@ class Table:
     training data keeps its encoder's vector.
     """
 
-    kind: ClassVar[Kind] = "table"
+    kind: ClassVar[HeadKind] = "table"
     known: Float32
     learned: Float32
 
@@ -108,7 +108,7 @@ class Table:
         return mapped
 
 
-LAYERS: Mapping[Kind, type[Mlp] | type[Linear] | type[Table]] = {"mlp": Mlp, "linear": Linear, "table": Table}
+LAYERS: Mapping[HeadKind, type[Mlp] | type[Linear] | type[Table]] = {"mlp": Mlp, "linear": Linear, "table": Table}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +152,12 @@ class Head:
         return all(np.array_equal(own[name], its[name]) for name in own)
 
     @property
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[HeadKind]:
         """The kinds of its layers, for a card."""
         return [layer.kind for layer in self.layers]
 
     @classmethod
-    def of(cls, kinds: Sequence[Kind], arrays: Arrays, prefix: str) -> Self:
+    def of(cls, kinds: Sequence[HeadKind], arrays: Arrays, prefix: str) -> Self:
         """Return the head with the weights of :meth:`arrays`."""
         layers = [
             LAYERS[kind](*(arrays[f"{prefix}.{number}.{field.name}"] for field in fields(LAYERS[kind])))

@@ -21,7 +21,7 @@ STANFORD_ARCHITECTURE = "HF_ColBERT"
 PYLATE_MODEL_TYPE = "ColBERT"
 
 
-class Kind(StrEnum):
+class ModelKind(StrEnum):
     """What a model makes of a text."""
 
     DENSE = "dense encoder"
@@ -32,33 +32,33 @@ class Kind(StrEnum):
     NO_RETRIEVAL = "no retrieval model"
 
 
-SERVED = frozenset({Kind.DENSE, Kind.LATE_INTERACTION})
+SERVED = frozenset({ModelKind.DENSE, ModelKind.LATE_INTERACTION})
 
-_MODEL_TYPES: Mapping[str, Kind] = {
-    "MultiVectorEncoder": Kind.LATE_INTERACTION,
-    PYLATE_MODEL_TYPE: Kind.LATE_INTERACTION,
-    "SparseEncoder": Kind.SPARSE,
-    "CrossEncoder": Kind.CROSS_ENCODER,
+_MODEL_TYPES: Mapping[str, ModelKind] = {
+    "MultiVectorEncoder": ModelKind.LATE_INTERACTION,
+    PYLATE_MODEL_TYPE: ModelKind.LATE_INTERACTION,
+    "SparseEncoder": ModelKind.SPARSE,
+    "CrossEncoder": ModelKind.CROSS_ENCODER,
 }
 """By ``model_type`` of :data:`LIBRARY_CONFIG`; absent in folders of older releases."""
-_PACKAGES: Mapping[str, Kind] = {
-    "pylate.": Kind.LATE_INTERACTION,
-    "sentence_transformers.multi_vector_encoder.": Kind.LATE_INTERACTION,
-    "sentence_transformers.sparse_encoder.": Kind.SPARSE,
-    "sentence_transformers.cross_encoder.": Kind.CROSS_ENCODER,
+_PACKAGES: Mapping[str, ModelKind] = {
+    "pylate.": ModelKind.LATE_INTERACTION,
+    "sentence_transformers.multi_vector_encoder.": ModelKind.LATE_INTERACTION,
+    "sentence_transformers.sparse_encoder.": ModelKind.SPARSE,
+    "sentence_transformers.cross_encoder.": ModelKind.CROSS_ENCODER,
 }
 """By the package of a module's class; a module of any other package may be a dense encoder's."""
 _STATIC_MODULES = frozenset({"StaticEmbedding", "WordEmbeddings", "BoW"})
 
-_INSTEAD: Mapping[Kind, str] = {
-    Kind.SPARSE: "its weights of words belong in the engine's own field (sparse_vector, rank_features); take a dense "
-    "encoder or a late-interaction model here",
-    Kind.CROSS_ENCODER: "it scores a query and a text together and has no vectors; name it as a reranker (kind "
+_INSTEAD: Mapping[ModelKind, str] = {
+    ModelKind.SPARSE: "its weights of words belong in the engine's own field (sparse_vector, rank_features); take a "
+    "dense encoder or a late-interaction model here",
+    ModelKind.CROSS_ENCODER: "it scores a query and a text together and has no vectors; name it as a reranker (kind "
     "[cross_encoder]), and take a dense encoder or a late-interaction model here",
-    Kind.STATIC: "each of its words has one vector in every text, so token vectors say nothing of the text; take a "
-    "dense encoder or a late-interaction model",
-    Kind.NO_RETRIEVAL: "nothing in it says how a text becomes a vector; take a folder that sentence-transformers or "
-    "PyLate saved, or add the modules.json of its pooling if it is a dense encoder",
+    ModelKind.STATIC: "each of its words has one vector in every text, so token vectors say nothing of the text; take "
+    "a dense encoder or a late-interaction model",
+    ModelKind.NO_RETRIEVAL: "nothing in it says how a text becomes a vector; take a folder that sentence-transformers "
+    "or PyLate saved, or add the modules.json of its pooling if it is a dense encoder",
 }
 
 
@@ -66,7 +66,7 @@ _INSTEAD: Mapping[Kind, str] = {
 class FoundKind:
     """The kind of a model, and where it was found."""
 
-    kind: Kind
+    kind: ModelKind
     evidence: str
 
 
@@ -76,23 +76,23 @@ def kind_of(folder: Path) -> FoundKind:
     if isinstance(stated, str) and stated in _MODEL_TYPES:
         return FoundKind(_MODEL_TYPES[stated], f"model_type [{stated}] in {LIBRARY_CONFIG}")
     if (folder / STANFORD_METADATA).is_file():
-        return FoundKind(Kind.LATE_INTERACTION, STANFORD_METADATA)
+        return FoundKind(ModelKind.LATE_INTERACTION, STANFORD_METADATA)
     config = read_object(folder / "config.json")
     named = config.get("architectures")
     architectures = [str(name) for name in named] if isinstance(named, list) else []
     if STANFORD_ARCHITECTURE in architectures:
-        return FoundKind(Kind.LATE_INTERACTION, f"architecture [{STANFORD_ARCHITECTURE}] in config.json")
+        return FoundKind(ModelKind.LATE_INTERACTION, f"architecture [{STANFORD_ARCHITECTURE}] in config.json")
     if (folder / MODULES).is_file():
         return _by_modules([*module_classes(folder), *_routed(folder)])
     return _by_architecture(architectures, config)
 
 
-def require_served(name: str, folder: Path) -> Kind:
+def require_served(name: str, folder: Path) -> ModelKind:
     """Return the kind of the model in a folder."""
     found = kind_of(folder)
     if found.kind in SERVED:
         return found.kind
-    article = "" if found.kind is Kind.NO_RETRIEVAL else "a "
+    article = "" if found.kind is ModelKind.NO_RETRIEVAL else "a "
     raise ConfigurationError(
         f"encoder [{name}] is {article}{found.kind} ({found.evidence}), which is not served as an encoder: "
         f"{_INSTEAD[found.kind]}"
@@ -135,22 +135,22 @@ def _by_modules(classes: Iterable[str]) -> FoundKind:
     for reference in classes:
         kind = next((kind for package, kind in _PACKAGES.items() if reference.startswith(package)), None)
         if reference.rpartition(".")[2] in _STATIC_MODULES:
-            kind = kind or Kind.STATIC
+            kind = kind or ModelKind.STATIC
         if kind is not None:
             return FoundKind(kind, f"module [{reference}] in {MODULES}")
-    return FoundKind(Kind.DENSE, MODULES)
+    return FoundKind(ModelKind.DENSE, MODULES)
 
 
 def _by_architecture(architectures: list[str], config: Mapping[str, Any]) -> FoundKind:
     """Return the kind of a model without :data:`MODULES`, by transformers' configuration."""
     shown = f"no {MODULES}, and architectures {architectures} in config.json"
     if any(name.endswith("ForRetrieval") for name in architectures):
-        return FoundKind(Kind.LATE_INTERACTION, shown)
+        return FoundKind(ModelKind.LATE_INTERACTION, shown)
     if any(name.endswith("ForSequenceClassification") for name in architectures):
-        return FoundKind(Kind.CROSS_ENCODER, shown)
+        return FoundKind(ModelKind.CROSS_ENCODER, shown)
     if config.get("model_type") == "model2vec" or "StaticModel" in architectures:
-        return FoundKind(Kind.STATIC, shown)
-    return FoundKind(Kind.NO_RETRIEVAL, shown if config else f"no {MODULES} and no config.json")
+        return FoundKind(ModelKind.STATIC, shown)
+    return FoundKind(ModelKind.NO_RETRIEVAL, shown if config else f"no {MODULES} and no config.json")
 
 
 _DEFAULT_MAX_LENGTH = 512

@@ -14,12 +14,13 @@ from typing import Any, Literal, Protocol, Self
 import numpy as np
 from tokenizers import Tokenizer
 
-from es_ttc.encoders.base import Float32, Role
+from es_ttc.encoders.base import Role
 from es_ttc.encoders.options import LoadOptions, identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
 from es_ttc.encoders.windows import InputWindow, Reader, WindowedText
 from es_ttc.errors import ConfigurationError
+from es_ttc.vectors.tokens import Float32
 
 _DIGITS = 8
 

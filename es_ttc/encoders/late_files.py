@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from tokenizers import AddedToken, Tokenizer
 
-from es_ttc.encoders.base import Float32, Role
+from es_ttc.encoders.base import Role
 from es_ttc.encoders.kind import (
     LIBRARY_CONFIG,
     MODULES,
@@ -29,6 +29,7 @@ from es_ttc.encoders.kind import (
 from es_ttc.encoders.late import Expansion, LateInteraction, described, skipped_ids
 from es_ttc.encoders.windows import role_prompts
 from es_ttc.errors import ConfigurationError
+from es_ttc.vectors.tokens import Float32
 
 _EXPANDED_LENGTH = 32
 _WEIGHTS = "model.safetensors"

@@ -15,7 +15,7 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from transformers.utils import logging as transformers_logging
 
-from es_ttc.encoders.base import Float32, Role
+from es_ttc.encoders.base import Role
 from es_ttc.encoders.batches import fixed_batches
 from es_ttc.encoders.devices import device_of
 from es_ttc.encoders.hashing import PROJECTION
@@ -43,6 +43,7 @@ from es_ttc.encoders.sentence_transformers import (
 from es_ttc.encoders.text_encoder import TextEncoder
 from es_ttc.encoders.windows import InputWindow, copied, role_prompts
 from es_ttc.errors import ConfigurationError
+from es_ttc.vectors.tokens import Float32
 
 _TOKENS = "token_embeddings"
 

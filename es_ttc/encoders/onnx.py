@@ -15,13 +15,14 @@ import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
 
-from es_ttc.encoders.base import Float32, Role
+from es_ttc.encoders.base import Role
 from es_ttc.encoders.kind import max_length_of, pooling_of, read_json
 from es_ttc.encoders.options import LoadOptions, identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
 from es_ttc.encoders.windows import InputWindow, Reader, prompts_differ, role_prompts
 from es_ttc.errors import ConfigurationError
+from es_ttc.vectors.tokens import Float32
 
 Pooling = Callable[[Float32], Float32]
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from es_ttc.encoders.base import Float32, Role
+from es_ttc.encoders.base import Role
 from es_ttc.encoders.kind import read_object
 from es_ttc.encoders.late import late_encoder, require_vocabulary
 from es_ttc.encoders.late_files import Projection, read_late
@@ -14,6 +14,7 @@ from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder
 from es_ttc.encoders.windows import InputWindow
 from es_ttc.errors import ConfigurationError
+from es_ttc.vectors.tokens import Float32
 
 _NOT_PROJECTED = "last_hidden_state"  # how exporters name a graph's output of token vectors before a projection
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from es_ttc.common.files import publish, staging_folder
 from es_ttc.encoders.hashing import FileHashes, revision
-from es_ttc.encoders.kind import Kind
+from es_ttc.encoders.kind import ModelKind
 from es_ttc.encoders.models import MODELS, ModelDescription
 from es_ttc.errors import ConfigurationError
 
@@ -30,7 +30,7 @@ class ModelFiles:
     folder: Path  # tokenizer and configuration, and the weights of sentence-transformers if there are any
     onnx: Path | None = None
     arithmetic: str = ""  # the ONNX model's arithmetic, for display
-    kind: Kind = Kind.DENSE
+    kind: ModelKind = ModelKind.DENSE
     dims: int | None = None  # number of components of a vector, where the folder does not state it
     max_length: int | None = None  # maximum number of tokens of one input, where the folder does not state it
 
@@ -106,7 +106,7 @@ def colbert_small(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
 
     make_model_folder(folder, _COLBERT.public, fill)
     return ModelFiles(
-        _COLBERT.public, _COLBERT.revision, folder, package / "model.onnx", "int8 weights", Kind.LATE_INTERACTION
+        _COLBERT.public, _COLBERT.revision, folder, package / "model.onnx", "int8 weights", ModelKind.LATE_INTERACTION
     )
 
 

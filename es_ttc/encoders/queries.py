@@ -8,8 +8,9 @@ from itertools import accumulate, chain
 
 import numpy as np
 
-from es_ttc.encoders.base import Encoder, Encodings, Float32
+from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.rescorers.base import Query
+from es_ttc.vectors.tokens import Float32
 
 
 def encode(queries: Sequence[Sequence[str]], encoder: Encoder, *, tokens: bool) -> list[Query]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 from es_ttc.encoders import adapters, fetched, hub, packages, trained
 from es_ttc.encoders.base import TOKENS_FROM, Encoder
 from es_ttc.encoders.hashing import ADAPTER_CONFIG, FileHashes, revision
-from es_ttc.encoders.kind import Kind, require_served
+from es_ttc.encoders.kind import ModelKind, require_served
 from es_ttc.encoders.models import SHORT_NAMES, Backend, ModelDescription, named
 from es_ttc.encoders.options import Dtype, LoadOptions
 from es_ttc.encoders.packages import ModelFiles, missing_package
@@ -86,7 +86,7 @@ def _load(name: str, adapter: str | None, cache: Path, options: LoadOptions) -> 
     if backend != "torch" and named_adapter:
         raise ConfigurationError(f"encoder [{name}]: only the torch backend applies adapters, take @torch")
     files = _files(model, backend, cache)
-    late = files.kind is Kind.LATE_INTERACTION
+    late = files.kind is ModelKind.LATE_INTERACTION
     if late and named_adapter:
         raise ConfigurationError(
             f"encoder [{name}]: late-interaction models take no adapters here: leave out [{named_adapter}]"
@@ -187,14 +187,14 @@ def model_folder(name: str, *, cache_dir: Path | None = None) -> Path:
     if parsed.adapter is not None or trained.is_trained(Path(parsed.model).expanduser()):
         raise ConfigurationError(f"encoder [{name}] is no model by itself: name one without an adapter")
     files = _files(parsed.model, "torch", cache_dir or Settings().cache_dir)
-    if files.kind is Kind.LATE_INTERACTION:
+    if files.kind is ModelKind.LATE_INTERACTION:
         raise ConfigurationError(
             f"encoder [{name}] is a late-interaction model, and what is fine-tuned here is a dense encoder: name one"
         )
     return files.folder
 
 
-class EncoderName(NamedTuple):
+class ParsedName(NamedTuple):
     """The parts of an encoder's name; None for omitted ones."""
 
     model: str
@@ -203,7 +203,7 @@ class EncoderName(NamedTuple):
     adapter: str | None = None
 
 
-def parse_name(name: str) -> EncoderName:
+def parse_name(name: str) -> ParsedName:
     """Return the parts of an encoder's name: ``model[@backend[:arithmetic]][+adapter]``."""
     whole = _without_adapter(name)
     model, plus, adapter = name.rpartition("+")
@@ -212,10 +212,10 @@ def parse_name(name: str) -> EncoderName:
     return _without_adapter(model)._replace(adapter=adapter)
 
 
-def _without_adapter(name: str) -> EncoderName:
+def _without_adapter(name: str) -> ParsedName:
     match = _SUFFIX.fullmatch(name)
     if not name or match is None or Path(name).is_dir():
-        return EncoderName(name)
+        return ParsedName(name)
     backend, dtype = match["backend"], match["dtype"]
     if backend not in get_args(Backend):
         raise ConfigurationError(f"encoder [{name}] names an unknown backend [{backend}]: take @torch, @onnx or @vllm")
@@ -223,7 +223,7 @@ def _without_adapter(name: str) -> EncoderName:
         raise ConfigurationError(
             f"encoder [{name}] names an unknown arithmetic [{dtype}]: take one of {', '.join(get_args(Dtype))}"
         )
-    return EncoderName(match["model"], backend, dtype)  # type: ignore[arg-type]
+    return ParsedName(match["model"], backend, dtype)  # type: ignore[arg-type]
 
 
 def _default_backend(model: str) -> Backend:
@@ -259,7 +259,7 @@ def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
     if (folder / ADAPTER_CONFIG).is_file():
         raise ConfigurationError(f"encoder [{model}] is an adapter: name its model and it, as in minilm+{model}")
     kind = require_served(model, folder)
-    model_revision = revision(folder, hashes, projected=kind is Kind.LATE_INTERACTION)
+    model_revision = revision(folder, hashes, projected=kind is ModelKind.LATE_INTERACTION)
     onnx = _onnx_file(folder) if backend == "onnx" else None
     arithmetic = f"{onnx.name} {hashes.sha256(onnx)[:8]}" if onnx else ""
     return ModelFiles(public, model_revision, folder, onnx, arithmetic, kind)

@@ -8,9 +8,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.encoders.base import EncoderIdentity, Encodings, Float32, Role
+from es_ttc.encoders.base import EncoderIdentity, Encodings, Role
 from es_ttc.encoders.windows import InputWindow, Offsets, WindowedText
 from es_ttc.errors import EncoderError, InvalidRequest
+from es_ttc.vectors.tokens import Float32
 
 
 @dataclass(frozen=True, slots=True)

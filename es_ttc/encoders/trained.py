@@ -19,7 +19,7 @@ from es_ttc.common.configuration_files import read_bytes
 from es_ttc.common.validation import first_error
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Role
 from es_ttc.encoders.hashing import DIGITS, FileHashes, revision
-from es_ttc.encoders.heads import Head, Kind
+from es_ttc.encoders.heads import Head, HeadKind
 from es_ttc.errors import ConfigurationError
 
 CARD = "card.json"
@@ -51,7 +51,7 @@ class ModelCard(BaseModel):
     kind: str
     name: str
     base: BaseEncoder
-    heads: dict[Role, list[Kind]]
+    heads: dict[Role, list[HeadKind]]
     models: list[Role] = Field(default_factory=list)
     params: dict[str, dict[str, Any]] = Field(default_factory=dict)
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from tokenizers import Tokenizer
 
-from es_ttc.encoders.base import Float32, Role
+from es_ttc.encoders.base import Role
 from es_ttc.encoders.kind import max_length_of, read_json
 from es_ttc.encoders.options import LoadOptions, identity_of
 from es_ttc.encoders.packages import ModelFiles
@@ -24,6 +24,7 @@ from es_ttc.encoders.windows import InputWindow, Reader, prompts_differ, role_pr
 from es_ttc.errors import ConfigurationError, EncoderError, LlmError
 from es_ttc.llm.endpoint import Endpoint, EndpointSettings, api_base
 from es_ttc.settings import Settings
+from es_ttc.vectors.tokens import Float32
 
 T = TypeVar("T")
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from es_ttc.vectors.codecs import STORED_CODECS, StoredCodec
 
 Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
 Codec = Literal["float32"] | StoredCodec
 CODECS: tuple[Codec, ...] = ("float32", *STORED_CODECS)  # from the finest to the coarsest
 Bits = Literal[4, 2]

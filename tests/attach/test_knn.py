@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from es_ttc.cli.calibrate import _calibrate
-from es_ttc.cli.searching import CliQuery, Target, compare
+from es_ttc.cli.searching import CliQuery, SearchTarget, compare
 from es_ttc.cli.searching import search as cli_search
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
@@ -256,7 +256,7 @@ async def test_a_text_for_a_side_index_is_checked_as_a_section_is(
 
 async def test_the_command_line_searches_it_too(engine: Engine, attached: str, gateway: str, encoder: Encoder) -> None:
     client = await connect(EngineSettings(engine=gateway))
-    target = await Target.of(client, attached, FIELDS)
+    target = await SearchTarget.of(client, attached, FIELDS)
     try:
         bm25, hybrid = await compare(target, CliQuery(CATS, "hybrid", 5))
         dense = await cli_search(target, CliQuery(CATS, "dense", 100))

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from es_ttc.cli import doctor as checks
-from es_ttc.cli.doctor import Check, Verdict, report, summary
+from es_ttc.cli.doctor import Check, Status, report, summary
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.connect import connected
 from es_ttc.engine.node.parts import DEFAULT_VERSION
@@ -78,7 +78,7 @@ def ailing(engine_url: str, index_name: str, encoder: Encoder) -> str:
 
 
 @pytest.mark.engine
-def test_what_ails_an_index_is_a_warning_with_the_command_that_mends_it(
+def test_an_index_that_lacks_features_or_has_another_encoder_is_a_warning_with_the_fix(
     ailing: str, engine_url: str, examined: Examined
 ) -> None:
     status, found = examined("--engine", engine_url)
@@ -111,7 +111,7 @@ def test_an_encoder_that_cannot_be_loaded_is_missing(tmp_path: Path, examined: E
 @pytest.mark.engine
 async def test_a_port_of_another_program_is_no_gateway(opensearch_url: str) -> None:
     check = await checks.check_gateway(opensearch_url)
-    assert check.verdict is Verdict.WARNING
+    assert check.verdict is Status.WARNING
     assert "another program" in check.detail
 
 
@@ -125,7 +125,7 @@ def test_without_a_backend_nothing_can_be_encoded(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(metadata, "version", without)
     (check,) = [check for check in checks.packages() if check.subject == "encoder backend"]
-    assert check.verdict is Verdict.MISSING
+    assert check.verdict is Status.MISSING
     assert "es-ttc[minilm]" in check.mend
 
 
@@ -139,23 +139,23 @@ def test_without_a_backend_nothing_can_be_encoded(monkeypatch: pytest.MonkeyPatc
 )
 def test_it_says_which_methods_suit_the_encoder(change: dict[str, Any], says: str) -> None:
     check = checks.suited_methods(replace(EncoderIdentity("m", "r", 384, 256), **change))
-    assert check.verdict is Verdict.OK
+    assert check.verdict is Status.OK
     assert says in check.detail
 
 
 def test_a_cache_folder_that_cannot_be_made_is_missing(tmp_path: Path) -> None:
-    assert checks.cache_folder(tmp_path / "not" / "yet" / "there").verdict is Verdict.OK
+    assert checks.cache_folder(tmp_path / "not" / "yet" / "there").verdict is Status.OK
     (tmp_path / "file").write_text("in the way")
     check = checks.cache_folder(tmp_path / "file" / "cache")
-    assert check.verdict is Verdict.MISSING
+    assert check.verdict is Status.MISSING
     assert "ES_TTC_CACHE_DIR" in check.mend
-    assert checks.cache_folder(Path("/proc/nope/es-ttc")).verdict is Verdict.MISSING, "root may write, the kernel won't"
+    assert checks.cache_folder(Path("/proc/nope/es-ttc")).verdict is Status.MISSING, "root may write, the kernel won't"
 
 
 FOUND = [
-    Check("python", Verdict.OK, "3.11"),
-    Check("index with-a-long-name", Verdict.WARNING, "9 documents lack features " * 5, "es-ttc ingest x [FILE]"),
-    Check("engine", Verdict.MISSING, "it cannot be reached", "es-ttc engine up"),
+    Check("python", Status.OK, "3.11"),
+    Check("index with-a-long-name", Status.WARNING, "9 documents lack features " * 5, "es-ttc ingest x [FILE]"),
+    Check("engine", Status.MISSING, "it cannot be reached", "es-ttc engine up"),
 ]
 
 
@@ -180,9 +180,12 @@ def test_the_summary_says_whether_it_works() -> None:
 
 @pytest.mark.parametrize(
     ("version", "verdict", "mend"),
-    [((8, 13, 4), Verdict.WARNING, "upgrade to Elasticsearch 8.19.x or 9.0 or newer"), ((8, 19, 13), Verdict.OK, "")],
+    [
+        ((8, 13, 4), Status.WARNING, "upgrade to Elasticsearch 8.19.x or 9.0 or newer"),
+        ((8, 19, 13), Status.OK, ""),
+    ],
 )
-def test_a_version_without_maintenance_is_a_warning(version: tuple[int, ...], verdict: Verdict, mend: str) -> None:
+def test_a_version_without_maintenance_is_a_warning(version: tuple[int, ...], verdict: Status, mend: str) -> None:
     found = Capabilities("elasticsearch", version, True, "", "basic", 4096, 2**20, 1)
     check = checks.engine_check("http://engine", found)
     assert (check.verdict, check.mend) == (verdict, mend)
@@ -195,14 +198,14 @@ def test_the_node_of_engine_up_is_said_to_be_for_trials() -> None:
     here, elsewhere = (
         checks.engine_check(url, found) for url in ("http://127.0.0.1:9200", "https://search.example.org")
     )
-    assert (here.verdict, elsewhere.verdict) == (Verdict.OK, Verdict.WARNING)
+    assert (here.verdict, elsewhere.verdict) == (Status.OK, Status.WARNING)
     assert "for trials only" in here.detail
 
 
 @pytest.mark.slow
 @pytest.mark.llm
-@pytest.mark.parametrize(("api", "verdict"), [("completions", Verdict.OK), ("chat", Verdict.WARNING)])
-async def test_a_model_of_the_other_kind_is_told_by_its_answer(llm_url: str, api: str, verdict: Verdict) -> None:
+@pytest.mark.parametrize(("api", "verdict"), [("completions", Status.OK), ("chat", Status.WARNING)])
+async def test_a_model_of_the_other_kind_is_told_by_its_answer(llm_url: str, api: str, verdict: Status) -> None:
     found = await checks.model(settings_for(llm_url, llm_api=api))
     assert found.verdict is verdict, found
     assert ("ES_TTC_LLM_API=completions" in found.mend) is (api == "chat")

@@ -168,7 +168,7 @@ def test_bm25_alone_needs_no_encoder(
         (["--methods", "bm25", "--report", "/dev/null/x"], 1, "folder [/dev/null/x] cannot be written"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(
+def test_evaluate_refuses_impossible_options_in_one_sentence(
     small: Path, arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["evaluate", str(small), *arguments]) == status
@@ -198,10 +198,10 @@ def test_credentials_of_the_engine_are_not_in_the_command() -> None:
 def test_a_narrow_terminal_gets_the_columns_that_fit(small: Path) -> None:
     from es_ttc.lab.evaluation.datasets import load_collection
     from es_ttc.lab.evaluation.methods import resolve
-    from es_ttc.lab.evaluation.plan import Plan
+    from es_ttc.lab.evaluation.plan import EvaluationPlan
     from es_ttc.lab.evaluation.plan import run as run_plan
 
-    result, _ = run_plan(Plan(resolve(["bm25"])), load_collection(small))
+    result, _ = run_plan(EvaluationPlan(resolve(["bm25"])), load_collection(small))
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(results_table(result, 10, wide=False))
     shown = console.export_text()

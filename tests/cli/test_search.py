@@ -16,7 +16,7 @@ from es_ttc.cli.app import run
 from es_ttc.cli.options import FilterType
 from es_ttc.cli.searching import (
     CliQuery,
-    Target,
+    SearchTarget,
     body_of,
     compare,
     curl,
@@ -24,7 +24,7 @@ from es_ttc.cli.searching import (
     require_compared_fields,
     search,
 )
-from es_ttc.cli.views import Hit, Span
+from es_ttc.cli.views import ShownHit, ShownSpan
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect, connected
 from es_ttc.engine.protocol import delete_if_there
@@ -52,9 +52,9 @@ def test_hits_are_read_with_the_texts_that_offsets_refer_to() -> None:
         "_ttc": {"first_pass_rank": 3, "scale": 5, "field": "body.text", "start": 0, "end": 3},
     }
     assert hits_of({"hits": {"hits": [hit]}}, ["title", "body.text", "empty"]) == [
-        Hit("7", 0.75, {"title": "t", "body.text": "two values"}, Span("body.text", 0, 3))
+        ShownHit("7", 0.75, {"title": "t", "body.text": "two values"}, ShownSpan("body.text", 0, 3))
     ]
-    assert hits_of({"hits": {"hits": [{"_id": "8", "_score": None}]}}, ["title"]) == [Hit("8", None, {})]
+    assert hits_of({"hits": {"hits": [{"_id": "8", "_score": None}]}}, ["title"]) == [ShownHit("8", None, {})]
 
 
 def test_the_curl_line_sends_what_the_search_sends() -> None:
@@ -73,7 +73,7 @@ class TestThroughTheGateway:
         async def ask() -> Any:
             async with connected(EngineSettings(engine=filled.gateway)) as client:
                 shown = filled.exhibit
-                return await question(Target(client, shown.index, shown.spec, shown.spec.text_fields))
+                return await question(SearchTarget(client, shown.index, shown.spec, shown.spec.text_fields))
 
         return asyncio.run(ask())
 
@@ -202,7 +202,7 @@ def test_the_command_brings_its_own_gateway(filled: Filled) -> None:
         (("--engine", "http://127.0.0.1:1"), 1, "http://127.0.0.1:1 cannot be reached"),
     ],
 )
-def test_what_cannot_be_meant_is_one_sentence_on_stderr(
+def test_search_refuses_invalid_options_in_one_sentence(
     arguments: tuple[str, ...], status: int, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["search", "books", *([] if "--" in arguments else ["text"]), *arguments]) == status

@@ -50,7 +50,7 @@ def test_a_model_is_written_only_for_a_clear_gain_or_by_force(
     assert "learned was trained on these very queries: its figures are too good" in warnings
 
 
-def test_what_cannot_be_meant_is_refused_before_anything_is_encoded(
+def test_train_rank_refuses_invalid_options_before_it_encodes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both, alone = collection(tmp_path / "both", "train", "test"), collection(tmp_path / "alone", "test")

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from es_ttc.cli.views import Comparison, Hit, Passage, Ranking, Span, clean, listing
+from es_ttc.cli.views import ShownComparison, ShownHit, ShownPassage, ShownRanking, ShownSpan, clean, listing
 
 TEXT = (
     "This module gives access to mathematical functions. acos(x): Return the arc cosine of x. "
     "ceil(x): Return the ceiling of x. copysign(x, y): Return a float with the magnitude of x but the sign of y."
 )
 START = TEXT.index("ceil(x)")
-SPAN = Span("text", START, START + len("ceil(x): Return the ceiling of x."))
+SPAN = ShownSpan("text", START, START + len("ceil(x): Return the ceiling of x."))
 
 
 def shown(view: RenderableType, width: int = 80, *, colour: bool = False) -> str:
@@ -31,15 +31,15 @@ def shown(view: RenderableType, width: int = 80, *, colour: bool = False) -> str
     return console.file.getvalue()
 
 
-def hit(name: str, span: Span | None = None, text: str = TEXT) -> Hit:
-    return Hit(name, 0.5, {"title": name, "text": text}, span)
+def hit(name: str, span: ShownSpan | None = None, text: str = TEXT) -> ShownHit:
+    return ShownHit(name, 0.5, {"title": name, "text": text}, span)
 
 
-def ranking(heading: str, names: str) -> Ranking:
-    return Ranking(heading, [hit(name) for name in names.split()])
+def ranking(heading: str, names: str) -> ShownRanking:
+    return ShownRanking(heading, [hit(name) for name in names.split()])
 
 
-THREE = Comparison(
+THREE = ShownComparison(
     [ranking("engine BM25", "a b c d e f"), ranking("dense", "b a c x"), ranking("spectral", "f a y")], size=4
 )
 
@@ -68,23 +68,23 @@ def test_a_narrow_terminal_gets_them_under_each_other(width: int) -> None:
 
 
 def test_relevant_documents_are_marked_wherever_they_stand() -> None:
-    view = Comparison(THREE.rankings, size=6, relevant={"f"})
+    view = ShownComparison(THREE.rankings, size=6, relevant={"f"})
     marked = [line for line in shown(view).splitlines() if "●" in line]
     assert [line.count("● f") for line in marked] == [1, 1]
     assert "●" not in shown(THREE)
 
 
 def test_long_and_wide_labels_are_cut_to_their_column() -> None:
-    wide = Ranking("engine", [hit("日本語のタイトルがとても長い場合はどうなりますか" * 3), hit("x" * 500)])
+    wide = ShownRanking("engine", [hit("日本語のタイトルがとても長い場合はどうなりますか" * 3), hit("x" * 500)])
     for width in (30, 80):
-        assert all(cell_len(line) <= width for line in shown(Comparison([wide, wide]), width).splitlines())
+        assert all(cell_len(line) <= width for line in shown(ShownComparison([wide, wide]), width).splitlines())
 
 
 @pytest.mark.parametrize("width", [40, 72, 120])
 @pytest.mark.parametrize("lines", [1, 2, 3])
 def test_a_passage_is_cut_around_its_match(width: int, lines: int) -> None:
-    long = hit("math", Span("text", START + 5000, SPAN.end + 5000), "x " * 2500 + TEXT + " y" * 2500)
-    output = shown(Passage(long, lines), width)
+    long = hit("math", ShownSpan("text", START + 5000, SPAN.end + 5000), "x " * 2500 + TEXT + " y" * 2500)
+    output = shown(ShownPassage(long, lines), width)
     assert len(output.splitlines()) <= lines + 1
     assert "«ceil(x): Return" in " ".join(output.split())
     assert "…" in output
@@ -94,24 +94,24 @@ def test_a_passage_is_cut_around_its_match(width: int, lines: int) -> None:
 
 
 def test_a_passage_shows_its_match_in_colour_where_there_is_colour() -> None:
-    output = shown(Passage(hit("math", SPAN), 3), 200, colour=True)
+    output = shown(ShownPassage(hit("math", SPAN), 3), 200, colour=True)
     assert "\x1b[30;43mceil(x): Return the ceiling of x.\x1b[0m" in output
     assert "«" not in output
 
 
 def test_a_match_longer_than_the_lines_is_cut_and_one_at_either_edge_kept() -> None:
-    whole = hit("math", Span("text", 0, len(TEXT)))
-    assert "…»" in shown(Passage(whole, 1), 50)
-    first = hit("math", Span("text", 0, 4))
-    assert shown(Passage(first, 1), 50).startswith("«This» module")
-    last = hit("math", Span("text", len(TEXT) - 2, len(TEXT)))
-    assert shown(Passage(last, 1), 50).rstrip().endswith("«y.»")
+    whole = hit("math", ShownSpan("text", 0, len(TEXT)))
+    assert "…»" in shown(ShownPassage(whole, 1), 50)
+    first = hit("math", ShownSpan("text", 0, 4))
+    assert shown(ShownPassage(first, 1), 50).startswith("«This» module")
+    last = hit("math", ShownSpan("text", len(TEXT) - 2, len(TEXT)))
+    assert shown(ShownPassage(last, 1), 50).rstrip().endswith("«y.»")
 
 
 def test_without_a_match_a_passage_is_the_beginning() -> None:
-    assert shown(Passage(hit("math"), 1), 50).startswith("This module")
-    assert shown(Passage(hit("math", Span("elsewhere", 3, 9)), 1), 50).startswith("This module")
-    assert shown(Passage(Hit("7", None, {}), 1)).strip() == ""
+    assert shown(ShownPassage(hit("math"), 1), 50).startswith("This module")
+    assert shown(ShownPassage(hit("math", ShownSpan("elsewhere", 3, 9)), 1), 50).startswith("This module")
+    assert shown(ShownPassage(ShownHit("7", None, {}), 1)).strip() == ""
 
 
 @pytest.mark.parametrize(
@@ -131,29 +131,33 @@ def test_without_a_match_a_passage_is_the_beginning() -> None:
 )
 def test_a_match_is_widened_to_whole_words(text: str, match: str, marked: str) -> None:
     start = text.index(match)
-    assert marked in shown(Passage(hit("a", Span("text", start, start + len(match)), text)))
+    assert marked in shown(ShownPassage(hit("a", ShownSpan("text", start, start + len(match)), text)))
 
 
 def test_a_match_in_the_title_is_shown_in_the_title() -> None:
-    assert "«math»" in shown(Passage(hit("math", Span("title", 0, 4)), 1))
+    assert "«math»" in shown(ShownPassage(hit("math", ShownSpan("title", 0, 4)), 1))
 
 
 def test_a_list_gives_rank_score_label_and_passage() -> None:
-    lines = shown(listing(Ranking("spectral", [hit("math", SPAN), Hit("id-2", None, {"text": "plain"})]), [1, 2, 3]))
+    lines = shown(
+        listing(ShownRanking("spectral", [hit("math", SPAN), ShownHit("id-2", None, {"text": "plain"})]), [1, 2, 3])
+    )
     assert "  1  math  0.5000" in lines
     assert "  2  id-2\n" in lines
     assert "«ceil(x)" in lines
-    titled = Hit("id-3", 1.0, {"title": "A title", "text": "plain"})
-    assert "  1  A title  1.0000  id-3\n" in shown(listing(Ranking("bm25", [titled]), [1]))
-    assert "nothing was found" in shown(listing(Ranking("bm25", []), [1, 2, 3]))
+    titled = ShownHit("id-3", 1.0, {"title": "A title", "text": "plain"})
+    assert "  1  A title  1.0000  id-3\n" in shown(listing(ShownRanking("bm25", [titled]), [1]))
+    assert "nothing was found" in shown(listing(ShownRanking("bm25", []), [1, 2, 3]))
 
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07 \x9b2J \u202eabc\u2066 \ud800 [bold]kept[/bold] tab\there\nline"
 
 
 def test_documents_do_not_command_the_terminal() -> None:
-    view = [hit(HOSTILE, Span("text", 3, 9), HOSTILE)]
-    output = shown(listing(Ranking(HOSTILE[:0] + "x", view), [1])) + shown(Comparison([Ranking("x", view)]))
+    view = [hit(HOSTILE, ShownSpan("text", 3, 9), HOSTILE)]
+    output = shown(listing(ShownRanking(HOSTILE[:0] + "x", view), [1])) + shown(
+        ShownComparison([ShownRanking("x", view)])
+    )
     assert not set(output) & set("\x1b\x07\x9b\u202e\u2066\ud800")
     assert "[bold]kept[/bold]" in output
 
@@ -169,7 +173,9 @@ def test_cleaning_keeps_every_position_and_leaves_nothing_that_a_terminal_obeys(
 
 @given(st.text(max_size=300), st.integers(0, 300), st.integers(0, 300), st.integers(16, 120), st.integers(1, 4))
 def test_any_passage_fits_its_lines(text: str, start: int, length: int, width: int, lines: int) -> None:
-    output = shown(Passage(Hit("1", 1.0, {"text": text}, Span("text", start, start + length)), lines), width)
+    output = shown(
+        ShownPassage(ShownHit("1", 1.0, {"text": text}, ShownSpan("text", start, start + length)), lines), width
+    )
     rows = output.splitlines()
     assert all(cell_len(row) <= width for row in rows)
     assert len(rows) <= lines * 2 + 1

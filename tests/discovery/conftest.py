@@ -8,7 +8,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.lab.demo import limit_style
 from es_ttc.lab.discovery.evaluator import Evaluator, Limits
-from es_ttc.lab.discovery.tasks import Task, task_of
+from es_ttc.lab.discovery.tasks import DiscoveryTask, task_of
 from es_ttc.lab.evaluation.datasets import Collection, Document
 
 SENTENCES = (
@@ -29,13 +29,13 @@ BEES = Collection(
 
 
 @pytest.fixture(scope="session")
-def tasks(encoder: Encoder) -> list[Task]:
+def tasks(encoder: Encoder) -> list[DiscoveryTask]:
     """Two tasks: six documents of some sentences, twelve profiles."""
     return [task_of(BEES, encoder), task_of(limit_style.generate(documents=12, queries=6), encoder)]
 
 
 @pytest.fixture(scope="session")
-def bees(tasks: list[Task]) -> Task:
+def bees(tasks: list[DiscoveryTask]) -> DiscoveryTask:
     """The first of the tasks."""
     return tasks[0]
 
@@ -44,7 +44,7 @@ def bees(tasks: list[Task]) -> Task:
 def evaluator_of(tmp_path: Path) -> Callable[..., Evaluator]:
     """Makes evaluators with small limits."""
 
-    def make(tasks: list[Task], *, seconds: float = 3.0, memory_mb: int = 256) -> Evaluator:
+    def make(tasks: list[DiscoveryTask], *, seconds: float = 3.0, memory_mb: int = 256) -> Evaluator:
         return Evaluator(tasks, Limits(seconds=seconds, memory_mb=memory_mb), tmp_path / "lock")
 
     return make

@@ -3,7 +3,7 @@
 import pytest
 
 from es_ttc.lab.discovery.evaluator import cost_ratio
-from es_ttc.lab.discovery.records import Proposal, Record, TaskResult
+from es_ttc.lab.discovery.records import ProposedProgram, Record, TaskResult
 from es_ttc.lab.discovery.screening import ProposedPrograms, distance, shapes
 from es_ttc.lab.discovery.summary import admits, frontier
 from es_ttc.rescorers.programs.source import Reason, Refused
@@ -15,7 +15,7 @@ def record(name: str, cost: float, mean: float, *, admitted: bool = False) -> Re
     return Record(
         generation=1,
         name=name,
-        proposal=Proposal(source="x", origin="t"),
+        proposal=ProposedProgram(source="x", origin="t"),
         verdict="measured",
         cost=cost,
         mean=mean,

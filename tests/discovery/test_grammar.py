@@ -10,9 +10,9 @@ from es_ttc.lab.discovery.evaluator import Limits, run
 from es_ttc.lab.discovery.grammar.operations import MODULES, OPERATIONS
 from es_ttc.lab.discovery.grammar.trees import Tree, cross, draw, mutate, render
 from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
-from es_ttc.lab.discovery.records import Proposal, Record
+from es_ttc.lab.discovery.records import ProposedProgram, Record
 from es_ttc.lab.discovery.seeds import KNOWN, seeds
-from es_ttc.lab.discovery.tasks import Task
+from es_ttc.lab.discovery.tasks import DiscoveryTask
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.rescorers.programs.source import check
 
@@ -26,7 +26,7 @@ BATCH = "\n".join(
 
 
 @pytest.mark.parametrize("name", ["sentmaxsim", "covtriple", "lexhybridrrf", "crossroundrrf", "diversedualctx"])
-def test_a_known_tree_is_the_papers_program(name: str, tasks: Sequence[Task]) -> None:
+def test_a_known_tree_is_the_papers_program(name: str, tasks: Sequence[DiscoveryTask]) -> None:
     written = run(render(KNOWN[name], name), tasks, Limits())
     ours = run(BATCH.format(name=name), tasks, Limits())
     for one, other in zip(written, ours, strict=True):
@@ -46,7 +46,7 @@ def test_every_primitive_has_a_home() -> None:
 
 
 @pytest.mark.slow
-def test_whatever_grows_is_allowed_and_runs(bees: Task) -> None:
+def test_whatever_grows_is_allowed_and_runs(bees: DiscoveryTask) -> None:
     """A hundred steps of chance; every tree is checked, and every tenth is run."""
     source = random.Random(7)
     tree, other = draw(source, "scores"), KNOWN["lexhybridrrf"]
@@ -63,7 +63,7 @@ def test_whatever_grows_is_allowed_and_runs(bees: Task) -> None:
         assert ran.scores.shape == bees.size
 
 
-def test_every_operation_runs(bees: Task) -> None:
+def test_every_operation_runs(bees: DiscoveryTask) -> None:
     """One tree an operation, all summed in one program."""
     source = random.Random(1)
     wanted = set(OPERATIONS)
@@ -83,7 +83,7 @@ def test_a_proposal_follows_from_seed_generation_and_memory() -> None:
         for place, seed in enumerate(seeds(cheap=True))
     ]
 
-    def proposed(seed: int) -> list[Proposal]:
+    def proposed(seed: int) -> list[ProposedProgram]:
         return [GrammarProposer(seed, 0.02).propose(generation, memory) for generation in range(1, 9)]
 
     assert proposed(1) == proposed(1)

@@ -9,9 +9,9 @@ from es_ttc.errors import ConfigurationError, LlmError
 from es_ttc.lab.discovery.evaluator import Evaluator
 from es_ttc.lab.discovery.loop import search
 from es_ttc.lab.discovery.proposers.llm import LlmProposer, claims, program_of, prompt
-from es_ttc.lab.discovery.records import Plan, Proposal, Record, SearchLog, TaskResult
+from es_ttc.lab.discovery.records import DiscoveryPlan, ProposedProgram, Record, SearchLog, TaskResult
 from es_ttc.lab.discovery.summary import status
-from es_ttc.lab.discovery.tasks import Task
+from es_ttc.lab.discovery.tasks import DiscoveryTask
 from es_ttc.rescorers.programs.source import Reason
 from tests.support.llm import scripted_model, settings_for
 
@@ -22,7 +22,7 @@ Hypothesis: vectors miss names.
 def program(Q, D, S, ctx):
     return S + ctx.lexicon().overlap(ctx.query_texts)
 '''
-PLAN = Plan(encoder="minilm", identity="x", seed=1, proposer="llm", tasks=())
+PLAN = DiscoveryPlan(encoder="minilm", identity="x", seed=1, proposer="llm", tasks=())
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_prompt_holds_results_failures_and_the_frontier_within_its_room() ->
         Record(
             generation=1,
             name="g001",
-            proposal=Proposal(source=PROGRAM, origin="llm", novelty="words first."),
+            proposal=ProposedProgram(source=PROGRAM, origin="llm", novelty="words first."),
             verdict="measured",
             mean=0.1,
             cost=2.0,
@@ -63,7 +63,7 @@ def test_the_prompt_holds_results_failures_and_the_frontier_within_its_room() ->
         Record(
             generation=2,
             name="g002",
-            proposal=Proposal(source="import torch", origin="llm"),
+            proposal=ProposedProgram(source="import torch", origin="llm"),
             verdict="rejected",
             reason=Reason.EXTERNAL,
             detail="line 1: imports [torch]",
@@ -87,7 +87,7 @@ def test_a_blind_prompt_names_no_method() -> None:
 
 
 async def test_a_scripted_model_drives_the_loop(
-    tasks: list[Task], evaluator_of: Callable[..., Evaluator], tmp_path: Path
+    tasks: list[DiscoveryTask], evaluator_of: Callable[..., Evaluator], tmp_path: Path
 ) -> None:
     import asyncio
 
@@ -122,7 +122,7 @@ async def test_a_scripted_model_drives_the_loop(
 
 
 async def test_an_endpoint_that_fails_ends_the_search_and_costs_no_generation(
-    tasks: list[Task], evaluator_of: Callable[..., Evaluator], tmp_path: Path
+    tasks: list[DiscoveryTask], evaluator_of: Callable[..., Evaluator], tmp_path: Path
 ) -> None:
     import asyncio
 
@@ -146,7 +146,7 @@ def test_no_endpoint_is_told_before_the_search() -> None:
 @pytest.mark.llm
 @pytest.mark.slow
 def test_the_loop_survives_a_small_base_model(
-    llm_url: str, tasks: list[Task], evaluator_of: Callable[..., Evaluator], tmp_path: Path
+    llm_url: str, tasks: list[DiscoveryTask], evaluator_of: Callable[..., Evaluator], tmp_path: Path
 ) -> None:
     proposer = LlmProposer(settings_for(llm_url), 1, characters=1_000, tokens=48)
     with SearchLog(tmp_path) as memory:

@@ -17,13 +17,13 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.lab.discovery.evaluator import Evaluator
 from es_ttc.lab.discovery.loop import Proposer, ReplayProposer, search
 from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
-from es_ttc.lab.discovery.records import FILE, Plan, Proposal, Record, SearchLog, read
+from es_ttc.lab.discovery.records import FILE, DiscoveryPlan, ProposedProgram, Record, SearchLog, read
 from es_ttc.lab.discovery.seeds import seeds
 from es_ttc.lab.discovery.summary import frontier
-from es_ttc.lab.discovery.tasks import Task
+from es_ttc.lab.discovery.tasks import DiscoveryTask
 from es_ttc.rescorers.programs.source import Reason
 
-PLAN = Plan(encoder="minilm", identity="x", seed=3, proposer="grammar", tasks=())
+PLAN = DiscoveryPlan(encoder="minilm", identity="x", seed=3, proposer="grammar", tasks=())
 DISTANCE = 0.02
 
 GOOD = """import numpy as np
@@ -77,7 +77,7 @@ RECORDED: list[tuple[str, Reason | None]] = [
 
 
 def searched(
-    folder: Path, evaluator: Evaluator, proposer: Proposer, generations: int, begin: Sequence[Proposal] = ()
+    folder: Path, evaluator: Evaluator, proposer: Proposer, generations: int, begin: Sequence[ProposedProgram] = ()
 ) -> list[Record]:
     with SearchLog(folder) as memory:
         if memory.plan is None:
@@ -88,9 +88,9 @@ def searched(
 
 @pytest.mark.slow
 def test_a_recording_drives_the_loop_and_every_reason_is_the_right_one(
-    tasks: list[Task], evaluator_of: Callable[..., Evaluator], tmp_path: Path
+    tasks: list[DiscoveryTask], evaluator_of: Callable[..., Evaluator], tmp_path: Path
 ) -> None:
-    proposer = ReplayProposer([Proposal(source=source, origin="replay") for source, _ in RECORDED])
+    proposer = ReplayProposer([ProposedProgram(source=source, origin="replay") for source, _ in RECORDED])
     evaluator = evaluator_of(tasks, memory_mb=128)
     records = searched(tmp_path / "s", evaluator, proposer, len(RECORDED) + 1)
     found = [(record.name, record.reason) for record in records]
@@ -106,7 +106,7 @@ def test_a_recording_drives_the_loop_and_every_reason_is_the_right_one(
 
 @pytest.mark.slow
 def test_a_search_repeats_itself_and_goes_on_as_if_never_stopped(
-    tasks: list[Task], evaluator_of: Callable[..., Evaluator], tmp_path: Path
+    tasks: list[DiscoveryTask], evaluator_of: Callable[..., Evaluator], tmp_path: Path
 ) -> None:
     evaluator = evaluator_of(tasks)
     begin = seeds(cheap=True)[1:3]
@@ -223,7 +223,7 @@ def _rejected(generation: int) -> Record:
     return Record(
         generation=generation,
         name=f"g{generation:03d}",
-        proposal=Proposal(source="é\n", origin="replay"),
+        proposal=ProposedProgram(source="é\n", origin="replay"),
         verdict="rejected",
         reason=Reason.SYNTAX,
     )

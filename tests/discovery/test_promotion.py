@@ -12,8 +12,8 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.discovery.evaluator import Limits
 from es_ttc.lab.discovery.evaluator import run as sandboxed
 from es_ttc.lab.discovery.promotion import is_calibrated
-from es_ttc.lab.discovery.records import Proposal, Record, read
-from es_ttc.lab.discovery.tasks import Task
+from es_ttc.lab.discovery.records import ProposedProgram, Record, read
+from es_ttc.lab.discovery.tasks import DiscoveryTask
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.programs import promoted
@@ -61,7 +61,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_from_a_search_to_a_request(
-    found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], bees: Task
+    found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], bees: DiscoveryTask
 ) -> None:
     programs = tmp_path / "programs"
     assert run(["discover", "promote", str(found), "g001", "--as", "words-first", "--to", str(programs), "--yes"]) == 0
@@ -86,9 +86,11 @@ def test_from_a_search_to_a_request(
     assert choice.detail(Query("x", bees.queries[:1]), _window(bees), params)[0]["program"] == "words-first"
 
 
-def test_what_a_query_scores_must_not_depend_on_others(tasks: list[Task]) -> None:
+def test_a_program_whose_scores_depend_on_other_queries_is_not_calibrated(tasks: list[DiscoveryTask]) -> None:
     def record(source: str) -> Record:
-        return Record(generation=1, name="g001", proposal=Proposal(source=source, origin="t"), verdict="measured")
+        return Record(
+            generation=1, name="g001", proposal=ProposedProgram(source=source, origin="t"), verdict="measured"
+        )
 
     by_batch = "def program(Q, D, S, ctx):\n    return S - S.mean(axis=0, keepdims=True)\n"
     for task in tasks:
@@ -145,7 +147,7 @@ def test_mistakes_are_told_in_one_sentence(
     assert "Traceback" not in error
 
 
-def test_what_is_known_is_shown_and_exported(found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_show_and_export_of_a_search(found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["discover", "run", str(found), "--generations", "2", "--proposer", "grammar"]) == 0
     told = capsys.readouterr().out
     assert ".jsonl: 2, valid 1" in told
@@ -164,7 +166,7 @@ def test_what_is_known_is_shown_and_exported(found: Path, tmp_path: Path, capsys
     ]
 
 
-def _window(task: Task) -> Window:
+def _window(task: DiscoveryTask) -> Window:
     """The task's documents as the gateway has them."""
     texts = list(_texts(task))
     nothing = TokenVectors(np.zeros((0, task.documents.shape[1]), np.float32))
@@ -178,7 +180,7 @@ def _window(task: Task) -> Window:
     )
 
 
-def _texts(task: Task) -> list[str]:
+def _texts(task: DiscoveryTask) -> list[str]:
     shared = task.document_texts
     ends = np.frombuffer(shared.ends.read(), np.int64)
     blob = shared.blob.read()

@@ -11,7 +11,7 @@ import pytest
 
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.discovery.evaluator import Limits, run
-from es_ttc.lab.discovery.tasks import Task
+from es_ttc.lab.discovery.tasks import DiscoveryTask
 from es_ttc.rescorers.programs.source import Reason, Refused
 from es_ttc.sandbox.shared import Shared
 from tests.support.children import pipes_and_memory, running
@@ -61,7 +61,7 @@ def target(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_an_attack_ends_its_process_and_nothing_else(attack: str, bees: Task, target: Path) -> None:
+def test_an_attack_ends_its_process_and_nothing_else(attack: str, bees: DiscoveryTask, target: Path) -> None:
     body, reason = ATTACKS[attack]
     before, held = bees.inputs.documents.read(), pipes_and_memory()
     source = f"{HEAD}def program(Q, D, S, ctx):\n    {body.replace('{target!r}', repr(str(target)))}\n"
@@ -73,13 +73,13 @@ def test_an_attack_ends_its_process_and_nothing_else(attack: str, bees: Task, ta
     assert not running("es_ttc.sandbox.child")
 
 
-def test_what_it_tried_is_told(bees: Task) -> None:
+def test_a_refused_program_error_names_the_forbidden_call(bees: DiscoveryTask) -> None:
     source = f"{HEAD}def program(Q, D, S, ctx):\n    return open('/etc/passwd')\n"
     with pytest.raises(Refused, match=r"tried \[open /etc/passwd\]"):
         run(source, [bees], LIMITS, restricted=False)
 
 
-def test_the_inputs_cannot_be_changed_by_any_way(bees: Task) -> None:
+def test_the_inputs_cannot_be_changed_by_any_way(bees: DiscoveryTask) -> None:
     remap = (
         "address = ctx.chunks('sentences').vectors.__array_interface__['data'][0]\n    "
         "page = address // 4096 * 4096\n    "
@@ -93,7 +93,7 @@ def test_the_inputs_cannot_be_changed_by_any_way(bees: Task) -> None:
     assert bees.chunks["sentences"].vectors.read() == before
 
 
-def test_honest_linear_algebra_runs(bees: Task) -> None:
+def test_honest_linear_algebra_runs(bees: DiscoveryTask) -> None:
     source = (
         "import numpy as np\ndef program(Q, D, S, ctx):\n"
         "    u, s, v = np.linalg.svd(D, full_matrices=False)\n"
@@ -106,25 +106,25 @@ def test_honest_linear_algebra_runs(bees: Task) -> None:
     assert np.isfinite(ran.scores).all()
 
 
-def test_the_encoders_time_is_limited_too(bees: Task) -> None:
+def test_the_encoders_time_is_limited_too(bees: DiscoveryTask) -> None:
     source = "def program(Q, D, S, ctx):\n    ctx.encode_fn(list(ctx.query_texts))\n    return S\n"
     with pytest.raises(Refused, match="seconds of the encoder") as caught:
         run(source, [bees], Limits(encoding=0.0))
     assert caught.value.reason == Reason.COST
 
 
-def test_a_sandbox_that_cannot_be_locked_is_no_fault_of_the_program(bees: Task) -> None:
+def test_a_sandbox_that_cannot_be_locked_is_no_fault_of_the_program(bees: DiscoveryTask) -> None:
     with pytest.raises(ConfigurationError, match="could not lock its process"):
         run(f"{HEAD}def program(Q, D, S, ctx):\n    return S\n", [bees], Limits(memory_mb=2**43))
 
 
-def test_code_that_changes_meanwhile_ends_the_search(bees: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_changes_meanwhile_ends_the_search(bees: DiscoveryTask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("es_ttc.sandbox.wire.edition", lambda: "older")
     with pytest.raises(ConfigurationError, match="run it again to go on"):
         run("def program(Q, D, S, ctx):\n    return S\n", [bees], LIMITS)
 
 
-def test_only_what_is_used_is_counted(bees: Task) -> None:
+def test_only_what_is_used_is_counted(bees: DiscoveryTask) -> None:
     q, n = bees.size
     source = (
         "from es_ttc.rescorers.programs.interface import QUERY\n"
@@ -141,7 +141,7 @@ def test_only_what_is_used_is_counted(bees: Task) -> None:
     assert ran.usage.query_texts == q
 
 
-def test_documents_as_queries_are_counted_where_they_are_encoded(bees: Task) -> None:
+def test_documents_as_queries_are_counted_where_they_are_encoded(bees: DiscoveryTask) -> None:
     _, n = bees.size
     source = (
         "from es_ttc.rescorers.programs.interface import QUERY\n"
@@ -157,7 +157,7 @@ def test_documents_as_queries_are_counted_where_they_are_encoded(bees: Task) -> 
     np.testing.assert_allclose(ran.scores, bees.queries @ others.T, atol=1e-6)
 
 
-def test_a_socket_of_the_host_stays_its_own(bees: Task) -> None:
+def test_a_socket_of_the_host_stays_its_own(bees: DiscoveryTask) -> None:
     """Descriptors of the host are not there in the child: 0, 1, 2 and its own door."""
     ours, theirs = socket.socketpair()
     with ours, theirs:

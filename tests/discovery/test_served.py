@@ -14,7 +14,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.discovery.evaluator import Limits
 from es_ttc.lab.discovery.evaluator import run as sandboxed
-from es_ttc.lab.discovery.tasks import Task
+from es_ttc.lab.discovery.tasks import DiscoveryTask
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.tokens import Float32
@@ -43,7 +43,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_promoted_program_is_served_as_it_was_measured(
-    opensearch_url: str, index_name: str, encoder: Encoder, programs: Path, bees: Task, tmp_path: Path
+    opensearch_url: str, index_name: str, encoder: Encoder, programs: Path, bees: DiscoveryTask, tmp_path: Path
 ) -> None:
     spec = IndexSpec(encoder.identity, text_fields=("text",), tokens="none", codec="float16", chunks=True)
     documents = [{"_id": document.id, "text": document.text} for document in BEES.documents]

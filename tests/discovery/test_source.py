@@ -66,7 +66,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_stands_outside_is_refused_with_its_reason(case: str) -> None:
+def test_forbidden_source_is_refused_with_its_reason(case: str) -> None:
     source, reason = REFUSED[case]
     with pytest.raises(Refused) as caught:
         compiled(source)

@@ -54,7 +54,7 @@ def test_each_step_works_in_its_order_and_the_gateway_serves_as_compose_has_it()
     assert done.stdout.splitlines()[-1].startswith("rehearsed: every step")
 
 
-def test_what_docker_would_not_send_is_not_there_in_a_rehearsal() -> None:
+def test_rehearsal_leaves_out_the_files_of_dockerignore() -> None:
     ignored = _module("rehearse").ignored
     patterns = (DOCKER / "Dockerfile.dockerignore").read_text().split()
     sent = ["es_ttc/cli/app.py", "hatch_build.py", "README.md", "LICENSE", "pyproject.toml", "requirements/build.txt"]

@@ -31,7 +31,7 @@ def test_the_overview_counts_the_verdicts() -> None:
     )
 
 
-def test_what_verdicts_rest_on_still_says_so() -> None:
+def test_claims_agree_with_the_results_they_rest_on() -> None:
     rows, _ = kept()
     for claim in CLAIMS:
         if not claim.seconds:

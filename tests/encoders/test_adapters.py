@@ -244,7 +244,7 @@ def change_weights(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.T
         (change_weights(lambda weights: {key: rows * torch.nan for key, rows in weights.items()}), "does not fit"),
     ],
 )
-def test_what_is_no_adapter_of_the_model_is_refused(
+def test_an_adapter_of_another_model_or_form_is_refused(
     adapters: Path, tmp_path: Path, damage: Callable[[Path], None], message: str
 ) -> None:
     folder = shutil.copytree(adapters / "law", tmp_path / "law")

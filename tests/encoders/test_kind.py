@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from es_ttc.encoders import load_encoder
-from es_ttc.encoders.kind import Kind, kind_of, require_served
+from es_ttc.encoders.kind import ModelKind, kind_of, require_served
 from es_ttc.encoders.registry import model_folder
 from es_ttc.errors import ConfigurationError
 from tests.support import late_models
@@ -73,19 +73,19 @@ def masked_language_model(folder: Path) -> Path:
     return backbone(folder, BertForMaskedLM)
 
 
-REFUSED: list[tuple[Make, Kind, str]] = [
-    (sparse, Kind.SPARSE, "sparse_vector"),
-    (cross_encoder, Kind.CROSS_ENCODER, r"kind \[cross_encoder\]"),
-    (classifier, Kind.CROSS_ENCODER, r"kind \[cross_encoder\]"),
-    (static, Kind.STATIC, "each of its words has one vector"),
-    (masked_language_model, Kind.NO_RETRIEVAL, r"\['BertForMaskedLM'\]"),
-    (backbone, Kind.NO_RETRIEVAL, r"\['BertModel'\].*modules\.json"),
+REFUSED: list[tuple[Make, ModelKind, str]] = [
+    (sparse, ModelKind.SPARSE, "sparse_vector"),
+    (cross_encoder, ModelKind.CROSS_ENCODER, r"kind \[cross_encoder\]"),
+    (classifier, ModelKind.CROSS_ENCODER, r"kind \[cross_encoder\]"),
+    (static, ModelKind.STATIC, "each of its words has one vector"),
+    (masked_language_model, ModelKind.NO_RETRIEVAL, r"\['BertForMaskedLM'\]"),
+    (backbone, ModelKind.NO_RETRIEVAL, r"\['BertModel'\].*modules\.json"),
 ]
 
 
 @pytest.mark.parametrize(("make", "kind", "instead"), REFUSED, ids=lambda value: getattr(value, "__name__", None))
-def test_what_is_not_served_is_refused_in_one_sentence_on_every_backend(
-    make: Make, kind: Kind, instead: str, tmp_path: Path
+def test_models_that_are_not_served_are_refused_on_every_backend(
+    make: Make, kind: ModelKind, instead: str, tmp_path: Path
 ) -> None:
     folder = make(tmp_path / "model")
     assert kind_of(folder).kind is kind
@@ -102,7 +102,7 @@ def test_what_is_not_served_is_refused_in_one_sentence_on_every_backend(
 
 def test_a_dense_encoder_is_served(tmp_path: Path) -> None:
     folder = dense(tmp_path / "model")
-    assert kind_of(folder).kind is Kind.DENSE
+    assert kind_of(folder).kind is ModelKind.DENSE
     found = load_encoder(f"{folder}@torch:float32")
     assert not found.identity.late_interaction
     assert "late" not in found.identity.as_dict()
@@ -112,7 +112,7 @@ def test_a_dense_encoder_is_served(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_late_interaction_models_of_every_form(form: late_models.Form, tmp_path: Path) -> None:
     folder = late_model(form, tmp_path / "model")
-    assert kind_of(folder).kind is Kind.LATE_INTERACTION
+    assert kind_of(folder).kind is ModelKind.LATE_INTERACTION
     with pytest.raises(ConfigurationError, match=r"late-interaction model, which is not served behind vLLM.*@torch"):
         load_encoder(f"{folder}@vllm")
     with pytest.raises(ConfigurationError, match="fine-tuned here is a dense encoder"):
@@ -122,13 +122,13 @@ def test_late_interaction_models_of_every_form(form: late_models.Form, tmp_path:
 @pytest.mark.parametrize(
     ("files", "kind"),
     [
-        ({"artifact.metadata": {}}, Kind.LATE_INTERACTION),
-        ({"config.json": {"architectures": ["HF_ColBERT"]}}, Kind.LATE_INTERACTION),
-        ({"config.json": {"architectures": ["ColPaliForRetrieval"]}}, Kind.LATE_INTERACTION),
-        ({"config_sentence_transformers.json": {"model_type": "ColBERT"}}, Kind.LATE_INTERACTION),
-        ({"modules.json": [{"type": "pylate.models.Dense.Dense", "path": ""}]}, Kind.LATE_INTERACTION),
-        ({"modules.json": [{"type": "sentence_transformers.models.Transformer", "path": ""}]}, Kind.DENSE),
-        ({"modules.json": [{"type": "sentence_transformers.models.BoW", "path": ""}]}, Kind.STATIC),
+        ({"artifact.metadata": {}}, ModelKind.LATE_INTERACTION),
+        ({"config.json": {"architectures": ["HF_ColBERT"]}}, ModelKind.LATE_INTERACTION),
+        ({"config.json": {"architectures": ["ColPaliForRetrieval"]}}, ModelKind.LATE_INTERACTION),
+        ({"config_sentence_transformers.json": {"model_type": "ColBERT"}}, ModelKind.LATE_INTERACTION),
+        ({"modules.json": [{"type": "pylate.models.Dense.Dense", "path": ""}]}, ModelKind.LATE_INTERACTION),
+        ({"modules.json": [{"type": "sentence_transformers.models.Transformer", "path": ""}]}, ModelKind.DENSE),
+        ({"modules.json": [{"type": "sentence_transformers.models.BoW", "path": ""}]}, ModelKind.STATIC),
         (
             {
                 "modules.json": [{"type": "sentence_transformers.base.modules.router.Router", "path": ""}],
@@ -136,15 +136,15 @@ def test_late_interaction_models_of_every_form(form: late_models.Form, tmp_path:
                     "types": {"query_0_SpladePooling": "sentence_transformers.sparse_encoder.modules.X"}
                 },
             },
-            Kind.SPARSE,
+            ModelKind.SPARSE,
         ),
-        ({"config.json": {"model_type": "model2vec", "architectures": ["StaticModel"]}}, Kind.STATIC),
-        ({"config.json": {"architectures": ["LlamaForCausalLM"]}}, Kind.NO_RETRIEVAL),
-        ({"config.json": {"architectures": None}}, Kind.NO_RETRIEVAL),
-        ({}, Kind.NO_RETRIEVAL),
+        ({"config.json": {"model_type": "model2vec", "architectures": ["StaticModel"]}}, ModelKind.STATIC),
+        ({"config.json": {"architectures": ["LlamaForCausalLM"]}}, ModelKind.NO_RETRIEVAL),
+        ({"config.json": {"architectures": None}}, ModelKind.NO_RETRIEVAL),
+        ({}, ModelKind.NO_RETRIEVAL),
     ],
 )
-def test_kinds_by_their_files(files: dict[str, Any], kind: Kind, tmp_path: Path) -> None:
+def test_kinds_by_their_files(files: dict[str, Any], kind: ModelKind, tmp_path: Path) -> None:
     for name, content in files.items():
         (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
     assert kind_of(tmp_path).kind is kind

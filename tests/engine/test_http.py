@@ -20,7 +20,7 @@ def test_an_address_is_kept_without_credentials_and_ornaments(given: str, expect
 @pytest.mark.parametrize(
     "given", ["user:secret@localhost:9200", "ftp://user:secret@localhost", "http://user:secret@:x/"]
 )
-def test_what_is_no_address_is_refused_without_telling_the_password(given: str) -> None:
+def test_an_invalid_address_is_refused_without_its_password(given: str) -> None:
     with pytest.raises(ConfigurationError, match=r"\[engine\]") as refused:
         engine_addresses(EngineSettings(engine=given))
     assert "secret" not in str(refused.value)

@@ -4,7 +4,7 @@ import pytest
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.methods import Bm25Params, names, resolve, retrieval
-from es_ttc.lab.evaluation.plan import Plan
+from es_ttc.lab.evaluation.plan import EvaluationPlan
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.registry import load
 
@@ -39,7 +39,9 @@ def test_rescorers_are_the_objects_that_serve_queries() -> None:
         (["bm25"], {"dense": {}}, r"params are given for \[dense\], which is not among the methods: bm25"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(wanted: list[str], params: dict[str, dict[str, object]], message: str) -> None:
+def test_resolve_refuses_unknown_methods_and_invalid_parameters(
+    wanted: list[str], params: dict[str, dict[str, object]], message: str
+) -> None:
     with pytest.raises(InvalidRequest, match=message):
         resolve(wanted, params)
 
@@ -51,15 +53,15 @@ def test_retrieval_takes_the_parameters_that_were_given() -> None:
 
 
 def test_a_plan_asks_for_no_more_than_its_methods_need() -> None:
-    assert not Plan(resolve(["bm25"])).needs_encoder
-    assert Plan(resolve(["dense"])).features == {Feature.POOLED}
-    assert Plan(resolve(["hybrid"])).features == {Feature.POOLED}
-    assert {Feature.POOLED, Feature.TOKENS, Feature.NORMS} <= Plan(resolve(["spectral"])).features
+    assert not EvaluationPlan(resolve(["bm25"])).needs_encoder
+    assert EvaluationPlan(resolve(["dense"])).features == {Feature.POOLED}
+    assert EvaluationPlan(resolve(["hybrid"])).features == {Feature.POOLED}
+    assert {Feature.POOLED, Feature.TOKENS, Feature.NORMS} <= EvaluationPlan(resolve(["spectral"])).features
 
 
 def test_a_baseline_that_is_not_evaluated_is_refused_before_anything_runs() -> None:
     with pytest.raises(InvalidRequest, match=r"baseline \[dense\] is not among the methods: bm25"):
-        Plan(resolve(["bm25"]), baseline="dense")
+        EvaluationPlan(resolve(["bm25"]), baseline="dense")
 
 
 def test_retrievers_stand_behind_the_name_of_their_hook() -> None:

@@ -198,6 +198,6 @@ def test_one_metric_alone_is_that_metric(qrels: list[dict[str, int]], ranking: l
 
 
 @pytest.mark.parametrize("name", ["ncdg@10", "comp", "comp@", "comp@0", "comp@-1", "comp@five", "map@10", "ils@5", ""])
-def test_what_is_no_metric_is_named(name: str) -> None:
+def test_score_by_an_unknown_metric_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequest, match=r"unknown metric \[.*\]: take one of ndcg@k, recall@k"):
         score_by(name, {"q": {"a": 1}}, {})

@@ -19,7 +19,7 @@ from es_ttc.lab.evaluation.datasets import Collection, Document, load_collection
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import GROUPS, resolve, resolve_one, retrieval
-from es_ttc.lab.evaluation.plan import Plan
+from es_ttc.lab.evaluation.plan import EvaluationPlan
 from es_ttc.lab.evaluation.through_engine import engine_searcher, temporary_index
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.programs.encoding import encode_fn
@@ -66,7 +66,7 @@ def test_alone_on_an_engine_as_in_a_batch(small: Collection, engine_url: str, en
         resolve_one(name, {"lexical": "paper"} if "lexical" in resolve([name])[0].params.model_dump() else {})
         for name in NAMES
     )
-    plan = Plan(methods, window=None)
+    plan = EvaluationPlan(methods, window=None)
     spec = plan.spec(small, encoder)
     assert spec.chunks
     matching, plain = (encode_fn(encoder)(["rain"], adapter) for adapter in ("text-matching", "classification"))
@@ -98,7 +98,7 @@ def test_bidirzscore_alone_on_a_calibrated_engine_as_in_a_batch(
 ) -> None:
     [method] = resolve(["bidirzscore"])
     assert isinstance(method.rescorer, ProgramRescorer)
-    plan = Plan((method,), window=None)
+    plan = EvaluationPlan((method,), window=None)
     spec = plan.spec(small, encoder)
     questions = list(small.queries.values())
     queries = encode_queries(questions, encoder, tokens=False)

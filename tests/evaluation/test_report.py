@@ -13,10 +13,10 @@ import pytest
 from es_ttc.lab.evaluation import report
 from es_ttc.lab.evaluation.bootstrap import Comparison, Interval
 from es_ttc.lab.evaluation.datasets import Collection, Document
-from es_ttc.lab.evaluation.methods import Method, resolve
+from es_ttc.lab.evaluation.methods import EvaluatedMethod, resolve
 from es_ttc.lab.evaluation.metrics import headline_metrics
 from es_ttc.lab.evaluation.plan import evaluate
-from es_ttc.lab.evaluation.rankings import Progress, Run, silent
+from es_ttc.lab.evaluation.rankings import ReportStage, Run, silent
 from es_ttc.lab.evaluation.results import CollectionResult, Evaluation
 
 NASTY = '</title><script>alert(1)</script> & "quotes"'
@@ -32,7 +32,7 @@ class Shuffled:
         self._collection = collection
         self.documents = len(collection.documents)
 
-    def rank(self, method: Method, progress: Progress = silent) -> Run:
+    def rank(self, method: EvaluatedMethod, progress: ReportStage = silent) -> Run:
         skill = {"bm25": 0.2, "dense": 0.4, "hybrid": 0.4, "maxsim": 0.6, "spectral": 0.9}[method.name]
         generator = np.random.default_rng(len(method.name))
         rankings = {}

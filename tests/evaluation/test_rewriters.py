@@ -9,7 +9,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import load_collection
 from es_ttc.lab.evaluation.methods import names, resolve
-from es_ttc.lab.evaluation.plan import Plan, run
+from es_ttc.lab.evaluation.plan import EvaluationPlan, run
 from es_ttc.rewriters.rm3 import relevance_model
 from es_ttc.settings import EngineSettings
 from tests.support.llm import scripted_model_beside
@@ -41,7 +41,7 @@ def test_through_an_engine(
 
     with scripted_model_beside(answer) as model:
         monkeypatch.setenv("ES_TTC_LLM_URL", model.url)
-        plan = Plan(
+        plan = EvaluationPlan(
             methods=resolve(["bm25", "sira", "rm3"], {"sira": {"tau": 0.3, "weight": 1}, "rm3": {"tau": 0.3}}),
             baseline="bm25",
             engine=EngineSettings(engine=engine_url),
@@ -54,7 +54,7 @@ def test_through_an_engine(
 
 
 def test_in_memory_they_are_refused(shared_data: Path) -> None:
-    plan = Plan(methods=resolve(["bm25", "rm3"]))
+    plan = EvaluationPlan(methods=resolve(["bm25", "rm3"]))
     with pytest.raises(InvalidRequest, match=r"\[rm3\] makes queries for an engine"):
         run(plan, load_collection(shared_data / "limit-small"))
 

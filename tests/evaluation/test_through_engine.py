@@ -24,7 +24,7 @@ from es_ttc.lab.evaluation.datasets import Collection, Document, load_collection
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve, retrieval
-from es_ttc.lab.evaluation.plan import Plan, run
+from es_ttc.lab.evaluation.plan import EvaluationPlan, run
 from es_ttc.lab.evaluation.rankings import Run
 from es_ttc.lab.evaluation.through_engine import MAX_HITS, engine_searcher, temporary_index
 from es_ttc.rescorers.learned.model import read_models
@@ -63,7 +63,7 @@ def indices(url: str) -> list[str]:
 
 def test_memory_and_engine_give_the_same_scores(small: Collection, engine_url: str, encoder: Encoder) -> None:
     methods = resolve(METHODS)
-    spec = Plan(methods).spec(small, encoder)
+    spec = EvaluationPlan(methods).spec(small, encoder)
     queries = encode_queries(list(small.queries.values()), encoder, tokens=False)
     texts = [compose(document.source, spec.text_fields)[0] for document in small.documents]
     features = encode_corpus(small.documents, spec, encoder)
@@ -95,7 +95,7 @@ def test_every_method_runs_and_bm25_agrees_with_memory(small: Collection, engine
     few = list(small.queries)[:10]
     collection = replace(small, queries={q: small.queries[q] for q in few}, qrels={q: small.qrels[q] for q in few})
     methods = resolve(["bm25", "dense", "hybrid", "spectral"])
-    plan = Plan(methods, first_pass="bm25")
+    plan = EvaluationPlan(methods, first_pass="bm25")
     through, where = run(replace(plan, engine=EngineSettings(engine=engine_url)), collection, encoder)
     assert where.split()[0] in ("opensearch", "elasticsearch")
     memory, _ = run(plan, collection, encoder)
@@ -117,7 +117,7 @@ def test_numeric_fields_of_a_collection_are_those_of_its_index(
     fields = [{"name": "metadata.year"}]
     trees = stump(feature=[4], threshold=[2022.0], default_left=[True])
     written(tmp_path, "dated", {**trees, "blend": 0.0, "fields": fields})
-    plan = Plan(resolve(["learned"], served=read_models(tmp_path)), window=4, ranking_models=tmp_path)
+    plan = EvaluationPlan(resolve(["learned"], served=read_models(tmp_path)), window=4, ranking_models=tmp_path)
     for through in (None, EngineSettings(engine=engine_url)):
         found, _ = run(replace(plan, engine=through), collection, encoder)
         assert found.methods["learned"].scores.mean("mrr") == 1.0, through
@@ -129,7 +129,7 @@ def test_numeric_fields_of_a_collection_are_those_of_its_index(
 def test_walks_in_memory_are_those_through_the_engine(small: Collection, engine_url: str, encoder: Encoder) -> None:
     params = {"rr": {}, "gar": {"batch": 5}, "slidegar": {}, "rgs": {"seeds": 4}}
     methods = resolve(list(params), {name: {"budget": 20, **more} for name, more in params.items()})
-    plan = Plan(methods, window=10, engine=EngineSettings(engine=engine_url))
+    plan = EvaluationPlan(methods, window=10, engine=EngineSettings(engine=engine_url))
     few = list(small.queries)[:6]
     collection = replace(small, queries={q: small.queries[q] for q in few}, qrels={q: small.qrels[q] for q in few})
     through, _ = run(plan, collection, encoder)
@@ -143,17 +143,19 @@ def test_walks_in_memory_are_those_through_the_engine(small: Collection, engine_
 def test_titles_are_searched_too(opensearch_url: str, encoder: Encoder) -> None:
     documents = (Document("a", "Zebra", "an animal"), Document("b", "", "a building"))
     collection = Collection("titled", "test", documents, {"q": "zebra"}, {"q": {"a": 1}})
-    result, _ = run(Plan(resolve(["bm25"]), engine=EngineSettings(engine=opensearch_url)), collection, encoder)
+    result, _ = run(
+        EvaluationPlan(resolve(["bm25"]), engine=EngineSettings(engine=opensearch_url)), collection, encoder
+    )
     assert result.methods["bm25"].scores.mean("mrr") == 1.0
 
 
 def test_a_run_that_fails_leaves_no_index(small: Collection, opensearch_url: str, encoder: Encoder) -> None:
     before = indices(opensearch_url)
     settings = EngineSettings(engine=opensearch_url)
-    plan = Plan(resolve(["dense", "spectral"]), first_pass="hybrid", engine=settings)
+    plan = EvaluationPlan(resolve(["dense", "spectral"]), first_pass="hybrid", engine=settings)
     with pytest.raises(InvalidRequest, match=r"\[first-pass\] hybrid is for --engine memory"):
         run(plan, small, encoder)
-    plan = Plan(resolve(["bm25"], {"bm25": {"k1": 0.9}}), engine=settings)
+    plan = EvaluationPlan(resolve(["bm25"], {"bm25": {"k1": 0.9}}), engine=settings)
     with pytest.raises(InvalidRequest, match=r"params of \[bm25\] are for --engine memory"):
         run(plan, small, encoder)
     assert indices(opensearch_url) == before
@@ -162,15 +164,15 @@ def test_a_run_that_fails_leaves_no_index(small: Collection, opensearch_url: str
 def test_a_window_beyond_an_engine_s_reach_is_refused(opensearch_url: str, encoder: Encoder) -> None:
     documents = tuple(Document(str(i), "", "") for i in range(MAX_HITS + 1))
     collection = Collection("wide", "test", documents, {"q": "x"}, {"q": {"0": 1}})
-    plan = Plan(resolve(["spectral"]), window=None, engine=EngineSettings(engine=opensearch_url))
+    plan = EvaluationPlan(resolve(["spectral"]), window=None, engine=EngineSettings(engine=opensearch_url))
     with pytest.raises(InvalidRequest, match=r"\[window\] all is 10001 documents, and an engine gives up to 10000"):
         run(plan, collection, encoder)
 
 
-def test_what_still_writes_is_stopped_before_the_index_is_deleted(
+def test_running_writes_are_stopped_before_the_temporary_index_is_deleted(
     small: Collection, opensearch_url: str, encoder: Encoder
 ) -> None:
-    spec = Plan(resolve(["dense"])).spec(small, encoder)
+    spec = EvaluationPlan(resolve(["dense"])).spec(small, encoder)
 
     async def write(engine: Engine, name: str) -> None:
         while True:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.memory import MemorySearcher
-from es_ttc.lab.evaluation.methods import RETRIEVAL, Method, resolve_one, retrieval
+from es_ttc.lab.evaluation.methods import RETRIEVAL, EvaluatedMethod, resolve_one, retrieval
 from es_ttc.lab.evaluation.tuning import best, candidates, choose, fold_of, tune
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.registry import parse_params
@@ -19,7 +19,7 @@ from es_ttc.rescorers.registry import parse_params
 GRID = {"l1": [0.1, 0.2], "l2": [0.0, 0.1, 1.0]}
 
 
-def given_params(methods: Sequence[Method]) -> list[dict[str, Any]]:
+def given_params(methods: Sequence[EvaluatedMethod]) -> list[dict[str, Any]]:
     return [method.params.model_dump(exclude_unset=True, by_alias=True) for method in methods]
 
 
@@ -52,7 +52,9 @@ def test_every_declared_grid_fits_its_method(name: str) -> None:
         ("nnm", None, r"unknown method \[nnm\]: did you mean \[nnn\]"),
     ],
 )
-def test_what_cannot_be_tried_is_named(name: str, grid: Mapping[str, Any] | None, message: str) -> None:
+def test_candidates_refuses_methods_and_grids_that_cannot_be_tuned(
+    name: str, grid: Mapping[str, Any] | None, message: str
+) -> None:
     with pytest.raises(InvalidRequest, match=message):
         candidates(name, grid=grid)
 

@@ -13,8 +13,8 @@ from es_ttc.lab.discovery import evaluator as evaluating
 from es_ttc.lab.discovery import screening
 from es_ttc.lab.discovery.evaluator import Evaluator, Limits, run
 from es_ttc.lab.discovery.loop import ReplayProposer, search
-from es_ttc.lab.discovery.records import Plan, Proposal, Record, SearchLog, read
-from es_ttc.lab.discovery.tasks import Task
+from es_ttc.lab.discovery.records import DiscoveryPlan, ProposedProgram, Record, SearchLog, read
+from es_ttc.lab.discovery.tasks import DiscoveryTask
 from es_ttc.rescorers.programs.source import Reason, Refused
 from tests.discovery.conftest import bees, tasks
 from tests.support.children import pipes_and_memory, running
@@ -22,7 +22,7 @@ from tests.support.children import pipes_and_memory, running
 __all__ = ["bees", "tasks"]
 
 LIMITS = Limits(seconds=1.0, memory_mb=256, cost=40)
-PLAN = Plan(encoder="minilm", identity="x", seed=1, proposer="replay", tasks=())
+PLAN = DiscoveryPlan(encoder="minilm", identity="x", seed=1, proposer="replay", tasks=())
 HEAD = """import os, signal, struct, sys, time
 import numpy as np
 DOOR = int(sys.argv[1])
@@ -100,11 +100,11 @@ def open_wall(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def searched(tmp_path: Path, bees: Task) -> Callable[[list[str]], list[Record]]:
+def searched(tmp_path: Path, bees: DiscoveryTask) -> Callable[[list[str]], list[Record]]:
     """Drives the loop by some sources and returns what it has written to the disk."""
 
     def drive(sources: list[str]) -> list[Record]:
-        proposer = ReplayProposer([Proposal(source=one, origin="replay") for one in sources])
+        proposer = ReplayProposer([ProposedProgram(source=one, origin="replay") for one in sources])
         evaluator = Evaluator([bees], LIMITS, tmp_path / "lock")
         with SearchLog(tmp_path / "search") as memory:
             memory.begin(PLAN)
@@ -117,7 +117,7 @@ def searched(tmp_path: Path, bees: Task) -> Callable[[list[str]], list[Record]]:
 @pytest.mark.usefixtures("open_wall")
 @pytest.mark.slow
 def test_a_hostile_candidate_ends_itself_and_the_search_goes_on(
-    searched: Callable[[list[str]], list[Record]], bees: Task
+    searched: Callable[[list[str]], list[Record]], bees: DiscoveryTask
 ) -> None:
     assert bees.inputs.size  # shared at the first use
     held = pipes_and_memory()
@@ -145,7 +145,9 @@ def test_texts_that_cannot_be_programs_are_recorded_too(searched: Callable[[list
     assert [record.verdict for record in records].count("measured") == 1
 
 
-def test_an_encoder_that_has_gone_is_no_fault_of_a_candidate(bees: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_that_has_gone_is_no_fault_of_a_candidate(
+    bees: DiscoveryTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def gone(*_: object, **__: object) -> None:
         raise EncoderError("nobody answers")
 

@@ -75,7 +75,7 @@ def test_a_graph_from_its_building_to_its_end(
         (("build", "x", "--builder", "faiss"), 2, "'faiss' is not one of"),
     ],
 )
-def test_what_cannot_be_meant_is_told_in_one_sentence(
+def test_graph_refuses_invalid_options_in_one_sentence(
     opensearch_url: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, why: str
 ) -> None:
     assert run(["graph", *words, "--engine", opensearch_url]) == status

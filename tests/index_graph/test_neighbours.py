@@ -161,7 +161,7 @@ async def test_an_index_made_anew_needs_a_new_graph(engine: Engine, corpus: str)
     assert (await show_graph(engine, corpus)).figures.documents == 0
 
 
-async def test_what_is_shown_is_what_there_is(engine: Engine, corpus: str) -> None:
+async def test_show_graph_counts_documents_edges_and_reach(engine: Engine, corpus: str) -> None:
     await build_graph(engine, corpus, PARAMS)
     shown = await show_graph(engine, corpus)
     assert (shown.figures.documents, shown.dangling) == (600, 0)

@@ -82,7 +82,7 @@ def test_special_tokens_and_tokens_over_the_joining_space() -> None:
 
 
 @pytest.mark.parametrize("value", ["\ud800", 2**64, object(), {1: "a"}])
-def test_what_has_no_json_form_is_refused(value: object) -> None:
+def test_a_value_without_json_form_is_refused(value: object) -> None:
     with pytest.raises(InvalidRequest, match="no JSON form"):
         document_json({"a": value})
 

@@ -75,7 +75,7 @@ async def stored(url: str, index: str) -> dict[str, dict[str, Any]]:
 
 
 @on_both
-async def test_what_is_stored_is_what_evaluation_in_memory_uses(
+async def test_stored_features_equal_those_of_evaluation_in_memory(
     engine: Engine, engine_url: str, index: str, encoder: Encoder, spec: IndexSpec
 ) -> None:
     outcome, letters = await run(engine, index, encoder, [{"_id": name, **STRANGE[name]} for name in STRANGE])

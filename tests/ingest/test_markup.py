@@ -31,7 +31,7 @@ def words(text: str) -> str:
 
 
 @pytest.mark.parametrize(("text", "read"), TEXTS)
-def test_what_is_read_of_a_text(text: str, read: str) -> None:
+def test_words_leaves_out_markup(text: str, read: str) -> None:
     assert words(text) == read
     assert has_markup(text) == (text != read)
 

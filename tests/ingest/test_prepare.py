@@ -46,7 +46,7 @@ def test_without_an_id_the_content_names_the_document() -> None:
         ({"text": {"a": 1}}, None, "holds a dict"),
     ],
 )
-def test_what_cannot_be_a_document_is_refused_with_the_reason(
+def test_an_invalid_document_is_refused_with_the_reason(
     document: dict[str, object], id_field: str | None, message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):

@@ -149,7 +149,7 @@ def test_parquet_values_become_json_values(tmp_path: Path) -> None:
     assert second.document == {"id": 2}
 
 
-def test_what_is_no_parquet_says_so(tmp_path: Path) -> None:
+def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     with pytest.raises(InvalidRequest, match="is not Parquet"):
         open_source(str(write(tmp_path / "a.parquet", "no")))

@@ -314,7 +314,7 @@ def assert_right(found: Features, spec: IndexSpec, encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize("storage", [{"spans": (SpanGrid(10, 5),)}, {"tokens": "nested"}], ids=["packed", "nested"])
-async def test_what_others_write_is_noticed_and_mended(
+async def test_documents_that_others_overwrote_are_written_again(
     engine: Engine, index_name: str, encoder: Encoder, storage: dict[str, Any]
 ) -> None:
     spec = IndexSpec(encoder.identity, max_tokens=64, **storage)

@@ -157,7 +157,7 @@ async def test_a_refusal_that_is_not_the_schemas_is_told() -> None:
     assert len(model.asked) == 4  # both times with and without: nothing was learned
 
 
-async def test_what_is_asked_and_the_key_are_never_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_prompts_and_the_key_are_never_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     telling = web.json_response({"error": {"message": f"cannot answer '{SECRET}'"}}, status=400)
     settings = {"llm_api_key": "sk-very-secret", "llm_attempts": 2}

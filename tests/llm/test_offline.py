@@ -125,7 +125,7 @@ async def test_a_model_that_breaks_is_told_and_loaded_again(double: Double) -> N
     assert double.loads == 2
 
 
-async def test_what_is_set_wrong_says_which_setting(double: Double) -> None:
+async def test_an_invalid_setting_is_named(double: Double) -> None:
     async with offline(double, llm_extra_body={"wrong": 1}) as llm:
         with pytest.raises(ConfigurationError, match=r"\[llm_extra_body\]"):
             await llm.complete("a")

@@ -72,7 +72,7 @@ def test_an_index_without_or_of_another_release_is_refused() -> None:
 
 
 @pytest.mark.parametrize("damage", [{"version": None}, {"scales": 3}, {"encoder": {}}, {"spans": [{"step": 1}]}])
-def test_what_someone_has_changed_there_is_refused_with_its_reason(damage: dict[str, Any]) -> None:
+def test_changed_metadata_of_an_index_is_refused_with_the_reason(damage: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=r"\[_meta.ttc\] of index \[articles\] is not as es-ttc writes it"):
         IndexSpec.from_mapping("articles", {"_meta": {"ttc": {**SPEC.as_meta(), **damage}}})
     with pytest.raises(InvalidRequest, match=r"KeyError: 'version'"):

@@ -96,7 +96,7 @@ def test_one_command_opens_the_page_of_an_index(playground: Playground) -> None:
             process.wait(30)
 
 
-def test_what_is_vendored_is_what_the_lock_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vendored_libraries_are_those_of_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not VENDORED:
         unavailable("the page's libraries are not there")
     lock = json.loads(LOCK.read_text("utf-8"))

@@ -161,7 +161,7 @@ def test_mistakes_of_a_request(plugged: Plugged) -> None:
         assert (reply.status, words in reply.reason) == (400, True), reply.body
 
 
-def test_what_only_elasticsearch_has_to_refuse(elasticsearch_plugged: Plugged) -> None:
+def test_elasticsearch_plugin_refuses_scroll_and_invalid_windows(elasticsearch_plugged: Plugged) -> None:
     plugged, body = elasticsearch_plugged, {"query": EVERYTHING, "ext": {"ttc": {"method": "dense", "query_text": "x"}}}
     scroll = search(plugged.url, SHARDED, body, "?scroll=1m")
     assert (scroll.status, "[scroll]" in scroll.reason) == (400, True), scroll.body

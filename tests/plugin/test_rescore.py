@@ -169,7 +169,7 @@ def test_explain_explains_the_score_that_is_shown(plugged: Plugged) -> None:
     ],
     ids=str,
 )
-def test_what_is_refused(plugged: Plugged, rescore: dict[str, Any], words: str) -> None:
+def test_plugin_refuses_invalid_sections(plugged: Plugged, rescore: dict[str, Any], words: str) -> None:
     reply = search(plugged.url, CODED, {"query": EVERYTHING, "rescore": rescore})
     assert reply.status == 400
     assert words in reply.reason

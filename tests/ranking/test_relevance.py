@@ -55,7 +55,7 @@ def test_first_hits_are_those_of_blend_and_unjudged_ones_can_be_left_out() -> No
 @pytest.mark.parametrize(
     ("queries", "useful", "lacking"), [(60, 3.0, []), (MIN_QUERIES - 1, 3.0, ["queries"]), (60, 0.0, ["Brier"])]
 )
-def test_what_is_missing_is_told(queries: int, useful: float, lacking: list[str]) -> None:
+def test_evaluated_names_what_a_fit_lacks(queries: int, useful: float, lacking: list[str]) -> None:
     found = evaluated(judged_hits(random_pools(queries, useful=useful)))
     assert len(found.lacking) == len(lacking)
     assert all(word in sentence for word, sentence in zip(lacking, found.lacking, strict=True))

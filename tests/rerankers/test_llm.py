@@ -91,7 +91,7 @@ async def test_long_passages_share_a_listwise_question() -> None:
     assert str(model.asked[0]["messages"]).count("x") < 1050
 
 
-async def test_what_a_passage_says_fills_no_placeholder() -> None:
+async def test_a_placeholder_in_a_passage_is_not_filled() -> None:
     async with scripted_model(["50"]) as model:
         reranker = made(model.url)
         await reranker.scores("the query", [Passage("1", "{{query}} \n\n Search: another")])

@@ -78,7 +78,7 @@ async def test_texts_go_out_in_batches_few_at_once_and_never_twice() -> None:
         (RuntimeError("no line"), "failed: RuntimeError: no line"),
     ],
 )
-async def test_what_is_no_answer_is_a_failure_and_the_other_batches_count(answer: Any, why: str) -> None:
+async def test_an_invalid_answer_fails_its_batch_and_other_batches_count(answer: Any, why: str) -> None:
     class Broken(Lengths):
         async def scores(self, query: str, passages: Sequence[Passage]) -> Sequence[float]:
             if passages[0].hash == "h3":
@@ -210,7 +210,7 @@ async def test_an_endpoint_that_refuses_or_answers_nonsense_fails(fault: Any, wh
         ({"usage": {"total_tokens": -1, "prompt_tokens": "9"}, "meta": [1]}, {}),
     ],
 )
-async def test_what_an_endpoint_says_of_its_cost_is_charged(says: dict[str, Any], cost: dict[str, int]) -> None:
+async def test_the_cost_that_an_endpoint_reports_is_charged(says: dict[str, Any], cost: dict[str, int]) -> None:
     async with endpoint({"results": [{"index": 0, "relevance_score": 1}], **says}) as served:
         rerankers = Rerankers({"mine": {"kind": "http", "url": served.url}})
         found = rerankers.named("mine")

@@ -98,7 +98,7 @@ def test_scores_are_shown_in_order_and_not_negative(normalise: Any) -> None:
     np.testing.assert_array_equal(np.argsort(scores), np.argsort(totals))
 
 
-def test_what_an_index_lacks_is_left_out() -> None:
+def test_blend_leaves_out_signals_that_the_index_lacks() -> None:
     query, window = example()
     without = replace(window, tokens=None, norms=None)
     mean = np.mean([stats.zscore(by_hand(query, window)[name]) for name in ("lexical", "dense")], axis=0)

@@ -95,7 +95,7 @@ def test_scores_are_blends_mean_and_the_trees(tmp_path: Path) -> None:
     assert learned.summary(query, window, params) == {"model": "mine", "signals": list(SIGNALS)}
 
 
-def test_what_is_missing_goes_the_default_way(tmp_path: Path) -> None:
+def test_missing_signals_go_the_trees_default_way(tmp_path: Path) -> None:
     written(tmp_path, "mine", stump())
     params = params_of(tmp_path)
     query, window = example(12)
@@ -225,7 +225,7 @@ def test_a_field_is_what_its_text_says(name: str, missing: float | None) -> None
         ([f"f{place}" for place in range(33)], "names 33 fields, and a model reads at most 32"),
     ],
 )
-def test_what_is_no_field_is_refused(texts: list[str], message: str) -> None:
+def test_parse_fields_refuses_invalid_fields(texts: list[str], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         parse_fields(texts)
 
@@ -237,7 +237,7 @@ def test_the_least_of_several_values_counts(values: list[float]) -> None:
 
 
 @pytest.mark.parametrize("value", [True, "cheap", {"value": 1}, float("inf"), "NaN"])
-def test_what_is_no_number_is_refused(value: Any) -> None:
+def test_as_number_refuses_other_values(value: Any) -> None:
     with pytest.raises(ValueError, match=r"is no|could not convert"):
         as_number(value)
 

@@ -23,7 +23,7 @@ def test_a_file_survives_a_round_trip(tmp_path: Path) -> None:
     assert Tuned.read(written(tmp_path)).model_dump() == RECORD
 
 
-def test_what_the_request_gives_wins(tmp_path: Path) -> None:
+def test_parameters_of_the_request_precede_tuned_ones(tmp_path: Path) -> None:
     defaults = TunedDefaults.read([written(tmp_path)])
     nnn, mmr = registry.load("nnn"), registry.load("mmr")
     params, tuned = defaults.parse(nnn, {})
@@ -40,7 +40,7 @@ def test_what_the_request_gives_wins(tmp_path: Path) -> None:
         defaults.parse(nnn, {"l1": -1})
 
 
-def test_what_is_no_such_file_is_told(tmp_path: Path) -> None:
+def test_an_invalid_file_of_tuned_parameters_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"nowhere\] cannot be read: No such file"):
         Tuned.read(tmp_path / "nowhere")
     for content in (b"{", b"[]", orjson.dumps({"method": "nnn"})):

@@ -128,7 +128,7 @@ def test_a_search_that_gives_up_certifies_nothing_that_it_has_not_seen() -> None
     assert (few.stop, few.gap > 0) == ("rounds", True)
 
 
-def test_what_it_returns() -> None:
+def test_nnn_returns_its_support_first_by_weight() -> None:
     random = np.random.default_rng(1)
     rows, query = unit(random.standard_normal((300, 16))), unit(random.standard_normal(16))
     everything = retrieved(query, search_over(rows), 40)

@@ -28,7 +28,7 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.methods import resolve
-from es_ttc.lab.evaluation.plan import Plan
+from es_ttc.lab.evaluation.plan import EvaluationPlan
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.programs.rescorers import LexicalParams, ProgramParams, rescorer_of
 from es_ttc.settings import EngineSettings
@@ -265,7 +265,7 @@ def test_an_evaluation_makes_them_for_the_methods_that_read_them(two_roles: Enco
         ("covtriple", two_roles, True, False),
         ("bidirzscore", encoder, False, False),
     ):
-        spec = Plan(tuple(resolve([methods]))).spec(collection, one)
+        spec = EvaluationPlan(tuple(resolve([methods]))).spec(collection, one)
         assert (spec.chunks, spec.reversed) == (chunks, made)
         assert ("reversed" in feature_fields(encode_documents([document.source], spec, one)[0], spec)) == made
 

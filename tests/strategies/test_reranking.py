@@ -219,7 +219,7 @@ async def test_search_on_a_graph_of_vectors_finds_what_is_near_by_the_rerankers_
     assert far[found.documents[0]] <= (alpha + 1) / (alpha - 1) * far.min() + 1e-6
 
 
-async def test_what_the_list_cuts_is_not_expanded_and_ranks_below() -> None:
+async def test_rgs_does_not_expand_documents_below_its_list() -> None:
     edges = Edges({0: [10, 11, 12], 12: [20]})
     worth = [0.0] * 30
     worth[:3] = 9, 8, 7

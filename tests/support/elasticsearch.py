@@ -23,7 +23,7 @@ from es_ttc.engine.node import account, java
 from es_ttc.engine.node.distribution import Command, NodeFolder
 from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.plugin import Plugin
-from es_ttc.engine.node.spec import NodeSpec, Progress, ProgressCallback
+from es_ttc.engine.node.spec import NodeProgress, NodeSpec, ProgressCallback
 from es_ttc.errors import NodeError
 
 FOLDERS = ("lib/", "modules/")
@@ -197,7 +197,7 @@ def _download(carrier: Carrier, target: Path, on_progress: ProgressCallback) -> 
         for share, fetch in zip(shares, fetches, strict=True):
             fetch.result()
             done += sum(member.compress_size for member in share)
-            on_progress(Progress("fetch", done, total, "elasticsearch"))
+            on_progress(NodeProgress("fetch", done, total, "elasticsearch"))
 
 
 @stamina.retry(on=TRANSIENT, attempts=4)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from es_ttc.encoders.heads import unit
-from es_ttc.lab.training.data import Task, TrainingQueries
+from es_ttc.lab.training.data import TrainingQueries, TrainingTask
 from es_ttc.lab.training.losses import cross_view, listwise_multi_label
 from es_ttc.lab.training.options import ColtOptions
 from es_ttc.lab.training.recipes.colt import ColtRecipe
@@ -16,12 +16,12 @@ RELEVANT = ([0, 1], [0, 1], [2], [1, 3])
 SCENES = ([0, 1], [2], [1, 3])
 
 
-def small() -> Task:
+def small() -> TrainingTask:
     random = np.random.default_rng(5)
     queries, documents = (unit(random.standard_normal((n, 6)).astype(np.float32)) for n in (4, 5))
     relevant = [np.array(one, np.intp) for one in RELEVANT]
     questions = TrainingQueries(["" for _ in RELEVANT], queries, relevant)
-    return Task("small", documents, questions, questions)
+    return TrainingTask("small", documents, questions, questions)
 
 
 def adjacency(sets: list[list[int]], width: int) -> Float32:

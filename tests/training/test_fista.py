@@ -68,7 +68,7 @@ def test_its_gradient_is_that_of_the_exact_solution() -> None:
         assert float(queries.grad[0, component]) == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-5)
 
 
-def test_what_is_not_selected_lacks_something_and_can_be_pulled_in() -> None:
+def test_an_unselected_document_lacks_correlation_and_slack_pulls_it_in() -> None:
     documents, queries = problem("general", 30, 6)
     x = unrolled(documents, queries, 0.1, 0.1, steps=3000)
     lack = lacking(documents, queries, x, 0.1)

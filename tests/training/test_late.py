@@ -88,7 +88,7 @@ def request(plain: Path, tmp_path: Path, name: str, **changed: Any) -> LateReque
     return LateRequest(data, str(plain), tmp_path / name, OPTIONS, LOOP, **changed)
 
 
-def test_what_is_learned_is_a_model_of_its_own_library(trained: dict[str, Any]) -> None:
+def test_a_trained_late_model_loads_in_its_own_library(trained: dict[str, Any]) -> None:
     out, course = trained["out"], trained["course"]
     assert course["losses"][-1] < course["losses"][0] / 2
     assert course["valid"][course["best_epoch"]] == max(course["valid"]) > course["valid"][0]
@@ -245,7 +245,7 @@ def test_layers_that_are_not_trained_stay_as_they_are(plain: Path, tmp_path: Pat
         assert torch.equal(weights, after.state_dict()[name]) is ("encoder.layer.1." not in name), name
 
 
-def test_what_will_not_do_is_refused(
+def test_train_late_refuses_invalid_data_and_options(
     plain: Path, trained: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, data = tmp_path / "out", write(tmp_path / "tools", "train", "test")

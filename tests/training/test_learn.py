@@ -25,11 +25,11 @@ from es_ttc.errors import ConfigurationError, EncoderMismatch
 from es_ttc.index.mappings.queries import matching
 from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.methods import resolve_one
-from es_ttc.lab.evaluation.plan import Plan, opened
+from es_ttc.lab.evaluation.plan import EvaluationPlan, opened
 from es_ttc.lab.evaluation.rankings import silent
 from es_ttc.lab.learning import session
 from es_ttc.lab.learning.query_log import MAX_LENGTH, read_log
-from es_ttc.lab.learning.teachers import TEACHERS, Target, blend_scores, targets
+from es_ttc.lab.learning.teachers import TEACHERS, TeacherTarget, blend_scores, targets
 from es_ttc.lab.learning.training import Adapters, Lists, bounded, fit_adapters
 from es_ttc.lab.learning.verdict import cross_fitted, verdict_of
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
@@ -177,12 +177,12 @@ def unjudged(pool: Pool) -> Pool:
 
 
 @pytest.mark.parametrize("judged", [True, False])
-def test_what_is_learned_holds_on_other_queries(judged: bool) -> None:
+def test_a_learned_adapter_gains_on_held_out_queries(judged: bool) -> None:
     pools = made_pools(words_know=0.8 if judged else 4)
     loop = LoopOptions(epochs=20, learning_rate=5e-3, patience=20, threads=1)
     given = pools if judged else replace(pools, pools=tuple(unjudged(pool) for pool in pools.pools))
 
-    def fit(some: Pools, said: Sequence[Target]) -> Callable[[Pools], Pools]:
+    def fit(some: Pools, said: Sequence[TeacherTarget]) -> Callable[[Pools], Pools]:
         heads = fit_adapters(some, said, loop=loop).heads
         assert not heads["document"].layers
 
@@ -211,7 +211,7 @@ def test_every_fold_learns_something_where_few_documents_are_taught() -> None:
     said = targets(pools, {str(number): {"7": 9.0} for number in range(20)}, allowed=("clicks",))
     taught: list[int] = []
 
-    def fit(_some: Pools, of_others: Sequence[Target]) -> Callable[[Pools], Pools]:
+    def fit(_some: Pools, of_others: Sequence[TeacherTarget]) -> Callable[[Pools], Pools]:
         taught.append(sum(one.teacher is not None for one in of_others))
         return lambda others: others
 
@@ -253,7 +253,7 @@ def require_served(engine: str, index: str, folder: Path, base: Encoder) -> None
             np.testing.assert_array_equal(kept.scores, pool.scores)
             np.testing.assert_array_equal(np.array(kept.vectors), np.array(pool.vectors))
     tools = tuple(Document(tool, "", f"{tool}: {text}") for tool, text in TOOLS.items())
-    plan = Plan((blend := resolve_one("blend"),), first_pass="bm25", codec=DEFAULT_CODEC)
+    plan = EvaluationPlan((blend := resolve_one("blend"),), first_pass="bm25", codec=DEFAULT_CODEC)
     with opened(plan, replace(queries, documents=tools), adapted, silent) as (searcher, _, _):
         memory = searcher.rank(blend)
     with running_gateway(settings, load=lambda _name, _folder: base) as gateway:

@@ -33,7 +33,9 @@ def trained(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_what_is_learned_is_an_encoder(tmp_path: Path, encoder: Encoder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trained_adapter_loads_as_an_encoder(
+    tmp_path: Path, encoder: Encoder, capsys: pytest.CaptureFixture[str]
+) -> None:
     data, dense, nnn = write_seen(tmp_path / "tools"), tmp_path / "dense", tmp_path / "tools-nnn"
     course = trained(capsys, "dense", str(data), "--out", str(dense), *DENSE)
     assert course["losses"][-1] < course["losses"][0] / 2
@@ -109,7 +111,7 @@ def test_a_killed_training_goes_on_to_the_same_losses(
     assert not checkpoint.exists()
 
 
-def test_what_will_not_do_is_refused(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_refuses_invalid_data_and_options(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
 
     def refused(*arguments: str) -> str:

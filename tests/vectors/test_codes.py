@@ -79,7 +79,7 @@ def test_codes_stand_in_blocks_as_documented(bits: Bits, dims: int) -> None:
         (2, 100, "f2d01d5b6f3e861d"),
     ],
 )
-def test_what_is_stored_is_the_same_on_every_machine(bits: Bits, dims: int, expected: str) -> None:
+def test_codes_are_the_same_on_every_machine(bits: Bits, dims: int, expected: str) -> None:
     """Whole numbers in place of random ones: the input too must be the same everywhere."""
     rows = (np.arange(300 * dims) * 7919 % 1009 - 504).reshape(300, dims).astype(np.float32) / np.float32(1024)
     coded = encode(rows, bits)

@@ -58,12 +58,12 @@ def test_zero_rows_and_empty_documents(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused(value: float) -> None:
+def test_quantise_refuses_values_that_are_not_finite(value: float) -> None:
     with pytest.raises(ValueError, match="finite"):
         quantise(np.array([[0.5, value]], np.float32), "int8")
 
 
-def test_what_is_no_matrix_is_refused() -> None:
+def test_quantise_refuses_a_vector() -> None:
     with pytest.raises(ValueError, match="matrix"):
         quantise(np.zeros(3, np.float32), "int8")
 

@@ -21,7 +21,7 @@ from es_ttc.engine.node.distribution import Command, NodeFolder
 from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.parts import Part
 from es_ttc.engine.node.plugin import Plugin
-from es_ttc.engine.node.spec import NodeSpec, Progress, ProgressCallback
+from es_ttc.engine.node.spec import NodeProgress, NodeSpec, ProgressCallback
 from es_ttc.errors import NodeError
 
 DESCRIPTOR = "plugin-descriptor.properties"
@@ -63,7 +63,7 @@ class OpenSearchDistribution:
         files = maven.fetch(
             pins,
             base / "artifacts",
-            lambda done, total, files: on_progress(Progress("fetch", done, total, files)),
+            lambda done, total, files: on_progress(NodeProgress("fetch", done, total, files)),
         )
         with locked(make_folder(home.parent) / f"{home.name}.lock"):
             if not home.exists():

@@ -28,7 +28,7 @@ from es_ttc.engine.node import account
 from es_ttc.engine.node.configuration import held_by, prepare
 from es_ttc.engine.node.distribution import Command, Distribution, NodeFolder
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
-from es_ttc.engine.node.spec import NodeSpec, Progress, ProgressCallback, check_name, ignore
+from es_ttc.engine.node.spec import NodeProgress, NodeSpec, ProgressCallback, check_name, ignore
 from es_ttc.engine.node.state import HOST, State, log_tail, open_folder, read_port
 from es_ttc.engine.node.supervisor import GRACE_SECONDS, Launch, ProcessId
 from es_ttc.errors import InvalidRequest, NodeError
@@ -290,7 +290,7 @@ def _await(
     began = time.monotonic()
     detail = f"{state.product} {state.version}, node [{state.name}]"
     while (elapsed := time.monotonic() - began) < timeout:
-        on_progress(Progress("start", elapsed, timeout, detail))
+        on_progress(NodeProgress("start", elapsed, timeout, detail))
         port = read_port(folder)
         if port and is_healthy(port, "2s"):
             return port

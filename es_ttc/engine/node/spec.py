@@ -10,7 +10,7 @@ from es_ttc.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class NodeProgress:
     """Progress of one step: ``fetch`` counts bytes, ``start`` seconds up to the timeout."""
 
     stage: Literal["fetch", "start"]
@@ -19,10 +19,10 @@ class Progress:
     detail: str
 
 
-ProgressCallback = Callable[[Progress], None]
+ProgressCallback = Callable[[NodeProgress], None]
 
 
-def ignore(_: Progress) -> None:
+def ignore(_: NodeProgress) -> None:
     """Ignore the progress."""
 
 

@@ -39,7 +39,7 @@ from es_ttc.index.mappings.spec import (
 )
 from es_ttc.rescorers.base import Feature
 
-Kind = Literal["vector", "blob", "keyword", "integer", "float", "nested", "rank_vectors"]
+FieldKind = Literal["vector", "blob", "keyword", "integer", "float", "nested", "rank_vectors"]
 
 READY = "ready"  # `ttc.state` of a document with all its features
 EMPTY = "empty"  # `ttc.state` of a document without text: it has no features, and needs none
@@ -52,7 +52,7 @@ class Field:
     """One field below ``ttc``."""
 
     name: str
-    kind: Kind
+    kind: FieldKind
     children: tuple["Field", ...] = ()
 
     @property
@@ -117,7 +117,7 @@ def fields(spec: IndexSpec) -> tuple[Field, ...]:
 
 def kept_in_source(spec: IndexSpec) -> tuple[Field, ...]:
     """Return the fields below ``ttc`` that are in ``_source``, because engines do not return them otherwise."""
-    kinds: tuple[Kind, ...] = ("rank_vectors",) if spec.outside_source else ("rank_vectors", "nested")
+    kinds: tuple[FieldKind, ...] = ("rank_vectors",) if spec.outside_source else ("rank_vectors", "nested")
     return tuple(field for field in carried(spec).values() if field.kind in kinds)
 
 

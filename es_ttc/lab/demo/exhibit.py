@@ -16,7 +16,7 @@ from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.features import encode_queries
 from es_ttc.lab.evaluation.methods import resolve
 from es_ttc.lab.evaluation.plan import evaluate
-from es_ttc.lab.evaluation.rankings import Progress, silent
+from es_ttc.lab.evaluation.rankings import ReportStage, silent
 from es_ttc.lab.evaluation.results import CollectionResult
 from es_ttc.lab.evaluation.through_engine import EngineSearcher, SearchedIndex, index_collection
 
@@ -69,7 +69,7 @@ async def _make_room(engine: Engine, name: str) -> None:
 
 
 def measure(
-    runner: InterruptibleRunner, client: Engine, exhibit: Exhibit, encoder: Encoder, progress: Progress = silent
+    runner: InterruptibleRunner, client: Engine, exhibit: Exhibit, encoder: Encoder, progress: ReportStage = silent
 ) -> CollectionResult:
     """Run every method on every query through the gateway, and compare them; rescorers rescore BM25's best 100."""
     methods = resolve(METHODS)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.lab.discovery.records import Figures, TaskResult
-from es_ttc.lab.discovery.tasks import Task
+from es_ttc.lab.discovery.tasks import DiscoveryTask
 from es_ttc.lab.evaluation.bootstrap import TIE
 from es_ttc.rescorers.programs.catalogue import REVERSED
 from es_ttc.rescorers.programs.interface import PASSAGE, QUERY, TOPIC_LENGTH
@@ -42,7 +42,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Usage:
+class SandboxUsage:
     """The data that a program has read of one task, counted as in the paper."""
 
     readings: set[str] = field(default_factory=set)
@@ -77,12 +77,12 @@ class ProgramRun:
     """The result of one program on one task."""
 
     scores: Float32
-    usage: Usage
+    usage: SandboxUsage
     seconds: float
 
 
 def run(
-    source: str, tasks: Sequence[Task], limits: Limits, *, hash_seed: int = 0, restricted: bool = True
+    source: str, tasks: Sequence[DiscoveryTask], limits: Limits, *, hash_seed: int = 0, restricted: bool = True
 ) -> list[ProgramRun]:
     """Run a program on tasks in a sandboxed process (`restricted` but in tests of it); `hash_seed` orders its sets."""
     allowance = ProcessLimits(limits.memory_mb, int(limits.seconds * len(tasks)) + _DEFINED_SECONDS)
@@ -101,8 +101,8 @@ def run(
 class _Counted:
     """The data of one task for a program, with their cost."""
 
-    def __init__(self, task: Task, bill: EncodingBudget) -> None:
-        self.usage = Usage()
+    def __init__(self, task: DiscoveryTask, bill: EncodingBudget) -> None:
+        self.usage = SandboxUsage()
         self._task = task
         self._bill = bill
 
@@ -170,7 +170,7 @@ _HASH_SEEDS = (0, 1)  # hash seeds of the two processes of one evaluation, so th
 class Evaluator:
     """Measures programs on tasks, one at a time on this machine."""
 
-    tasks: Sequence[Task]
+    tasks: Sequence[DiscoveryTask]
     limits: Limits
     lock: Path
 
@@ -203,12 +203,12 @@ def cost_ratio(tasks: Sequence[TaskResult]) -> float:
     return (base + sum(one.index_texts + one.query_texts for one in tasks)) / base
 
 
-def _same(task: Task, one: ProgramRun, other: ProgramRun) -> None:
+def _same(task: DiscoveryTask, one: ProgramRun, other: ProgramRun) -> None:
     if one.scores.tobytes() != other.scores.tobytes() or one.usage != other.usage:
         raise Refused(Reason.DETERMINISTIC, f"two runs on [{task.name}] gave different scores")
 
 
-def _on_task(task: Task, ran: ProgramRun, values: NDArray[np.float64]) -> TaskResult:
+def _on_task(task: DiscoveryTask, ran: ProgramRun, values: NDArray[np.float64]) -> TaskResult:
     queries, documents = task.size
     return TaskResult(
         value=float(values.mean()),

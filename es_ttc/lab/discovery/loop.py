@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from es_ttc.common.validation import first_error
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.discovery.evaluator import Evaluator
-from es_ttc.lab.discovery.records import Proposal, Record, SearchLog
+from es_ttc.lab.discovery.records import ProposedProgram, Record, SearchLog
 from es_ttc.lab.discovery.screening import registry_of
 from es_ttc.lab.discovery.summary import admits
 from es_ttc.rescorers.programs.source import Reason, Refused
@@ -21,7 +21,7 @@ from es_ttc.rescorers.programs.source import Reason, Refused
 class Proposer(Protocol):
     """Writes one program for each generation."""
 
-    def propose(self, generation: int, records: Sequence[Record]) -> Proposal:
+    def propose(self, generation: int, records: Sequence[Record]) -> ProposedProgram:
         """Return the next program.
 
         Raises:
@@ -33,7 +33,7 @@ class Proposer(Protocol):
 class ReplayProposer:
     """Returns recorded proposals, in order."""
 
-    proposals: Sequence[Proposal]
+    proposals: Sequence[ProposedProgram]
 
     @classmethod
     def read(cls, path: Path) -> "ReplayProposer":
@@ -45,12 +45,12 @@ class ReplayProposer:
             raise ConfigurationError(f"recorded proposals [{path}] cannot be read: {error.strerror}") from error
         for number, line in enumerate(lines, 1):
             try:
-                proposals.append(Proposal.model_validate_json(line))
+                proposals.append(ProposedProgram.model_validate_json(line))
             except ValidationError as error:
                 raise ConfigurationError(f"[{path}] line {number} is no proposal ({first_error(error)})") from error
         return cls(proposals)
 
-    def propose(self, generation: int, records: Sequence[Record]) -> Proposal:  # noqa: ARG002
+    def propose(self, generation: int, records: Sequence[Record]) -> ProposedProgram:  # noqa: ARG002
         """Return the recorded program of a generation."""
         if generation > len(self.proposals):
             raise Refused(Reason.NO_PROPOSAL, f"the recording has {len(self.proposals)} programs")
@@ -63,7 +63,7 @@ def search(
     proposer: Proposer,
     generations: int,
     *,
-    seeds: Sequence[Proposal] = (),
+    seeds: Sequence[ProposedProgram] = (),
     distance: float,
 ) -> Iterator[Record]:
     """Run or resume a search up to a number of generations, and yield each record when it is on disk."""
@@ -77,7 +77,7 @@ def search(
         yield _generation(memory, evaluator, generation, f"g{generation:03d}", propose, distance)
 
 
-def _given(seed: Proposal, _: Sequence[Record]) -> Proposal:
+def _given(seed: ProposedProgram, _: Sequence[Record]) -> ProposedProgram:
     return seed
 
 
@@ -86,11 +86,11 @@ def _generation(
     evaluator: Evaluator,
     generation: int,
     name: str,
-    propose: Callable[[Sequence[Record]], Proposal],
+    propose: Callable[[Sequence[Record]], ProposedProgram],
     distance: float,
 ) -> Record:
     start = time.monotonic()
-    proposal = Proposal(source="", origin="none")
+    proposal = ProposedProgram(source="", origin="none")
     outcome: dict[str, Any]
     try:
         proposal = propose(memory.records)

@@ -13,8 +13,8 @@ from es_ttc.common.files import replace_file
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.discovery.evaluator import Evaluator, Limits, run
-from es_ttc.lab.discovery.records import Plan, Record
-from es_ttc.lab.discovery.tasks import METRIC, Task, collections
+from es_ttc.lab.discovery.records import DiscoveryPlan, Record
+from es_ttc.lab.discovery.tasks import METRIC, DiscoveryTask, collections
 from es_ttc.lab.evaluation.bootstrap import Comparison, compare, resampled_means
 from es_ttc.lab.evaluation.features import encode_queries
 from es_ttc.lab.evaluation.provenance import now
@@ -71,7 +71,7 @@ def require_servable(record: Record, name: str) -> None:
         raise InvalidRequest(f"[{record.name}] reads [{min(unknown)}], which no index holds: it cannot be served")
 
 
-def samples(plan: Plan, encoder: Encoder) -> list[Float32]:
+def samples(plan: DiscoveryPlan, encoder: Encoder) -> list[Float32]:
     """Return the vectors of the search's queries by task, as a sample of an index's queries."""
     return [
         np.stack(
@@ -81,7 +81,7 @@ def samples(plan: Plan, encoder: Encoder) -> list[Float32]:
     ]
 
 
-def is_calibrated(record: Record, task: Task, sample: Float32, limits: Limits) -> bool:
+def is_calibrated(record: Record, task: DiscoveryTask, sample: Float32, limits: Limits) -> bool:
     """Return whether a program needs a sample of queries to score a single query, as a gateway does, like several."""
     if _scores_alone(record, task, limits):
         return False
@@ -93,7 +93,7 @@ def is_calibrated(record: Record, task: Task, sample: Float32, limits: Limits) -
     )
 
 
-def _scores_alone(record: Record, task: Task, limits: Limits) -> bool:
+def _scores_alone(record: Record, task: DiscoveryTask, limits: Limits) -> bool:
     few = replaced(
         task,
         query_texts=task.query_texts[:_TOGETHER],
@@ -108,7 +108,7 @@ def _scores_alone(record: Record, task: Task, limits: Limits) -> bool:
 
 
 def write(
-    record: Record, plan: Plan, name: str, report: Sequence[HeldOutResult], folder: Path, *, calibrated: bool
+    record: Record, plan: DiscoveryPlan, name: str, report: Sequence[HeldOutResult], folder: Path, *, calibrated: bool
 ) -> Path:
     """Write the two files of a promoted program, the manifest last, and return the source's file."""
     queries = sum(one.queries for one in record.tasks.values())
@@ -143,7 +143,7 @@ def exported(records: Sequence[Record]) -> bytes:
     return b"".join(orjson.dumps(one) + b"\n" for one in proposals)
 
 
-def _held(task: Task, values: Any) -> HeldOutResult:
+def _held(task: DiscoveryTask, values: Any) -> HeldOutResult:
     means = [resampled_means(one[None])[:, 0] for one in (values, task.baseline)]
     queries, documents = task.size
     return HeldOutResult(

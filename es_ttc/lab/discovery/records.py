@@ -39,7 +39,7 @@ class LlmUsage(_Model):
     seconds: float = 0.0
 
 
-class Proposal(_Model):
+class ProposedProgram(_Model):
     """A proposed program."""
 
     source: Text
@@ -83,7 +83,7 @@ class Record(Figures):
     kind: Literal["program"] = "program"
     generation: int
     name: str
-    proposal: Proposal
+    proposal: ProposedProgram
     verdict: Literal["measured", "rejected"]
     reason: Reason | None = None
     detail: Text = ""
@@ -104,7 +104,7 @@ class TaskPlan(_Model):
     held_documents: tuple[str, ...]
 
 
-class Plan(_Model):
+class DiscoveryPlan(_Model):
     """The first line of a memory: everything that is needed to resume the search."""
 
     kind: Literal["plan"] = "plan"
@@ -156,7 +156,7 @@ class SearchLog:
         """All generations, oldest first."""
         return self._records
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: DiscoveryPlan) -> None:
         """Write the first line."""
         self._write(plan.model_dump(mode="json"))
         self.plan = plan
@@ -172,7 +172,7 @@ class SearchLog:
         os.fsync(self._file.fileno())
 
 
-def read(folder: Path) -> tuple[Plan, list[Record]]:
+def read(folder: Path) -> tuple[DiscoveryPlan, list[Record]]:
     """Return a memory, also of a running search; an incomplete last line is left out."""
     path = folder / FILE
     try:
@@ -196,13 +196,13 @@ def _cut(descriptor: int) -> bytes:
     return content[:whole]
 
 
-def _read(path: Path, content: bytes) -> tuple[Plan | None, list[Record]]:
-    plan: Plan | None = None
+def _read(path: Path, content: bytes) -> tuple[DiscoveryPlan | None, list[Record]]:
+    plan: DiscoveryPlan | None = None
     records: list[Record] = []
     for number, line in enumerate(content.splitlines(), 1):
         try:
             if number == 1:
-                plan = Plan.model_validate_json(line)
+                plan = DiscoveryPlan.model_validate_json(line)
             else:
                 records.append(Record.model_validate_json(line))
         except ValidationError as error:

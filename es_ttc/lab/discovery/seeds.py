@@ -4,7 +4,7 @@ import ast
 import inspect
 
 from es_ttc.lab.discovery.grammar.trees import Tree, render
-from es_ttc.lab.discovery.records import Proposal
+from es_ttc.lab.discovery.records import ProposedProgram
 from es_ttc.rescorers.programs import frontier
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, Entry
 
@@ -59,11 +59,11 @@ KNOWN: dict[str, Tree] = {
 ORIGIN = "seed"
 
 
-def seed(entry: Entry) -> Proposal:
+def seed(entry: Entry) -> ProposedProgram:
     """Return one of the paper's programs as a proposal: as a tree if the grammar can express it, else as source."""
     tree = KNOWN.get(entry.name)
     summary = f"{entry.title} (section {entry.section})."
-    return Proposal(
+    return ProposedProgram(
         source=source_of(entry) if tree is None else render(tree, summary),
         origin=ORIGIN,
         title=entry.name,
@@ -72,7 +72,7 @@ def seed(entry: Entry) -> Proposal:
     )
 
 
-def seeds(*, cheap: bool = False) -> list[Proposal]:
+def seeds(*, cheap: bool = False) -> list[ProposedProgram]:
     """Return the twelve programs, cheapest first; `cheap` leaves out those that expand queries."""
     return [seed(entry) for entry in CATALOGUE.values() if not (cheap and entry.passes)]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from es_ttc.common.validation import did_you_mean
 from es_ttc.errors import InvalidRequest
-from es_ttc.lab.discovery.records import LlmUsage, Plan, Record
+from es_ttc.lab.discovery.records import DiscoveryPlan, LlmUsage, Record
 from es_ttc.lab.discovery.seeds import ORIGIN
 
 
@@ -45,7 +45,7 @@ def admits(mean: float, records: Sequence[Record]) -> bool:
     return mean > 0 and mean > best
 
 
-def status(plan: Plan, records: Sequence[Record]) -> dict[str, Any]:
+def status(plan: DiscoveryPlan, records: Sequence[Record]) -> dict[str, Any]:
     """Return the state of a search as JSON-ready values."""
     grown = [record for record in records if record.proposal.origin != ORIGIN]
     best = max(measured(records), key=lambda record: record.mean or 0.0, default=None)

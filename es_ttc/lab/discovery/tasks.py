@@ -14,11 +14,11 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.demo import limit_style, stdlib
-from es_ttc.lab.discovery.records import Plan, TaskPlan
+from es_ttc.lab.discovery.records import DiscoveryPlan, TaskPlan
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, splits
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
 from es_ttc.lab.evaluation.metrics import score_by
-from es_ttc.lab.evaluation.rankings import Progress, silent, top
+from es_ttc.lab.evaluation.rankings import ReportStage, silent, top
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.sandbox.process import Inputs, SharedMoments
 from es_ttc.sandbox.shared import Shared, SharedChunks, SharedTexts
@@ -33,7 +33,7 @@ _DEPTH = 10
 
 
 @dataclass(frozen=True)
-class Task:
+class DiscoveryTask:
     """One collection, prepared for programs; q queries, n documents."""
 
     name: str
@@ -99,14 +99,14 @@ def spec_of_programs(collection: Collection, encoder: Encoder) -> IndexSpec:
     )
 
 
-def task_of(collection: Collection, encoder: Encoder, progress: Progress = silent) -> Task:
+def task_of(collection: Collection, encoder: Encoder, progress: ReportStage = silent) -> DiscoveryTask:
     """Encode a collection as ingest does; documents without text are left out."""
     spec = spec_of_programs(collection, encoder)
     features = encode_corpus(collection.documents, spec, encoder, progress)
     queries = encode_queries(list(collection.queries.values()), encoder, tokens=False, progress=progress)
     present = np.flatnonzero(features.present).tolist()
     texts = [compose(collection.documents[place].source, ("title", "text"))[0] for place in present]
-    return Task(
+    return DiscoveryTask(
         collection.name,
         collection.split,
         list(collection.queries.values()),
@@ -175,7 +175,9 @@ def plan_generated(name: str, queries: int, documents: int, seed: int) -> TaskPl
     return planned.model_copy(update={"name": name})
 
 
-def load_tasks(plan: Plan, encoder: Encoder, *, held: bool = False, progress: Progress = silent) -> list[Task]:
+def load_tasks(
+    plan: DiscoveryPlan, encoder: Encoder, *, held: bool = False, progress: ReportStage = silent
+) -> list[DiscoveryTask]:
     """Encode the tasks of a plan; on request, the held-out queries with their documents."""
     if encoder.identity.key != plan.identity:
         raise ConfigurationError(
@@ -184,7 +186,7 @@ def load_tasks(plan: Plan, encoder: Encoder, *, held: bool = False, progress: Pr
     return [task_of(collection, encoder, progress) for collection in collections(plan, held=held)]
 
 
-def collections(plan: Plan, *, held: bool) -> Iterator[Collection]:
+def collections(plan: DiscoveryPlan, *, held: bool) -> Iterator[Collection]:
     """Yield the collections of a plan, restricted to its queries and documents."""
     for task in plan.tasks:
         whole = _load(task, held=held)

@@ -6,7 +6,7 @@ import numpy as np
 
 from es_ttc.common.interruption import InterruptibleRunner
 from es_ttc.lab.evaluation.features import CorpusFeatures
-from es_ttc.lab.evaluation.methods import Method, strategy_reranker
+from es_ttc.lab.evaluation.methods import EvaluatedMethod, strategy_reranker
 from es_ttc.lab.evaluation.rankings import Positions, Ranking
 from es_ttc.reranking.graph import NeighbourGraph, build
 from es_ttc.reranking.strategies import RerankedList, StepLimit, StrategyParams, budgeted_reranker
@@ -51,7 +51,7 @@ class _RequestGraph:
 class InMemoryReranker:
     """A rescorer as the reranker of one query."""
 
-    def __init__(self, features: CorpusFeatures, query: Query, method: Method) -> None:
+    def __init__(self, features: CorpusFeatures, query: Query, method: EvaluatedMethod) -> None:
         self._features = features
         self._query = query
         self._rescorer = strategy_reranker(method)
@@ -71,7 +71,12 @@ class InMemoryReranker:
 
 
 def rerank(
-    method: Method, first: Ranking, window: Positions, graph: MemoryGraph, features: CorpusFeatures, query: Query
+    method: EvaluatedMethod,
+    first: Ranking,
+    window: Positions,
+    graph: MemoryGraph,
+    features: CorpusFeatures,
+    query: Query,
 ) -> Ranking:
     """Return one query's ranking by a strategy."""
     strategy, params = method.strategy, method.params

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float64 = NDArray[np.float64]
+from es_ttc.vectors.tokens import Float64
 
 RESAMPLES = 10_000
 SEED = 20_241

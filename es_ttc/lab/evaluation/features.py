@@ -13,7 +13,7 @@ from es_ttc.index.ingest.encode import DocumentFeatures, encode_documents
 from es_ttc.index.mappings.fields import stored_scales
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Document
-from es_ttc.lab.evaluation.rankings import Positions, Progress, silent
+from es_ttc.lab.evaluation.rankings import Positions, ReportStage, silent
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.retrievers.base import Vectors
@@ -68,7 +68,7 @@ class CorpusFeatures:
 
 
 def encode_corpus(
-    documents: Sequence[Document], spec: IndexSpec, encoder: Encoder, progress: Progress = silent
+    documents: Sequence[Document], spec: IndexSpec, encoder: Encoder, progress: ReportStage = silent
 ) -> CorpusFeatures:
     """Return the features that ingest would write for documents to an index of this spec."""
     features: list[DocumentFeatures] = []
@@ -99,7 +99,9 @@ def _stacked(vectors: Sequence[Float32 | None], dims: int) -> Float32:
     return np.stack([np.zeros(dims, np.float32) if vector is None else vector for vector in vectors])
 
 
-def encode_queries(texts: Sequence[str], encoder: Encoder, *, tokens: bool, progress: Progress = silent) -> list[Query]:
+def encode_queries(
+    texts: Sequence[str], encoder: Encoder, *, tokens: bool, progress: ReportStage = silent
+) -> list[Query]:
     """Return queries encoded as in the gateway."""
     queries: list[Query] = []
     for start in range(0, len(texts), _BATCH):

@@ -15,11 +15,11 @@ from es_ttc.lab.evaluation.adaptive_reranking import MemoryGraph, rerank
 from es_ttc.lab.evaluation.bm25 import Bm25
 from es_ttc.lab.evaluation.datasets import Collection, field_values
 from es_ttc.lab.evaluation.features import CorpusFeatures
-from es_ttc.lab.evaluation.methods import Bm25Params, FirstPass, HybridParams, Method
+from es_ttc.lab.evaluation.methods import Bm25Params, EvaluatedMethod, FirstPassName, FusionParams
 from es_ttc.lab.evaluation.rankings import (
     Positions,
-    Progress,
     Ranking,
+    ReportStage,
     Run,
     depth_of,
     reciprocal_rank_fusion,
@@ -50,7 +50,7 @@ class JoinedWindow:
     window: Window
 
 
-Found = tuple[list[Ranking], NDArray[np.float64]]  # a ranking a query, and the seconds that each took
+TimedRankings = tuple[list[Ranking], NDArray[np.float64]]  # a ranking a query, and the seconds that each took
 
 
 @dataclass
@@ -63,11 +63,11 @@ class MemorySearcher:
 
     collection: Collection
     texts: Sequence[str]
-    retrieval: Mapping[str, Method]
+    retrieval: Mapping[str, EvaluatedMethod]
     features: CorpusFeatures | None = None
     queries: Sequence[Query] = ()
     _: KW_ONLY
-    first_pass: FirstPass = "dense"
+    first_pass: FirstPassName = "dense"
     window: int | None = 100
     candidates: int | None = None
 
@@ -75,7 +75,7 @@ class MemorySearcher:
         self.candidates = self.window if self.candidates is None else self.candidates
         self._depth = depth_of(self.window, self.documents)
         self._reach = self.documents if self.window is None else self._depth
-        self._found: dict[Method, Found] = {}
+        self._found: dict[EvaluatedMethod, TimedRankings] = {}
         self._indexes: dict[tuple[float, float], Bm25] = {}
         self._columns: dict[str, NDArray[np.float64]] = {}
 
@@ -92,7 +92,7 @@ class MemorySearcher:
         features = self.features
         return {features.ids[place]: features.pooled[place] for place in np.flatnonzero(features.present).tolist()}
 
-    def rank(self, method: Method, progress: Progress = silent) -> Run:
+    def rank(self, method: EvaluatedMethod, progress: ReportStage = silent) -> Run:
         """Return the method's rankings of all queries; see :class:`es_ttc.lab.evaluation.rankings.Searcher`."""
         found = self._found_by(method, progress)
         ids = [document.id for document in self.collection.documents]
@@ -103,19 +103,19 @@ class MemorySearcher:
             found[1],
         )
 
-    def _found_by(self, method: Method, progress: Progress) -> Found:
+    def _found_by(self, method: EvaluatedMethod, progress: ReportStage) -> TimedRankings:
         if method.retriever is not None:
             return self._search(method.retriever, method, progress)
         if method.strategy is not None:
             return self._walk(method, progress)
         return self._retrieve(method, progress) if method.rescorer is None else self._rescore(method, progress)
 
-    def _retrieve(self, method: Method, progress: Progress) -> Found:
+    def _retrieve(self, method: EvaluatedMethod, progress: ReportStage) -> TimedRankings:
         if method not in self._found:
             match method.params:
                 case Bm25Params():
                     self._found[method] = self._bm25(method.params, progress)
-                case HybridParams():
+                case FusionParams():
                     self._found[method] = self._hybrid(method.params, progress)
                 case _:
                     self._found[method] = self._dense(progress)
@@ -126,7 +126,7 @@ class MemorySearcher:
             self._indexes[params.k1, params.b] = Bm25(self.texts, k1=params.k1, b=params.b)
         return self._indexes[params.k1, params.b]
 
-    def _bm25(self, params: Bm25Params, progress: Progress) -> Found:
+    def _bm25(self, params: Bm25Params, progress: ReportStage) -> TimedRankings:
         index = self._words(params)
 
         def search(text: str) -> Ranking:
@@ -136,7 +136,7 @@ class MemorySearcher:
 
         return _each(search, self.collection.queries.values(), "bm25", progress)
 
-    def _dense(self, progress: Progress) -> Found:
+    def _dense(self, progress: ReportStage) -> TimedRankings:
         features = self._encoded()
         vectors = np.stack([query.vectors[0] for query in self.queries])
         reach = min(self._reach, int(features.present.sum()))
@@ -150,7 +150,7 @@ class MemorySearcher:
         share = (time.perf_counter() - start) / len(rankings)
         return rankings, np.full(len(rankings), share)
 
-    def _hybrid(self, params: HybridParams, progress: Progress) -> Found:
+    def _hybrid(self, params: FusionParams, progress: ReportStage) -> TimedRankings:
         parts = [self._retrieve(self.retrieval[name], progress) for name in ("bm25", "dense")]
         lists = [[ranking.documents[: self._reach].tolist() for ranking in rankings] for rankings, _ in parts]
 
@@ -162,7 +162,7 @@ class MemorySearcher:
         rankings, seconds = _each(fuse, list(zip(*lists, strict=True)), "hybrid", progress)
         return rankings, seconds + sum(spent for _, spent in parts)
 
-    def _search(self, retriever: Retriever[Any], method: Method, progress: Progress) -> Found:
+    def _search(self, retriever: Retriever[Any], method: EvaluatedMethod, progress: ReportStage) -> TimedRankings:
         features = self._encoded()
         matrices = {among: features.matrix(among) for among in method.searches}
 
@@ -179,7 +179,7 @@ class MemorySearcher:
 
             return _each(retrieve, self.queries, method.name, progress)
 
-    def _rescore(self, method: Method, progress: Progress) -> Found:
+    def _rescore(self, method: EvaluatedMethod, progress: ReportStage) -> TimedRankings:
         assert method.rescorer is not None  # noqa: S101 - rank's branch
         rescorer, params, needs = method.rescorer, method.params, method.needs
         if self.window is None and isinstance(rescorer, ProgramRescorer) and isinstance(params, ProgramParams):
@@ -202,7 +202,7 @@ class MemorySearcher:
         rankings, seconds = _each(rescore, zip(self.queries, first_pass, strict=True), method.name, progress)
         return rankings, seconds + spent
 
-    def _rescore_joined(self, rescorer: Rescorer[Any], method: Method, progress: Progress) -> Found:
+    def _rescore_joined(self, rescorer: Rescorer[Any], method: EvaluatedMethod, progress: ReportStage) -> TimedRankings:
         """Rescore what BM25 finds, joined by as many documents nearest to the query, as the gateway does."""
         needs = method.needs
         parts, spent = self._parts(progress)
@@ -216,7 +216,7 @@ class MemorySearcher:
         return rankings, seconds + spent
 
     def joined_windows(
-        self, needs: frozenset[Feature], fields: Sequence[str] = (), progress: Progress = silent
+        self, needs: frozenset[Feature], fields: Sequence[str] = (), progress: ReportStage = silent
     ) -> Iterator[JoinedWindow]:
         """Yield for each query what a method that joins the nearest documents scores."""
         parts, _ = self._parts(progress)
@@ -224,7 +224,7 @@ class MemorySearcher:
             yield self._joined(*part, needs, fields)
             progress("signals", place, len(parts))
 
-    def _parts(self, progress: Progress) -> tuple[list[tuple[Query, Ranking, Ranking]], NDArray[np.float64]]:
+    def _parts(self, progress: ReportStage) -> tuple[list[tuple[Query, Ranking, Ranking]], NDArray[np.float64]]:
         """Return each query with what BM25 finds and what is nearest to it, and the seconds that both took."""
         by_words, spent = self._retrieve(self.retrieval["bm25"], progress)
         by_vector, spent_on_vectors = self._retrieve(self.retrieval["dense"], progress)
@@ -248,7 +248,7 @@ class MemorySearcher:
         given = replace(self._given(documents, scores, needs, fields), present={Feature.FIRST_PASS: found})
         return JoinedWindow(query, first, documents, given)
 
-    def _walk(self, method: Method, progress: Progress) -> Found:
+    def _walk(self, method: EvaluatedMethod, progress: ReportStage) -> TimedRankings:
         features, graph = self._encoded(), self._graph
         first_pass, spent = self._retrieve(self.retrieval[self.first_pass], progress)
 
@@ -263,7 +263,7 @@ class MemorySearcher:
     def _graph(self) -> MemoryGraph:
         return MemoryGraph(self._encoded())
 
-    def _program(self, program: ProgramRescorer, params: ProgramParams, progress: Progress) -> Found:
+    def _program(self, program: ProgramRescorer, params: ProgramParams, progress: ReportStage) -> TimedRankings:
         """Rank the whole corpus as the paper does: many queries at once, words counted over the corpus."""
         features = self._encoded()
         known = np.flatnonzero(features.present)
@@ -313,7 +313,7 @@ def _with_whole_corpus(first: Ranking, size: int) -> Ranking:
     return Ranking(np.concatenate([first.documents, missing]), scores)
 
 
-def _each(answer: Callable[[T], Ranking], queries: Iterable[T], name: str, progress: Progress) -> Found:
+def _each(answer: Callable[[T], Ranking], queries: Iterable[T], name: str, progress: ReportStage) -> TimedRankings:
     rankings: list[Ranking] = []
     seconds: list[float] = []
     inputs = list(queries)

@@ -26,7 +26,7 @@ from es_ttc.retrievers.base import Retriever, Vectors
 from es_ttc.rewriters import registry as rewriters
 from es_ttc.rewriters.base import Rewriter
 
-FirstPass = Literal["dense", "bm25", "hybrid"]
+FirstPassName = Literal["dense", "bm25", "hybrid"]
 
 
 class Bm25Params(Params):
@@ -38,13 +38,13 @@ class Bm25Params(Params):
     b: float = Field(bm25.B, ge=0, le=1, description="Weight of document length.")
 
 
-class HybridParams(Params):
+class FusionParams(Params):
     """Reciprocal rank fusion of bm25 and dense."""
 
     k: int = Field(60, ge=0, description="Constant added to every rank; 0 for plain reciprocal ranks.")
 
 
-RETRIEVAL: Mapping[str, type[Params]] = {"bm25": Bm25Params, "dense": DenseParams, "hybrid": HybridParams}
+RETRIEVAL: Mapping[str, type[Params]] = {"bm25": Bm25Params, "dense": DenseParams, "hybrid": FusionParams}
 """Methods that find documents by one search; rescorers reorder the window that one of these has found."""
 
 KNN = "knn:"  # prefix of a retriever's name
@@ -53,7 +53,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {"programs": tuple(CATALOGUE)}  # names 
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class EvaluatedMethod:
     """One method with its parameters; a method is of one kind, so at most one of the last four is set."""
 
     name: str
@@ -102,7 +102,7 @@ def resolve(
     requested: Sequence[str],
     params: Mapping[str, Mapping[str, Any]] | None = None,
     served: Mapping[str, Any] | None = None,
-) -> tuple[Method, ...]:
+) -> tuple[EvaluatedMethod, ...]:
     """Return methods by name, in the order given, each once, with parameters by name; a group means all of it."""
     params = params or {}
     requested = list(dict.fromkeys(chain.from_iterable(GROUPS.get(name, (name,)) for name in requested)))
@@ -114,27 +114,29 @@ def resolve(
     return methods
 
 
-def resolve_one(name: str, params: Mapping[str, Any] | None = None, served: Mapping[str, Any] | None = None) -> Method:
+def resolve_one(
+    name: str, params: Mapping[str, Any] | None = None, served: Mapping[str, Any] | None = None
+) -> EvaluatedMethod:
     """Return one method by name; see :func:`resolve`."""
     if name in RETRIEVAL:
-        return Method(name, entry_points.parse_params(RETRIEVAL[name], params or {}, name))
+        return EvaluatedMethod(name, entry_points.parse_params(RETRIEVAL[name], params or {}, name))
     if name not in names():
         raise InvalidRequest(f"unknown method [{name}]{did_you_mean(name, (*names(), *GROUPS))}")
     if name.startswith(KNN):
         retriever = retrievers.load(name.removeprefix(KNN))
-        return Method(name, retrievers.parse_params(retriever, params or {}), retriever=retriever)
+        return EvaluatedMethod(name, retrievers.parse_params(retriever, params or {}), retriever=retriever)
     if name in rewriters.names():
         rewriter = rewriters.load(name)
-        return Method(name, rewriters.parse_params(rewriter, params or {}), rewriter=rewriter)
+        return EvaluatedMethod(name, rewriters.parse_params(rewriter, params or {}), rewriter=rewriter)
     if name in STRATEGIES:
         strategy = STRATEGIES[name]
         parsed = entry_points.parse_params(strategy.Params, params or {}, name)
-        return Method(name, with_defaults(parsed, None), strategy=strategy)
+        return EvaluatedMethod(name, with_defaults(parsed, None), strategy=strategy)
     rescorer = load(name)
-    return Method(name, parse_params(rescorer, params or {}, served), rescorer)
+    return EvaluatedMethod(name, parse_params(rescorer, params or {}, served), rescorer)
 
 
-def strategy_reranker(method: Method) -> Rescorer[Any]:
+def strategy_reranker(method: EvaluatedMethod) -> Rescorer[Any]:
     """Return the rescorer that a strategy uses as its reranker."""
     assert isinstance(method.params, StrategyParams)  # noqa: S101 - of every strategy
     name = method.params.reranker
@@ -146,7 +148,7 @@ def strategy_reranker(method: Method) -> Rescorer[Any]:
     return load(name)
 
 
-def retrieval(methods: Sequence[Method]) -> dict[str, Method]:
+def retrieval(methods: Sequence[EvaluatedMethod]) -> dict[str, EvaluatedMethod]:
     """Return the first-pass methods by name: those among the methods, and the others with their defaults."""
     given = {method.name: method for method in methods if method.name in RETRIEVAL}
     return {name: given.get(name) or resolve_one(name) for name in RETRIEVAL}

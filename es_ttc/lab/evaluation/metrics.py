@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.tokens import Float32, Float64
 
-Float64 = NDArray[np.float64]
 Qrels = Mapping[str, Mapping[str, int]]
 Aspects = Mapping[str, Qrels]
 Rankings = Mapping[str, Sequence[str]]

@@ -19,10 +19,10 @@ from es_ttc.lab.evaluation.bootstrap import RESAMPLES, TRUSTED_QUERIES, compare,
 from es_ttc.lab.evaluation.datasets import Collection, Document, field_values
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
-from es_ttc.lab.evaluation.methods import FirstPass, Method, retrieval
+from es_ttc.lab.evaluation.methods import EvaluatedMethod, FirstPassName, retrieval
 from es_ttc.lab.evaluation.metrics import QueryScores, score
 from es_ttc.lab.evaluation.provenance import product_and_version
-from es_ttc.lab.evaluation.rankings import Progress, Run, Searcher, silent
+from es_ttc.lab.evaluation.rankings import ReportStage, Run, Searcher, silent
 from es_ttc.lab.evaluation.results import CollectionResult, MethodResult
 from es_ttc.rescorers.base import Feature
 from es_ttc.retrievers.base import Vectors
@@ -40,13 +40,13 @@ _LABEL = 80
 
 def evaluate(
     collection: Collection,
-    methods: Sequence[Method],
+    methods: Sequence[EvaluatedMethod],
     searcher: Searcher,
     *,
     k: int = 10,
     baseline: str | None = None,
     resamples: int = RESAMPLES,
-    progress: Progress = silent,
+    progress: ReportStage = silent,
 ) -> CollectionResult:
     """Run methods on one collection and compare them."""
     reference = choose_baseline(methods, baseline)
@@ -106,7 +106,7 @@ def _label(document: Document) -> str:
     return document.title or textwrap.shorten(document.text, _LABEL, placeholder="\N{HORIZONTAL ELLIPSIS}")
 
 
-def choose_baseline(methods: Sequence[Method], requested: str | None = None) -> str:
+def choose_baseline(methods: Sequence[EvaluatedMethod], requested: str | None = None) -> str:
     """Return the name of the baseline: the requested one, else dense, else the first method."""
     names = [method.name for method in methods]
     if requested is not None and requested not in names:
@@ -115,7 +115,7 @@ def choose_baseline(methods: Sequence[Method], requested: str | None = None) -> 
 
 
 def _compared(
-    methods: Sequence[Method],
+    methods: Sequence[EvaluatedMethod],
     runs: dict[str, Run],
     scores: dict[str, QueryScores],
     firsts: Mapping[str, Mapping[str, Sequence[str]]],
@@ -156,13 +156,13 @@ _OF_TOKENS = frozenset({Feature.TOKENS, Feature.NORMS})
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EvaluationPlan:
     """The plan of an evaluation."""
 
-    methods: tuple[Method, ...]
+    methods: tuple[EvaluatedMethod, ...]
     k: int = 10
     baseline: str | None = None
-    first_pass: FirstPass = "dense"
+    first_pass: FirstPassName = "dense"
     window: int | None = 100
     codec: StoredCodec = "float16"
     max_tokens: int = 1024
@@ -224,7 +224,7 @@ class Plan:
 
 
 def run(
-    plan: Plan, collection: Collection, encoder: Encoder | None = None, progress: Progress = silent
+    plan: EvaluationPlan, collection: Collection, encoder: Encoder | None = None, progress: ReportStage = silent
 ) -> tuple[CollectionResult, str]:
     """Evaluate one collection; return the result, and where it was made: in memory, or the engine's version."""
     with opened(plan, collection, encoder, progress) as (searcher, where, truncated):
@@ -238,7 +238,7 @@ def run(
     return result, where
 
 
-def require_no_engine(methods: Sequence[Method]) -> None:
+def require_no_engine(methods: Sequence[EvaluatedMethod]) -> None:
     """Raise an error for methods that only an engine can run."""
     for method in methods:
         if method.rewriter is not None:
@@ -247,7 +247,7 @@ def require_no_engine(methods: Sequence[Method]) -> None:
 
 @contextmanager
 def opened(
-    plan: Plan, collection: Collection, encoder: Encoder | None, progress: Progress
+    plan: EvaluationPlan, collection: Collection, encoder: Encoder | None, progress: ReportStage
 ) -> Iterator[tuple[Searcher, str, int]]:
     """Yield the searcher, where it searches, and the number of truncated documents; see :func:`run`."""
     if plan.engine is not None:
@@ -274,7 +274,11 @@ def opened(
 
 @contextmanager
 def _through_engine(
-    plan: Plan, settings: EngineSettings, collection: Collection, encoder: Encoder | None, progress: Progress
+    plan: EvaluationPlan,
+    settings: EngineSettings,
+    collection: Collection,
+    encoder: Encoder | None,
+    progress: ReportStage,
 ) -> Iterator[tuple[Searcher, "SearchedIndex"]]:
     """Yield a searcher of the plan's index, or of a temporary one with the collection."""
     from es_ttc.lab.evaluation.through_engine import engine_searcher, existing_index, require_possible, temporary_index

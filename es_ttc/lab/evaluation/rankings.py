@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.lab.evaluation.methods import Method
+from es_ttc.lab.evaluation.methods import EvaluatedMethod
 from es_ttc.vectors.tokens import Float32
 
 Positions = NDArray[np.intp]
@@ -71,7 +71,7 @@ def reorder(first: Ranking, window: Positions, scores: Float32) -> Ranking:
     return Ranking(np.concatenate([window[order], rest]), scores[order])
 
 
-Progress = Callable[[str, int, int], None]  # gets stage, units done, and all units
+ReportStage = Callable[[str, int, int], None]  # gets stage, units done, and all units
 
 MIN_DEPTH = 100
 MAX_DEPTH = 1000
@@ -97,5 +97,5 @@ class Searcher(Protocol):
     def documents(self) -> int:
         """Number of documents that are searched."""
 
-    def rank(self, method: Method, progress: Progress = silent) -> Run:
+    def rank(self, method: EvaluatedMethod, progress: ReportStage = silent) -> Run:
         """Return the method's rankings of all queries."""

@@ -25,8 +25,8 @@ from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.queries import matching, nearest
 from es_ttc.index.mappings.spec import VECTOR, IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, Document
-from es_ttc.lab.evaluation.methods import Bm25Params, FirstPass, HybridParams, Method
-from es_ttc.lab.evaluation.rankings import Progress, Run, depth_of, reciprocal_rank_fusion, silent
+from es_ttc.lab.evaluation.methods import Bm25Params, EvaluatedMethod, FirstPassName, FusionParams
+from es_ttc.lab.evaluation.rankings import ReportStage, Run, depth_of, reciprocal_rank_fusion, silent
 from es_ttc.reranking.index_graph import build_graph, delete_graphs
 from es_ttc.rescorers.base import Query
 from es_ttc.retrievers.base import Retriever
@@ -69,7 +69,7 @@ class EngineSearcher:
     collection: Collection
     queries: Sequence[Query]
     _: KW_ONLY
-    first_pass: FirstPass
+    first_pass: FirstPassName
     window: int | None
     depth: int | None = None
 
@@ -91,11 +91,11 @@ class EngineSearcher:
         """None: the documents' vectors are only in the engine."""
         return
 
-    def rank(self, method: Method, progress: Progress = silent) -> Run:
+    def rank(self, method: EvaluatedMethod, progress: ReportStage = silent) -> Run:
         """Return the method's rankings of all queries; see :class:`es_ttc.lab.evaluation.rankings.Searcher`."""
         return self.index.runner.run(self._rank(method, progress))
 
-    async def _rank(self, method: Method, progress: Progress) -> Run:
+    async def _rank(self, method: EvaluatedMethod, progress: ReportStage) -> Run:
         rankings: dict[str, list[str]] = {}
         scores: dict[str, Float32] = {}
         seconds: list[float] = []
@@ -107,7 +107,7 @@ class EngineSearcher:
             progress(method.name, len(rankings), len(self.collection.queries))
         return Run(rankings, scores, np.array(seconds))
 
-    async def _answer(self, method: Method, text: str) -> SearchHits:
+    async def _answer(self, method: EvaluatedMethod, text: str) -> SearchHits:
         if method.retriever is not None:
             return await self._retrieved(method.retriever, method, text)
         if method.rescorer is not None:
@@ -118,7 +118,7 @@ class EngineSearcher:
         if method.rewriter is not None:
             section = {"query_text": text, **_section(method.name, method)}
             return await self._search({"query": {"ttc": section}}, self._depth)
-        if isinstance(method.params, HybridParams):
+        if isinstance(method.params, FusionParams):
             pages = [await self._search(self._retrieving(name, text), self._reach) for name in ("bm25", "dense")]
             fused = reciprocal_rank_fusion([page.ids for page in pages], method.params.k)[: self._depth]
             return SearchHits(
@@ -126,12 +126,12 @@ class EngineSearcher:
             )
         return await self._search(self._retrieving(method.name, text), self._depth)
 
-    async def _retrieved(self, retriever: Retriever[Any], method: Method, text: str) -> SearchHits:
+    async def _retrieved(self, retriever: Retriever[Any], method: EvaluatedMethod, text: str) -> SearchHits:
         section = _section(retriever.name, method)
         clause = {"field": VECTOR, "query_text": text, "k": self._depth, "ttc": section}
         return await self._search({"knn": clause}, self._depth)
 
-    async def _rescored(self, method: Method, text: str) -> SearchHits:
+    async def _rescored(self, method: EvaluatedMethod, text: str) -> SearchHits:
         """Return the rescored window, followed by the rest of the first pass."""
         section = {"query_text": text, **_section(method.name, method)}
         first = self._retrieving("bm25" if method.joins_nearest else self.first_pass, text)
@@ -171,13 +171,15 @@ class EngineSearcher:
         return nearest(self._vectors[text], reach, self._product)
 
 
-def _section(name: str, method: Method) -> dict[str, Any]:
+def _section(name: str, method: EvaluatedMethod) -> dict[str, Any]:
     """Return a method's section of a request, without fallback to the engine's own ranking."""
     params = method.params.model_dump(mode="json", exclude_unset=True)
     return {"method": name, "params": params, "timeout": _TIMEOUT, "on_error": "fail"}
 
 
-def require_possible(methods: Sequence[Method], first_pass: FirstPass, window: int | None, documents: int) -> None:
+def require_possible(
+    methods: Sequence[EvaluatedMethod], first_pass: FirstPassName, window: int | None, documents: int
+) -> None:
     """Raise an error for what works in memory only, before anything is indexed."""
     if any(isinstance(method.params, Bm25Params) and method.params.model_fields_set for method in methods):
         raise InvalidRequest(
@@ -200,7 +202,7 @@ def temporary_index(
     collection: Collection,
     spec: IndexSpec,
     encoder: Encoder,
-    progress: Progress = silent,
+    progress: ReportStage = silent,
     *,
     graph: bool = False,
     fields: Sequence[str] = (),
@@ -242,7 +244,7 @@ def engine_searcher(
     encoder: Encoder,
     queries: Sequence[Query],
     *,
-    first_pass: FirstPass,
+    first_pass: FirstPassName,
     window: int | None,
     ranking_models: Path | None = None,
 ) -> Iterator[EngineSearcher]:

@@ -19,13 +19,14 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation.bootstrap import SEED, Comparison, compare, resampled_means
 from es_ttc.lab.evaluation.datasets import Collection
-from es_ttc.lab.evaluation.methods import Method, resolve_one
-from es_ttc.lab.evaluation.metrics import Float64, check_metric, score_by
-from es_ttc.lab.evaluation.rankings import Progress, Searcher, silent
+from es_ttc.lab.evaluation.methods import EvaluatedMethod, resolve_one
+from es_ttc.lab.evaluation.metrics import check_metric, score_by
+from es_ttc.lab.evaluation.rankings import ReportStage, Searcher, silent
+from es_ttc.vectors.tokens import Float64
 
 Grid = Mapping[str, Sequence[Any]]
 
-MAX_CANDIDATES = 2_000
+MAX_COMBINATIONS = 2_000
 _ALIKE = 1e-12  # means that differ by less are equal: rounding must not choose
 
 
@@ -39,7 +40,7 @@ class Tuning:
     """
 
     metric: str
-    candidates: tuple[Method, ...]
+    candidates: tuple[EvaluatedMethod, ...]
     values: Float64
     chosen: int
     by_fold: tuple[int, ...]
@@ -47,12 +48,14 @@ class Tuning:
     against_default: Comparison
 
     @property
-    def best(self) -> Method:
+    def best(self) -> EvaluatedMethod:
         """The method with the parameters chosen."""
         return self.candidates[self.chosen]
 
 
-def candidates(name: str, params: Mapping[str, Any] | None = None, grid: Grid | None = None) -> tuple[Method, ...]:
+def candidates(
+    name: str, params: Mapping[str, Any] | None = None, grid: Grid | None = None
+) -> tuple[EvaluatedMethod, ...]:
     """Return a method with every combination of a grid's values, the one with its defaults first."""
     default = resolve_one(name, params)
     tried = list(default.params.tried()) if grid is None else _combinations(grid)
@@ -72,20 +75,20 @@ def _combinations(grid: Grid) -> list[dict[str, Any]]:
         if not (isinstance(values, list | tuple) and values):
             raise InvalidRequest(f"[grid] gives [{key}] no list of values: write e.g. [0.1, 0.2]")
     size = prod(len(values) for values in grid.values())
-    if size > MAX_CANDIDATES:
-        raise InvalidRequest(f"[grid] has {size:,} combinations, and up to {MAX_CANDIDATES:,} are tried: give fewer")
+    if size > MAX_COMBINATIONS:
+        raise InvalidRequest(f"[grid] has {size:,} combinations, and up to {MAX_COMBINATIONS:,} are tried: give fewer")
     return [dict(zip(grid, combination, strict=True)) for combination in product(*grid.values())] if grid else []
 
 
 def tune(
     collection: Collection,
-    methods: Sequence[Method],
+    methods: Sequence[EvaluatedMethod],
     searcher: Searcher,
     metric: str,
     *,
     folds: int | None = None,
     seed: int = SEED,
-    progress: Progress = silent,
+    progress: ReportStage = silent,
 ) -> Tuning:
     """Run candidates on a collection's queries and choose."""
     check_metric(metric)
@@ -103,7 +106,7 @@ def tune(
 
 
 def choose(
-    metric: str, methods: tuple[Method, ...], values: Float64, *, folds: int | None = None, seed: int = SEED
+    metric: str, methods: tuple[EvaluatedMethod, ...], values: Float64, *, folds: int | None = None, seed: int = SEED
 ) -> Tuning:
     """Choose from values that are known, ``(c, q)``; see :func:`tune`."""
     chosen = best(values)
@@ -179,7 +182,7 @@ def summary_of(
     }
 
 
-def given_params(method: Method) -> dict[str, Any]:
+def given_params(method: EvaluatedMethod) -> dict[str, Any]:
     """Return the parameters that are set, as a request writes them."""
     params: dict[str, Any] = method.params.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return params

@@ -14,11 +14,11 @@ from es_ttc.lab.evaluation.bootstrap import (
     interval,
     resampled_means,
 )
-from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.judging.records import LoggedSignals, PooledQuery, pools_of
 from es_ttc.lab.ranking.graded import values_of
 from es_ttc.lab.ranking.weights import WeightTuning, summary_of_weights, tune_weights
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
+from es_ttc.vectors.tokens import Float64
 
 METRIC = "ndcg@10"
 CUTOFF = 10

@@ -12,8 +12,8 @@ from es_ttc.common.private_files import make_private_folder
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, only
-from es_ttc.lab.evaluation.rankings import Progress
-from es_ttc.lab.learning.teachers import RERANKED, Scores, Target, Teacher, rerank, targets
+from es_ttc.lab.evaluation.rankings import ReportStage
+from es_ttc.lab.learning.teachers import RERANKED, Scores, Teacher, TeacherTarget, rerank, targets
 from es_ttc.lab.learning.training import MIN_QUERIES, Adapters, fit_adapters, loop_options
 from es_ttc.lab.learning.verdict import FOLDS, Verdict, cross_fitted, verdict_of
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
@@ -56,7 +56,9 @@ class Learned:
         }
 
 
-def learn_from(lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep: Path, progress: Progress) -> Learned:
+def learn_from(
+    lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep: Path, progress: ReportStage
+) -> Learned:
     """Collect the pools, train, and compare on queries that were not learned from.
 
     The folder `keep` has what was read and scored, without texts of queries, until the caller removes it. What it has
@@ -78,14 +80,14 @@ def learn_from(lesson: Lesson, source: IndexSource, base: EncoderIdentity, keep:
         )
     loop, folds = loop_options(lesson.seed), iter(range(FOLDS))
 
-    def fit(number: int, some: Pools, taught: Sequence[Target]) -> Adapters:
+    def fit(number: int, some: Pools, taught: Sequence[TeacherTarget]) -> Adapters:
         def report(course: TrainingProgress, steps: int) -> None:
             done = number + min(1.0, (course.epoch * steps + course.step) / (steps * loop.epochs))
             progress("training", round(100 * done / (FOLDS + 1)), 100)
 
         return fit_adapters(some, taught, loop=loop, report=report)
 
-    def fold(some: Pools, taught: Sequence[Target]) -> Callable[[Pools], Pools]:
+    def fold(some: Pools, taught: Sequence[TeacherTarget]) -> Callable[[Pools], Pools]:
         number = next(folds)
         head = fit(number, some, taught).heads["query"]
 
@@ -112,7 +114,7 @@ def _begin(keep: Path, lesson: Lesson, source: IndexSource, base: EncoderIdentit
         file.write_text(mark)
 
 
-def _reranked(pools: Pools, lesson: Lesson, source: IndexSource, keep: Path, progress: Progress) -> Scores:
+def _reranked(pools: Pools, lesson: Lesson, source: IndexSource, keep: Path, progress: ReportStage) -> Scores:
     """Return a reranker's scores of the most frequent queries that no better teacher says anything about."""
     if lesson.reranker is None or "reranker" not in lesson.teachers:
         return {}

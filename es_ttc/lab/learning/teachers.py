@@ -14,8 +14,8 @@ from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.feature_locations import alike_locations
-from es_ttc.lab.evaluation.rankings import Progress
-from es_ttc.lab.ranking.pools import Float64, Pool, Pools
+from es_ttc.lab.evaluation.rankings import ReportStage
+from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.lab.ranking.weights import by_default_weights, normalised
 from es_ttc.reranking.rerankers import Passage, PointwiseCalls
 from es_ttc.reranking.strategies.base import PartialScores
@@ -25,7 +25,7 @@ from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.serving.adaptive.walk import passage_of
 from es_ttc.serving.gateway import rerankers_of
 from es_ttc.settings import GatewaySettings
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.tokens import Float32, Float64
 
 Teacher = Literal["judgements", "clicks", "reranker", "blend"]
 TEACHERS: tuple[Teacher, ...] = ("judgements", "clicks", "reranker", "blend")
@@ -50,7 +50,7 @@ def softmax(scores: Float32, temperature: float) -> Float64:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TeacherTarget:
     """What share of 1 each document of a pool should get, ``(k,)``, and who says so; zeros if nobody does."""
 
     shares: Float64
@@ -63,7 +63,7 @@ def targets(
     reranked: Mapping[str, Mapping[str, float]] | None = None,
     *,
     allowed: Sequence[Teacher] = TEACHERS,
-) -> list[Target]:
+) -> list[TeacherTarget]:
     """Return the target of each pool, by the first allowed teacher that says something about it.
 
     Clicks are weights, `reranked` scores of a reranker, both by query and document.
@@ -76,18 +76,18 @@ def targets(
 
 def _target(
     pool: Pool, scores: Float32, clicks: Mapping[str, float], reranked: Mapping[str, float], allowed: Sequence[Teacher]
-) -> Target:
+) -> TeacherTarget:
     gains = np.exp2(np.maximum(pool.grades, 0)) - 1.0
     clicked = np.array([clicks.get(document, 0.0) for document in pool.documents])
     if "judgements" in allowed and gains.any():
-        return Target(gains / gains.sum(), "judgements")
+        return TeacherTarget(gains / gains.sum(), "judgements")
     if "clicks" in allowed and clicked.sum() >= MIN_CLICKS:
-        return Target(clicked / clicked.sum(), "clicks")
+        return TeacherTarget(clicked / clicked.sum(), "clicks")
     if "reranker" in allowed and reranked:
-        return Target(softmax(_with_reranker(pool, scores, reranked), BLEND_TEMPERATURE), "reranker")
+        return TeacherTarget(softmax(_with_reranker(pool, scores, reranked), BLEND_TEMPERATURE), "reranker")
     if "blend" in allowed and len(pool.documents):
-        return Target(softmax(scores, BLEND_TEMPERATURE), "blend")
-    return Target(np.zeros(len(pool.documents)), None)
+        return TeacherTarget(softmax(scores, BLEND_TEMPERATURE), "blend")
+    return TeacherTarget(np.zeros(len(pool.documents)), None)
 
 
 def _with_reranker(pool: Pool, scores: Float32, reranked: Mapping[str, float]) -> Float32:
@@ -102,7 +102,7 @@ Scores = Mapping[str, Mapping[str, float]]  # by query and document
 
 
 def rerank(
-    pools: Pools, index: str, settings: GatewaySettings, reranker: str, *, keep: Path, progress: Progress
+    pools: Pools, index: str, settings: GatewaySettings, reranker: str, *, keep: Path, progress: ReportStage
 ) -> Scores:
     """Return a reranker's scores of the first documents of each pool; those in the file `keep` are not asked again."""
     with InterruptibleRunner() as runner:
@@ -124,7 +124,7 @@ def require_scoring(settings: GatewaySettings, reranker: str) -> None:
 
 
 async def _rerank(
-    pools: Pools, index: str, settings: GatewaySettings, name: str, keep: Path, progress: Progress
+    pools: Pools, index: str, settings: GatewaySettings, name: str, keep: Path, progress: ReportStage
 ) -> Scores:
     scored = _read(keep)
     firsts = first_documents(pools)

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from es_ttc.encoders.base import Role
 from es_ttc.encoders.heads import Head
-from es_ttc.lab.learning.teachers import Target, Teacher
-from es_ttc.lab.ranking.pools import Float64, Pools
+from es_ttc.lab.learning.teachers import Teacher, TeacherTarget
+from es_ttc.lab.ranking.pools import Pools
 from es_ttc.lab.training.data import Places, held_out_places
 from es_ttc.lab.training.heads import MixedMlp
-from es_ttc.lab.training.loop import Report, TrainingProgress, train
+from es_ttc.lab.training.loop import ReportTraining, TrainingProgress, train
 from es_ttc.lab.training.options import LoopOptions
 from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, TwoSided
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.tokens import Float32, Float64
 
 HIDDEN = 768
 TEMPERATURE = 0.05
@@ -99,10 +99,10 @@ class Adapters:
 
 def fit_adapters(
     pools: Pools,
-    targets: Sequence[Target],
+    targets: Sequence[TeacherTarget],
     *,
     loop: LoopOptions,
-    report: Report = lambda *_: None,
+    report: ReportTraining = lambda *_: None,
     both: bool = False,
     max_share: float = MAX_SHARE,
 ) -> Adapters:
@@ -138,7 +138,7 @@ def bounded(lists: Lists, trusted: Sequence[bool], max_share: float) -> Lists:
     return replace(lists, targets=targets)
 
 
-def lists_of(pools: Pools, targets: Sequence[Target]) -> tuple[Lists, Float32, list[int]]:
+def lists_of(pools: Pools, targets: Sequence[TeacherTarget]) -> tuple[Lists, Float32, list[int]]:
     """Return what can be learned from: lists, the distinct documents' vectors ``(n, d)``, the pools that it is of."""
     places: dict[str, int] = {}
     rows: list[Float32] = []

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from es_ttc.common.text_files import byte_lines, parsed_json
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.bootstrap import Comparison
-from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.tuning import compared, fold_of
-from es_ttc.lab.learning.teachers import MIN_CLICKS, Target, blend_scores
+from es_ttc.lab.learning.teachers import MIN_CLICKS, TeacherTarget, blend_scores
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.lab.ranking.weights import measure, values_of_default
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.tokens import Float32, Float64
 
 METRIC = "ndcg@10"
 FOLDS = 5
@@ -62,11 +61,11 @@ class Verdict:
         return decisive is not None and decisive.interval.low > 0
 
 
-Fit = Callable[[Pools, Sequence[Target]], Callable[[Pools], Pools]]
+FitAdapter = Callable[[Pools, Sequence[TeacherTarget]], Callable[[Pools], Pools]]
 """Returns, for the pools of some queries and what is taught about them, what scores the pools of others."""
 
 
-def cross_fitted(pools: Pools, said: Sequence[Target], fit: Fit, *, seed: int) -> Pools:
+def cross_fitted(pools: Pools, said: Sequence[TeacherTarget], fit: FitAdapter, *, seed: int) -> Pools:
     """Return the pools of all queries, in any order, scored with adapters that the other folds have taught."""
     fold = _folds(pools, said, seed)
     scored: dict[str, Pool] = {}
@@ -77,7 +76,7 @@ def cross_fitted(pools: Pools, said: Sequence[Target], fit: Fit, *, seed: int) -
     return replace(pools, pools=tuple(scored[pool.query] for pool in pools.pools))
 
 
-def _folds(pools: Pools, said: Sequence[Target], seed: int) -> NDArray[np.intp]:
+def _folds(pools: Pools, said: Sequence[TeacherTarget], seed: int) -> NDArray[np.intp]:
     """Return the fold of each query: that of the document which it teaches most.
 
     Later queries often ask for other documents than the log does. With folds of random queries the documents are known,

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.lab.evaluation.metrics import check_metric
+from es_ttc.vectors.tokens import Float64
 
-Float64 = NDArray[np.float64]
 Grades = NDArray[np.int64]
 
 

@@ -28,7 +28,7 @@ from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, only
 from es_ttc.lab.evaluation.provenance import product_and_version
-from es_ttc.lab.evaluation.rankings import Progress, silent
+from es_ttc.lab.evaluation.rankings import ReportStage, silent
 from es_ttc.lab.ranking.pools import Pool, Pools, graded
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.blend.rescorer import BASE_SIGNALS
@@ -70,7 +70,7 @@ def collect_from_index(
     *,
     fields: Sequence[str] = (),
     head: Head | None = None,
-    progress: Progress = silent,
+    progress: ReportStage = silent,
     keep: Path | None = None,
 ) -> Pools:
     """Score every signal once for each query's pool: what a gateway would score for a search of the query's text.
@@ -88,7 +88,7 @@ async def _collect(
     signals: Sequence[SignalName],
     fields: Sequence[str],
     head: Head | None,
-    progress: Progress,
+    progress: ReportStage,
     keep: Path | None,
 ) -> Pools:
     spec, described = await _index(source)
@@ -103,7 +103,7 @@ async def _collect(
     return log.together(judged, pools, {"index": source.name, "engine": described})
 
 
-async def _in_parts(log: "PoolLog", judged: Collection, folder: Path, progress: Progress) -> list[Pool]:
+async def _in_parts(log: "PoolLog", judged: Collection, folder: Path, progress: ReportStage) -> list[Pool]:
     """Return the pools of all queries, read part by part; each part is kept in a file."""
     found: list[Pool] = []
     for number, some in enumerate(parts([*judged.queries], MAX_QUERIES_KEPT_TOGETHER)):
@@ -154,7 +154,7 @@ class PoolLog:
     reader: IndexReader
     spec: IndexSpec
     signals: Sequence[SignalName]
-    progress: Progress
+    progress: ReportStage
     window: int = 100
 
     def __post_init__(self) -> None:

@@ -13,8 +13,7 @@ import numpy as np
 
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.bootstrap import SEED, Comparison
-from es_ttc.lab.evaluation.metrics import Float64
-from es_ttc.lab.evaluation.rankings import Progress, silent
+from es_ttc.lab.evaluation.rankings import ReportStage, silent
 from es_ttc.lab.evaluation.tuning import compared, fold_of
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.lab.ranking.weights import measure, values_of_default
@@ -23,7 +22,7 @@ from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.learned.fields import NumericField, field_columns
 from es_ttc.rescorers.learned.scores import features_of, learned_scores, rows_of, start_of
 from es_ttc.rescorers.learned.trees import Missing, Trees
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.tokens import Float32, Float64
 
 if TYPE_CHECKING:
     from lightgbm import Booster
@@ -73,7 +72,7 @@ def train(
     fields: Sequence[NumericField] = (),
     options: RankOptions | None = None,
     seed: int = SEED,
-    progress: Progress = silent,
+    progress: ReportStage = silent,
 ) -> RankTraining:
     """Fit trees to all queries, and measure them cross-fitted."""
     options = options or RankOptions()

@@ -17,16 +17,15 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, field_values
 from es_ttc.lab.evaluation.memory import JoinedWindow, MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one
-from es_ttc.lab.evaluation.plan import Plan, opened
-from es_ttc.lab.evaluation.rankings import Progress, silent
+from es_ttc.lab.evaluation.plan import EvaluationPlan, opened
+from es_ttc.lab.evaluation.rankings import ReportStage, silent
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.blend.signals import SIGNALS, SignalName, all_signal_scores, read_by, signal_matrix
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.vectors.codecs import StoredCodec
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.tokens import Float32, Float64
 
 Grades = NDArray[np.int64]
-Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +100,14 @@ def collect(
     max_tokens: int = 1024,
     codec: StoredCodec = "float16",
     fields: Sequence[str] = (),
-    progress: Progress = silent,
+    progress: ReportStage = silent,
 ) -> Pools:
     """Encode a collection and score every signal once for each query's pool."""
     for name in fields:
         field_values(collection, name)
     signals = [name for name in SIGNALS if name in signals or name in DEFAULT_SIGNALS]
     method = resolve_one("blend", {"signals": dict.fromkeys(signals, 1)})
-    plan = Plan((method,), first_pass="bm25", window=window, max_tokens=max_tokens, codec=codec)
+    plan = EvaluationPlan((method,), first_pass="bm25", window=window, max_tokens=max_tokens, codec=codec)
     with opened(plan, collection, encoder, progress) as (searcher, _, _):
         assert isinstance(searcher, MemorySearcher)  # noqa: S101 - the plan has no engine
         return pools_of(
@@ -136,7 +135,7 @@ def pools_of(
     settings: Mapping[str, Any],
     *,
     fields: Sequence[str] = (),
-    progress: Progress = silent,
+    progress: ReportStage = silent,
 ) -> Pools:
     """Score every signal once for each query's pool; see :func:`collect`."""
     needs = read_by(signals) | {Feature.NORMS}

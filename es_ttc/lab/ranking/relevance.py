@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from es_ttc.lab.evaluation.bootstrap import SEED, TRUSTED_QUERIES, Comparison
 from es_ttc.lab.evaluation.tuning import compared, fold_of
-from es_ttc.lab.ranking.pools import Float64, Pools
+from es_ttc.lab.ranking.pools import Pools
 from es_ttc.lab.ranking.weights import normalised
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.relevance import Logistic, RelevanceSignal
+from es_ttc.vectors.tokens import Float64
 
 DEPTH = 10  # first hits of each query that are fitted
 FOLDS = 5
@@ -66,7 +67,7 @@ class Bin(NamedTuple):
     hits: int
 
 
-class Figures(NamedTuple):
+class FitQuality(NamedTuple):
     """How good predicted relevances are."""
 
     brier: float  # mean squared difference from 1 of a relevant hit and 0 of another
@@ -77,16 +78,16 @@ class Figures(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class RelevanceFit:
     """Models of all queries, and how good they are on queries that were not fitted."""
 
     hits: JudgedHits
     model: Logistic  # for windows of 30 documents and more
     few: Logistic  # for smaller ones: without the signal `blend`
-    figures: Figures  # of the hits, each predicted by a model of the other folds' queries
+    figures: FitQuality  # of the hits, each predicted by a model of the other folds' queries
     bins: Sequence[Bin]  # of the same
     gain: Comparison  # by how much the Brier score is less than with the other folds' share of relevant hits for all
-    by_queries: Mapping[int, Figures]  # by number of fitted queries the figures of the other queries
+    by_queries: Mapping[int, FitQuality]  # by number of fitted queries the figures of the other queries
     lacking: Sequence[str]  # what is missing for numbers that can be trusted; empty if nothing is
 
     def report(self) -> dict[str, Any]:
@@ -161,16 +162,16 @@ def bins(relevant: Float64, predicted: Float64) -> list[Bin]:
     return [Bin(float(predicted[part].mean()), float(relevant[part].mean()), len(part)) for part in parts]
 
 
-def figures(relevant: Float64, predicted: Float64) -> Figures:
+def figures(relevant: Float64, predicted: Float64) -> FitQuality:
     """Return how good predicted relevances, ``(n,)``, are."""
     off = sum(abs(one.relevance - one.share) * one.hits for one in bins(relevant, predicted)) / len(relevant)
     brier = float(np.mean((predicted - relevant) ** 2))
-    return Figures(brier, float(off), auc(relevant, predicted), float(predicted.mean()), float(relevant.mean()))
+    return FitQuality(brier, float(off), auc(relevant, predicted), float(predicted.mean()), float(relevant.mean()))
 
 
-def mean_figures(found: Sequence[Figures]) -> Figures:
+def mean_figures(found: Sequence[FitQuality]) -> FitQuality:
     """Return the mean of each figure."""
-    return Figures(*np.mean(found, axis=0).tolist())
+    return FitQuality(*np.mean(found, axis=0).tolist())
 
 
 def auc(relevant: Float64, predicted: Float64) -> float:
@@ -183,7 +184,7 @@ def auc(relevant: Float64, predicted: Float64) -> float:
     return float(below.mean() / (2 * len(others)))
 
 
-def evaluated(hits: JudgedHits, *, seed: int = SEED) -> Fit:
+def evaluated(hits: JudgedHits, *, seed: int = SEED) -> RelevanceFit:
     """Fit to all hits, and measure on queries that were not fitted; there are two queries at least."""
     fold = fold_of(hits.queries, min(FOLDS, hits.queries), seed)[hits.query]
     predicted, share = np.empty(len(fold)), np.empty(len(fold))
@@ -195,7 +196,7 @@ def evaluated(hits: JudgedHits, *, seed: int = SEED) -> Fit:
         np.bincount(hits.query, (one - hits.relevant) ** 2) / np.bincount(hits.query) for one in (share, predicted)
     )
     gain = compared(of_share, of_model, seed)
-    return Fit(
+    return RelevanceFit(
         hits,
         fit(hits),
         fit(hits.without_blend),
@@ -207,7 +208,7 @@ def evaluated(hits: JudgedHits, *, seed: int = SEED) -> Fit:
     )
 
 
-def figures_of_size(hits: JudgedHits, size: int, seed: int = SEED) -> Figures:
+def figures_of_size(hits: JudgedHits, size: int, seed: int = SEED) -> FitQuality:
     """Return mean figures of fits to `size` queries, drawn at random ten times, on the other queries."""
     found = []
     for draw in range(_DRAWS):

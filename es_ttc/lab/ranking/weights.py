@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.lab.evaluation.bootstrap import SEED, Comparison
-from es_ttc.lab.evaluation.methods import Method
-from es_ttc.lab.evaluation.metrics import Float64
-from es_ttc.lab.evaluation.rankings import Progress, silent
+from es_ttc.lab.evaluation.methods import EvaluatedMethod
+from es_ttc.lab.evaluation.rankings import ReportStage, silent
 from es_ttc.lab.evaluation.tuning import Tuning, choose, compared, cross_fitted, summary_of
 from es_ttc.lab.ranking.graded import Grades, depth_of, grader
 from es_ttc.lab.ranking.pools import Pool, Pools
@@ -26,9 +25,9 @@ from es_ttc.rescorers.blend.normalise import Normalisation, comparable_columns
 from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.registry import load, parse_params
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.tokens import Float32, Float64
 
-MAX_CANDIDATES = 2_000
+MAX_WEIGHTINGS = 2_000
 FINEST = 20  # weights are multiples of 1/20 at the finest
 _ALIKE = 1e-9
 _MAX_TRIED = 20  # candidates that a file keeps
@@ -64,7 +63,7 @@ def tune_weights(
     names: Sequence[SignalName] = DEFAULT_SIGNALS,
     normalise: Normalisation = "z",
     seed: int = SEED,
-    progress: Progress = silent,
+    progress: ReportStage = silent,
 ) -> WeightTuning:
     """Find weights on a collection's pools."""
     weights = weight_grid(len(names))
@@ -86,9 +85,9 @@ def summary_of_weights(
     return {**summary, "clear": found.clear}
 
 
-def _blend(params: Mapping[str, Any]) -> Method:
+def _blend(params: Mapping[str, Any]) -> EvaluatedMethod:
     rescorer = load("blend")
-    return Method(rescorer.name, parse_params(rescorer, params), rescorer)
+    return EvaluatedMethod(rescorer.name, parse_params(rescorer, params), rescorer)
 
 
 def _named(names: Sequence[SignalName], row: Float64) -> dict[SignalName, float]:
@@ -102,7 +101,7 @@ def weight_grid(signals: int) -> Float64:
     those nearest to equal weights first.
     """
     parts = FINEST
-    while parts > 1 and comb(parts + signals - 1, signals - 1) > MAX_CANDIDATES:
+    while parts > 1 and comb(parts + signals - 1, signals - 1) > MAX_WEIGHTINGS:
         parts -= 1
     bars = np.array(list(combinations(range(parts + signals - 1), signals - 1))).reshape(-1, signals - 1)
     edges = np.concatenate([np.full((len(bars), 1), -1), bars, np.full((len(bars), 1), parts + signals - 1)], axis=1)
@@ -115,7 +114,7 @@ def weight_grid(signals: int) -> Float64:
 
 
 def values_of_weights(
-    pools: Pools, signals: Float32, weights: Float64, metric: str, progress: Progress = silent
+    pools: Pools, signals: Float32, weights: Float64, metric: str, progress: ReportStage = silent
 ) -> Float64:
     """Return a metric of every candidate and query, ``(c, q)``; signals are ``(q, n, s)``, weights ``(c, s)``."""
     measured, planes = measure(pools, metric), np.ascontiguousarray(signals.reshape(-1, signals.shape[2]).T)

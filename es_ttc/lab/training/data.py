@@ -9,14 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from es_ttc.encoders.base import Encoder, Float32, Role
+from es_ttc.encoders.base import Encoder, Role
 from es_ttc.encoders.heads import Head
 from es_ttc.errors import ConfigurationError
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sample, splits
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
-from es_ttc.lab.evaluation.rankings import Progress, silent
+from es_ttc.lab.evaluation.rankings import ReportStage, silent
+from es_ttc.vectors.tokens import Float32
 
 TRAIN, VALID, TEST = "train", ("valid", "dev", "validation"), "test"
 HELD_OUT = 0.2  # share of the train queries that replaces a missing validation split, as in the paper for ToolLens
@@ -53,7 +54,7 @@ class TrainingQueries:
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingTask:
     """A collection for training: documents ``(n, d)`` float32 unit rows, train queries, test queries if any.
 
     `valid` are the queries that select the epoch, never test queries. `texts` are the encoded ones; empty if only
@@ -73,7 +74,7 @@ class Task:
         """Components of a vector."""
         return int(self.documents.shape[1])
 
-    def mapped(self, heads: Mapping[Role, Head]) -> "Task":
+    def mapped(self, heads: Mapping[Role, Head]) -> "TrainingTask":
         """Return the same collection with vectors mapped by heads, for further training."""
 
         def through(questions: TrainingQueries) -> TrainingQueries:
@@ -95,8 +96,8 @@ def load_task(
     seed: int,
     train_split: str = TRAIN,
     most_queries: int | None = None,
-    progress: Progress = silent,
-) -> Task:
+    progress: ReportStage = silent,
+) -> TrainingTask:
     """Read a BEIR folder and encode it."""
     train, valid, own = judged_parts(folder, seed=seed, train_split=train_split, most_queries=most_queries)
     documents = _vectors(train, encoder, progress)
@@ -106,7 +107,7 @@ def load_task(
         test = _questions(load_collection(folder, TEST), encoder, progress)
     if not len(to_learn) or not len(to_select):
         raise ConfigurationError(f"[{folder}] has too few judged train queries: {len(train.queries)}")
-    return Task(train.name, documents, to_learn, to_select, test, own, texts_of(train))
+    return TrainingTask(train.name, documents, to_learn, to_select, test, own, texts_of(train))
 
 
 def judged_parts(
@@ -143,13 +144,13 @@ def held_out_places(count: int, seed: int, share: float = HELD_OUT) -> tuple[Pla
 
 
 def questions_of(
-    collection: Collection, encoder: Encoder, progress: Progress = silent
+    collection: Collection, encoder: Encoder, progress: ReportStage = silent
 ) -> tuple[TrainingQueries, Float32]:
     """Return a collection's queries, and its documents' vectors, ``(n, d)``."""
     return _questions(collection, encoder, progress), _vectors(collection, encoder, progress)
 
 
-def _vectors(collection: Collection, encoder: Encoder, progress: Progress) -> Float32:
+def _vectors(collection: Collection, encoder: Encoder, progress: ReportStage) -> Float32:
     spec = IndexSpec(encoder.identity, text_fields=collection.text_fields, tokens="none")
     return encode_corpus(collection.documents, spec, encoder, progress).pooled
 
@@ -169,7 +170,7 @@ def relevant_places(collection: Collection) -> dict[str, Places]:
     return {query: np.array(places, np.intp) for query, places in found.items() if places}
 
 
-def _questions(collection: Collection, encoder: Encoder, progress: Progress) -> TrainingQueries:
+def _questions(collection: Collection, encoder: Encoder, progress: ReportStage) -> TrainingQueries:
     """Return the queries with a relevant document in the corpus."""
     relevant = relevant_places(collection)
     texts = [collection.queries[query] for query in relevant]

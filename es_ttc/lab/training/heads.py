@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor, nn
 
-from es_ttc.encoders.base import Float32
 from es_ttc.encoders.heads import Layer, Linear, Mlp
+from es_ttc.vectors.tokens import Float32
 
 FIRST_MIX = 0.1  # initial mixing coefficient (the paper's own value is not stated)
 

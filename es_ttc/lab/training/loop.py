@@ -63,7 +63,7 @@ class TrainingProgress:
         return {"best_epoch": self.best, "losses": self.losses, "valid": self.valid}
 
 
-Report = Callable[[TrainingProgress, int], None]  # gets each step, and steps of an epoch
+ReportTraining = Callable[[TrainingProgress, int], None]  # gets each step, and steps of an epoch
 
 
 def train(
@@ -73,7 +73,7 @@ def train(
     file: Path | None = None,
     about: Any = None,
     resume: bool = False,
-    report: Report = lambda *_: None,
+    report: ReportTraining = lambda *_: None,
 ) -> TrainingProgress:
     """Train, and load the weights of the best epoch."""
     device = device_of(options.device, mps=False)

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from es_ttc.lab.evaluation.metrics import Float64, score
+from es_ttc.lab.evaluation.metrics import score
 from es_ttc.lab.ranking.graded import values_of
-from es_ttc.lab.training.data import Task, TrainingQueries
+from es_ttc.lab.training.data import TrainingQueries, TrainingTask
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
 from es_ttc.rescorers.nnn.rescorer import scores
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.tokens import Float32, Float64
 
 
 def measure(name: str, scores: Tensor, relevant: Tensor) -> Float64:
@@ -53,7 +53,9 @@ def figures(questions: TrainingQueries, documents: Float32, penalty: Penalty | N
     return {metric: float(np.mean(found)) for metric, found in values.items()}
 
 
-def before_and_after(before: Task, after: Task, params: Mapping[str, Any] | None) -> dict[str, dict[str, float]]:
+def before_and_after(
+    before: TrainingTask, after: TrainingTask, params: Mapping[str, Any] | None
+) -> dict[str, dict[str, float]]:
     """Return figures before and after training; also for the method `nnn` if it has parameters."""
     found = {}
     for name, plain, trained in (("valid", before.valid, after.valid), ("test", before.test, after.test)):

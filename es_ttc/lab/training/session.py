@@ -17,10 +17,10 @@ from es_ttc.encoders.heads import Head
 from es_ttc.encoders.registry import load_encoder, model_folder
 from es_ttc.encoders.trained import CARD, ROLES, ModelCard, TrainedEncoder, heads_in, identity_of, is_trained
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.lab.evaluation.rankings import Progress, silent
+from es_ttc.lab.evaluation.rankings import ReportStage, silent
 from es_ttc.lab.training import artefact
-from es_ttc.lab.training.data import Task, load_task
-from es_ttc.lab.training.loop import RESUMABLE_OPTIONS, Report, TrainingProgress, train
+from es_ttc.lab.training.data import TrainingTask, load_task
+from es_ttc.lab.training.loop import RESUMABLE_OPTIONS, ReportTraining, TrainingProgress, train
 from es_ttc.lab.training.measures import before_and_after
 from es_ttc.lab.training.options import ColtOptions, DenseOptions, HeadOptions, LoopOptions, NnnOptions
 from es_ttc.lab.training.recipes.colt import ColtRecipe
@@ -39,7 +39,7 @@ class TrainingStart:
     identity: str | None = None
 
 
-Sides = Callable[[Task, Role], TunedSide]  # creates a side with a fine-tuned encoder
+Sides = Callable[[TrainingTask, Role], TunedSide]  # creates a side with a fine-tuned encoder
 
 
 Options = DenseOptions | NnnOptions | ColtOptions | HeadOptions
@@ -64,7 +64,7 @@ class TrainingRequest:
         chosen = {"l1": "chosen", "l2": "chosen"} if self.choose_penalty else {}
         return asdict(self.options) | (chosen if isinstance(self.options, NnnOptions) else {})
 
-    def recipe(self, tasks: Sequence[Task], side: Sides) -> Trainable:
+    def recipe(self, tasks: Sequence[TrainingTask], side: Sides) -> Trainable:
         """Return the recipe of the options."""
         task, options = tasks[0], self.options
         match options:
@@ -99,8 +99,8 @@ def run(
     encoder: Encoder,
     *,
     cache_dir: Path,
-    progress: Progress = silent,
-    report: Report = lambda *_: None,
+    progress: ReportStage = silent,
+    report: ReportTraining = lambda *_: None,
 ) -> TrainingResult:
     """Train and write the trained encoder."""
     checkpoint = request.out / artefact.CHECKPOINT
@@ -108,7 +108,7 @@ def run(
     loop = request.loop
     start = _start(request.start, encoder.identity, cache_dir)
 
-    def load(models: Mapping[Role, Path]) -> list[Task]:
+    def load(models: Mapping[Role, Path]) -> list[TrainingTask]:
         below, most = _below(encoder, models, cache_dir), request.most_queries
         return [load_task(one, below, seed=loop.seed, most_queries=most, progress=progress) for one in request.data]
 
@@ -124,7 +124,7 @@ def run(
     }
     torch.manual_seed(loop.seed)
 
-    def side(task: Task, role: Role) -> TunedSide:
+    def side(task: TrainingTask, role: Role) -> TunedSide:
         if before[role].layers:
             raise InvalidRequest(
                 f"[{request.start}] has an adapter for the role [{role}]: begin from one that was trained with --tune "
@@ -203,7 +203,7 @@ def _models(out: Path, start: TrainingStart, tuned: Mapping[Role, TunedSide]) ->
 
 def _about(
     request: TrainingRequest,
-    tasks: Sequence[Task],
+    tasks: Sequence[TrainingTask],
     about: Mapping[str, Any],
     course: TrainingProgress,
     metrics: Mapping[str, Mapping[str, float]],
@@ -226,7 +226,7 @@ def _about(
     }
 
 
-def _digest(task: Task) -> str:
+def _digest(task: TrainingTask) -> str:
     total = hashlib.sha256()
     for rows in (task.documents, task.train.vectors, task.valid.vectors):
         total.update(np.ascontiguousarray(rows).tobytes())

@@ -11,12 +11,13 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
-from es_ttc.encoders.base import Float32, Role
+from es_ttc.encoders.base import Role
 from es_ttc.encoders.heads import Head
 from es_ttc.encoders.sentence_transformers import load_model
 from es_ttc.encoders.windows import role_prompts
-from es_ttc.lab.training.data import Places, Task
+from es_ttc.lab.training.data import Places, TrainingTask
 from es_ttc.lab.training.loop import Recipe
+from es_ttc.vectors.tokens import Float32
 
 DOCUMENTS, TRAIN, VALID = "documents", "train", "valid"
 
@@ -41,12 +42,12 @@ class FrozenSide(nn.Module):
         return Head() if self.head is None else Head((self.head.layer(),))
 
 
-def frozen_queries(task: Task, head: nn.Module) -> FrozenSide:
+def frozen_queries(task: TrainingTask, head: nn.Module) -> FrozenSide:
     """Return the side of a task's query vectors."""
     return FrozenSide({TRAIN: task.train.vectors, VALID: task.valid.vectors}, head)
 
 
-def frozen_documents(task: Task, head: nn.Module) -> FrozenSide:
+def frozen_documents(task: TrainingTask, head: nn.Module) -> FrozenSide:
     """Return the side of a task's document vectors."""
     return FrozenSide({DOCUMENTS: task.documents}, head)
 

@@ -24,12 +24,12 @@ class GraphParams(BaseModel):
     alpha: float = Field(1.2, ge=1, le=10, description="RobustPrune's alpha: the greater, the more near ones survive.")
 
 
-Method = Literal["exact", "hnsw"]
+NeighbourSearch = Literal["exact", "hnsw"]
 
 _ROWS = 1024  # number of documents per step
 
 
-def method_for(documents: int) -> Method:
+def method_for(documents: int) -> NeighbourSearch:
     """Return how the nearest documents are found in a corpus of a given size."""
     return "exact" if documents <= EXACT_UP_TO else "hnsw"
 
@@ -43,7 +43,7 @@ def build(vectors: Float32, params: GraphParams | None = None) -> NeighbourGraph
 
 
 def steps(
-    vectors: Float32, rows: Numbers, params: GraphParams, method: Method | None = None
+    vectors: Float32, rows: Numbers, params: GraphParams, method: NeighbourSearch | None = None
 ) -> Iterator[tuple[Numbers, Numbers]]:
     """Yield batches of documents with their neighbours, ``(m,)`` and ``(m, R)``, in a corpus of unit rows."""
     index = None

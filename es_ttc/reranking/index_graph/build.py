@@ -42,7 +42,7 @@ class BuildProgress:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-Report = Callable[[BuildProgress], None]
+ReportBuild = Callable[[BuildProgress], None]
 
 
 class _Vectors(NamedTuple):
@@ -59,7 +59,7 @@ async def build_graph(
     params: GraphParams | None = None,
     *,
     builder: Builder = "vectors",
-    report: Report = lambda _: None,
+    report: ReportBuild = lambda _: None,
 ) -> BuildProgress:
     """Build the graph of an index, or resume a stopped build. A present graph stays in use until the end."""
     params = params or GraphParams()
@@ -90,7 +90,12 @@ async def build_graph(
 
 
 async def _fill(
-    corpus: VectorSource, engine: Engine, settled: dict[int, int], built: BuildProgress, meta: GraphMeta, report: Report
+    corpus: VectorSource,
+    engine: Engine,
+    settled: dict[int, int],
+    built: BuildProgress,
+    meta: GraphMeta,
+    report: ReportBuild,
 ) -> None:
     """Write the neighbours of all documents that are not in the graph yet."""
     began = time.monotonic()
@@ -111,7 +116,7 @@ async def _fill(
     await engine.refresh(built.graph)
 
 
-async def _read(corpus: VectorSource, settled: dict[int, int], built: BuildProgress, report: Report) -> _Vectors:
+async def _read(corpus: VectorSource, settled: dict[int, int], built: BuildProgress, report: ReportBuild) -> _Vectors:
     """Read every document that has a vector."""
     built.total = await corpus.count()
     report(built)

@@ -1,11 +1,11 @@
 """Rerankers that read texts: their contract, their settings, and calls to them."""
 
 from es_ttc.reranking.rerankers.base import (
-    Kind,
     ListwiseReranker,
     Passage,
     PointwiseReranker,
     Reranker,
+    RerankerKind,
     RerankerSettings,
 )
 from es_ttc.reranking.rerankers.calls import ListwiseCalls, PointwiseCalls
@@ -14,13 +14,13 @@ from es_ttc.reranking.rerankers.registry import Rerankers
 
 __all__ = [
     "Cost",
-    "Kind",
     "ListwiseCalls",
     "ListwiseReranker",
     "Passage",
     "PointwiseCalls",
     "PointwiseReranker",
     "Reranker",
+    "RerankerKind",
     "RerankerSettings",
     "Rerankers",
     "charged_to",

@@ -92,7 +92,7 @@ Reranker = PointwiseReranker | ListwiseReranker
 
 
 @runtime_checkable
-class Kind(Protocol):
+class RerankerKind(Protocol):
     """A kind of reranker, which makes rerankers from settings.
 
     Attributes:

@@ -6,10 +6,9 @@ from typing import Any, TypeGuard
 
 from es_ttc.common import entry_points
 from es_ttc.common.caches import LruCache
-from es_ttc.common.validation import Fault, did_you_mean, read_json, unknown_field
-from es_ttc.common.validation import Kind as FaultKind
+from es_ttc.common.validation import Fault, FaultKind, did_you_mean, read_json, unknown_field
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.reranking.rerankers.base import Kind, PointwiseReranker, Reranker, RerankerSettings
+from es_ttc.reranking.rerankers.base import PointwiseReranker, Reranker, RerankerKind, RerankerSettings
 from es_ttc.reranking.rerankers.calls import Key, ListwiseCalls, PointwiseCalls
 from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 
@@ -27,7 +26,7 @@ def kinds() -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def kind(name: str) -> Kind:
+def kind(name: str) -> RerankerKind:
     """Return a kind of reranker."""
     return _GROUP.load(name)
 
@@ -89,7 +88,7 @@ class Rerankers:
         self._made.clear()
 
 
-def _read(name: str, table: Mapping[str, Any]) -> tuple[Kind, RerankerSettings]:
+def _read(name: str, table: Mapping[str, Any]) -> tuple[RerankerKind, RerankerSettings]:
     where = f"rerankers.{name}"
     if not isinstance(table.get("kind"), str):
         raise ConfigurationError(f"[{where}.kind] is missing: name one of [{', '.join(kinds())}]")
@@ -106,11 +105,11 @@ def _read(name: str, table: Mapping[str, Any]) -> tuple[Kind, RerankerSettings]:
         raise ConfigurationError(f"[{'.'.join((where, *fault.path))}] is wrong: {fault.problem}") from None
 
 
-def _is_kind(made: object) -> TypeGuard[Kind]:
-    return isinstance(made, Kind)
+def _is_kind(made: object) -> TypeGuard[RerankerKind]:
+    return isinstance(made, RerankerKind)
 
 
-_GROUP: entry_points.Group[Kind] = entry_points.Group(
+_GROUP: entry_points.Group[RerankerKind] = entry_points.Group(
     GROUP,
     "kind of reranker",
     _is_kind,

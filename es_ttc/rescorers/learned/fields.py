@@ -6,11 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_ttc.errors import InvalidRequest
-
-Float64 = NDArray[np.float64]
+from es_ttc.vectors.tokens import Float64
 
 MAX_FIELDS = 32  # fields of one model; every search with the model reads all of them
 _MISSING = ":missing="

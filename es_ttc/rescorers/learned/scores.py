@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 
 from es_ttc.rescorers.blend.normalise import comparable_columns
 from es_ttc.rescorers.blend.signals import SignalName
-from es_ttc.vectors.tokens import Float32
-
-Float64 = NDArray[np.float64]
+from es_ttc.vectors.tokens import Float32, Float64
 
 
 class Predictor(Protocol):

@@ -11,7 +11,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-Float64 = NDArray[np.float64]
+from es_ttc.vectors.tokens import Float64
+
 Int32 = NDArray[np.int32]
 
 ZERO = float(np.float32(1e-35))  # values no farther from 0 are zero (LightGBM's kZeroThreshold)

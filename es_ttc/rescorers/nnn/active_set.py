@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.rescorers.nnn.dictionary import Dictionary, Face, Places
-from es_ttc.rescorers.nnn.objective import Float64, Penalty, Rows
+from es_ttc.rescorers.nnn.objective import Penalty, Rows
+from es_ttc.vectors.tokens import Float64
 
 TOLERANCE = 1e-9
 """By how much a certified solution may break the conditions, relative to the query's length times the longest row's.

@@ -6,7 +6,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.rescorers.nnn.objective import Float64, Penalty, Rows
+from es_ttc.rescorers.nnn.objective import Penalty, Rows
+from es_ttc.vectors.tokens import Float64
 
 Places = NDArray[np.intp]
 

@@ -10,11 +10,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.tokens import Float32, Float64
 
-Float64 = NDArray[np.float64]
 Rows = Float32 | Float64  # vectors as rows, float32 or float64
 
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from es_ttc.rescorers.nnn.active_set import TOLERANCE, Solution, solve
 from es_ttc.rescorers.nnn.dictionary import Dictionary, Face
-from es_ttc.rescorers.nnn.objective import Float64, Penalty, Rows
+from es_ttc.rescorers.nnn.objective import Penalty, Rows
+from es_ttc.vectors.tokens import Float64
 
 RESOLUTION = 1e-5  # minimum step of l1, relative to the greatest: closer changes are not distinguished
 

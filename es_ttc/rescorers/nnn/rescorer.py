@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 from es_ttc.rescorers.base import Feature, Params, Query, Window
 from es_ttc.rescorers.nnn.active_set import Solution, solve
 from es_ttc.rescorers.nnn.dictionary import Dictionary
-from es_ttc.rescorers.nnn.objective import Float64, Penalty
+from es_ttc.rescorers.nnn.objective import Penalty
 from es_ttc.rescorers.nnn.path import select
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.tokens import Float32, Float64
 
 DEFAULT_L1 = 0.2
 DEFAULT_L2 = 0.1

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.rescorers.spectral.params import SpectralParams
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.tokens import Float32, Float64
 
 Counts = NDArray[np.intp]
 
@@ -38,9 +38,6 @@ def percentile(cosines: Float32, counts: Counts, p: float) -> Float32:
     high = np.take_along_axis(ordered, above, axis=-1)
     value: Float32 = (low + (high - low) * (place - below).astype(np.float32))[..., 0]
     return value
-
-
-Float64 = NDArray[np.float64]
 
 
 def pool(scores: Float32, params: SpectralParams) -> Float32:

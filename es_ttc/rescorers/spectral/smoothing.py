@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 
 from es_ttc.rescorers.compiled.frequencies import half_frequencies
 from es_ttc.rescorers.threads import Scratch
-from es_ttc.vectors.tokens import Float32
-
-Float64 = NDArray[np.float64]
+from es_ttc.vectors.tokens import Float32, Float64
 
 IDENTITY = 1.0  # the narrow endpoint: no sampled kernel, which is no delta for an even length
 

@@ -22,9 +22,9 @@ import numpy as np
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.nnn.active_set import TOLERANCE, Solution
 from es_ttc.rescorers.nnn.dictionary import Dictionary, Places
-from es_ttc.rescorers.nnn.objective import Float64, Penalty, dual_objective
+from es_ttc.rescorers.nnn.objective import Penalty, dual_objective
 from es_ttc.retrievers.base import Documents, Search
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.tokens import Float32, Float64
 
 Solver = Callable[[Dictionary, Float64, Places | None], Solution]
 """Solves the problem on a dictionary for a query, from an initial selection."""

@@ -9,10 +9,10 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.rescorers.base import Feature, Query
 from es_ttc.rescorers.nnn import Dictionary, NnnParams, Penalty, Solution, select, solve
 from es_ttc.rescorers.nnn.dictionary import Places
-from es_ttc.rescorers.nnn.objective import Float64
 from es_ttc.rescorers.nnn.rescorer import details, mean_of, scores
 from es_ttc.retrievers.base import Retrieved, Search, Vectors
 from es_ttc.retrievers.nnn.columns import CorpusSolution, SearchLimits, Solver, column_generation
+from es_ttc.vectors.tokens import Float64
 
 
 class NnnRetrieverParams(NnnParams):

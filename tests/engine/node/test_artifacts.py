@@ -51,7 +51,7 @@ def test_everything_is_fetched_once_and_counted(repository: Repository, tmp_path
     assert files(cache) == {artifact.filename for artifact in CONTENT}
 
 
-def test_what_is_not_as_pinned_never_reaches_the_cache(repository: Repository, tmp_path: Path) -> None:
+def test_an_artifact_with_another_checksum_never_reaches_the_cache(repository: Repository, tmp_path: Path) -> None:
     repository.path(PINS[1].artifact).write_bytes(b"something else")
     with pytest.raises(NodeError, match=r"could not fetch org\.example:beta:1\.0:jar: its SHA-256 is"):
         maven.fetch(PINS, tmp_path / "cache")

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from es_ttc.rescorers.nnn.objective import Float64, Penalty, Rows, dual_objective
+from es_ttc.rescorers.nnn.objective import Penalty, Rows, dual_objective
+from es_ttc.vectors.tokens import Float64
 
 
 def residual(rows: Rows, query: Rows, x: Rows) -> Float64:

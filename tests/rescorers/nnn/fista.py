@@ -10,7 +10,8 @@ from itertools import islice
 
 import numpy as np
 
-from es_ttc.rescorers.nnn.objective import Float64, Penalty, Rows
+from es_ttc.rescorers.nnn.objective import Penalty, Rows
+from es_ttc.vectors.tokens import Float64
 
 
 def lipschitz(rows: Rows, l2: float = 0.0) -> float:

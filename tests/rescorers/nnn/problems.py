@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.nnn.dictionary import Dictionary
-from es_ttc.rescorers.nnn.objective import Float64, Penalty, Rows
+from es_ttc.rescorers.nnn.objective import Penalty, Rows
+from es_ttc.vectors.tokens import Float64
 
 KINDS = ("general", "duplicates", "collinear", "alike", "near-duplicates", "lattice", "axes", "opposites")
 

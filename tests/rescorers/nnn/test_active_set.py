@@ -10,7 +10,8 @@ from scipy.optimize import nnls
 
 from es_ttc.rescorers.nnn.active_set import TOLERANCE, Solution, solve, solve_batch
 from es_ttc.rescorers.nnn.dictionary import Dictionary
-from es_ttc.rescorers.nnn.objective import Float64, Penalty
+from es_ttc.rescorers.nnn.objective import Penalty
+from es_ttc.vectors.tokens import Float64
 from tests.rescorers.nnn.certificates import duality_gap, gradient, kkt_residual, objective
 from tests.rescorers.nnn.fista import fista
 from tests.rescorers.nnn.problems import KINDS, Problem, problem_of, problems, projected_gradient, unit

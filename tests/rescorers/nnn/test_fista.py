@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.nnn.active_set import solve
-from es_ttc.rescorers.nnn.objective import Float64, Penalty
+from es_ttc.rescorers.nnn.objective import Penalty
+from es_ttc.vectors.tokens import Float64
 from tests.rescorers.nnn.certificates import duality_gap
 from tests.rescorers.nnn.fista import fista, iterates, lipschitz
 from tests.rescorers.nnn.problems import Problem, problems, unit

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from es_ttc.lab.discovery.grammar.trees import MAX_NODES, Tree, cross, draw, mutate, render
-from es_ttc.lab.discovery.records import Proposal, Record
+from es_ttc.lab.discovery.records import ProposedProgram, Record
 from es_ttc.lab.discovery.screening import registry_of
 from es_ttc.lab.discovery.summary import frontier, measured
 from es_ttc.rescorers.programs.source import Refused
@@ -28,7 +28,7 @@ class GrammarProposer:
     seed: int
     distance: float
 
-    def propose(self, generation: int, records: Sequence[Record]) -> Proposal:
+    def propose(self, generation: int, records: Sequence[Record]) -> ProposedProgram:
         """Return a descendant of good programs, or a new one."""
         source = random.Random(f"{self.seed}:{generation}")  # noqa: S311 - a search to be repeated, not a secret
         registry = registry_of(records, self.distance)
@@ -42,7 +42,7 @@ class GrammarProposer:
                 break
         return proposal
 
-    def _drawn(self, source: random.Random, records: Sequence[Record]) -> Proposal:
+    def _drawn(self, source: random.Random, records: Sequence[Record]) -> ProposedProgram:
         grown = [record for record in measured(records) if record.proposal.genome is not None]
         chance = source.random()
         parents: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class GrammarProposer:
             tree, how = draw(source, "scores"), "drawn anew: the child was too large"
             parents = ()
         novelty = f"{' x '.join(parents) or 'new'}: {how}"
-        return Proposal(
+        return ProposedProgram(
             source=render(tree, novelty),
             origin="grammar",
             parents=parents,

@@ -13,7 +13,7 @@ from typing import Final
 
 from es_ttc.common.interruption import InterruptibleRunner
 from es_ttc.lab.discovery.grammar.operations import MODULES
-from es_ttc.lab.discovery.records import LlmUsage, Proposal, Record
+from es_ttc.lab.discovery.records import LlmUsage, ProposedProgram, Record
 from es_ttc.lab.discovery.summary import frontier, measured
 from es_ttc.llm.base import Reply
 from es_ttc.llm.client import LlmClient
@@ -44,7 +44,7 @@ class LlmProposer:
     def __post_init__(self) -> None:
         LlmClient(self.settings)
 
-    def propose(self, generation: int, records: Sequence[Record]) -> Proposal:
+    def propose(self, generation: int, records: Sequence[Record]) -> ProposedProgram:
         """Return the model's output unchanged."""
         shown = [record for record in records if record.proposal.origin == ORIGIN] if self.blind else records
         text = prompt(shown, self.characters, blind=self.blind)
@@ -52,7 +52,7 @@ class LlmProposer:
             reply = runner.run(self._complete(text, self.seed * 100_000 + generation))
         source = program_of(reply.text)
         novelty, hypothesis = claims(source)
-        return Proposal(
+        return ProposedProgram(
             source=source,
             origin=ORIGIN,
             parents=tuple(record.name for record in _best(shown)),

@@ -18,7 +18,7 @@ from es_ttc.encoders.base import Role
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.evaluation.bm25 import Bm25
 from es_ttc.lab.evaluation.datasets import Collection
-from es_ttc.lab.evaluation.rankings import Progress, silent, top
+from es_ttc.lab.evaluation.rankings import ReportStage, silent, top
 from es_ttc.lab.training.data import Places, judged_parts, relevant_places, texts_of
 from es_ttc.lab.training.loop import Recipe
 from es_ttc.lab.training.measures import measure
@@ -62,7 +62,7 @@ class LateTask:
 
 
 def load_late_task(
-    folder: Path, *, seed: int, most_queries: int | None = None, pool: int, progress: Progress = silent
+    folder: Path, *, seed: int, most_queries: int | None = None, pool: int, progress: ReportStage = silent
 ) -> LateTask:
     """Read a BEIR folder, and find the negatives."""
     train, valid, own = judged_parts(folder, seed=seed, most_queries=most_queries)
@@ -91,7 +91,7 @@ def _by_rank(mined: Sequence[Places]) -> Iterable[int]:
         yield from (int(found[rank]) for found in mined if rank < len(found))
 
 
-def _judged(collection: Collection, index: Bm25, progress: Progress) -> JudgedTexts:
+def _judged(collection: Collection, index: Bm25, progress: ReportStage) -> JudgedTexts:
     relevant = relevant_places(collection)
     texts = [collection.queries[query] for query in relevant]
     mined = []
@@ -119,7 +119,7 @@ class LateRecipe(Recipe):
     """
 
     def __init__(
-        self, task: LateTask, model: MultiVectorEncoder, options: LateOptions, progress: Progress = silent
+        self, task: LateTask, model: MultiVectorEncoder, options: LateOptions, progress: ReportStage = silent
     ) -> None:
         self.learned: nn.Module = model
         self.examples = len(task.train)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from es_ttc.encoders import trained
 from es_ttc.encoders.base import Role
 from es_ttc.encoders.hashing import FileHashes, revision
-from es_ttc.encoders.kind import Kind, kind_of
+from es_ttc.encoders.kind import ModelKind, kind_of
 from es_ttc.encoders.models import named
 from es_ttc.encoders.multi_vector import settings_of
 from es_ttc.encoders.registry import load_encoder, model_folder
@@ -33,11 +33,11 @@ from es_ttc.encoders.windows import role_prompts
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation.metrics import check_metric
-from es_ttc.lab.evaluation.rankings import Progress, silent
+from es_ttc.lab.evaluation.rankings import ReportStage, silent
 from es_ttc.lab.evaluation.report import rendered, require_writable
 from es_ttc.lab.training.artefact import PACKAGES, PAGE, claim, lasting
 from es_ttc.lab.training.late.recipe import LateRecipe, LateTask, load_late_task
-from es_ttc.lab.training.loop import RESUMABLE_OPTIONS, Report, TrainingProgress, train
+from es_ttc.lab.training.loop import RESUMABLE_OPTIONS, ReportTraining, TrainingProgress, train
 from es_ttc.lab.training.options import LateOptions, LateShape, LoopOptions
 
 _TOKENS = "token_embeddings"
@@ -58,9 +58,9 @@ def backbone_folder(name: str, cache_dir: Path) -> Path:
     if trained.is_trained(folder):
         raise ConfigurationError(f"backbone [{name}] holds networks over an encoder's vectors: name that encoder")
     found = kind_of(folder)
-    plain = found.kind is Kind.NO_RETRIEVAL and (folder / "config.json").is_file()
-    if found.kind is not Kind.DENSE and not plain:
-        article = "" if found.kind is Kind.NO_RETRIEVAL else "a "
+    plain = found.kind is ModelKind.NO_RETRIEVAL and (folder / "config.json").is_file()
+    if found.kind is not ModelKind.DENSE and not plain:
+        article = "" if found.kind is ModelKind.NO_RETRIEVAL else "a "
         raise ConfigurationError(
             f"backbone [{name}] is {article}{found.kind} ({found.evidence}): name a dense encoder, or a folder with a "
             "transformer's config.json, weights and tokenizer.json"
@@ -117,7 +117,7 @@ def train_last_layers(model: MultiVectorEncoder, count: int | None) -> None:
 
 def _transformer(folder: Path) -> tuple[Any, Mapping[Role, str]]:
     """Return a backbone's transformer and the prompts that it was trained with."""
-    if kind_of(folder).kind is Kind.DENSE:
+    if kind_of(folder).kind is ModelKind.DENSE:
         model = load_model(folder, torch.device("cpu"))
         transformer: Any = model[0]
         prompts = role_prompts(model.prompts, model.default_prompt_name)
@@ -196,7 +196,7 @@ class LateResult:
 
 
 def run(
-    request: LateRequest, *, cache_dir: Path, progress: Progress = silent, report: Report = lambda *_: None
+    request: LateRequest, *, cache_dir: Path, progress: ReportStage = silent, report: ReportTraining = lambda *_: None
 ) -> LateResult:
     """Train and write the trained encoder."""
     options, loop = request.options, request.loop

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from es_ttc.encoders.base import Role
 from es_ttc.encoders.heads import Head, Table
-from es_ttc.lab.training.data import Places, Task
+from es_ttc.lab.training.data import Places, TrainingTask
 from es_ttc.lab.training.losses import cross_view, listwise_multi_label
 from es_ttc.lab.training.measures import measure
 from es_ttc.lab.training.options import ColtOptions
@@ -27,10 +27,10 @@ from es_ttc.lab.training.sides import Trainable
 Edges = NDArray[np.intp]
 
 
-class Vectors(nn.Module):
+class DocumentVectors(nn.Module):
     """Vectors of train queries and documents."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         self.queries = nn.Parameter(torch.from_numpy(task.train.vectors.copy()))
         self.documents = nn.Parameter(torch.from_numpy(task.documents.copy()))
@@ -39,10 +39,10 @@ class Vectors(nn.Module):
 class ColtRecipe(Trainable):
     """Trains vectors of documents together with those of their train queries."""
 
-    def __init__(self, task: Task, options: ColtOptions) -> None:
+    def __init__(self, task: TrainingTask, options: ColtOptions) -> None:
         self._task = task
         self._options = options
-        self._vectors = Vectors(task)
+        self._vectors = DocumentVectors(task)
         self.learned: nn.Module = self._vectors
         self.examples = len(task.train)
         sets = [tuple(one.tolist()) for one in task.train.relevant]

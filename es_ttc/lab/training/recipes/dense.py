@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from es_ttc.lab.training.data import Places, Task
+from es_ttc.lab.training.data import Places, TrainingTask
 from es_ttc.lab.training.heads import MixedMlp
 from es_ttc.lab.training.losses import info_nce
 from es_ttc.lab.training.measures import measure
@@ -33,7 +33,7 @@ class DenseRecipe(TwoSided):
 
     def __init__(
         self,
-        task: Task,
+        task: TrainingTask,
         options: DenseOptions,
         *,
         queries: FrozenSide | TunedSide | None = None,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from es_ttc.encoders.base import Role
 from es_ttc.encoders.heads import Head, Linear
-from es_ttc.lab.training.data import Places, Task
+from es_ttc.lab.training.data import Places, TrainingTask
 from es_ttc.lab.training.heads import LinearHead, LowRank, ResidualMlp, whitening
 from es_ttc.lab.training.losses import info_nce
 from es_ttc.lab.training.measures import measure
@@ -37,7 +37,7 @@ class Whitened(nn.Module):
 class HeadRecipe(Trainable):
     """One head over the pairs of several collections; batches mix them."""
 
-    def __init__(self, tasks: Sequence[Task], options: HeadOptions) -> None:
+    def __init__(self, tasks: Sequence[TrainingTask], options: HeadOptions) -> None:
         self._tasks = tasks
         self._options = options
         self.head: Any = _module(tasks, options)
@@ -79,7 +79,7 @@ class HeadRecipe(Trainable):
         return mapped
 
 
-def _module(tasks: Sequence[Task], options: HeadOptions) -> nn.Module:
+def _module(tasks: Sequence[TrainingTask], options: HeadOptions) -> nn.Module:
     dims = tasks[0].dims
     match options.family:
         case "whiten":

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from es_ttc.lab.training.data import Places, Task
+from es_ttc.lab.training.data import Places, TrainingTask
 from es_ttc.lab.training.heads import MixedMlp
 from es_ttc.lab.training.losses import set_loss
 from es_ttc.lab.training.measures import measure
@@ -88,7 +88,9 @@ _BLOCK = 512  # number of validation queries decoded at once
 class NnnRecipe(TwoSided):
     """Trains adapters of queries and documents through the unrolled solver, with the set loss on relevant documents."""
 
-    def __init__(self, task: Task, options: NnnOptions, *, queries: FrozenSide | TunedSide | None = None) -> None:
+    def __init__(
+        self, task: TrainingTask, options: NnnOptions, *, queries: FrozenSide | TunedSide | None = None
+    ) -> None:
         super().__init__(
             queries or frozen_queries(task, MixedMlp(task.dims, options.hidden)),
             frozen_documents(task, MixedMlp(task.dims, options.hidden)),
@@ -154,7 +156,7 @@ _CHOOSING_STEPS = 60
 
 
 @torch.no_grad()
-def choose_penalty(task: Task, metric: str) -> tuple[float, float]:
+def choose_penalty(task: TrainingTask, metric: str) -> tuple[float, float]:
     """Return the l1 and l2 that are best on validation queries before training, as the paper fixes them."""
     places = np.arange(min(_CHOOSING, len(task.valid)))
     queries, documents = torch.from_numpy(task.valid.vectors[places]), torch.from_numpy(task.documents)
