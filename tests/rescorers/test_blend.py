@@ -290,6 +290,15 @@ def test_hybrid_is_reciprocal_rank_fusion_of_two_lists() -> None:
     np.testing.assert_allclose(hybrid.score(query, joined, params), expected, atol=1e-7)
 
 
+@pytest.mark.parametrize("fusion", ["rrf", "weighted"])
+def test_hybrid_puts_the_only_document_that_matches_first(fusion: Any) -> None:
+    query, window = example(40, seed=5)
+    only = np.zeros(40, np.float32)
+    only[int(np.argmin(window.pooled @ query.vectors[0]))] = 3  # farthest by vector
+    params = HybridParams(fusion=fusion, lexical_weight=0.1)
+    assert np.argmax(hybrid.score(query, replace(window, first_pass=only), params)) == np.argmax(only)
+
+
 def test_hybrid_by_weights() -> None:
     query, window = example(6)
     dense = by_hand(query, window)["dense"]

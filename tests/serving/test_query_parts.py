@@ -4,7 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from es_ttc.serving.rescore.page import stretched
 from es_ttc.serving.rescore.query_parts import QueryParts, UndividedQuery, query_parts, without_parts
 
 TEXT = "garlic press KET-12345"
@@ -110,6 +113,13 @@ def test_factors_are_what_the_query_makes_of_the_mean_score_of_words() -> None:
     np.testing.assert_allclose(words, [6, 4, 5, 0, 0, 3])
     expected = [1, 0.1, 2, (3 + 4 * 7 / 9) / 5, 1, 0.5]
     np.testing.assert_allclose(parts.factors(hits, words, found=3), expected, rtol=1e-6)
+
+
+@given(st.floats(0.001, 1), st.floats(0.01, 1e3), st.lists(st.floats(0.01, 30), min_size=2, max_size=20))
+def test_equal_scores_keep_the_order_of_their_factors(score: float, factor: float, words: list[float]) -> None:
+    scores = np.full(len(words), score, np.float32)
+    final = stretched(scores, np.array(words, np.float32), len(words)).astype(np.float64)
+    assert final[0] * 2 * factor > final[1] * factor
 
 
 def test_boosts_of_indices_alone_need_no_names() -> None:

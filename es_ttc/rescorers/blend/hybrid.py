@@ -6,8 +6,9 @@ import numpy as np
 from pydantic import Field
 
 from es_ttc.rescorers.base import Feature, Params, Query, Window
-from es_ttc.rescorers.blend.normalise import RRF_K, min_max
+from es_ttc.rescorers.blend.normalise import RRF_K, leading, min_max
 from es_ttc.rescorers.blend.signals import documents_with, signal_scores
+from es_ttc.rescorers.blend.weights import has_few_words
 from es_ttc.vectors.tokens import Float32
 
 
@@ -29,7 +30,8 @@ class HybridParams(Params):
 class HybridRescorer:
     """The first pass's ranking and that by pooled vectors, fused by reciprocal rank or by a weighted mean.
 
-    The documents nearest to the query join the window, as with `blend`, which ranks better on most collections.
+    The documents nearest to the query join the window, as with `blend`, which ranks better on most collections. Those
+    that the query's words single out stand above the others, which fusion alone does not do.
     """
 
     name: ClassVar[str] = "hybrid"
@@ -54,9 +56,13 @@ class HybridRescorer:
             everywhere = np.ones(len(window), np.bool_)
             weight = np.float32(params.lexical_weight)
             lexical = min_max(window.first_pass, everywhere)
-            return weight * lexical + (1 - weight) * min_max(dense.scores, dense.known)
-        lexical = list_scores(window.first_pass, found, params)
-        return lexical + list_scores(dense.scores, dense.known, params)
+            fused = weight * lexical + (1 - weight) * min_max(dense.scores, dense.known)
+        else:
+            lexical = list_scores(window.first_pass, found, params)
+            fused = lexical + list_scores(dense.scores, dense.known, params)
+        leads = leading(window.first_pass, few_words=has_few_words(query.text))
+        raised: Float32 = fused + fused.max(initial=0) * leads
+        return raised
 
     def detail(self, query: Query, window: Window, params: HybridParams) -> list[dict[str, Any]]:  # noqa: ARG002
         """Return each document's two scores."""
