@@ -45,6 +45,11 @@ def require_search_answer(answer: Any, failing: str) -> dict[str, Any]:
     return found
 
 
+def require_scores(hits: Sequence[Mapping[str, Any]], failing: str) -> None:
+    """Raise an EngineError, which begins with ``failing``, if a hit of a search by score has none."""
+    _require_types([hit.get("_score") for hit in hits], {int, float}, failing, "_score")
+
+
 def require_form(value: Any, form: Form, failing: str, place: str = "") -> None:
     """Raise an EngineError, which begins with ``failing``, if a value of an answer has another form."""
     kind: type = type(value)

@@ -29,7 +29,7 @@ from es_ttc.rewriters import registry
 from es_ttc.rewriters.base import Expansion, Fields, Rewriter
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.rewriters.weighted import NAMED
-from es_ttc.serving.answer_forms import require_search_answer
+from es_ttc.serving.answer_forms import require_form, require_scores, require_search_answer
 from es_ttc.serving.deadline import Deadline, fell_back
 from es_ttc.serving.engine_requests import EngineRequests, require_complete
 from es_ttc.serving.features.index_meta import encoded_fields
@@ -248,8 +248,9 @@ class CallerCorpus:
         """Return the scores and texts of a query's best documents."""
         names = self.fields.names
         body = {"query": query, "size": size, "_source": [*names], "track_total_hits": False}
-        answer = await self.search(self._target, body)
-        return [(float(hit["_score"]), compose(hit.get("_source") or {}, names)[0]) for hit in answer["hits"]["hits"]]
+        hits = (await self.search(self._target, body))["hits"]["hits"]
+        require_scores(hits, _FAILING)
+        return [(float(hit["_score"]), compose(hit.get("_source") or {}, names)[0]) for hit in hits]
 
     async def request(
         self,
@@ -301,6 +302,7 @@ class CallerCorpus:
             return (), frozenset(names) - {ENRICHMENT}
         params = {**dict(self._caller.params), "fields": ",".join(names)}
         answer = await self.request("GET", f"/{self._caller.indices}/_field_caps", params=params)
+        require_form(answer, {"indices": [str], "fields": dict}, _FAILING)
         return answer["indices"], frozenset(name for name in names if name in answer["fields"])
 
     async def _own_text_fields(self, indices: Sequence[str], method: str) -> tuple[str, ...]:

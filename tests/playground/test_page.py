@@ -11,9 +11,12 @@ import pytest
 from playwright.async_api import Page, expect
 
 from es_ttc.encoders.base import Encoder
+from es_ttc.index.mappings.spec import IndexSpec
 from tests.playground.conftest import HOSTILE, SECONDS, OpenPage, Playground, faults_of_accessibility, gateway_with_page
 from tests.serving.client import Reply, call
+from tests.serving.conftest import corpus
 from tests.serving.relay import Passed, relay
+from tests.serving.test_engine_requests_of_a_search import attached
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 
@@ -176,6 +179,28 @@ async def test_an_index_without_features(playground: Playground, open_page: Open
         await expect(page.get_by_role("alert")).to_contain_text("no such index [test-no-such-index]")
     finally:
         call(playground.engine, "DELETE", f"/{name}")
+
+
+async def test_an_attached_index_is_shown_with_its_evidence_by_an_alias(
+    either_playground: Playground, encoder: Encoder, open_page: OpenPage, index_name: str
+) -> None:
+    engine = either_playground.engine
+    lines = [line for one in corpus() for line in ({"index": {"_id": one.pop("_id")}}, one)]
+    call(engine, "POST", f"/{index_name}/_bulk?refresh=true", lines)
+    call(engine, "PUT", f"/{index_name}/_alias/{index_name}-alias")
+    await attached(engine, index_name, IndexSpec(encoder.identity, text_fields=("title", "text")), encoder)
+    try:
+        page = await open_page(either_playground.search(QUERY, index=f"{index_name}-alias"))
+        blend = page.locator(".column").nth(1)
+        first = blend.locator(".hit").first
+        await expect(first.locator("strong")).to_have_text("The dog")
+        await expect(first.locator("mark").first).to_contain_text("drinks milk")
+        assert await blend.locator(".hit mark").count() == 10
+        await first.click()
+        for words in ("What each signal adds", "late interaction", "Query tokens", "greatest in the text"):
+            await expect(page.locator("dialog")).to_contain_text(words)
+    finally:
+        call(engine, "DELETE", f"/ttc-*-{index_name}")
 
 
 async def test_an_engine_that_dies_and_returns(playground: Playground, encoder: Encoder, open_page: OpenPage) -> None:

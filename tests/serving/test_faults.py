@@ -346,27 +346,52 @@ def test_many_at_once(behind: Behind) -> None:
         ("hits.hits._index", 7),
         ("hits.hits._id", {}),
         ("hits.hits._score", "high"),
+        ("hits.hits._score", None),
         ("hits.hits.fields", None),
         ("hits.hits.fields.ttc.hash", [None]),
         ("hits.hits.fields._seq_no", []),
     ],
 )
 def test_what_no_engine_answers_is_named(behind: Behind, gateway: str, relayed: Relay, place: str, value: Any) -> None:
-    def malform(passed: Passed) -> Reply:
-        headers = {name: text for name, text in passed.headers.items() if name not in ("host", "content-length")}
-        answer = call(behind.engine, passed.method, passed.target, passed.body, headers)
-        return replaced(answer, place, value) if "_search" in passed.target and answer.status == 200 else answer
-
     body = {
         "query": EVERYTHING,
         "rescore": ours("cats", method="blend"),
         "aggs": {"a": {"value_count": {"field": "number"}}},
     }
     search(gateway, behind.index, body)  # the engine's version is known from now on
-    relayed.before = malform
+    relayed.before = malforming(behind, "_search", place, value)
     reply = search(gateway, behind.index, body)
     assert (reply.status, reply.json()["error"]["type"]) == (502, "ttc_engine_exception")
     assert f"[{place}] of the engine's answer" in reply.reason
+
+
+@pytest.mark.parametrize(
+    ("api", "place", "value", "status"),
+    [("_search", "hits.total", None, 502), ("_analyze", "tokens", ["x"], 200), ("_field_caps", "indices", None, 502)],
+)
+def test_explanations_and_rewritten_queries_read_no_malformed_answers(
+    behind: Behind, gateway: str, relayed: Relay, api: str, place: str, value: Any, status: int
+) -> None:
+    relayed.before = malforming(behind, api, place, value)
+    if api == "_field_caps":
+        rewritten = {"ttc": {"method": "rm3", "query_text": "cats"}}
+        reply = search(gateway, behind.index, {"query": rewritten})
+    else:
+        asked = {"index": behind.index, "id": "d0", "search": {"query": {"match": {"text": "cat"}}}}
+        reply = call(gateway, "POST", "/_ttc/explain", asked)
+    assert reply.status == status, reply.body
+    assert (f"[{place}] of the engine's answer" in reply.body.decode()) == (status == 502)
+
+
+def malforming(behind: Behind, api: str, place: str, value: Any) -> Callable[[Passed], Reply]:
+    """Return what answers for the engine, with another value in a place of the answers of an API."""
+
+    def answer(passed: Passed) -> Reply:
+        headers = {name: text for name, text in passed.headers.items() if name not in ("host", "content-length")}
+        reply = call(behind.engine, passed.method, passed.target, passed.body, headers)
+        return replaced(reply, place, value) if api in passed.target and reply.status == 200 else reply
+
+    return answer
 
 
 def replaced(reply: Reply, place: str, value: Any) -> Reply:

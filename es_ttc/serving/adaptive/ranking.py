@@ -24,6 +24,7 @@ from es_ttc.serving.adaptive.rerankers import (
     rescorer_of,
 )
 from es_ttc.serving.adaptive.walk import CallerNeighbours, WalkDocuments
+from es_ttc.serving.answer_forms import require_scores
 from es_ttc.serving.deadline import Deadline, ScoringError, fell_back
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features import skip_reasons
@@ -117,6 +118,7 @@ class AdaptiveRescoring:
             response["ttc"] = {**summary, "reason": str(plan.problem), "took": timings.as_dict()}
             fell_back(metrics, "first pass answered", name, plan.problem)
             return RescoredResponse(False, window)
+        require_scores(hits, "the search failed")
         scores = first_pass_scores(hits[: plan.page.window])
         pinned = pinned_count(scores)
         buried = int((scores[pinned:] <= 0).sum()) if plan.changes_scores else 0

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from es_ttc.common.validation import validated
 from es_ttc.errors import EngineError, InvalidRequest, UnknownIndex
 from es_ttc.serving.admin.endpoint import EndpointRunner, ended_by_disconnect, json_object, with_callers_errors
-from es_ttc.serving.answer_forms import require_search_answer
+from es_ttc.serving.answer_forms import Form, require_form, require_scores, require_search_answer
 from es_ttc.serving.engine_requests import EngineRequests, reason_of, require_complete
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
@@ -40,6 +40,7 @@ _MAX_SHOWN = 120
 _FACTORS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 0.5, 0.0)
 _ALIKE = 1e-9
 _FAILING = "the document could not be examined"
+_TOKENS: Form = {"tokens": [{"start_offset": int, "end_offset": int}]}
 _OF_MATCHING = frozenset({"derived", "runtime_mappings"})
 _DROPPED = frozenset(
     {
@@ -144,7 +145,7 @@ class Explaining:
         alone = {**body, "query": {"bool": {"must": must, "filter": [ids]}}, "from": 0, "size": 1}
         answer, own = await asyncio.gather(*(self._search(request, asked.index, one) for one in (whole, alone)))
         hits, summary = answer["hits"]["hits"], answer[KEY]
-        found = [hit for hit in hits if hit["_id"] == asked.id]
+        found = [hit for hit in hits if hit.get("_id") == asked.id]
         [hit] = found[:1] or own["hits"]["hits"] or [{}]
         detail, signals = hit.get("_ttc", {}), _ranked_signals(hit, hits)
         left_out = False
@@ -195,11 +196,14 @@ class Explaining:
         ]
         told.lacking_words = [word for word in words if f"word {word}" in examined - matched]
         if told.matches:
+            require_scores(found, _FAILING)
             told.first_pass_score = found[0]["_score"]
             above = float(np.nextafter(np.float32(told.first_pass_score), np.float32(np.inf)))
             counted = {"bool": {"must": [query], "filter": [after] if after else []}}
             count = {**shared, "query": counted, "min_score": above, "size": 0, "track_total_hits": True}
-            told.first_pass_rank = (await _matching(engine, told.index, count))["hits"]["total"]["value"] + 1
+            counts = await _matching(engine, told.index, count)
+            require_form(counts, {"hits": {"total": {"value": int}}}, _FAILING)
+            told.first_pass_rank = counts["hits"]["total"]["value"] + 1
 
     async def _words(self, engine: EngineRequests, index: str, query: Any) -> dict[str, Any]:
         """Return for each word of the query's text, as the engine reads it, the clauses with this word in its place."""
@@ -212,7 +216,8 @@ class Explaining:
         for field in [name for clause in leaves for name in _fields(clause)][:1]:
             path = f"/{quote(index)}/_analyze".encode()
             try:
-                read = await engine.json("POST", path, body={"field": field, "text": text}, failing=_FAILING)
+                asked = {"field": field, "text": text}
+                read = await engine.json("POST", path, body=asked, failing=_FAILING, form=_TOKENS)
                 words = [text[one["start_offset"] : one["end_offset"]] for one in read["tokens"]]
             except EngineError:  # an alias of several indices, or no right to analyse
                 pass
@@ -223,11 +228,15 @@ class Explaining:
         """Return the gateway's own answer to a search of the caller."""
         incoming = RawRequest(request.scope, request.receive, self._gateway.bodies)
         outcome, _, found = await self._searches.ask(incoming.another(_search_path(index), b"", jsonio.dumps(body)))
-        answer: dict[str, Any] = jsonio.loads(found)
+        try:
+            answer: Any = jsonio.loads(found)
+        except ValueError:  # a proxy has answered in the engine's place
+            answer = {}
         if outcome.status != 200:
             reason = f"the search failed: {reason_of(answer, outcome.status)}"
             raise EngineError(reason, upstream_status=outcome.status)
-        return answer
+        require_form(answer, {"hits": {"hits": list}, KEY: dict}, "the search failed")
+        return dict(answer)
 
 
 def _batches(named: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:

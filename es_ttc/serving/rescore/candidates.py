@@ -165,8 +165,10 @@ class CandidateSearch:
         self._target = known.key_of(request, item)
         indices = known.of(self._target)
         if begun is not None and indices is not None and self.obstacle is None and not request.is_template:
-            self._early = asyncio.create_task(self._found_early(indices, begun))
-            self._early.add_done_callback(ignore_failure)
+            self._early = early = asyncio.create_task(self._found_early(indices, begun))
+            early.add_done_callback(ignore_failure)
+            if (owner := asyncio.current_task()) is not None:  # a search whose client has left needs no candidates
+                owner.add_done_callback(lambda _: early.cancel())
 
     async def find(self, hits: Sequence[Mapping[str, Any]]) -> JoinedCandidates:
         """Return the candidates that join a window."""

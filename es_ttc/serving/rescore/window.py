@@ -14,6 +14,7 @@ from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import SelectiveRescorer
 from es_ttc.rescorers.relevance import Calibration
+from es_ttc.serving.answer_forms import require_scores
 from es_ttc.serving.deadline import Deadline, fell_back
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
@@ -175,6 +176,7 @@ class WindowRescoring:
         if plan.problem is not None:
             outcome = plan.problem
         else:
+            require_scores(hits, "the search failed")
             budget = self.budget - spent - (ranked_ms or 0.0)
             deadline = Deadline.within(budget, timeout_ms=plan.timeout_ms, started=self.started)
             outcome = await deadline.run(self._scored(hits, caller, timings), "scoring", method=plan.section.method)
