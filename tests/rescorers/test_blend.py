@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given
@@ -211,6 +212,7 @@ def test_the_only_document_that_matches_is_first_under_any_vectors(count: int, s
         assert np.argmax(total) == 0
 
 
+@hypothesis.example(scores=[15.0, 15.0, 15.0], factor=91.03250347252661, few_words=False)
 @given(st.lists(st.floats(0, 50, width=32), min_size=2, max_size=40), st.floats(0.01, 100), st.booleans())
 def test_the_scale_of_the_words_scores_changes_nothing(scores: list[float], factor: float, few_words: bool) -> None:
     words = np.array(scores, np.float32)
